@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from singanet.base.edits import changes
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import NetCore, StepRequest
 from singanet.engine.passes import LayerPass, MethodPass, Pass
@@ -42,7 +43,7 @@ class LayerByLayer:
     """Runs the layers one after the other."""
 
     def __init__(self, recompute: Recomputer | None = None) -> None:
-        self._registered: tuple[object, int] = (None, -1)
+        self._registered: tuple[object, int, int] = (None, -1, -1)
         self._recompute = recompute or Recomputer()
 
     def evaluate(
@@ -97,13 +98,13 @@ class LayerByLayer:
         return by_layers(net, asked, store)
 
     def register(self, net: NetCore, optimizer: Any) -> None:
-        """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""
-        if self._registered != (optimizer, net.version):
+        """Tell ``optimizer`` the settings of the parameters, where anything has changed since."""
+        as_it_is = optimizer, net.version, changes.now
+        if self._registered != as_it_is:
             from singanet.optimizer.stages import meet
 
-            optimizer.register_all(net.param_specs())
             meet(optimizer, net)
-            self._registered = (optimizer, net.version)
+            self._registered = as_it_is
 
     def _run(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.state import ParamState
-from singanet.params.param import ParamSpec
+from singanet.params.param import Param
 from singanet.types import Array, RowSparse, Shape
 
 
@@ -43,10 +43,11 @@ class Several(Optimizer):
         parts = (f"{name}: {optimizer!r}" for name, optimizer in self._by_name.items())
         return f"Several({', '.join(parts)})"
 
-    def register(self, name: str, spec: ParamSpec) -> None:
-        """As `Optimizer`, with the parameter's own; of no other parameter anything is known."""
-        if name in self._by_name:
-            self._by_name[name].register(name, spec)
+    def follow(self, params: Iterable[Param]) -> None:
+        """As `Optimizer`, with each parameter's own; of no other parameter anything is known."""
+        for param in params:
+            if param.name in self._by_name:
+                self._by_name[param.name].follow([param])
 
     def update(
         self,

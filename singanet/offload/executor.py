@@ -207,7 +207,7 @@ class Offloaded(LayerByLayer):
             self.unbind()
             self.rule = rule
             if rule is not None:
-                rule.register_all(self._net.param_specs())
+                rule.follow(self._net.params())
         entries = [*entries_of(self._net.params()), *self._state_entries()]
         self._expect_room(entries)
         if of_folder:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from singanet.base.described import Configurable
-from singanet.base.edits import Counted
+from singanet.base.edits import Counted, changes
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import (
     Grad,
@@ -27,7 +27,7 @@ from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.scale import Scale, plain
 from singanet.optimizer.settings import as_constraint, as_regularizer, configured
 from singanet.optimizer.state import ParamState, StateBuckets, dump, parse
-from singanet.params.param import ParamSpec
+from singanet.params.param import Param, ParamSpec
 from singanet.params.served import served_by
 from singanet.types import Array, RowSparse, Shape
 
@@ -78,6 +78,7 @@ class Optimizer(Counted, Configurable, ABC):
                 )
             self.regularizer = L2Regularizer(self.weight_decay)
         self._states: dict[str, ParamState] = {}
+        self._told: dict[str, tuple[int, ParamSpec]] = {}
         self._buckets = StateBuckets()
 
     def minimize(self, loss: Any, params: Any = None) -> Update:
@@ -85,18 +86,36 @@ class Optimizer(Counted, Configurable, ABC):
         return Update(self, loss, params)
 
     def register(self, name: str, spec: ParamSpec) -> None:
-        """Train the parameter ``name`` as ``spec`` says; again, or later, is no mistake."""
+        """Train the parameter ``name`` as ``spec`` says; again, or later, is no mistake.
+
+        That goes before what its net says, until a spec is assigned to the parameter itself.
+        """
+        self._settle_as(name, spec)
+        changes.add()
+        self._told[name] = changes.now, spec
+
+    def register_all(self, specs: Iterable[ParamSpec]) -> None:
+        """`register` every spec under its own name."""
+        for spec in specs:
+            self.register(spec.name, spec)
+
+    def follow(self, params: Iterable[Param]) -> None:
+        """Train the parameters of a net as `spec_of` says of each."""
+        for param in params:
+            self._settle_as(param.name, self.spec_of(param))
+
+    def spec_of(self, param: Param) -> ParamSpec:
+        """What was said last of a parameter: to `register`, or by assigning its own spec."""
+        when, spec = self._told.get(param.name, (-1, param.spec))
+        return param.spec if when < param.said else spec
+
+    def _settle_as(self, name: str, spec: ParamSpec) -> None:
         where = f"{type(self).__name__}, parameter {name!r}"
         fresh = configured(where, name, spec, self.regularizer, self.constraint)
         if name in self._states:
             self._states[name].settle_as(fresh)
         else:
             self._states[name] = fresh
-
-    def register_all(self, specs: Iterable[ParamSpec]) -> None:
-        """`register` every spec under its own name."""
-        for spec in specs:
-            self.register(spec.name, spec)
 
     def update(
         self,

@@ -45,8 +45,18 @@ def reducers(optimizer: Any) -> list[Reducer]:
     return [stage for stage in stages_of(optimizer)[0] if isinstance(stage, Reducer)]
 
 
+def follow(optimizer: Any, net: Any) -> None:
+    """Tell the rule of ``optimizer`` how the parameters of ``net`` are trained."""
+    rule = stages_of(optimizer)[1]
+    if isinstance(rule, Optimizer):
+        rule.follow(net.params())
+    else:
+        optimizer.register_all(net.param_specs())
+
+
 def meet(optimizer: Any, net: Any) -> None:
-    """Let the reducers of ``optimizer`` meet ``net``, and what is around them."""
+    """Let ``optimizer`` follow what ``net`` says of its parameters, and its reducers meet it."""
+    follow(optimizer, net)
     stages = stages_of(optimizer)[0]
     for place, stage in enumerate(stages):
         if isinstance(stage, Reducer):

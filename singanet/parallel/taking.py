@@ -9,7 +9,7 @@ from singanet.optimizer.scale import Scale
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
-from singanet.params.param import ParamSpec
+from singanet.params.param import Param, ParamSpec
 from singanet.types import Array, RowSparse
 
 
@@ -36,7 +36,15 @@ class Taking(Optimizer):
             stages_of(self.rule)[1].lr = lr
 
     def register(self, name: str, spec: ParamSpec) -> None:
-        """As `Optimizer`; what the spec says is for the rule."""
+        """As `Optimizer`: it is the rule that is told."""
+        self.rule.register(name, spec)
+
+    def spec_of(self, param: Param) -> ParamSpec:
+        """As `Optimizer`: what the rule goes by."""
+        found: ParamSpec = stages_of(self.rule)[1].spec_of(param)
+        return found
+
+    def _settle_as(self, name: str, spec: ParamSpec) -> None:
         self.state(name)
 
     def numbers(

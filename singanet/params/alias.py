@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.params.param import Home, Param
+from singanet.params.param import Home, Param, ParamSpec
 from singanet.types import Array
 
 
@@ -19,11 +19,11 @@ class RenamedParam(Param):
     and nested under two names start apart.
     """
 
-    __slots__ = ("_origin",)
+    __slots__ = ("_name", "_origin")
 
     def __init__(self, origin: Param, name: str) -> None:
         self._origin = origin.root
-        self.spec = replace(origin.spec, name=name)
+        self._name = name
         self.shape = origin.shape
         self.initializer = origin.initializer
         self.fans = origin.fans
@@ -32,6 +32,25 @@ class RenamedParam(Param):
     def root(self) -> Param:
         """The parameter that was named first."""
         return self._origin
+
+    @property
+    def name(self) -> str:
+        """As the net around calls it."""
+        return self._name
+
+    @property
+    def spec(self) -> ParamSpec:
+        """The origin's, under this name."""
+        return replace(self._origin.spec, name=self._name)
+
+    @spec.setter
+    def spec(self, spec: ParamSpec) -> None:
+        self._origin.spec = replace(spec, name=self._origin.name)
+
+    @property
+    def said(self) -> int:
+        """As the origin's."""
+        return self._origin.said
 
     @property
     def is_state(self) -> bool:  # type: ignore[override]

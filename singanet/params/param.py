@@ -83,6 +83,8 @@ class Param:
     __slots__ = (
         "_held",
         "_home",
+        "_said",
+        "_spec",
         "_trainable",
         "_value",
         "dtype",
@@ -91,7 +93,6 @@ class Param:
         "is_state",
         "seed",
         "shape",
-        "spec",
     )
 
     def __init__(
@@ -102,7 +103,8 @@ class Param:
         fans: tuple[int, int] = (0, 0),
         trainable: bool = True,
     ) -> None:
-        self.spec = spec
+        self._spec = spec
+        self._said = 0
         self.shape = shape
         self.initializer = initializer
         self.fans = fans
@@ -117,7 +119,23 @@ class Param:
     @property
     def name(self) -> str:
         """The key of this parameter in every checkpoint."""
-        return self.spec.name
+        return self._spec.name
+
+    @property
+    def spec(self) -> ParamSpec:
+        """How the parameter is trained; assigned, it goes before what an optimizer was told."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: ParamSpec) -> None:
+        self._spec = spec
+        changes.add()
+        self._said = changes.now
+
+    @property
+    def said(self) -> int:
+        """When `spec` was assigned, as `changes` counts; 0 for the one that it was made with."""
+        return self._said
 
     @property
     def trainable(self) -> bool:
@@ -302,6 +320,8 @@ class Param:
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, value)
+        # Another process has counted otherwise.
+        self._said = 0
         if isinstance(self._value, tuple):
             self._value = slice_of(*self._value, self.shape)
 

@@ -154,6 +154,7 @@ class Programs:
         if not (self.enabled and net.passes_are_its_own):
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
+        self._layers.register(net, optimizer)
         of_step = id(optimizer), self.recompute, facts(y), facts(weight)
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))
@@ -162,7 +163,6 @@ class Programs:
             from singanet.optimizer.stages import by_passes, needs_all_gradients, reducers
 
             feed = x = check_feed(net.execution_plan(), x, net.device, net.dtype)
-            self._layers.register(net, optimizer)
             by_layers = on_layer is not None or by_passes(optimizer)
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))

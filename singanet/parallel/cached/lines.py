@@ -46,7 +46,7 @@ class CachedRows(TableRows):
         self.pending = np.full((lines, table.width), -0.0, self.dtype)
         self.gathered = np.zeros(lines, np.int64)
         self._followed, self._rule = rule, bare_copy(rule)
-        self._rule.register(param.name, param.spec)
+        self._rule.register(param.name, rule.spec_of(param))
 
     def flush(self) -> None:
         """As `TableRows`."""

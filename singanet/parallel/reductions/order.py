@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from singanet.engine.model import NetCore
-from singanet.params.param import Param
+from singanet.params.param import Param, ParamSpec
 from singanet.params.store import SMALL, groups_of
 from singanet.types import Array
 
@@ -36,26 +36,20 @@ class Order:
 
     def start(self, net: NetCore, settled: Callable[[str, Array], Array]) -> None:
         """Begin anew with ``net``; ``settled`` gives the array of a parameter that is updated."""
-        plan = net.execution_plan()
-        # What layers share is yielded by the first of them, which a walk back reaches last.
-        owned: dict[int, Param] = {}
-        self.layers, self.kinds, self.settled = [], {}, settled
-        for step, trained in zip(plan.steps, plan.trained(), strict=True):
-            own = []
-            for param in step.layer.params.values() if trained else ():
-                if plan.trains(param) and id(param) not in owned and param.served is None:
-                    owned[id(param)] = param
-                    own.append(param)
-            if own:
-                self.layers.insert(0, own)
+        self.layers, self.kinds, self.settled = _trained(net), {}, settled
         self.params = [param for layer in self.layers for param in layer]
         self.by_name = {param.name: param for param in self.params}
         self.entries = self.layers
         self.version += 1
 
-    def facts(self) -> list[str]:
-        """What has to be the same on all ranks, a line a parameter."""
-        return [f"{p.name} {p.shape} {self.like(p).dtype} {p.spec}" for p in self.params]
+    def lacks(self, net: NetCore) -> bool:
+        """Whether ``net`` trains parameters that it did not when this began."""
+        return any(param.name not in self.by_name for layer in _trained(net) for param in layer)
+
+    def facts(self, specs: Iterable[ParamSpec]) -> list[str]:
+        """What has to be the same on all ranks, a line a parameter with its of ``specs``."""
+        pairs = zip(self.params, specs, strict=True)
+        return [f"{p.name} {p.shape} {self.like(p).dtype} {spec}" for p, spec in pairs]
 
     def like(self, param: Param) -> Array:
         """An array of the type and shape that gradients of ``param`` have."""
@@ -97,3 +91,20 @@ class Order:
         entries += [[param] for param in known if param.name not in together]
         # Each where its last gradient comes.
         self.entries = sorted(entries, key=lambda entry: place[entry[-1].name])
+
+
+def _trained(net: NetCore) -> list[list[Param]]:
+    """The parameters that ``net`` trains now, a list a layer, from the last layer to the first."""
+    plan = net.execution_plan()
+    # What layers share is yielded by the first of them, which a walk back reaches last.
+    owned: set[int] = set()
+    layers: list[list[Param]] = []
+    for step, trained in zip(plan.steps, plan.trained(), strict=True):
+        own = []
+        for param in step.layer.params.values() if trained else ():
+            if plan.trains(param) and id(param) not in owned and param.served is None:
+                owned.add(id(param))
+                own.append(param)
+        if own:
+            layers.insert(0, own)
+    return layers

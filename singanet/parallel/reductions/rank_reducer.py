@@ -15,12 +15,13 @@ from singanet.optimizer.checks import Grad
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
-from singanet.optimizer.stages import stages_of
+from singanet.optimizer.stages import follow, stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.reductions.order import Order
 from singanet.parallel.reductions.registration import apart, expect_alike, spread
 from singanet.parallel.start import init
+from singanet.params.param import ParamSpec
 from singanet.types import Array
 
 
@@ -80,7 +81,7 @@ class RankReducer(Reducer):
         """
         if not self.is_new(net, around):
             return False
-        self.optimizer.register_all(net.param_specs())
+        follow(self.optimizer, net)
         self._around = tuple(around)
         if self._by_default:
             self.comm = init(net.device)
@@ -88,12 +89,13 @@ class RankReducer(Reducer):
         self.share(net)
         self._order.start(net, self.settled)
         if self.comm.size > 1:
-            facts = [*self._order.facts(), settings_text(around[0] if around else self)]
+            settings = settings_text(around[0] if around else self)
+            facts = [*self._order.facts(self._rates()), settings]
             fresh = [ref() for ref in self._known] != [net]
             if expect_alike(self.comm, facts, fresh):
                 self._begin_alike(net)
         self._known = [weakref.ref(net)]
-        self._met = _key(net, around)
+        self._met = (*_key(net, around), self._rates())
         return True
 
     def _begin_alike(self, net: NetCore) -> None:
@@ -108,7 +110,13 @@ class RankReducer(Reducer):
 
     def is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Whether `met` has something to compare."""
-        return self._met != _key(net, around)
+        known = (*_key(net, around), self._rates())
+        return self._met != known or self._order.lacks(net)
+
+    def _rates(self) -> list[ParamSpec]:
+        """How the parameters are trained by what was said last."""
+        rule = stages_of(self.optimizer)[1]
+        return [rule.spec_of(param) for param in self._order.params]
 
     def recover(self, was: tuple[int, int]) -> None:
         """As `Reducer`."""

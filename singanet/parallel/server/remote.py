@@ -104,10 +104,10 @@ class Servers:
                 known = Replica(self._next(), min(self.servers, key=lambda k: load[k]))
             load[known.server] += value.nbytes
             self.replicas[param.name] = known
-            bare = _bare(param, value.dtype, Constant(0.0))
+            bare = self._bare(param, value.dtype, Constant(0.0))
             held[known.server].append(Held(known.number, bare, replicated=True))
         for param in tables:
-            number, bare = self._next(), _bare(param, param.dtype, param.initializer)
+            number, bare = self._next(), self._bare(param, param.dtype, param.initializer)
             whole = not by_element(self.optimizer, param)
             servers = [min(self.servers, key=lambda k: load[k])] if whole else [*self.servers]
             made = Split(param.shape[0], servers, split)
@@ -141,6 +141,13 @@ class Servers:
         for each in asked:
             each.wait()
         self._sent = self._hypers()
+
+    def _bare(self, param: Param, dtype: Any, initializer: Any) -> Param:
+        """What servers have to know of ``param``, without its values."""
+        spec = stages_of(self.optimizer)[1].spec_of(param)
+        made = Param(spec, param.shape, initializer, param.fans)
+        made.dtype, made.seed = np.dtype(dtype), param.seed
+        return made
 
     def _hypers(self) -> bytes:
         rule = stages_of(self.optimizer)[1]
@@ -411,13 +418,6 @@ def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
     """
     stages, rule = stages_of(optimizer)
     alike = isinstance(rule, ElementWise) and type(rule)._sweep is ElementWise._sweep
-    bounded = rule.constraint is not None or param.spec.constraint is not None
+    bounded = (rule.constraint, rule.spec_of(param).constraint) != (None, None)
     rest = [stage for stage in stages if not isinstance(stage, ClipByValue)]
     return alike and not bounded and not any(stage.reads_gradients for stage in rest)
-
-
-def _bare(param: Param, dtype: Any, initializer: Any) -> Param:
-    """What servers have to know of ``param``, without its values."""
-    made = Param(param.spec, param.shape, initializer, param.fans)
-    made.dtype, made.seed = np.dtype(dtype), param.seed
-    return made
