@@ -243,8 +243,8 @@ def schedule_coefficient(optimizer):
 
 
 def bound_weights(optimizer):
-    for state in optimizer._states.values():
-        state.constraint = kinds.MaxNorm(0.1)
+    for spec in net().param_specs():
+        optimizer.register(spec.name, dataclasses.replace(spec, constraint=kinds.MaxNorm(0.1)))
 
 
 def register_again(optimizer):
