@@ -213,9 +213,10 @@ class Shelf:
         """Have places for ``entries`` from now on; ``small`` is as for `commit`."""
         if self.next.entries == {entry.name: entry for entry in entries}:
             return
+        self._drain()
         if self.fresh:
             self.commit(small())
-        self.next.lay_out(entries)
+        self._move(entries)
 
     def commit(self, small: Mapping[str, Array]) -> None:
         """Make the folder a checkpoint of all that was written, and of the arrays ``small``."""
@@ -233,7 +234,7 @@ class Shelf:
             self.latest.behind = set()
             self.next.behind |= self.fresh
             self.fresh = set()
-        self.next.lay_out(self.latest.entries.values())
+        self._move(self.latest.entries.values())
 
     def roll_back(self) -> None:
         """Back to the last `commit`, whatever was lent or written since."""
@@ -291,6 +292,12 @@ class Shelf:
             self._wake()
             self._changed.wait_for(lambda: self._error is not None or not self._is_writing())
             self._complain()
+
+    def _move(self, entries: Iterable[Entry]) -> None:
+        """Have places for ``entries`` in the next file, while nobody reads or writes there."""
+        with self._changed:
+            self._changed.wait_for(self._is_quiet)
+            self.next.lay_out(entries)
 
     def _is_writing(self) -> bool:
         return any(held.state == "writing" for held in self._held.values())

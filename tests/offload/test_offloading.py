@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -27,7 +29,9 @@ from singanet.errors import (
 )
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Layer
 from singanet.loss import SquaredError
-from singanet.optimizer import SGD, Adafactor, Adam, AdamW
+from singanet.offload.generation import PlacedFile
+from singanet.offload.shelf import Shelf
+from singanet.optimizer import SGD, Adafactor, Adam, AdamW, AMSGrad
 from singanet.training.callbacks import ModelCheckpoint
 
 WIDTH, DEPTH, KEEP = 160, 4, 700_000
@@ -177,6 +181,43 @@ def test_values_may_be_changed_between_steps(tmp_path, x_y):
         assert copied.step(*x_y, SGD(lr=0.1))
 
 
+def test_changed_values_stay_when_the_optimizers_state_gets_its_place(tmp_path, monkeypatch, x_y):
+    write = PlacedFile.write
+
+    def slow(self, *args):
+        if threading.current_thread().name == "offloading":
+            time.sleep(0.02)
+        write(self, *args)
+
+    monkeypatch.setattr(PlacedFile, "write", slow)
+    plain, net = net_of(), net_of()
+    net.offload(tmp_path / "net", KEEP)
+    for each in (plain, net):
+        top = each.layers[-1]
+        top.trainable = False
+        top.params["weight"].value = np.ones((WIDTH, WIDTH), np.float32)
+        each.step(*x_y, Adam(lr=0.01))
+    net.programs.end()
+    again = net_of()
+    again.layers[-1].trainable = False
+    again.offload(tmp_path / "net", KEEP, optimizer=Adam(lr=0.01), resume=True)
+    assert same(arrays_of(again), arrays_of(plain))
+
+
+def test_arrays_are_read_ahead_in_the_order_of_the_layers_and_back(tmp_path, monkeypatch, x_y):
+    followed = []
+    follow = Shelf.follow
+    monkeypatch.setattr(Shelf, "follow", lambda s, g: followed.append(list(g)) or follow(s, g))
+    net, rule = net_of(), SGD(lr=0.1, momentum=0.9)
+    net.offload(tmp_path / "net", KEEP)
+    for _ in range(2):
+        net.step(*x_y, rule)
+    forth = [(f"net/fc{k}/weight",) for k in range(DEPTH)]
+    back = [(name, name.replace("net", "optimizer") + "/momentum") for (name,) in forth[::-1]]
+    assert [group for group in followed[0] if group] == [*forth, *forth[::-1]]
+    assert [group for group in followed[-1] if group] == [*forth, *back]
+
+
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5", "bin", "pickle"])
 def test_files_are_read_and_written_one_array_at_a_time(tmp_path, suffix):
     plain, net = net_of(), net_of(seed=4)
@@ -222,8 +263,13 @@ def test_going_on_from_the_folder(tmp_path, x_y):
     net.onload()
     wrong = net_of()
     before = arrays_of(wrong)
-    for optimizer in (None, SGD(lr=0.1, momentum=0.9)):
-        with pytest.raises(DataError, match="earlier training"):
+    of_adam = "earlier training: the folder has 'optimizer/fc0/bias/"
+    for optimizer, match in [
+        (None, f"{of_adam}.*; received none;"),
+        (SGD(lr=0.1, momentum=0.9), f"{of_adam}.*; received a SGD;"),
+        (AMSGrad(lr=0.01), "earlier training: the folder has no 'optimizer/fc0/.*a AMSGrad;"),
+    ]:
+        with pytest.raises(DataError, match=match):
             wrong.offload(tmp_path / "net", KEEP, optimizer=optimizer, resume=True)
     narrow = singanet.FeedForwardNet([Dense("fc0", 3, input_sample_shape=(WIDTH,))])
     with pytest.raises(StateMismatchError, match="fc0/weight"):
@@ -372,9 +418,10 @@ def test_folders_that_cannot_be(tmp_path, monkeypatch):
     with pytest.raises(FileFormatError, match="latest"):
         other.offload(tmp_path / "new", resume=True)
     (tmp_path / "new" / "latest").write_text("a.safetensors")
-    (tmp_path / "new" / "a.safetensors").write_bytes(b"no such thing")
-    with pytest.raises(FileFormatError):
-        other.offload(tmp_path / "new", resume=True)
+    for content in (b"no such thing", b"", bytes(16), b"\x01" + bytes(7)):
+        (tmp_path / "new" / "a.safetensors").write_bytes(content)
+        with pytest.raises(FileFormatError):
+            other.offload(tmp_path / "new", resume=True)
     assert (tmp_path / "new" / "b.safetensors").exists()
 
 
