@@ -131,8 +131,7 @@ class Resolver:
             )
         if target.fed:
             step = self.plan.by_name[target.fed]
-            stops = step.layer.stops_gradient or (target.index or 0) in step.integers
-            return not stops and not carries.isdisjoint(step.out_slots)
+            return not step.layer.stops_gradient and not carries.isdisjoint(step.out_slots)
         slots = self.plan.by_name[target.step].out_slots
         return not carries.isdisjoint(slots if target.index is None else [slots[target.index]])
 

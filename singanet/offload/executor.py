@@ -397,13 +397,11 @@ class Offloaded(LayerByLayer):
         wanted = {entry.name for entry in entries if entry.name.startswith("optimizer/")}
         there = {name for name in self.shelf.latest.entries if name.startswith("optimizer/")}
         if there and there != wanted:
-            rule = self.rule
+            rule, first = self.rule, min(there ^ wanted)
             raise DataError(
                 f"net.offload, folder {str(self.shelf.folder)!r}",
                 expected="the optimizer of the earlier training: the folder has "
-                + f"{sorted(there ^ wanted)[0]!r}"
-                if there - wanted
-                else f"{sorted(wanted - there)[0]!r} in the folder",
+                + (f"{first!r}" if first in there else f"no {first!r}"),
                 received="none" if rule is None else f"a {type(rule).__name__}",
                 advice="compile the net with it, or pass optimizer=",
             )

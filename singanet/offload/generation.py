@@ -82,7 +82,7 @@ class Generation:
         size = path.stat().st_size
         file = self._file.raw
         length = int.from_bytes(file.read(8), "little")
-        if not 0 < length <= min(LONGEST, size - 8):
+        if length > min(LONGEST, size - 8):
             raise broken(where, "a table at the start", f"{size} bytes in all")
         metadata, found = parse(file.read(length), size - 8 - length, where)
         if metadata.get(MARK) != FORM:

@@ -566,6 +566,16 @@ def test_a_stop_keeps_gradients_and_contexts_from_what_lies_below():
 # -- jacobian -------------------------------------------------------------------------------
 
 
+def test_what_is_fed_to_a_stop_gets_no_gradient():
+    net = FeedForwardNet([StopGradient("stop", input_sample_shape=(4,)), Dense("y", 3)], seed=0)
+    with pytest.raises(ArgumentError, match="'stop/input' of xs: .*comes to"):
+        net.gradients("y", "stop/input", X)
+    found = net.gradients("y", ["stop", "stop/input"], X, unreachable="zeros")
+    assert not found["stop/input"].any()
+    want = np.broadcast_to(net.params()[0].value.sum(axis=1), (6, 4))
+    np.testing.assert_allclose(found["stop"], want, rtol=1e-5, atol=1e-6)
+
+
 def test_the_jacobian_of_a_chain_is_the_product_of_its_matrices():
     net = FeedForwardNet(
         [Dense("a", 5, input_sample_shape=(4,)), Activation("t", "tanh"), Dense("b", 3)], seed=0

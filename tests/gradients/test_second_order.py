@@ -138,6 +138,19 @@ def test_losses_agree_with_differences(name):
     expect_close(found, by_differences(net, "loss", xs, feed, vectors, 3.0), 1e-7)
 
 
+def test_no_times_the_loss_is_nothing():
+    net = FeedForwardNet(
+        [Dense("a", 3, input_sample_shape=(4,))], loss=loss.SoftmaxCrossEntropy(), seed=0
+    )
+    feed = {"input": RNG(4).standard_normal((6, 4)), "targets": np.arange(6) % 3}
+    vectors = {"a/weight": RNG(5).standard_normal((4, 3))}
+    assert net.hessian_vector_product("loss", "a/weight", feed, vectors)["a/weight"].any()
+    for _ in range(3):
+        found = net.hessian_vector_product("loss", "a/weight", feed, vectors, 0.0)
+        assert not found["a/weight"].any()
+        assert not net.gradients("loss", "a/weight", feed, dys=0.0)["a/weight"].any()
+
+
 def test_vectors_of_inner_outputs_and_of_what_is_not_asked_for():
     x = Input("x", (4,))
     one, _ = Split("s", 2)(Activation("t", "tanh")(Dense("a", 4)(x)))
