@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -198,6 +200,32 @@ def test_several_optimizers_of_one_loss_train_as_a_loop_that_tells_them_apart():
         assert (value, rest) == (float(wanted.mean()), [None, None])
         for names, values, grads in net.backward(net.loss.backward()):
             (adam if names and names[0].startswith("a/") else sgd).update(names, values, grads)
+        assert_same_bits(executor.net, net)
+
+
+def test_each_of_several_optimizers_follows_what_is_said_of_its_parameters():
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    low, middle, top = chain()
+    still = Dense("still", 5)  # of no optimizer
+    loss = SoftmaxCrossEntropy()(top(still(middle(low(x)))), y)
+    updates = [SGD(0.1).minimize(loss, low), SGD(0.2).minimize(loss, top)]
+    executor = Executor({"train": updates}, seed=0)
+    first, *rest = chain()
+    first.input_sample_shape = (6,)
+    layers = [first, rest[0], Dense("still", 5), rest[1]]
+    net = FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=0)
+    net["still"].trainable = False
+    net["b"].params["weight"].spec = replace(net["b"].params["weight"].spec, lr_mult=2.0)
+    net["b"].params["bias"].spec = replace(net["b"].params["bias"].spec, lr_mult=2.0)
+    own = SGD(0.1)
+    images, labels = batch()
+    for rate in (1.0, 0.5, 0.25):
+        for one in (executor.net, net):
+            weight = one["a"].params["weight"]
+            weight.spec = replace(weight.spec, lr_mult=rate)
+        for _ in range(2):
+            executor.run("train", {x: images, y: labels})
+            net.step(images, labels, own)
         assert_same_bits(executor.net, net)
 
 
@@ -457,10 +485,12 @@ def test_metrics_with_a_threshold_see_probabilities():
     loss = SigmoidCrossEntropy()(scores, y)
     programs = {"look": [BinaryAccuracy()(scores, y), MeanAbsoluteError()(scores, y), loss]}
     executor = Executor(programs, seed=0)
-    images, labels = batch(50, classes=2)
-    found = executor.run("look", {x: images, y: labels[:, None]})
+    images, _ = batch(50)
     out = images @ executor.net["fc"].params["weight"].value
-    assert found[0] == ((out[:, 0] > 0) == labels).mean()
+    labels = out[:, 0] > 0  # of some of them the score is below the threshold, 0.5
+    assert (out[labels, 0] < 0.5).any()
+    found = executor.run("look", {x: images, y: labels[:, None]})
+    assert found[0] == 1.0
     assert found[1] == pytest.approx(abs(out[:, 0] - labels).mean(), rel=1e-5)
 
 
