@@ -280,7 +280,10 @@ def test_no_stride_at_all(tmp_path):
 
 
 def test_claims_that_the_weights_cannot_fill(change):
-    with pytest.raises(UnsafeFileError, match="expected parameters of at most"):
+    # Float32: weights and biases from 4 to 10**12 units, and from these to 2.
+    numbers = 5 * 10**12 + 2 * (10**12 + 1)
+    match = f"expected parameters of at most .* received {4 * numbers} bytes"
+    with pytest.raises(UnsafeFileError, match=match):
         load_model(change(lambda c: inside(c)["config"].update(units=10**12)))
 
 
@@ -401,6 +404,20 @@ def test_settings_that_change_a_training_are_kept(tmp_path):
     for param, value, old in zip(net.params(), expected.param_values(), moved, strict=True):
         np.testing.assert_allclose(param.value, value, rtol=1e-4, atol=1e-5, err_msg=param.name)
         assert param.trainable != np.array_equal(value, old)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_rows_of_a_table_are_held_along_the_axis_that_keras_names(tmp_path, axis):
+    largest = keras.constraints.MaxNorm(0.5, axis)
+    table = kl.Embedding(4, 3, embeddings_constraint=largest)
+    keras.Sequential([keras.Input((4,), dtype="int32"), table]).save(tmp_path / "m.keras")
+    net, ids = load_model(tmp_path / "m.keras"), np.arange(4)[None]
+    weight = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+    net.params()[0].put(weight)
+    net.loss = SquaredError()
+    net.step(ids, weight[ids], SGD(lr=0.1))  # no gradient: the constraint alone
+    wanted = weight * 0.5 / np.linalg.norm(weight, axis=axis, keepdims=True)
+    np.testing.assert_allclose(net.param_values()[0], wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,12 @@ CALLS = {
     "SeparableConv1D without bias": (
         STEPS, lambda: kl.SeparableConv1D(5, 3, 2, depth_multiplier=2, use_bias=False),
     ),
-    "Conv1DTranspose": (STEPS, lambda: kl.Conv1DTranspose(5, 3, 2, "same")),
+    "Conv1DTranspose": (
+        STEPS,
+        lambda: lambda x: kl.Conv1DTranspose(4, 5, 1, "same")(
+            kl.Conv1DTranspose(5, 3, 2, "same")(x)
+        ),
+    ),
     "pooling of steps": (
         STEPS, lambda: lambda x: kl.AveragePooling1D(2)(kl.MaxPooling1D(3, 2, "same")(x)),
     ),
@@ -105,7 +110,7 @@ CALLS = {
     "separable without bias": (
         IMAGE, lambda: kl.SeparableConv2D(6, (3, 2), depth_multiplier=2, use_bias=False),
     ),
-    "transposed, same": (IMAGE, lambda: kl.Conv2DTranspose(5, 3, 2, "same")),
+    "transposed, same": (IMAGE, lambda: kl.Conv2DTranspose(5, (4, 3), 2, "same")),
     "transposed, valid": (IMAGE, lambda: kl.Conv2DTranspose(5, (2, 5), 3, activation="relu")),
     "BatchNormalization": (
         IMAGE, lambda: lambda x: kl.BatchNormalization(center=False)(
