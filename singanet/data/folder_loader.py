@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.described import Described
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.images import MAX_PIXELS, image_to_array, in_colors, pillow, read_image
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError, DataError, one_of
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -27,13 +27,15 @@ _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".
 class FolderLoader(Described):
     """Batches of the images below ``folder``, whose subfolders are the classes.
 
-    Classes are numbered in the order of their sorted names (``classes``); ``files`` and
-    ``labels`` list what was found. Batches are ``(x, y)``: float32 (N, C, H, W) in [0, 1], C
-    3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width) resizes; without it all
-    images must be of one size. ``transform(image, rng)`` is applied before that, with a
-    generator drawn from seed, epoch and file. A file of more than ``max_pixels`` is refused.
-    Order, sharding and position are those of `ArrayLoader`. Errors: `DataError` naming the
-    folder without images or the broken file.
+    Classes are numbered in the order of their sorted names; ``files`` and ``labels`` list what
+    was found. ``classes`` gives the names in the order of their numbers instead, such as
+    ``train.classes`` for a test folder that lacks some of them. Batches are ``(x, y)``: float32
+    (N, C, H, W) in [0, 1], C 3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width)
+    resizes; without it all images must be of one size. ``transform(image, rng)`` is applied
+    before that, with a generator drawn from seed, epoch and file. A file of more than
+    ``max_pixels`` is refused. Order, sharding and position are those of `ArrayLoader`.
+    Errors: `DataError` naming the folder without images or that is none of ``classes``, or the
+    broken file.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class FolderLoader(Described):
         world_size: int = 1,
         max_pixels: int = MAX_PIXELS,
         split_batches: bool = False,
+        classes: Sequence[str] | None = None,
     ) -> None:
         pillow()  # that it is missing is better known now than at the first batch
-        self.classes, self.files, self.labels = _listing(folder)
+        given = None if classes is None else _checked_classes(classes)
+        self.classes, self.files, self.labels = _listing(folder, given)
         self.size = None if size is None else _checked_size(size)
         self.grayscale = bool(grayscale)
         self.transform = transform
@@ -139,32 +143,57 @@ class FolderLoader(Described):
         return image_to_array(image)
 
 
-def _listing(folder: str | Path) -> tuple[tuple[str, ...], tuple[Path, ...], Array]:
+def _listing(
+    folder: str | Path, given: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], tuple[Path, ...], Array]:
     root = Path(folder)
     where = f"image folder {str(folder)!r}"
-    classes = _names(root, where, lambda entry: entry.is_dir())
-    if not classes:
+    present = _names(root, where, lambda entry: entry.is_dir())
+    classes = tuple(present) if given is None else given
+    unknown = [name for name in present if name not in classes]
+    if unknown:
         raise DataError(
             where,
-            expected="a subfolder for each class",
-            received="none",
-            advice="put the images of each class in a folder of its own",
+            expected=f"subfolders named as classes: {one_of(classes)}",
+            received=one_of(unknown),
+            advice="add these names to classes, or move the folders away",
         )
     files: list[Path] = []
     labels: list[int] = []
-    for label, name in enumerate(classes):
+    for name in present:
         inner = f"image folder {str(root / name)!r}"
         found = _names(root / name, inner, _is_image)
-        if not found:
+        if not found and given is None:
             raise DataError(
                 inner,
                 expected=f"images ({' '.join(_SUFFIXES)})",
                 received="none",
-                advice="put images in it or remove it: every subfolder is a class",
+                advice="put images in it or remove it: every subfolder is a class; "
+                "or name all classes by classes=",
             )
         files += [root / name / file for file in found]
-        labels += [label] * len(found)
-    return tuple(classes), tuple(files), np.array(labels, np.int32)
+        labels += [classes.index(name)] * len(found)
+    if not files:
+        raise DataError(
+            where,
+            expected="a subfolder for each class, with images",
+            received="none",
+            advice="put the images of each class in a folder of its own",
+        )
+    return classes, tuple(files), np.array(labels, np.int32)
+
+
+def _checked_classes(classes: Sequence[str]) -> tuple[str, ...]:
+    usable = isinstance(classes, Iterable) and not isinstance(classes, (str, bytes))
+    names = tuple(classes) if usable else ()
+    if not names or not all(isinstance(n, str) for n in names) or len(set(names)) < len(names):
+        raise ArgumentError(
+            "FolderLoader, classes",
+            expected="the names of all classes in the order of their numbers, each once",
+            received=f"{classes!r}",
+            advice="give a list such as the classes of the loader that is trained from",
+        )
+    return names
 
 
 def _names(folder: Path, where: str, wanted: Callable[[os.DirEntry[str]], bool]) -> list[str]:

@@ -46,6 +46,26 @@ def test_classes_files_and_values(folder):
     assert len(loader) == 3
 
 
+def test_a_test_folder_that_lacks_a_class_keeps_the_numbers_of_the_others(folder, tmp_path):
+    train = FolderLoader(folder, 4)
+    test = tmp_path / "test"
+    (test / "dog").mkdir(parents=True)
+    Image.new("RGB", (4, 3)).save(test / "dog" / "0.png")
+    (test / "bird").mkdir()
+    names = ("bird", *train.classes)
+    loader = FolderLoader(test, 4, classes=names)
+    assert loader.classes == names
+    assert [y.tolist() for _, y in loader] == [[2]]
+    with pytest.raises(DataError, match=r"named as classes: 'cat', 'dog'; received 'bird'"):
+        FolderLoader(test, 4, classes=train.classes)
+
+
+@pytest.mark.parametrize("classes", ["cat", [], ["cat", "cat", "dog"], ["cat", 1], 3])
+def test_classes_that_are_no_names(folder, classes):
+    with pytest.raises(ArgumentError, match="FolderLoader, classes"):
+        FolderLoader(folder, 4, classes=classes)
+
+
 def test_each_image_with_its_label_once_an_epoch(folder):
     loader = FolderLoader(str(folder), 2, seed=1)
     batches = list(loader)
