@@ -17,6 +17,7 @@ from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.executor import Executor, LayerByLayer
+from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.passes import MethodPass, Pass
 from singanet.engine.plan import Plan
@@ -327,6 +328,8 @@ class Net(GraphBuilder):
         feed = checks.check_feed(plan, x, self.device, self.dtype)
         self._forget_pass()
         if train:
+            # The caller may fill its arrays anew before the walk back, which reads the feed.
+            feed = apart_from(feed, roots_in(x))
             made = self.programs.forward(self, feed, asked)
             results = made.hand_out()
             self._pass = made

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
+from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.plan import ContextStore, Plan
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
@@ -88,7 +89,10 @@ class LayerPass:
 
     def hand_out(self) -> dict[str, Any]:
         """As `Pass`."""
-        outputs, self._outputs = self._outputs, {}
+        # Layers keep outputs as well, for backward, and a store may still be writing them.
+        held = self._contexts if self._store is None else [self._contexts, self._outputs]
+        outputs: dict[str, Any] = apart_from(self._outputs, roots_in(held))
+        self._outputs = {}
         return outputs
 
     def backward(

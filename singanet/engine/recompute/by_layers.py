@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
+from singanet.engine.memory import apart_from, arrays_in, root_of, roots_in
 from singanet.engine.model import NetCore
 from singanet.engine.plan import Plan, Step, run_step
 from singanet.engine.recompute.side_effects import expect_repeatable, may_repeat
@@ -231,7 +232,10 @@ class RecomputingPass:
 
     def hand_out(self) -> dict[str, Any]:
         """As `Pass`."""
-        outputs, self._outputs = self._outputs, {}
+        outputs: dict[str, Any] = apart_from(
+            self._outputs, roots_in([*self._contexts, self._slots])
+        )
+        self._outputs = {}
         return outputs
 
     def release(self) -> None:
@@ -336,32 +340,12 @@ def _held(step: Step, ctx: Context, slots: Mapping[int, Any]) -> tuple[frozenset
     """The slots that a context holds as they are, and the bytes of what else keeps it in memory."""
     around = {id(slots[slot]): slot for slot in (*step.out_slots, *step.in_slots)}
     found = {around[id(value)] for value in ctx.saved.values() if id(value) in around}
-    params = {id(_root(array)) for array in ctx.params.values()}
+    params = {id(root_of(array)) for array in ctx.params.values()}
     private: dict[int, int] = {}
     for value in ctx.saved.values():
         if id(value) not in around:
-            for array in _arrays(value):
-                root = _root(array)
+            for array in arrays_in(value):
+                root = root_of(array)
                 if id(root) not in params:
                     private[id(root)] = root.nbytes
     return frozenset(found), sum(private.values())
-
-
-def _arrays(value: Any) -> Iterator[Any]:
-    """The arrays in ``value``, in lists, tuples, dicts and other contexts."""
-    if isinstance(value, Context):
-        value = value.saved
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _arrays(part)
-    elif hasattr(value, "nbytes") and hasattr(value, "strides"):
-        yield value
-
-
-def _root(array: Any) -> Any:
-    """The array that owns the memory of ``array``, of NumPy or CuPy."""
-    while hasattr(getattr(array, "base", None), "nbytes"):
-        array = array.base
-    return array
