@@ -116,16 +116,15 @@ def _conv_transpose(use: Use) -> Tensor:
         x = Tensor(x.symbol, x.dtype, x.axis, x.before, x.after)
         kernel, stride, spread, extra = [1, *kernel], [1, *stride], [1, *spread], [0, *extra]
         pads = [(0, 0), *pads]
+    if any(e >= s for e, s in zip(extra, stride, strict=True)):
+        raise RefusedError("output_padding below the strides", f"{extra}")
     # What the layer would have to leave out unevenly is cut off behind it, or put there.
     inside = [max(min(p), 0) for p in pads]
     layer = _kind("Conv", max(axes, 2), "Transpose")(
         use.name(1), weight.shape[1] * groups, tuple(kernel), tuple(stride),
         use_bias=bias is not None, pad=tuple(inside),
-        output_padding=tuple(e if e < s else 0 for e, s in zip(extra, stride, strict=True)),
-        dilation=tuple(spread), groups=groups,
+        output_padding=tuple(extra), dilation=tuple(spread), groups=groups,
     )  # fmt: skip
-    if any(e >= s for e, s in zip(extra, stride, strict=True)):
-        raise RefusedError("output_padding below the strides", f"{extra}")
     y = over_last(use, x, max(axes, 2) + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     cut = [(b - i, a - i) for (b, a), i in zip(pads, inside, strict=True)]
