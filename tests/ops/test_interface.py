@@ -48,6 +48,8 @@ def test_a_backend_has_every_kernel_and_declares_what_half_precision_means(backe
         wanted = inspect.signature(getattr(Ops, name)).parameters
         given = inspect.signature(getattr(backend, name)).parameters
         assert list(given)[1:] == list(wanted)[1:], name
+        ours, theirs = ([each.default for each in of.values()] for of in (given, wanted))
+        assert ours == theirs, name
 
 
 def test_helpers_are_no_kernels():

@@ -76,3 +76,21 @@ def test_reductions_and_copies(rng):
     np.testing.assert_array_equal(target, x)
     assert ops.greater(2.0, 1.0)
     np.testing.assert_array_equal(ops.where(x > 0, x, 0.0), np.maximum(x, 0.0))
+
+
+def test_the_largest_of_several_and_the_slopes_that_go_to_each():
+    one, two = np.array([[1.0, 5.0, 2.0]]), np.array([[4.0, 5.0, 0.0]])
+    most = ops.combine("maximum", [one, two], one.shape)
+    assert most.tolist() == [[4.0, 5.0, 2.0]]
+    where = ops.first_equal(most, [one, two])
+    assert where.tolist() == [[1, 0, 0]]
+    slopes = np.array([[10.0, 20.0, 30.0]])
+    assert ops.select(slopes, where, 0).tolist() == [[0.0, 20.0, 30.0]]
+    assert ops.select(slopes, where, 1).tolist() == [[10.0, 0.0, 0.0]]
+
+
+def test_sums_over_the_axes_that_were_spread():
+    x = np.arange(24.0).reshape(2, 3, 4)
+    assert ops.sum_to(x, (2, 1, 4)).tolist() == x.sum(axis=1, keepdims=True).tolist()
+    assert ops.sum_to(x, (1, 3, 1)).tolist() == [[[60.0], [92.0], [124.0]]]
+    assert ops.sum_to(x, x.shape) is x

@@ -43,3 +43,24 @@ def test_float32_stays_and_extremes_do_not_overflow():
     y = ops.softmax(x[:, :1], 1)
     assert y.dtype == np.float32
     np.testing.assert_array_equal(ops.softmax(x / 4, 1), [[1, 0], [0.5, 0.5]])
+
+
+def test_the_slopes_of_smoothed_cross_entropies_are_those_of_their_losses(rng):
+    x, labels, step = rng.standard_normal((4, 3)), np.array([0, 2, 1, 1]), 1e-6
+    _, p = ops.softmax_cross_entropy(x.copy(), labels, 0.25)
+    slopes = ops.softmax_cross_entropy_backward(p, labels, 0.25)
+    for k in range(3):
+        up, down = (
+            ops.softmax_cross_entropy(x + sign * step * np.eye(3)[k], labels, 0.25)[0]
+            for sign in (1, -1)
+        )
+        np.testing.assert_allclose(slopes[:, k], (up - down) / (2 * step), rtol=0, atol=1e-8)
+
+
+def test_smoothing_takes_its_part_from_the_label_for_all_classes():
+    x, labels = np.log([[0.5, 0.25, 0.25]]), np.array([0])
+    losses, p = ops.softmax_cross_entropy(x, labels, 0.3)
+    # Of the target, 0.7 + 0.1 is for the label and 0.1 for each of the others.
+    assert losses[0] == pytest.approx(-0.8 * np.log(0.5) - 0.2 * np.log(0.25))
+    slopes = ops.softmax_cross_entropy_backward(p, labels, 0.3)
+    np.testing.assert_allclose(slopes, [[-0.3, 0.15, 0.15]], rtol=0, atol=1e-12)
