@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.byte_order import native
 from singanet.errors import ArgumentError, BackendError
 from singanet.ops import Ops, backends, cpu_ops, ops_for
 from singanet.types import Array
@@ -33,9 +34,10 @@ class Device:
         return (cpu, ()) if self.index is None else (cuda, (self.index,))
 
     def put(self, array: Any) -> Array:
-        """``array`` on this device; the same object when it is there already."""
+        """``array`` on this device, in its byte order; the same object when it is so already."""
         if self.ops.xp is np:
-            return array.get() if hasattr(array, "get") else np.asarray(array)
+            found: Array = native(array.get() if hasattr(array, "get") else np.asarray(array))
+            return found
         with self.scope():
             return self.ops.xp.asarray(array)
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from singanet.base.byte_order import native
 from singanet.base.csr import is_sparse
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
@@ -80,7 +81,7 @@ class Loss(Counted, Configurable, ABC):
         ops = ops_for(x)
         if sample_weight is not None:
             sample_weight = self._checked_weight(ops, x, sample_weight)
-        losses, saved, count = self.of_samples(ops, x, y, sample_weight, mask)
+        losses, saved, count = self.of_samples(ops, x, native(y), sample_weight, mask)
         if training:
             scale = 1.0 if self.reduction == "sum" else reciprocal(ops, count, x)
             self._kept = (ops, saved, scale, sample_weight)

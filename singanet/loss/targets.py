@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from singanet.base.byte_order import native
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
@@ -44,7 +45,7 @@ def class_labels(
             advice="pass one integer label for every sample or position; for one a sample put"
             " Flatten before the last Dense",
         )
-    labels = y.reshape(-1)
+    labels = native(y).reshape(-1)
     if labels.size == 0:
         return labels, None
     mask = None

@@ -260,3 +260,9 @@ def test_equals_pytorch(rng):
     dense = np.zeros((50, 8), np.float32)
     dense[grad.indices] = grad.rows
     np.testing.assert_allclose(dense, peer.weight.grad.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_indices_in_the_other_byte_order():
+    net = FeedForwardNet([Embedding("table", 5, 2, input_sample_shape=(3,))], seed=0)
+    x = np.array([[1, 4, 0]])
+    np.testing.assert_array_equal(net.predict(x.astype(x.dtype.newbyteorder("S"))), net.predict(x))

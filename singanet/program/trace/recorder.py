@@ -436,12 +436,19 @@ def _somebody_freezes() -> bool:
 
 
 def targets(y: Any, weight: Any) -> tuple[Any, Any]:
-    """Targets and weights as a step takes them in: arrays alone, None for anything else."""
+    """Targets and weights as a step takes them in: plain arrays, None for anything else.
+
+    Kernels read numbers in the machine's own byte order.
+    """
     arrays = list(y.values()) if isinstance(y, Mapping) else [y]
-    plain_ones = all(type(array) is np.ndarray and array.dtype.kind in "fiub" for array in arrays)
-    if not plain_ones or not (weight is None or type(weight) is np.ndarray):
+    plain = all(_is_plain(array) and array.dtype.kind in "fiub" for array in arrays)
+    if not plain or not (weight is None or _is_plain(weight)):
         return None, None
     return (dict(y) if isinstance(y, Mapping) else y), weight
+
+
+def _is_plain(array: Any) -> bool:
+    return type(array) is np.ndarray and array.dtype.isnative
 
 
 def _traced(items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:

@@ -114,6 +114,28 @@ def test_losses(name, weighted, rng):
     twins.expect_recorded()
 
 
+@pytest.mark.few(4)
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_in_the_other_byte_order_are_the_same_numbers(name, recorded, rng):
+    loss, draw = CASES[name]
+    metric = metrics.Accuracy if draw is labels else None
+    nets = [net_with(loss, metric, last_of(name))() for _ in range(2)]
+    rules = [SGD(lr=0.1), SGD(lr=0.1)]
+    for net in nets:
+        net.programs.enabled = recorded
+    for _ in range(4):
+        given = data(rng), draw(rng), rng.uniform(0.1, 2, 6).astype(np.float32)
+        other = [array.astype(array.dtype.newbyteorder("S")) for array in given]
+        told = [
+            (net.step(x, y, rule, sample_weight=weight), net.evaluate(x, y))
+            for net, rule, (x, y, weight) in zip(nets, rules, (given, other), strict=True)
+        ]
+        assert told[0] == told[1]
+    for one, another in zip(*(net.params() for net in nets), strict=True):
+        np.testing.assert_array_equal(one.value, another.value)
+
+
 def test_losses_of_several_parts_and_weights_of_positions(rng):
     def make(loss, shape):
         return singanet.FeedForwardNet(
