@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from singanet.device import Device
 from singanet.engine.model import Model
 from singanet.engine.step import of_output, weights_for, widened
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
+from singanet.metric.metric import Metric
 from singanet.training.arrays import by_name, input_names, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.compiled import Compiled
@@ -54,7 +56,7 @@ class Evaluation(tuple[float | None, float | None]):
     each one's (``<output>_loss``), and every metric.
     """
 
-    logs: dict[str, float]
+    logs: dict[str, Any]
 
     def __new__(
         cls, loss: float | None, metric: float | None, logs: Mapping[str, float]
@@ -115,8 +117,8 @@ def evaluate(
     gather(net, batches.epoch(), measures)
     if ranks is not None:
         ranks.merge(measures)
-    logs = measures.result()
-    if first and first not in logs:
+    logs = measures.results()
+    if first and np.ndim(logs[first]) > 0:
         raise ArgumentError(
             "net.evaluate",
             expected="a metric whose result is a number",
@@ -183,12 +185,23 @@ def _in_one_go(
             measures.add_loss(loss, batch_length(y))
         logs = measures.losses_by_name() if net.loss is not None else {}
         scores = {
-            name: metric.evaluate(*seen)
+            name: _judged(metric, *seen)
             for name, (metric, *seen) in measures.shown(out, y, weight).items()
         }
     except SingaNetError as error:
         raise of_output(error, output_names(net)) from None
     return Evaluation(logs.get("loss"), scores.get(first), logs | scores)
+
+
+def _judged(metric: Any, *seen: Any) -> Any:
+    """What ``metric`` says of one batch: a number, or its array where it is no number."""
+    if not isinstance(metric, Metric):
+        # A user's own that only judges single batches.
+        return metric.evaluate(*seen)
+    alone = copy(metric)
+    alone.reset()
+    alone.update(*seen)
+    return alone.result() if alone.samples else alone.of_none
 
 
 def on_device(device: Device, data: Any) -> Any:

@@ -173,11 +173,13 @@ class Measures:
 
     def result(self) -> dict[str, float]:
         """Loss, that of each output, and every metric that is a number, by name."""
-        found = self.losses_by_name()
+        return {name: float(value) for name, value in self.results().items() if np.ndim(value) == 0}
+
+    def results(self) -> dict[str, Any]:
+        """`result`, with the metrics that are arrays."""
+        found: dict[str, Any] = {**self.losses_by_name()}
         for name, metric in self.metrics.items():
-            value = metric.result() if metric.samples else float("nan")
-            if np.ndim(value) == 0:
-                found[name] = float(value)
+            found[name] = metric.result() if metric.samples else float("nan")
         return found
 
     def losses_by_name(self) -> dict[str, float]:
