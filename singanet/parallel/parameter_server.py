@@ -240,7 +240,7 @@ class ParameterServer(RankReducer):
             if number not in self._flying:
                 self._start(number)
         served, self._served = self._served, []
-        for name, value, grad, scale in served if self._count != 0 else ():
+        for name, value, grad, scale in () if self._without_step else served:
             self.optimizer.update([name], [value], [grad], scale)
         self._finish()
         for number, entry in enumerate(self._entries):
@@ -251,6 +251,14 @@ class ParameterServer(RankReducer):
                 news = [found[name] for name in names]
                 self._hand_on(names, [param.value for param in params], news, 1.0)
         self._ended()
+
+    @property
+    def _without_step(self) -> bool:
+        """Whether nothing that this worker has is to be updated by, though a rule moves by zeros.
+
+        With "bsp" a step is of all workers: rows that only this one looked up are among it.
+        """
+        return self._count == 0 and self.consistency != "bsp"
 
     def _start(self, number: int) -> None:
         """Push the gradients of an entry, and ask for what is new."""
@@ -263,8 +271,7 @@ class ParameterServer(RankReducer):
     def _send(self, number: int, grads: Sequence[Any]) -> None:
         servers = self._expect_servers()
         entry, arrays, layout = self._entries[number], [], []
-        # Without samples there is nothing to update by, though a rule may move by zeros.
-        none = self._count == 0
+        none = self._without_step
         for param, grad in zip(entry, grads, strict=True):
             how = NOTHING if grad is None or none else ROWS if _rows(grad) else DENSE
             layout.append((servers.replicas[param.name].number, how))
@@ -341,6 +348,17 @@ class ParameterServer(RankReducer):
             self._count = 0.0
             self.end()
         return refused
+
+    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
+        """As `Reducer`. Errors: `ArgumentError` where workers are to be one process."""
+        if self.alone or self.consistency != "bsp":
+            return {}
+        raise ArgumentError(
+            f"{type(self).__name__}, the loss of several outputs",
+            expected="losses that weigh alike, as workers tell each other nothing within a step",
+            received=f"losses of {one_of(counts)} that ignore labels or steps, or that are sums",
+            advice="train by AllReduce, or let consistency be 'ssp' or 'asp'",
+        )
 
     def join(self) -> None:
         """As `Reducer`: others go on without this rank. Errors: `CallOrderError` before `meet`."""
@@ -444,6 +462,11 @@ class ParameterServer(RankReducer):
             super().load_state_dict(state)
             return
         self._state, self._met = dict(state), ()
+        # Here nothing is kept of it but how far it is, which the rate goes by.
+        for key, array in state.items():
+            name, _, slot = key.rpartition("/")
+            if slot == "step" and name:
+                stages_of(self.optimizer)[1].state(name).step = int(array)
 
 
 class _FromServers:

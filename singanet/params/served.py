@@ -36,6 +36,9 @@ class ServedRows(ABC):
     place = "served by a table"
     way_back = "take copy.deepcopy(net), which has it in memory"
 
+    sums_first = False
+    """Whether the table sums what all processes push before its rule, and clipping, see it."""
+
     def __init__(self, name: str, shape: Shape, dtype: Any) -> None:
         self.name = name
         self.shape = shape

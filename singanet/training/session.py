@@ -423,10 +423,11 @@ def _own_part(
             f"{max(len(progress.ranks), 1)} ranks, as they were, for data that keep no position",
             f"{size}",
         )
-    if any(is_own(key) and key.endswith("/gathered") for key in state):
+    keys = (key.split("/", 2)[2] if is_own(key) else key for key in state)
+    if any(key.startswith("optimizer/") and key.endswith("/gathered") for key in keys):
         raise _mismatch(
             "net.fit, resume",
-            f"{max(len(progress.ranks), 1)} ranks, as they were, between micro-batches",
+            f"as many ranks as were, {max(len(progress.ranks), 1)}, between micro-batches",
             f"{size}",
         )
     like = session.net.rng.bit_generator

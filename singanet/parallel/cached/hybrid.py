@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.optimizer.clip_by_value import ClipByValue
 from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.rows import Lookups, TableRows
 from singanet.parallel.cached.rules import bare_copy, follow
-from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
+from singanet.parallel.cached.serve import looks_at_gradients_alone, serve, to_serve
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.round import Round
@@ -95,8 +96,26 @@ class Hybrid(AllReduce):
                         received=kind,
                         advice=f"use AllReduce with {kind}",
                     )
-            self._rows = serve(net, self._rule, self._tables_of, lambda: self.comm.rank > 0)
+            summed = not self.alone and self.consistency == "bsp"
+            if summed and to_serve(net):
+                self._expect_by_value()
+            # What is summed first is clipped after it, where the sum is.
+            rule = self.optimizer if summed else self._rule
+            self._rows = serve(net, rule, self._tables_of, lambda: self.comm.rank > 0)
+            for rows in self._rows.values():
+                rows.sums_first = summed
         super().meet(net, around)
+
+    def _expect_by_value(self) -> None:
+        for stage in stages_of(self.optimizer)[0]:
+            if stage.reads_gradients and not isinstance(stage, ClipByValue):
+                kind = type(stage).__name__
+                raise ArgumentError(
+                    f"Hybrid(consistency='bsp') and {kind}",
+                    expected="ClipByValue: a server sees the rows' sum, workers see their own",
+                    received=kind,
+                    advice="clip by value, train by AllReduce, or let consistency be 'asp'",
+                )
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: gradients that wait are pushed, on all ranks before any goes on."""
@@ -139,7 +158,7 @@ class Hybrid(AllReduce):
         elif self._holder is None and self._ranks is not None:
             summed = self.consistency == "bsp"
             staleness = 0 if summed else None
-            self._copy = bare_copy(rule)
+            self._copy = bare_copy(self.optimizer if summed else rule)
             self._holder = Servers(self.comm, self._ranks, self._copy, staleness, summed)
         assert self._holder is not None
         self._holder.open((), params)

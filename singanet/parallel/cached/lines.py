@@ -7,9 +7,10 @@ import numpy as np
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.policy import POLICIES
 from singanet.parallel.cached.rows import TableRows
-from singanet.parallel.cached.rules import bare_copy, follow
+from singanet.parallel.cached.rules import bare_copy, follow, rule_of
 from singanet.parallel.server.remote import by_element
 from singanet.parallel.server.table import Table
 from singanet.params.param import Param
@@ -26,7 +27,7 @@ class CachedRows(TableRows):
     a row is that of its updates here. A cell of memory for each row tells its line.
     """
 
-    def __init__(self, param: Param, table: Table, cache: Cache, rule: Optimizer) -> None:
+    def __init__(self, param: Param, table: Table, cache: Cache, rule: Optimizer | Wrapper) -> None:
         super().__init__(param.name, table)
         if not by_element(rule, param):
             raise ArgumentError(
@@ -46,7 +47,7 @@ class CachedRows(TableRows):
         self.pending = np.full((lines, table.width), -0.0, self.dtype)
         self.gathered = np.zeros(lines, np.int64)
         self._followed, self._rule = rule, bare_copy(rule)
-        self._rule.register(param.name, rule.spec_of(param))
+        self._rule.register(param.name, rule_of(rule).spec_of(param))
 
     def flush(self) -> None:
         """As `TableRows`."""
@@ -97,7 +98,7 @@ class CachedRows(TableRows):
         self._line_of[self._row_of[lines]] = -1
         self._row_of[lines] = -1
         self.pending[lines], self.gathered[lines] = -0.0, 0
-        for array in self._rule.state(self.name).arrays:
+        for array in rule_of(self._rule).state(self.name).arrays:
             array.reshape(self.values.shape)[lines] = 0
 
     def _refresh(self, hits: Array, places: Array, values: Array, clocks: Array) -> None:

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import TypeVar
 
 from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.stages import stages_of
+from singanet.optimizer.wrapper import Wrapper
+
+_Chain = TypeVar("_Chain", bound=Optimizer | Wrapper)
 
 
-def bare_copy(rule: Optimizer) -> Optimizer:
-    """A rule as ``rule``, without the state of any parameter; schedules are the same objects."""
-    made = deepcopy(rule)
-    made.load_state_dict(dump_schedules(rule, rule.hypers))
-    follow(made, rule)
+def bare_copy(optimizer: _Chain) -> _Chain:
+    """One as ``optimizer``, without the state of any parameter; schedules are the same objects."""
+    made, rule = deepcopy(optimizer), rule_of(optimizer)
+    rule_of(made).load_state_dict(dump_schedules(rule, rule.hypers))
+    follow(made, optimizer)
     return made
 
 
-def follow(copy: Optimizer, rule: Optimizer) -> None:
-    """Let ``copy`` have the hyper-parameters as ``rule`` has them now."""
+def rule_of(optimizer: Optimizer | Wrapper) -> Optimizer:
+    """The rule inside of all stages."""
+    found: Optimizer = stages_of(optimizer)[1]
+    return found
+
+
+def follow(made: Optimizer | Wrapper, optimizer: Optimizer | Wrapper) -> None:
+    """Let ``made`` have the hyper-parameters as the rule of ``optimizer`` has them now."""
+    copy, rule = rule_of(made), rule_of(optimizer)
     for name in rule.hypers:
         now = getattr(rule, name)
         if getattr(copy, name) is not now:

@@ -24,7 +24,7 @@ _PIECE = 1 << 20
 
 def serve(
     net: Any,
-    rule: Optimizer,
+    rule: Optimizer | Wrapper,
     tables_of: Callable[[Sequence[Param]], Mapping[str, Table]],
     wrote: Callable[[], bool] = lambda: False,
 ) -> dict[str, TableRows]:
@@ -36,11 +36,13 @@ def serve(
     pass. ``rule`` updates what stays in caches. Tables that other layers read, too, are left.
     Errors: `ArgumentError` for a cache of such a table, and for caches that differ.
     """
-    found = _to_serve(net)
+    found = to_serve(net)
     new = [(param, cache) for param, cache in found if param.served is None]
     for param, _ in new:
         if not param.filled:
             param.seed, param.dtype = net.seed, net.dtype
+        # What a net was converted to, a table keeps too; the first values are written there then.
+        param.dtype = param.array_type
     tables = tables_of([param for param, _ in new]) if new else {}
     for param, cache in new:
         table = tables[param.name]
@@ -67,7 +69,7 @@ def _is_as_drawn(param: Param) -> bool:
     )
 
 
-def _to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
+def to_serve(net: Any) -> list[tuple[Param, Cache | None]]:
     """The parameters that Embeddings alone read and that are trained, and their caches."""
     found: dict[int, tuple[Param, Cache | None]] = {}
     read_whole: set[int] = set()

@@ -102,13 +102,14 @@ class SparseRound(Round):
         for param in params:
             like = self.order.like(param)
             grad, scale = self._given.pop(param.name, (None, 1.0))
-            if grad is None or not self.weight:
-                # What weighs nothing is there, and nothing of it is sent.
-                codes.append(_NONE if grad is None or isinstance(grad, tuple) else _DENSE)
+            rows_of = isinstance(grad, tuple)
+            if grad is None or not (self.weight or rows_of):
+                # What weighs nothing is there, and nothing of it is sent but which rows it has.
+                codes.append(_NONE if grad is None else _DENSE)
                 parts.append(np.zeros(like.size, like.dtype))
                 continue
             host = ops_for(like).host
-            if isinstance(grad, tuple):
+            if rows_of:
                 own = np.multiply(host(grad[1]), like.dtype.type(scale * factor), order="C")
                 codes.append(len(own) + 1)
                 parts.append(np.zeros(like.size, like.dtype))

@@ -140,7 +140,8 @@ class Servers:
             asked += [self.start_put(param.name, value) for param, value in replicas]
         for each in asked:
             each.wait()
-        self._sent = self._hypers()
+        # With the first message the servers got the optimizer; of later changes they are told.
+        self._sent = self._sent or self._hypers()
 
     def _bare(self, param: Param, dtype: Any, initializer: Any) -> Param:
         """What servers have to know of ``param``, without its values."""
