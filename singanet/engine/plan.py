@@ -300,6 +300,12 @@ class Plan:
         """For each step whether backward yields parameters of it."""
         return [not step.frozen and step.layer.trainable for step in self.steps]
 
+    def trained_params(self) -> Iterator[Param]:
+        """The parameters that backward yields, a shared one once for each of its layers."""
+        for step, trained in zip(self.steps, self.trained(), strict=True):
+            if trained:
+                yield from filter(self.trains, step.layer.params.values())
+
     def slots_of(self, names: Iterable[str]) -> list[int]:
         """The output slots of the steps ``names``."""
         return [slot for name in names for slot in self.by_name[name].out_slots]

@@ -23,6 +23,7 @@ from singanet.optimizer.stages import (
     begin,
     gathering,
     reducers,
+    shares,
     two_passes,
 )
 from singanet.params.gradients import LayerGradients
@@ -151,7 +152,13 @@ def gradients_of_loss(
     dy = differentiated(loss, out, seen.y, request.weight, seen, names)
     if gathering(request.optimizer) or reducers(request.optimizer):
         begin(request.optimizer, count_of(loss, out, seen.y))
-    return check_gradients(made.plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
+    plan = made.plan
+    of_slots = check_gradients(plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
+    if reducers(request.optimizer) and counts_apart(plan, loss):
+        for name, share in shares(request.optimizer, *counts_of(loss, out, seen.y)).items():
+            for slot in plan.by_name[name].out_slots:
+                of_slots[slot] = of_slots[slot] * share
+    return of_slots
 
 
 def differentiated(
@@ -196,9 +203,28 @@ def count_of(loss: Any, outputs: Any, y: Any) -> float | None:
     if getattr(loss, "reduction", "mean") == "sum":
         return None
     counts = set(counted(loss, outputs, y).values())
-    if len(counts) == 1:
+    if len(counts) == 1 and not getattr(loss, "counts_apart", False):
         return counts.pop()
     return float(len(next(iter(outputs.values()))))
+
+
+def counts_apart(plan: Plan, loss: Any) -> bool:
+    """Whether the losses of several outputs are means over numbers that ranks have to exchange.
+
+    Sequences are as long as the longest of each rank's.
+    """
+    if not isinstance(loss, MultiLoss) or len(loss.losses) < 2 or loss.reduction == "sum":
+        return False
+    slots = [slot for name in loss.losses for slot in plan.by_name[name].out_slots]
+    return loss.counts_apart or any(-1 in plan.slot_shapes[slot] for slot in slots)
+
+
+def counts_of(loss: MultiLoss, outputs: Any, y: Any) -> tuple[float, dict[str, float | None]]:
+    """The samples of a batch, and by output what its loss is a mean over, None for a sum."""
+    summed = {n for n, part in loss.losses.items() if getattr(part, "reduction", "mean") == "sum"}
+    found = counted(loss, outputs, y).items()
+    samples = float(len(next(iter(outputs.values()))))
+    return samples, {name: None if name in summed else count for name, count in found}
 
 
 def weights_for(weight: Array | None) -> tuple[Array, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted, CountedDict
 from singanet.base.flags import is_training
+from singanet.base.origin import is_library
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.loss.loss import Loss, counted
 from singanet.types import Array
@@ -131,6 +132,27 @@ class MultiLoss(Counted, Configurable):
             else counted(loss, x[name], y[name])[""]
             for name, loss in self.losses.items()
         }
+
+    @property
+    def reduction(self) -> str:
+        """As that of `Loss`: "sum" where all losses are sums."""
+        kinds = {getattr(loss, "reduction", "mean") for loss in self.losses.values()}
+        return "sum" if kinds == {"sum"} else "mean"
+
+    @property
+    def counts_apart(self) -> bool:
+        """Whether the outputs' losses are means over numbers that are not alike in every batch.
+
+        So they are where labels are ignored or steps masked, sums and means stand beside each
+        other, or a class of one's own counts.
+        """
+        losses = self.losses.values()
+        return len(losses) > 1 and (
+            bool(self.masks)
+            or len({getattr(loss, "reduction", "mean") for loss in losses}) > 1
+            or any(getattr(loss, "ignore_index", None) is not None for loss in losses)
+            or any(not is_library(type(loss)) and hasattr(loss, "count") for loss in losses)
+        )
 
     def _mask(self, name: str, x: Mapping[str, Array]) -> tuple[Array, ...]:
         """The last argument of a loss that has a mask: a user's own need not know of masks."""

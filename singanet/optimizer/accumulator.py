@@ -36,6 +36,10 @@ class Accumulator(Wrapper):
         self._counts: dict[str, int] = {}
         self._weights: dict[str, float] = {}
         self._touched: dict[str, Array | None] = {}
+        # What the net trains, and with how many micro-batches, of which weight, parameters begin
+        # that it trains only since some were gathered.
+        self._trained: frozenset[str] | None = None
+        self._late: dict[str, tuple[int, float]] = {}
         # The count that weighs 1: the first, so that full micro-batches cost no product. What the
         # micro-batch in work weighs, and what its sum is multiplied by where only a program's
         # replay knows that.
@@ -110,14 +114,31 @@ class Accumulator(Wrapper):
             )
             self._begin(ready)
 
+    def train(self, names: Iterable[str]) -> None:
+        """Gather for the parameters ``names`` from now on, all at the same micro-batch.
+
+        What is frozen meanwhile loses what was gathered; what is thawed has zeros before.
+        """
+        trained = frozenset(names)
+        if trained == self._trained:
+            return
+        known = trained if self._trained is None else self._trained
+        thawed = trained - known | self._late.keys() & trained
+        for name in self._totals.keys() - (trained - thawed):
+            for of_name in (self._totals, self._counts, self._weights, self._touched):
+                del of_name[name]
+        begun = max(self._gone())
+        self._late = dict.fromkeys(thawed, begun) if begun[0] else {}
+        self._trained = trained
+
     def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
         """As `Wrapper.settle`: a buffer for each of them that has none."""
         for name, value in zip(names, values, strict=True):
             if name not in self._totals:
-                self._totals[name] = ops_for(value).xp.empty_like(value)
-                self._counts[name] = 0
-                self._weights[name] = 0.0
-                self._touched[name] = None
+                xp, (count, weight) = ops_for(value).xp, self._late.pop(name, (0, 0.0))
+                self._totals[name] = xp.zeros_like(value) if count else xp.empty_like(value)
+                self._counts[name], self._weights[name] = count, weight
+                self._touched[name] = xp.zeros(value.shape[:1], bool) if count else None
         return values
 
     def case(self) -> Hashable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -156,6 +156,15 @@ class Reducer(Wrapper):
     @abstractmethod
     def begin(self, count: float | None) -> None:
         """The gradients to come are of a mean over ``count`` positions; None: of a sum."""
+
+    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
+        """What this process multiplies the gradients of outputs by, before they are walked back.
+
+        It has ``samples``, and the loss of an output is a mean over so many of ``counts``, None
+        for a sum. Weighed by samples these gradients then make those of all in one batch. All
+        processes come here. By default the outputs weigh by samples too.
+        """
+        return {}
 
     @property
     @abstractmethod

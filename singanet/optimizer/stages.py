@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -46,8 +46,11 @@ def reducers(optimizer: Any) -> list[Reducer]:
 
 
 def follow(optimizer: Any, net: Any) -> None:
-    """Tell the rule of ``optimizer`` how the parameters of ``net`` are trained."""
-    rule = stages_of(optimizer)[1]
+    """Tell the rule of ``optimizer`` how the parameters of ``net`` are trained, others which."""
+    stages, rule = stages_of(optimizer)
+    for stage in stages:
+        if isinstance(stage, Accumulator):
+            stage.train(param.name for param in net.execution_plan().trained_params())
     if isinstance(rule, Optimizer):
         rule.follow(net.params())
     else:
@@ -73,6 +76,15 @@ def begin(optimizer: Any, count: float | None) -> None:
         elif isinstance(stage, Reducer):
             stage.begin(count)
             stage.batch.weight = own
+
+
+def shares(
+    optimizer: Any, samples: float, counts: Mapping[str, float | None]
+) -> Mapping[str, float]:
+    """What the gradients of outputs are multiplied by; see `Reducer.shares`."""
+    for stage in reducers(optimizer):
+        return stage.shares(samples, counts)
+    return {}
 
 
 def agreed(optimizer: Any, refused: str | None) -> str | None:

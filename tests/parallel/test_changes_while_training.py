@@ -7,8 +7,8 @@ import pytest
 
 import singanet
 from singanet.layers import Dense, Embedding, Flatten
-from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import SGD, Accumulator
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm
 from singanet.parallel import (
     AllReduce,
     Hybrid,
@@ -143,3 +143,59 @@ def test_ranks_that_go_their_own_ways_end_as_one(kind, change):
         return values_of(net)
 
     expect_same_values(together(work))
+
+
+def trained_in_parts(optimizer, recorded, part, rounds=21):
+    """Layers are frozen and thawed at, and between, the updates of three micro-batches each."""
+    net = words_net()
+    net.programs.enabled = recorded
+    turns = {4: ("h", False), 7: ("h", True), 8: ("e", False), 9: ("h", False), 12: ("e", True)}
+    turns |= {13: ("h", True), 16: ("d", False), 17: ("d", True)}
+    for k in range(rounds):
+        if k in turns:
+            name, trains = turns[k]
+            net[name].trainable = trains
+        # Micro-batches of unequal numbers of samples.
+        x, y = X[: 6 + 5 * (k % 3)], Y[: 6 + 5 * (k % 3)]
+        net.step(x[part], y[part], optimizer)
+    return values_of(net)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("clip", [lambda rule: rule, lambda rule: ClipByGlobalNorm(rule, 0.1)])
+def test_layers_frozen_between_micro_batches(clip, recorded):
+    def work(comm):
+        own = slice(0, 2) if comm.rank == 0 else slice(2, None)
+        return trained_in_parts(Accumulator(AllReduce(clip(rule()), comm), 3), recorded, own)
+
+    alone = trained_in_parts(Accumulator(clip(rule()), 3), recorded, slice(None))
+    by_layers = trained_in_parts(Accumulator(clip(rule()), 3), False, slice(None))
+    made = together(work)
+    expect_same_values(made)
+    expect_same_values([alone, by_layers])
+    for name, value in alone.items():
+        np.testing.assert_allclose(made[0][name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+def test_what_is_thawed_between_micro_batches_counts_as_zeros_before():
+    """By hand: the mean over both micro-batches, of which one gave the layer nothing."""
+    net = singanet.FeedForwardNet(
+        [Dense("a", 2, input_sample_shape=(2,))], loss=SquaredError(), seed=0
+    )
+    other = singanet.FeedForwardNet(
+        [Dense("a", 2, input_sample_shape=(2,))], loss=SquaredError(), seed=0
+    )
+    x, y = np.eye(2, dtype=np.float32), np.zeros((2, 2), np.float32)
+    bias = net["a"].params["bias"]
+    bias.trainable = False
+    optimizer = Accumulator(SGD(0.5), 2)
+    net.step(x, y, optimizer)
+    bias.trainable = True
+    before = {p.name: p.value.copy() for p in net.params()}
+    net.step(x, y, optimizer)
+    other.step(x, y, SGD(0.5))
+    whole = {p.name: p.value for p in other.params()}
+    np.testing.assert_allclose(
+        bias.value - before["a/bias"], (whole["a/bias"] - before["a/bias"]) / 2, rtol=1e-6
+    )
+    np.testing.assert_allclose(net["a"].params["weight"].value, whole["a/weight"], rtol=1e-6)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
+
+import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
@@ -163,6 +165,24 @@ class AllReduce(RankReducer):
         heard = announced(self.comm, "agree", left, refused is not None).wait()
         return refused or ("of another rank" if heard.refused else None)
 
+    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
+        """As `Reducer`: one small exchange."""
+        if self.alone:
+            return {}
+        self._expect_met()
+        announced(self.comm, "count", samples).wait()
+        own = np.array([samples, *(count or 0.0 for count in counts.values())])
+        parts = [part for part in self._counts(own) if part.size]
+        everyone, *totals = np.sum(parts, axis=0)
+        of_all = everyone / samples if samples else 0.0
+        return {
+            name: float(of_all * (1.0 if count is None else count / (total or 1.0)))
+            for (name, count), total in zip(counts.items(), totals, strict=True)
+        }
+
+    def _counts(self, own: Array) -> list[Array]:
+        return self.comm.all_gather(own, "what the losses of the outputs count")
+
     def join(self) -> None:
         """As `Reducer`. Errors: `CallOrderError` before `meet`."""
         if self.comm.size == 1:
@@ -172,7 +192,9 @@ class AllReduce(RankReducer):
         while True:
             heard = announced(self.comm, "")
             said = heard.wait()
-            if said.kind == "agree":
+            if said.kind == "count":
+                self._counts(np.zeros(0))
+            elif said.kind == "agree":
                 for stage in self._scaling():
                     if said.refused:
                         stage.precision.failed("of another rank")

@@ -22,7 +22,7 @@ from singanet.params.gradients import dense_gradient
 from singanet.params.param import Param
 from singanet.types import Array, RowSparse
 
-_KINDS = ("agree", "preview", "step")
+_KINDS = ("agree", "count", "preview", "step")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from singanet.engine.plan import Plan
 from singanet.engine.step import (
     Seen,
     changed,
     count_of,
+    counts_apart,
+    counts_of,
     differentiated,
     expected_loss,
     of_output,
@@ -19,13 +23,14 @@ from singanet.engine.step import (
 )
 from singanet.errors import SingaNetError
 from singanet.loss.multi_loss import MultiLoss
+from singanet.optimizer.stages import shares
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in
 from singanet.program.trace.layers import own
 from singanet.program.trace.python_pass import copied, copy_into
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import plain
+from singanet.program.trace.traced import Traced, plain
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -43,6 +48,7 @@ class LossStep:
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         self.net = net
         self.loss = expected_loss(net)
+        self._apart = counts_apart(plan, self.loss)
         self.names = plan.outputs
         self.seen = Seen(y, weight=weight)
         self.note = ""
@@ -107,6 +113,22 @@ class LossStep:
     def _count_now(self, outputs: Any) -> float | None:
         given = outputs if is_own(self.loss) else map_arrays(outputs, copied)
         return count_of(self.loss, given, self.seen.y)
+
+    def shared(self, tape: Tape, outputs: Any, dy: dict[str, Any], updates: Any) -> dict[str, Any]:
+        """``dy``, by what other processes have of each output's loss where they count apart."""
+        if updates.reduction is None or not self._apart:
+            return dy
+        factors = {name: np.ones((), grad.dtype) for name, grad in dy.items()}
+
+        def tell(outputs: Any) -> None:
+            counts = counts_of(self.loss, widened(outputs), self.seen.y)
+            for name, share in shares(updates.optimizer, *counts).items():
+                factors[name][...] = share
+
+        tape.layer, tape.phase = "loss", "loss"
+        filled = list(factors.values())
+        tape.add(tell, (outputs,), {}, filled, "hidden", name="weigh").barrier = True
+        return {name: grad * factors[name].view(Traced) for name, grad in dy.items()}
 
     def _read(self, total: Array, parts: dict[str, Array]) -> None:
         # As NumPy's mean: the quotient in float64, rounded to the type of the losses.

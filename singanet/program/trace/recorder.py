@@ -168,6 +168,7 @@ class Recorder:
         dy = self.loss.record(self.tape, single, y, weight, looks, scaled)
         if updates.weighs:
             updates.begin(self.loss.count(self.tape, single, y), single)
+            dy = self.loss.shared(self.tape, single, dy, updates)
         del single
         del outputs
         return self._backward(contexts, dy)

@@ -1,0 +1,62 @@
+"""Trainings drawn at random: several processes, on ranks that are threads, end as one does.
+
+Or they are refused, for one of the reasons that are known.
+"""
+
+import warnings
+
+import pytest
+
+from singanet.errors import SingaNetError
+from singanet.parallel import AllReduce
+from tests.parallel.random_settings import difference, draw
+
+REFUSED = (
+    # Rows are with servers, which see neither other gradients nor those of one step together.
+    "Hybrid(consistency='bsp') and ClipBy",
+    "Hybrid and Accumulator",
+    "in ParameterServer: expected ClipByValue",
+    "ParameterServer, the loss of several outputs",
+    # No whole batch, with drop_last.
+    "ArrayLoader: expected a batch",
+    # What ranks had of their own says nothing to others.
+    "net.fit, resume: expected as many ranks as were",
+    "'*/unsent'",
+    "/unsent'",
+    "'*/averaging'",
+)
+
+
+def check(seed):
+    given, refused = draw(seed), ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = difference(given)
+    except SingaNetError as error:
+        found, refused = "", str(error)
+    assert not found, f"{given}: {found}"
+    assert not refused or any(known in refused for known in REFUSED), f"{given}: {refused}"
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("seed", range(60))
+def test_several_processes_are_one(seed):
+    check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(100, 5_100, 250))
+def test_several_processes_are_one_5000(start):
+    for seed in range(start, start + 250):
+        check(seed)
+
+
+def test_a_lost_weight_is_seen(monkeypatch):
+    """That ranks weigh alike, whatever their losses count, is what the comparison is to find."""
+    begin = AllReduce.begin
+    monkeypatch.setattr(AllReduce, "begin", lambda self, count: begin(self, 1.0))
+    given = draw(0)
+    given.way, given.by, given.net, given.ranks, given.stopped = "all", "step", "words", 2, None
+    given.clip, given.accumulate, given.summed, given.ignore = None, 1, False, True
+    assert "off by" in difference(given)
