@@ -79,7 +79,7 @@ class Accumulator(Wrapper):
 
     def share(self, name: str = "") -> float:
         """What the sum is multiplied by if this micro-batch is the last; by default of any name."""
-        before = self._weights.get(name or next(iter(self._weights), ""), 0.0)
+        before = self._begun(name or next(iter(self._weights), ""))[1]
         total = before + float(self._weight)
         return 1.0 / total if self.mean and total else 1.0
 
@@ -160,6 +160,12 @@ class Accumulator(Wrapper):
         """Whether all the micro-batches of the means in work weigh 1, this one too."""
         return is_one(self._weight) and all(count == weight for count, weight in self._gone())
 
+    def _begun(self, name: str) -> tuple[int, float]:
+        """How many micro-batches of the parameter were gathered, and what they weigh."""
+        if name in self._counts:
+            return self._counts[name], self._weights[name]
+        return self._late.get(name, (0, 0.0))
+
     def _gone(self) -> Iterator[tuple[int, float]]:
         pairs = zip(self._counts.values(), self._weights.values(), strict=True)
         return pairs if self._counts else iter([(0, 0.0)])
@@ -212,7 +218,7 @@ class Accumulator(Wrapper):
 
     def will_change(self, name: str) -> bool:
         """As `Optimizer.will_change`."""
-        fills = self._counts.get(name, 0) + 1 >= self.every
+        fills = self._begun(name)[0] + 1 >= self.every
         return fills and self.optimizer.will_change(name)
 
     @property
@@ -242,7 +248,7 @@ class Accumulator(Wrapper):
         """What `update` would hand on for these gradients, nothing changed; None where not yet."""
         found: list[Grad] = []
         for name, value, grad in zip(names, values, grads, strict=True):
-            count = self._counts.get(name, 0) + 1
+            count = self._begun(name)[0] + 1
             if grad is None or count < self.every:
                 found.append(None)
                 continue
@@ -250,7 +256,8 @@ class Accumulator(Wrapper):
             if name in self._totals:
                 total, rows = xp.array(self._totals[name]), self._touched[name]
             else:
-                total, rows = xp.empty_like(value), None
+                total = xp.zeros_like(value)
+                rows = xp.zeros(value.shape[:1], bool) if count > 1 else None
             rows = None if rows is None else rows.copy()
             rows = _add(xp, total, rows, grad, self._weight, count == 1)
             share = self._share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from singanet.optimizer.stages import reducers, stages_of
 from singanet.training.hooks import Hooks
 from singanet.training.ranks import Ranks
 from singanet.training.session import Session, own_sources, progress_sources, restore
+from singanet.training.settings import settings_of
 from singanet.types import Array
 
 _SHARE = 50.0
@@ -25,13 +26,17 @@ _SHARE = 50.0
 
 @dataclass(frozen=True)
 class _Copy:
-    """How a rank stood; ``state`` is like that of a training of one process."""
+    """How a rank stood; ``state`` is like that of a training of one process.
+
+    ``put_back`` does so with what callbacks may change beside arrays.
+    """
 
     number: int
     state: Mapping[str, Array]
     generator: Mapping[str, Any]
     samples: int
     step: int
+    put_back: Callable[[], None]
 
 
 class Repairs:
@@ -77,6 +82,7 @@ class Repairs:
             session.net.rng.bit_generator.state,
             ranks.own_samples(session.measures),
             ranks.comm.step,
+            settings_of(session.net, session.optimizer),
         )
         self._copies = [*self._copies[-1:], made]
         now = time.monotonic()
@@ -124,6 +130,7 @@ class Repairs:
                 data.share_out(ranks.rank, ranks.size)
                 if data.may_be_empty:
                     ranks.share(data)
+        copy.put_back()
         # Callbacks see how it ended, and that it goes on.
         session.error, session.resumed = lost, True
         self._hooks.begin_anew()

@@ -40,7 +40,7 @@ def check(seed):
 
 
 @pytest.mark.few(8)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), 2957, 3024])
 def test_several_processes_are_one(seed):
     check(seed)
 

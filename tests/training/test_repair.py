@@ -14,6 +14,8 @@ from singanet.layers import Activation, BatchNormalization, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import AUC, Accuracy
 from singanet.optimizer import SGD
+from singanet.optimizer.stages import stages_of
+from singanet.params.param import ParamSpec
 from singanet.testing import communicators
 from singanet.training import Callback
 from singanet.training.callbacks import CSVLogger
@@ -225,3 +227,22 @@ def test_data_that_cannot_be_shared_anew_are_refused_at_once():
 def test_a_communicator_that_is_not_elastic_says_so():
     with pytest.raises(singanet.errors.RankError, match="--elastic"):
         parallel.Alone().repair()
+
+
+@pytest.mark.parametrize("at", [3, 8])
+def test_what_callbacks_changed_in_steps_that_are_undone_is_undone(at, monkeypatch):
+    """One copy alone, at the beginning: all steps before the death are done again."""
+    monkeypatch.setattr("singanet.training.repair._SHARE", 1e9)
+
+    class Freezes(Callback):
+        def on_batch_begin(self, batch, logs=None):
+            if self.session.step == at:
+                net = self.session.net
+                net["a"].trainable = False
+                net["b"].params["bias"].spec = ParamSpec("b/bias", lr_mult=0.0)
+                stages_of(net.compiled.optimizer)[1].lr = 0.01
+
+    made = [lambda comm: Freezes()]
+    expected = trained(parallel.Alone(), callbacks=made)
+    for found in repaired(3, {1: 36}, callbacks=made):
+        as_one(found, expected)
