@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any
 
-from singanet.engine.foreign import expect_gradients
+from singanet.engine.foreign import run_backward
 from singanet.engine.plan import ContextStore, Plan, Step
 from singanet.errors import CallOrderError, ShapeError
 from singanet.layers.context import Context
@@ -87,12 +87,11 @@ class BackwardWalk:
             if step.relu_of in self.steps.wanted:
                 # Doing it here as well makes the gradient between the two right, and no other.
                 ctx.through = False
-            made = step.layer.backward(ctx, dy)
             if step.foreign:
                 in_shapes = [self.plan.slot_shapes[slot] for slot in step.in_slots]
-                expect_gradients(step.name, made, in_shapes, step.layer.params)
-            dx, by_suffix = made
-            del made
+                dx, by_suffix = run_backward(step.name, step.layer, ctx, dy, in_shapes)
+            else:
+                dx, by_suffix = step.layer.backward(ctx, dy)
             if sources_useful:
                 self._pass_on(step, dx)
         for suffix, param in step.layer.params.items() if trained else ():

@@ -1,17 +1,23 @@
-"""What a layer of the user's own gives back, compared with what it said it would."""
+"""Layers of the user's own: how they are called, and what they give back beside what they said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from singanet.base.calls import misdefined, never_began
 from singanet.base.origin import is_library
-from singanet.errors import ShapeError
+from singanet.errors import ShapeError, UnknownNameError, did_you_mean, one_of
+from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.param import Param
-from singanet.types import Shape
+from singanet.types import Gradient, RowSparse, Shape
+
+_SHOWN = 4
+"""Of a list that stands where an array should, so many parts are described."""
 
 
 def is_foreign(layer: Layer) -> bool:
@@ -29,6 +35,84 @@ def apart(x: Any, feed: Iterable[Any]) -> Any:
     return x.copy() if shared else x
 
 
+class NoEntryError(UnknownNameError, KeyError):
+    """What a context has not; a user's own code may look for a KeyError."""
+
+    __str__ = Exception.__str__
+
+
+class _Entries(dict[str, Any]):
+    """``entries`` of a context, which tell in three parts what is not among them."""
+
+    def __init__(self, entries: Mapping[str, Any], where: str, named: str, advice: str) -> None:
+        super().__init__(entries)
+        self._said = where, named, advice
+
+    def __missing__(self, key: object) -> Any:
+        where, named, advice = self._said
+        raise NoEntryError(
+            where,
+            expected=f"one of the entries of {named}: {one_of(self) or 'none'}",
+            received=f"{named}[{key!r}]",
+            advice=did_you_mean(str(key), self, advice),
+        )
+
+
+def run_forward(name: str, layer: Layer, ctx: Context, x: Any, shapes: Sequence[Shape]) -> Any:
+    """What `Layer.forward` of a user's ``layer``, the step ``name``, makes of ``x``.
+
+    Errors: it is not of the sample ``shapes``; ``ctx`` lacks what is read; other arguments.
+    """
+    ctx.in_shapes = _shapes_of(x)
+    with _told(name, layer, ctx):
+        made = _called(name, layer.forward, "def forward(self, ctx, x)", ctx, x)
+    expect_output(name, made, shapes)
+    return made
+
+
+def run_backward(
+    name: str, layer: Layer, ctx: Context, dy: Any, in_shapes: Sequence[Shape]
+) -> tuple[Any, Mapping[str, Gradient]]:
+    """What `Layer.backward` of a user's ``layer``, the step ``name``, makes of ``dy``.
+
+    Errors: it does not fit the sample shapes ``in_shapes``, what forward was given, or the
+    parameters; ``ctx`` lacks what is read; other arguments.
+    """
+    with _told(name, layer, ctx):
+        made = _called(name, layer.backward, "def backward(self, ctx, dy)", ctx, dy)
+    dx, by_suffix = expect_gradients(name, made, in_shapes, ctx.in_shapes, layer.params)
+    return dx, by_suffix
+
+
+def _called(name: str, method: Callable[..., Any], wanted: str, *arguments: Any) -> Any:
+    try:
+        return method(*arguments)
+    except TypeError as error:
+        if never_began(error):
+            raise misdefined(f"layer {name!r}", method, wanted) from None
+        raise
+
+
+@contextmanager
+def _told(name: str, layer: Layer, ctx: Context) -> Iterator[None]:
+    """While the layer has ``ctx``, its entries tell what is not among them."""
+    if not isinstance(layer, Layer):
+        # One that is being recorded: a user's code runs deeper, if at all.
+        yield
+        return
+    where, params = f"layer {name!r}", ctx.params
+    advice = "keep it in forward, by ctx.save(name=value)"
+    ctx.saved = _Entries(ctx.saved, where, "ctx.saved", advice)
+    if isinstance(ctx.params, dict):
+        advice = "make it in setup, by self.add_param(name, shape)"
+        ctx.params = _Entries(ctx.params, where, "ctx.params", advice)
+    try:
+        yield
+    finally:
+        # A plain dict, as all that goes through contexts expects.
+        ctx.saved, ctx.params = dict(ctx.saved), params
+
+
 def expect_output(name: str, made: Any, shapes: Sequence[Shape]) -> None:
     """Errors: what `Layer.forward` gave is not of the sample shapes that setup returned."""
     parts = [made] if len(shapes) == 1 else made
@@ -43,9 +127,16 @@ def expect_output(name: str, made: Any, shapes: Sequence[Shape]) -> None:
 
 
 def expect_gradients(
-    name: str, made: Any, in_shapes: Sequence[Shape], params: Mapping[str, Param]
-) -> None:
-    """Errors: what `Layer.backward` gave is no ``(dx, {suffix: gradient})`` of the right shapes."""
+    name: str,
+    made: Any,
+    in_shapes: Sequence[Shape],
+    given: Sequence[Shape] | None,
+    params: Mapping[str, Param],
+) -> tuple[Any, Mapping[str, Gradient]]:
+    """What `Layer.backward` gave, for inputs of the sample shapes ``in_shapes``, ``given`` so.
+
+    Errors: it is no ``(dx, {suffix: gradient})`` of the right shapes.
+    """
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Mapping):
         raise ShapeError(
             f"layer {name!r}",
@@ -65,20 +156,39 @@ def expect_gradients(
             received=_kind(dx),
             advice="an input gradient has the shape of the input",
         )
+    for part, had in zip(parts if in_shapes else (), given or (), strict=False):
+        if part is not None and tuple(part.shape) != had:
+            raise ShapeError(
+                f"layer {name!r}",
+                expected=f"backward to return an array of shape {had}, as its input had",
+                received=_kind(part),
+                advice="an input gradient has a row for each sample",
+            )
     for suffix, grad in by_suffix.items():
         shape = params[suffix].shape if suffix in params else None
-        if grad is not None and shape is not None and getattr(grad, "shape", shape) != shape:
+        if grad is None or shape is None or isinstance(grad, RowSparse):
+            continue
+        if getattr(grad, "shape", None) != shape or not _is_real(grad):
             raise ShapeError(
                 f"layer {name!r}, gradient of {suffix!r}",
-                expected=f"the parameter's shape {shape}",
+                expected=f"an array of real numbers of the parameter's shape {shape}",
                 received=_kind(grad),
                 advice="sum over the batch: a gradient has the shape of its parameter",
             )
+    return dx, by_suffix
+
+
+def _is_real(array: Any) -> bool:
+    return bool(array.dtype.kind in "fiub")
+
+
+def _shapes_of(x: Any) -> list[Shape]:
+    return [tuple(part.shape) for part in (x if isinstance(x, (list, tuple)) else [x])]
 
 
 def _fits(array: Any, shape: Shape) -> bool:
     found = getattr(array, "shape", None)
-    if found is None or len(found) != len(shape) + 1:
+    if found is None or len(found) != len(shape) + 1 or not _is_real(array):
         return False
     return all(want in (-1, have) for have, want in zip(found[1:], shape, strict=True))
 
@@ -93,6 +203,11 @@ def _batches(shapes: Sequence[Shape]) -> str:
 
 def _kind(made: Any) -> str:
     if isinstance(made, (list, tuple)):
-        return f"a {type(made).__name__} of {', '.join(map(_kind, made)) or 'nothing'}"
+        more = f", ... ({len(made)} in all)" if len(made) > _SHOWN else ""
+        parts = ", ".join(map(_kind, made[:_SHOWN])) + more
+        return f"a {type(made).__name__} of {parts or 'nothing'}"
     shape = getattr(made, "shape", None)
-    return f"a {type(made).__name__}" if shape is None else f"an array of shape {tuple(shape)}"
+    if shape is None:
+        return f"a {type(made).__name__}"
+    kind = "" if _is_real(made) else f" of type {made.dtype}"
+    return f"an array{kind} of shape {tuple(shape)}"

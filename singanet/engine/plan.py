@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from singanet.engine.foreign import apart, expect_output, is_foreign
+from singanet.engine.foreign import apart, is_foreign, run_forward
 from singanet.errors import GraphError
 from singanet.graph.nodes import Node
 from singanet.layers.activation import Activation
@@ -167,10 +167,11 @@ def run_step(
     ctx.through = bool(step.relu_of) and step.relu_of not in wanted
     if step.foreign:
         x = apart(x, feed.values())
-    y = layer.forward(ctx, x)
-    if step.foreign:
         parts = [(-1, *shape[1:]) if shape else shape for shape in step.out_shapes]
-        expect_output(step.name, y, step.out_shapes if past is None else parts)
+        shapes = step.out_shapes if past is None else parts
+        y = run_forward(step.name, layer, ctx, x, shapes)
+    else:
+        y = layer.forward(ctx, x)
     if step.many_out:
         ctx.out_shapes = [part.shape for part in y]
     return y, ctx

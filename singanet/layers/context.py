@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.errors import SignatureError
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
@@ -79,11 +80,12 @@ class Context:
     ``relu`` asks a layer that can to do the relu after it too, both ways; ``through`` tells the
     layer after it that so it was done. ``dtype`` is the net's float type, for layers that make
     floats of something else. ``past`` is what the layer has left of the steps before, where
-    sequences come in parts, else None.
+    sequences come in parts, else None. ``in_shapes`` are those of what a user's layer was given.
     """
 
     __slots__ = (
         "dtype",
+        "in_shapes",
         "keep",
         "needs_input_grad",
         "needs_param_grads",
@@ -115,6 +117,7 @@ class Context:
         self.keep = train if keep is None else keep
         self.needs_input_grad = self.needs_param_grads = True
         self.relu = self.through = False
+        self.in_shapes: list[Shape] | None = None
         self.out_shapes: list[Shape] = []
         self.saved: dict[str, Any] = {}
         self.past: Past | None = None
@@ -124,11 +127,18 @@ class Context:
         """How many steps of the sequences came before those of this call."""
         return 0 if self.past is None else self.past.before
 
-    def save(self, **values: Any) -> None:
+    def save(self, *nameless: Any, **values: Any) -> None:
         """Keep ``values`` for backward, where ``saved[name]`` gives them back.
 
-        Nothing is kept when no backward will follow.
+        Nothing is kept when no backward will follow. Errors: values without a name.
         """
+        if nameless:
+            raise SignatureError(
+                "ctx.save",
+                expected="values with a name each",
+                received=f"{len(nameless)} without",
+                advice="write ctx.save(x=x), and ctx.saved['x'] in backward",
+            )
         if self.keep:
             self.saved.update(values)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from singanet.base.arguments import NAMES, name_trouble
+from singanet.base.calls import misdefined, never_began
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
@@ -175,7 +176,7 @@ class Layer(Counted, Configurable):
             return self.out_shapes
         self._expect_extents(in_shapes)
         try:
-            made = self.setup(in_shapes)
+            made = self._set_up(in_shapes)
             if not isinstance(made, (tuple, list)):
                 raise self.shape_error(
                     "setup to return the sample shape(s) that come out",
@@ -190,6 +191,15 @@ class Layer(Counted, Configurable):
         if self._trainable is not None:
             self.trainable = self._trainable
         return self.out_shapes
+
+    def _set_up(self, in_shapes: Shapes) -> Shapes:
+        try:
+            return self.setup(in_shapes)
+        except TypeError as error:
+            if never_began(error):
+                wanted = "def setup(self, in_shapes)"
+                raise misdefined(f"layer {self.name!r}", self.setup, wanted) from None
+            raise
 
     def _expect_extents(self, in_shapes: Shapes) -> None:
         shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]

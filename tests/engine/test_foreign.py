@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
-from singanet.errors import ShapeError
+from singanet.errors import ShapeError, SignatureError, SingaNetError
 from singanet.layers import Dense, Flatten, Layer
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
@@ -73,6 +73,117 @@ def test_the_layer_is_named(layer: Layer, words: str) -> None:
     made = net(layer)
     with pytest.raises(ShapeError, match=f"layer 'odd'.*{words}"):
         made.step(X, np.zeros((3, 2), np.float32), SGD(lr=0.1))
+
+
+class Scale(Layer):
+    """As its guide says; ``wrong`` takes the place of a method from the fourth step on."""
+
+    def __init__(self, name: str, wrong: Any = None, where: str = "") -> None:
+        super().__init__(name)
+        self.wrong, self.where = wrong, where
+        self.left = [3]  # a list, which is no setting that calls for another program
+
+    def setup(self, in_shapes: Any) -> Any:
+        self.add_param("w", (4,))
+        return in_shapes
+
+    def forward(self, ctx: Any, x: Any) -> Any:
+        ctx.save(x=x)
+        if self.where == "forward" and self.left[0] <= 0:
+            return self.wrong(ctx, x)
+        return x * (1 + ctx.params["w"])
+
+    def backward(self, ctx: Any, dy: Any) -> Any:
+        self.left[0] -= 1
+        if self.where == "backward" and self.left[0] < 0:
+            return self.wrong(ctx, dy)
+        return dy * (1 + ctx.params["w"]), {"w": (dy * ctx.saved["x"]).sum(axis=0)}
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize(
+    ("where", "wrong", "words"),
+    [
+        ("forward", lambda ctx, x: x * ctx.params["b"], r"of ctx.params: 'w'; received .*\['b'\]"),
+        ("forward", lambda ctx, x: ctx.save(x), r"ctx.save: expected values with a name"),
+        ("forward", lambda ctx, x: x * (1 + 0j), r"received an array of type complex64"),
+        ("forward", lambda ctx, x: np.array([[None] * 4] * 3), r"received an array of type object"),
+        ("backward", lambda ctx, dy: (ctx.saved["y"], {}), r"of ctx.saved: 'x'; received .*'y'"),
+        ("backward", lambda ctx, dy: (dy, {"w": list(dy[0])}), r"of 'w'.*received a list of"),
+        ("backward", lambda ctx, dy: (dy, {"w": 1.0}), r"shape \(4,\); received a float"),
+        ("backward", lambda ctx, dy: (dy, {"w": dy[0] * 1j}), r"of 'w'.*of type complex64"),
+        (
+            "backward",
+            lambda ctx, dy: (dy[1:], {"w": dy[0]}),
+            r"of shape \(3, 4\), as its input had",
+        ),
+        (
+            "backward",
+            lambda ctx, dy: (dy[:1], {"w": dy[0]}),
+            r"received an array of shape \(1, 4\)",
+        ),
+    ],
+)
+def test_what_goes_wrong_inside_is_told_of_the_layer(
+    where: str, wrong: Any, words: str, recorded: bool
+) -> None:
+    made = net(Scale("odd", wrong, where))
+    made.programs.enabled = recorded
+    y, rule = np.zeros((3, 2), np.float32), SGD(lr=0.001)
+    for _ in range(3):
+        made.step(X, y, rule)
+    assert bool(made.programs.reports()) is recorded
+    with pytest.raises(SingaNetError, match=words) as caught:
+        made.step(X, y, rule)
+    assert "layer 'odd'" in str(caught.value) or where == "forward"
+
+
+def test_a_shape_that_depends_on_numbers_is_not_spread_over_the_recorded_one() -> None:
+    made = net(Scale("odd", lambda ctx, x: x[:1], "forward"))
+    y, rule = np.zeros((3, 2), np.float32), SGD(lr=0.001)
+    for _ in range(3):
+        made.step(X, y, rule)
+    with pytest.raises(ShapeError, match=r"'odd'.*\(3, 4\), as when .* received \(1, 4\)"):
+        made.step(X, y, rule)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("setup", r"def setup\(self, in_shapes\); received def setup\(self\)"),
+        ("forward", r"def forward\(self, ctx, x\); received def forward\(self\)"),
+        ("backward", r"def backward\(self, ctx, dy\); received def backward\(self\)"),
+    ],
+)
+def test_a_method_without_the_arguments_that_it_is_called_with(method: str, words: str) -> None:
+    def alone(self: Any) -> Any: ...
+
+    alone.__name__ = method
+    with pytest.raises(SignatureError, match=f"layer 'odd': expected {words}"):
+        net(type("Odd", (Scale,), {method: alone})("odd")).step(
+            X, np.zeros((3, 2), np.float32), SGD(lr=0.1)
+        )
+
+
+def test_errors_of_a_users_own_code_stay_what_they_are() -> None:
+    made = net(Scale("odd", lambda ctx, x: {}["mine"], "forward"))
+    made["odd"].left[0] = 0
+    with pytest.raises(KeyError, match="^'mine'$"):
+        made.predict(X)
+    made["odd"].wrong = lambda ctx, x: len(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="object of type 'int' has no len"):
+        made.predict(X)
+    made["odd"].wrong = lambda ctx, x: x * ctx.params.get("b", 2)
+    made.predict(X)
+
+    def looks(ctx: Any, x: Any) -> Any:
+        with pytest.raises(KeyError, match="one of the entries of ctx.params: .w."):
+            ctx.params["W"]
+        return x
+
+    made["odd"].wrong = looks
+    made.predict(X)
 
 
 @pytest.mark.parametrize("result", [None, 4, "four"])

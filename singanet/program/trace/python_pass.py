@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 
+from singanet.engine.feeds import shapes_of
+from singanet.engine.foreign import run_backward, run_forward
 from singanet.engine.plan import Step
+from singanet.errors import ShapeError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.program.array_tree import map_arrays
@@ -38,7 +41,7 @@ class PythonPass:
         self.train, self.keep = ctx.train, ctx.keep
         self.needs_input_grad = ctx.needs_input_grad
         self.relu, self.through = ctx.relu, ctx.through
-        self.out_shapes = ctx.out_shapes
+        self.in_shapes, self.out_shapes = ctx.in_shapes, ctx.out_shapes
         self.context: Context | None = None
         self.inputs: Any = ()
         self.sparse: dict[str, RowSparse] = {}
@@ -47,20 +50,32 @@ class PythonPass:
         net = self.layer.net
         params = {suffix: param.value for suffix, param in layer.params.items()}
         ctx = Context(net.device.ops, net.rng, params, self.train, self.keep, net.dtype)
-        ctx.out_shapes = self.out_shapes
+        ctx.in_shapes, ctx.out_shapes = self.in_shapes, self.out_shapes
         ctx.relu, ctx.through = self.relu, self.through
         return ctx
 
     def made(self, layer: Layer, x: Any) -> Any:
         """The output of ``layer``, which while recording is a copy."""
         self.context = self._fresh(layer)
-        y = layer.forward(self.context, x)
-        self.context.out_shapes = [p.shape for p in y] if self.layer.step.many_out else []
+        step = self.layer.step
+        if step.foreign:
+            y = run_forward(step.name, layer, self.context, x, step.out_shapes)
+        else:
+            y = layer.forward(self.context, x)
+        self.context.out_shapes = [p.shape for p in y] if step.many_out else []
         return y
 
     def forward(self, x: Any, out: Any) -> None:
         """Fill ``out`` with the layer's output."""
-        copy_into(self.made(self.layer.layer, self._theirs(x)), out)
+        made = self.made(self.layer.layer, self._theirs(x))
+        if shapes_of(made) != shapes_of(out):
+            raise ShapeError(
+                f"layer {self.layer.step.name!r}",
+                expected=f"forward to return {shapes_of(out)}, as when the step was recorded",
+                received=f"{shapes_of(made)} for inputs of the same shapes",
+                advice="set net.programs.enabled = False where shapes depend on numbers",
+            )
+        copy_into(made, out)
 
     def gradients(
         self, layer: Layer, saved: dict[str, Any], dy: Any
@@ -71,7 +86,13 @@ class PythonPass:
             ctx = self._fresh(layer)
             ctx.saved = dict(saved)
         ctx.needs_input_grad = self.needs_input_grad
-        dx, grads = layer.backward(ctx, dy)
+        step = self.layer.step
+        if step.foreign:
+            shapes = layer.in_shapes or ()
+            inputs = [] if step.fed else shapes if isinstance(shapes, list) else [shapes]
+            dx, grads = run_backward(step.name, layer, ctx, dy, inputs)
+        else:
+            dx, grads = layer.backward(ctx, dy)
         self.sparse = {k: grad for k, grad in grads.items() if isinstance(grad, RowSparse)}
         return dx, grads
 
