@@ -41,7 +41,6 @@ _THRESHOLD = {
     "precision": "PrecisionScore",
     "recall": "RecallScore",
 }
-_YES_OR_NO = (losses.BinaryCrossEntropy, losses.SigmoidCrossEntropy)
 
 
 def as_optimizer(given: Any) -> Optimizer | Wrapper:
@@ -85,13 +84,19 @@ def as_metric(given: Any, loss: Any) -> Metric:
     if isinstance(given, str):
         called = {**_METRICS, **_THRESHOLD}
         kind = _class("metrics", given, metrics, called, _public(metrics, Metric))
-        yes_or_no = isinstance(loss, _YES_OR_NO)
+        yes_or_no = _is_of_yes_or_no(loss)
         if yes_or_no and kind.__name__ in _THRESHOLD.values():
             return kind(threshold=0.5)
         return metrics.BinaryAccuracy() if yes_or_no and kind is metrics.Accuracy else kind()
     if isinstance(given, Metric):
         return given
     raise _not_one("metrics", "metrics, or their names", given, "[Accuracy()]")
+
+
+def _is_of_yes_or_no(loss: Any) -> bool:
+    """Whether each output has a probability of its own: scores of which a sigmoid makes one."""
+    of_scores = getattr(loss, "link_name", "") == "sigmoid"
+    return of_scores or isinstance(loss, losses.BinaryCrossEntropy)
 
 
 def _needs_a_rate_alone(name: str) -> bool:

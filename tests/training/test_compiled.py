@@ -8,9 +8,11 @@ from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
 from singanet.layers import Activation, Dense, Dummy, Input, Reshape, Softmax
 from singanet.loss import (
     CategoricalCrossEntropy,
+    Dice,
     KLDivergence,
     MultiLoss,
     SigmoidCrossEntropy,
+    SigmoidFocal,
     SoftmaxCrossEntropy,
     SquaredError,
 )
@@ -18,11 +20,13 @@ from singanet.loss import MeanAbsoluteError as Absolute
 from singanet.metric import (
     AUC,
     F1,
+    IOU,
     Accuracy,
     BinaryAccuracy,
     MeanAbsoluteError,
     PrecisionScore,
     Recall,
+    RecallScore,
 )
 from singanet.optimizer import SGD, Adam
 
@@ -125,6 +129,27 @@ def test_names_stand_for_objects():
     assert made.compiled.metrics["precision"].threshold == 0.5
     made.compile("rms_prop", "mse", "precision")
     assert made.compiled.metrics["precision"].threshold is None
+
+
+class OwnYesOrNo(SigmoidCrossEntropy):
+    """A user's own."""
+
+
+@pytest.mark.parametrize("loss", [Dice, SigmoidFocal, SigmoidCrossEntropy, OwnYesOrNo])
+def test_metrics_by_name_under_a_loss_of_yes_or_no_outputs_have_a_threshold(loss):
+    made = net()
+    names = ["accuracy", "f1", "iou", "precision", "recall"]
+    made.compile("sgd", loss(), names)
+    x, y = np.ones((4, 5), np.float32), np.array([[0, 0, 0], [1, 1, 0]] * 2, np.float32)
+    threshold = [
+        BinaryAccuracy(),
+        *(kind(threshold=0.5) for kind in (F1, IOU, PrecisionScore, RecallScore)),
+    ]
+    scores = 1 / (1 + np.exp(-made.forward(False, x)))
+    seen = made.evaluate(x, y).logs
+    assert [seen[name] for name in names] == [
+        pytest.approx(metric.evaluate(scores, y)) for metric in threshold
+    ]
 
 
 def test_mse_is_that_of_other_libraries():
