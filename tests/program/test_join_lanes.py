@@ -78,6 +78,16 @@ def test_lanes_run_in_threads_of_their_own(several, monkeypatch, rng):
     assert set(seen) == {3}
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_two_threads_have_lanes_and_one_has_none(several, monkeypatch, threads, rng):
+    monkeypatch.setattr(lanes, "default_threads", lambda: threads)
+    net = by_numpy("lenet")
+    x, _ = batch((1, 28, 28), 6, rng)
+    for _ in range(2):
+        net.forward(False, x)
+    assert bool(lanes_of(net)[0]) == (threads == 2)
+
+
 @pytest.mark.parametrize("state", ["ignore", "raise"])
 def test_the_callers_error_state_holds_in_every_lane(several, state, rng):
     net = by_numpy("lenet")
