@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, CallOrderError, FileAccessError
-from singanet.layers import Activation, BatchNormalization, Dense
+from singanet.layers import Activation, BatchNormalization, Dense, TimeDistributed
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, ElementWise, FactoredAdam
 from singanet.training.callbacks import EMA, Callback, MemoryCheck, ModelCheckpoint
@@ -100,6 +101,32 @@ def test_micro_batches_give_the_same_losses_and_steps(make):
     np.testing.assert_allclose(within[1].losses, plain[1].losses, rtol=1e-6)
     for name in ("loss", "accuracy", "val_loss"):
         np.testing.assert_allclose(within[0][name], plain[0][name], rtol=1e-6)
+
+
+def test_sequences_of_any_length_are_planned_at_the_longest():
+    def least(steps):
+        net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+        net.add(TimeDistributed("td", Dense("fc", 32), input_sample_shape=(-1, 16)))
+        net.compile(SGD(lr=0.1))
+        x, y = np.zeros((8, steps, 16), np.float32), np.zeros((8, steps), np.int64)
+        with pytest.raises(ArgumentError, match="memory_budget: expected at least") as caught:
+            net.fit(x, y, 8, memory_budget=1, allow=(), verbose=False)
+        return int(caught.value.expected.split()[2].replace(",", ""))
+
+    # The outputs alone are 8 samples of 32 floats a step.
+    assert least(200) - least(20) >= 180 * 8 * 32 * 4
+
+
+def test_batches_of_a_loader_fit_within_a_budget():
+    x, y = data()
+
+    def losses(**arguments):
+        net, steps = chain(SGD(lr=0.1)), Steps()
+        loader = ArrayLoader(x, y, 16)
+        net.fit(loader, epochs=2, callbacks=[steps], verbose=False, **arguments)
+        return steps.losses
+
+    assert losses(memory_budget="1GB") == losses()
 
 
 def test_parts_weigh_by_their_samples():

@@ -137,6 +137,8 @@ def test_offloading_comes_last_and_state_of_less_size_before_it():
     light = net.plan(4, adam, ways["light state"].peak, allow=every)
     assert type(light.chosen.optimizer) is FactoredAdam
     assert all(way.slowdown > 1 for way in plan.table if "offload" in way.measures)
+    # By the layers more objects of Python are left than where programs are made of them.
+    assert away.parts["planning"] > ways["as it is"].parts["planning"]
 
 
 def test_a_refusal_names_what_less_could_be_with():
@@ -218,6 +220,17 @@ def test_a_budget_below_the_parameters_says_so():
         net.plan(4, Adam(lr=0.1), 10_000)
 
 
+def test_a_budget_of_the_parameters_and_no_more_is_not_said_to_be_below_them():
+    net, adam = image_net(), Adam(lr=0.1)
+    state = 2 * sum(value.nbytes for value in net.param_values())
+    fixed = state // 2 + state
+    with pytest.raises(ArgumentError, match="expected at least") as caught:
+        net.plan(4, adam, fixed, allow=())
+    assert "below" not in str(caught.value)
+    with pytest.raises(ArgumentError, match="below the .* of parameters and optimizer state"):
+        net.plan(4, adam, fixed - 1, allow=())
+
+
 def test_other_arguments_are_checked():
     net = image_net()
     for arguments, match in (
@@ -276,3 +289,21 @@ def test_targets_fall_fast_enough_before_the_least_memory_is_taken(monkeypatch):
     plan = search.run(frozenset({"recompute"}), (), "net.plan")
     assert plan.peak <= 990
     assert plan.slowdown == 1.1
+
+
+def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one(
+    monkeypatch,
+):
+    def way(self, micro, level, light):
+        saved = {"none": 0, "cheap": 200, "optimal": 300}[level]
+        return Way((), micro, level, {"arena": 1000 * micro - saved}, 1.0, None)
+
+    monkeypatch.setattr(_Search, "_way", way)
+    search = _Search(image_net(), 8, None, None, None, "none", None, {}, None, True, 0)
+    plan = search.run(frozenset({"recompute", "micro-batches"}), (), "net.plan")
+    levels = ["none", "cheap", "optimal"]
+    assert [(each.micro_batch, each.recompute) for each in plan.table] == [
+        *((8, level) for level in levels),
+        *((micro, level) for micro in (4, 2) for level in levels[:2]),
+        *((1, level) for level in levels),
+    ]
