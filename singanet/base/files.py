@@ -148,6 +148,15 @@ def _alive(process: int) -> bool:
     return True
 
 
+def _has_a_name(path: Path) -> bool:
+    """Whether the system's language has all characters of ``path``."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def explained(path: Path, what: str) -> Iterator[None]:
     """Turn an `OSError` of the block into a `FileAccessError` that names ``path``."""
@@ -166,6 +175,15 @@ def explained(path: Path, what: str) -> Iterator[None]:
             expected=f"a place to {what}",
             received=error.strerror or str(error) or type(error).__name__,
             advice=advice,
+        ) from error
+    except UnicodeEncodeError as error:
+        if _has_a_name(path):
+            raise  # of what is written
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected=f"a name that this language of the machine has, {error.encoding}",
+            received=repr(str(path)[error.start : error.end])[:60],
+            advice="set PYTHONUTF8=1, or another locale than C",
         ) from error
 
 
