@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.calls import checked_call
+from singanet.base.elsewhere import OF_NETS, no_attribute
 from singanet.engine.net import Net
 from singanet.program.programs import Programs
 
@@ -50,12 +52,21 @@ class FeedForwardNet(Net):
 
     programs: Programs
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in OF_NETS:
+                raise no_attribute(self, name, OF_NETS[name])
+            # As Python says it, or a property that has failed.
+            return super().__getattribute__(name)
+
     def make_executor(self) -> Programs:
         """Passes and steps run as recorded programs where a call comes again."""
         return Programs()
 
     # -- training ---------------------------------------------------------------------------
 
+    @checked_call
     def compile(
         self,
         optimizer: Optimizer | Wrapper | str,
@@ -83,6 +94,7 @@ class FeedForwardNet(Net):
 
         compile_net(self, optimizer, loss, metrics, mixed_precision, weighted_metrics)
 
+    @checked_call
     def fit(
         self,
         x: Any,
@@ -146,6 +158,7 @@ class FeedForwardNet(Net):
             verbose=verbose,
         )
 
+    @checked_call
     def evaluate(
         self,
         x: Any,
@@ -164,6 +177,7 @@ class FeedForwardNet(Net):
 
         return evaluate(self, x, y, batch_size, sample_weight)
 
+    @checked_call
     def predict(self, x: Any, batch_size: int | None = None) -> Any:
         """The net's output for ``x``, through the link of the loss: softmax, sigmoid or none.
 
@@ -174,6 +188,7 @@ class FeedForwardNet(Net):
 
         return predict(self, x, batch_size)
 
+    @checked_call
     def predictor(self) -> Predictor:
         """The net's predictions as an object of their own, with the parameters as they are now.
 
@@ -188,6 +203,7 @@ class FeedForwardNet(Net):
 
         return Predictor.of(self)
 
+    @checked_call
     def train_on_batch(
         self, x: Any, y: Any, sample_weight: Array | None = None
     ) -> dict[str, float]:
@@ -196,6 +212,7 @@ class FeedForwardNet(Net):
 
         return train_on_batch(self, x, y, sample_weight)
 
+    @checked_call
     def test_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, float]:
         """Loss and compiled metrics of a batch, without training."""
         from singanet.training.single import test_on_batch
@@ -274,6 +291,7 @@ class FeedForwardNet(Net):
 
     # -- looking ----------------------------------------------------------------------------
 
+    @checked_call
     def summary(self, batch_size: int | None = None, extent: int | None = None) -> str:
         """A table of the layers: output shapes, parameters, multiply-adds, sources; totals.
 
@@ -294,6 +312,7 @@ class FeedForwardNet(Net):
             planned = self.memory(batch_size, extent=extent)
         return summary_table(self, batch_size, extent, planned)
 
+    @checked_call
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """A picture of the graph as SVG text, also written to ``path``, a .svg or .png file.
 
@@ -333,6 +352,7 @@ class FeedForwardNet(Net):
 
         return net_from_config(cls, config, seed)
 
+    @checked_call
     def save_model(self, f: str | PathLike[str], training: bool = True) -> None:
         """Write the whole net to one file, from which `singanet.load_model` builds it again.
 
@@ -345,6 +365,7 @@ class FeedForwardNet(Net):
 
         save_model(self, f, training)
 
+    @checked_call
     def save(
         self,
         f: str | PathLike[str],
@@ -384,6 +405,7 @@ class FeedForwardNet(Net):
             rename=rename,
         )
 
+    @checked_call
     def load(
         self,
         f: str | PathLike[str],

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet.base import elsewhere
 from singanet.checkpoint import Target, load_into, open_state, write_state
-from singanet.errors import GraphError, ShapeError, SingaNetError, StateMismatchError
+from singanet.errors import (
+    GraphError,
+    ShapeError,
+    SignatureError,
+    SingaNetError,
+    StateMismatchError,
+    UnknownNameError,
+)
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
@@ -88,3 +96,63 @@ def test_a_summary_before_shapes_are_known():
     assert "input_sample_shape" in str(caught.value)
     with pytest.raises(SingaNetError, match="net: expected at least one layer"):
         net.summary()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda net, x, y: net.evaluate(x, y, return_dict=True), r"return_dict=.*\.logs of what"),
+        (lambda net, x, y: net.predict(x, verbose=0), "net.predict.*received verbose=; leave it"),
+        (lambda net, x, y: net.compile("sgd", loss_weights=[1]), "MultiLoss.*weights="),
+        (lambda net, x, y: net.fit(), r"received nothing for x; write net.fit\(x=...\)"),
+        (lambda net, x, y: singanet.Input(shape=(4,)), "shape=; it is called sample_shape here"),
+        (lambda net, x, y: singanet.Input((4,)), r"comes first: Input\('input1', \(4,\)\)"),
+    ],
+)
+def test_arguments_that_other_libraries_have(net, call, words):
+    with pytest.raises(SignatureError, match=words) as caught:
+        call(net, np.zeros((4, 5), np.float32), np.zeros(4, int))
+    assert isinstance(caught.value, TypeError)
+
+
+def test_names_that_other_libraries_have(net):
+    history = net.fit(np.zeros((4, 5), np.float32), np.zeros(4, int), verbose=False)
+    for thing, name, words in [
+        (history, "history", r"it is the dict itself: history\['loss'\]"),
+        (net, "state_dict", r"net.save\(path\) writes them"),
+        (singanet.layers, "Linear", "it is Dense here"),
+        (singanet.layers, "MaxPool2d", "it is MaxPooling2D here"),
+        (singanet.layers, "Densse", "did you mean 'Dense'"),
+        (singanet.loss, "MSELoss", "it is MeanSquaredError here"),
+        (singanet.metric, "F1Score", "it is F1 here"),
+        (singanet.optimizer, "RMSprop", "it is RMSProp here"),
+        (singanet.training.callbacks, "ReduceLROnPlateau", "it is ReduceOnPlateau here"),
+    ]:
+        with pytest.raises(UnknownNameError, match=words) as caught:
+            getattr(thing, name)
+        message(caught)
+        assert not hasattr(thing, name)
+        assert not hasattr(thing, "_of_nobody")
+
+
+def test_a_property_that_fails_says_why():
+    class Odd(singanet.FeedForwardNet):
+        @property
+        def broken(self):
+            return self.layers[0].wrong
+
+    with pytest.raises(AttributeError, match="'Dense' object has no attribute 'wrong'"):
+        _ = Odd([Dense("fc", 2, input_sample_shape=(3,))]).broken
+
+
+def test_names_here_of_classes_elsewhere_are_there():
+    rooms = [singanet.layers, singanet.loss, singanet.metric, singanet.optimizer, singanet.data]
+    rooms += [singanet, singanet.training.callbacks]
+    known = {name for room in rooms for name in dir(room)}
+    for here in elsewhere._NAMES.values():
+        for name in re.findall(r"\b[A-Z]\w+", here):
+            assert name in known or f"{name}2D" in known, name
+    attributes = {*dir(singanet.FeedForwardNet), *dir(singanet.layers.Dense("fc", 2)), "params"}
+    for here in elsewhere.OF_NETS.values():
+        for name in re.findall(r"\bnet\.(\w+)", here):
+            assert name in attributes, name

@@ -1,12 +1,16 @@
-"""Calls of functions of users' own, which may lack an argument."""
+"""Calls with arguments that a function does not have: of users' functions, and by users of ours."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
+from singanet.base.described import refusal
 from singanet.errors import SignatureError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def never_began(error: TypeError) -> bool:
@@ -33,3 +37,29 @@ def misdefined(where: str, function: Callable[..., Any], wanted: str) -> Signatu
     return SignatureError(
         where, expected=wanted, received=received, advice="write it with these arguments"
     )
+
+
+def checked_call(function: _F) -> _F:
+    """``function``, or a method of a net, that refuses in three parts what it does not take.
+
+    Errors: `SignatureError`, as constructors have it.
+    """
+    signature = inspect.signature(function)
+    is_method = next(iter(signature.parameters), "") == "self"
+    if not is_method:
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        signature = inspect.Signature([first, *signature.parameters.values()])
+    name = f"net.{function.__name__}" if is_method else function.__name__
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if never_began(error):
+                given = args[1:] if is_method else args
+                raise refusal(name, signature, given, kwargs, str(error)) from None
+            raise
+
+    made: Any = call
+    return made

@@ -43,7 +43,7 @@ class CheckedType(ABCMeta):
         try:
             signature.bind(None, *args, **kwargs)
         except TypeError as error:
-            raise _refusal(kind.__name__, signature, args, kwargs, str(error)) from None
+            raise refusal(kind.__name__, signature, args, kwargs, str(error)) from None
         made: _C = super().__call__(*args, **kwargs)  # type: ignore[misc]
         return made
 
@@ -161,7 +161,7 @@ def _signature(cls: Any) -> inspect.Signature:
     return inspect.signature(cls.__init__)
 
 
-def _refusal(
+def refusal(
     name: str,
     signature: inspect.Signature,
     args: tuple[Any, ...],

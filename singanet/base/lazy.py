@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from singanet.base.elsewhere import names_of
+
 
 def names_of_stub(room: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """``__getattr__``, ``__dir__`` and ``__all__`` of the package ``room``, read from its stub.
@@ -24,9 +26,11 @@ def names_of_stub(room: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         for name in node.names
     }
 
+    missing = names_of(room, places)
+
     def find(name: str) -> Any:
         if name not in places:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+            return missing(name)
         found = getattr(import_module(places[name]), name)
         # The next time nobody has to look.
         setattr(sys.modules[room], name, found)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.calls import checked_call
 from singanet.errors import ArgumentError, DataError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
@@ -71,6 +72,7 @@ class Dummy(Layer):
         return x.astype(self.dtype)
 
 
+@checked_call
 def Input(  # noqa: N802 - reads as the layer it makes
     name: str, sample_shape: Shape, dtype: Any = None, sparse: bool = False
 ) -> Symbol:

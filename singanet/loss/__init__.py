@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.loss.binary_cross_entropy import (
     BinaryCrossEntropy,
     SigmoidCrossEntropy,
@@ -51,3 +54,6 @@ __all__ = [
     "SquaredError",
     "TripletMargin",
 ]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.metric.accuracy import Accuracy
 from singanet.metric.auc import AUC
 from singanet.metric.binary_accuracy import BinaryAccuracy
@@ -33,3 +36,6 @@ __all__ = [
     "RecallScore",
     "RootMeanSquaredError",
 ]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)

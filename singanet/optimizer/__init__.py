@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.optimizer import schedules
 from singanet.optimizer.accumulating_adam import AccumulatingAdam
 from singanet.optimizer.accumulating_sgd import AccumulatingSGD
@@ -77,3 +80,6 @@ __all__ = [
     "global_norm",
     "schedules",
 ]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)

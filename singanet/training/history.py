@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from singanet.base.elsewhere import OF_HISTORIES, no_attribute
 from singanet.base.files import expect_suffix, replacing
 from singanet.picture.line_chart import HEIGHT, LIGHT, RULES, WIDTH, line_chart
 
@@ -23,6 +25,14 @@ class History(dict[str, list[float]]):
         super().__init__()
         self.epochs: list[int] = []
         self.stopped: str | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in OF_HISTORIES:
+                raise no_attribute(self, name, OF_HISTORIES[name])
+            # As Python says it, or a property that has failed.
+            return super().__getattribute__(name)
 
     def record(self, epoch: int, logs: Mapping[str, float]) -> None:
         """Append the values of ``epoch``."""

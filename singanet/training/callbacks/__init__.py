@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.csv_logger import CSVLogger
 from singanet.training.callbacks.early_stopping import EarlyStopping
@@ -37,3 +40,6 @@ __all__ = [
     "StopOnSignal",
     "TensorBoard",
 ]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)
