@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,23 @@ def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
         # Blank lines in front, so that a traceback shows the line of the page.
         lines_before = page.read_text("utf-8")[: block.start(1)].count("\n")
         exec(compile("\n" * lines_before + block.group(1), str(page), "exec"), namespace)
+
+
+@pytest.mark.full
+def test_the_readme_s_code_is_well_typed(tmp_path):
+    """As a user's own file with ``mypy --strict``: the loss might have been None."""
+    page = tmp_path / "page.py"
+    page.write_text("\n".join(BLOCK.findall(PAGES[0].read_text("utf-8"))), "utf-8")
+    options = ["--strict", "--config-file=", "--follow-imports=silent"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--cache-dir", str(tmp_path / "cache"), str(page)],
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_readme_shows_two_commands_and_the_streaming_loop():

@@ -65,6 +65,8 @@ class Net(GraphBuilder):
         seed: int | None = None,
     ) -> None:
         super().__init__(name)
+        # Whatever has a loss's methods, or None: so a loop of the user's own needs no question.
+        self.loss: Any
         parts, self.loss = told_apart(layers, loss)
         self.metric = checked_metric(metric)
         self.seed = next_seed() if seed is None else checked_count("net", "seed", seed, 0)
