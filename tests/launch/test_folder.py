@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from singanet.launch import folder as folders
@@ -35,6 +36,20 @@ def test_nothing_of_a_job_is_left(nothing_left):
     assert others.poll() is None
     others.kill()
     others.wait()
+
+
+def test_no_handle_of_a_job_stays_open(nothing_left):
+    def opened(about):
+        found = []
+        for handle in os.listdir("/dev/fd"):
+            with suppress(OSError):
+                found.append(os.path.samestat(os.fstat(int(handle)), about))
+        return any(found)
+
+    with job_folder() as folder:
+        about = folder.path.stat()
+        assert opened(about)
+    assert not opened(about)
 
 
 def test_what_a_killed_launcher_has_left_is_swept_by_the_next(monkeypatch, tmp_path):

@@ -1,12 +1,20 @@
 """Jobs of processes without MPI, which tell what they do as ranks tell it."""
 
+import os
+import re
 import signal
+import stat
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from singanet.launch import JobOptions, job, launch
+from singanet.launch.folder import JobFolder, job_folder
+from singanet.launch.outputs import Outputs
+from singanet.parallel.communicators.board import JOB
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,6 +116,78 @@ def started(fake_mpirun, nothing_left, tmp_path, capfd):
     return call
 
 
+def test_the_page_tells_the_defaults():
+    page = (ROOT / "docs" / "parallel.md").read_text("utf-8")
+    for name in ("patience", "stall", "deadline"):
+        (told,) = re.findall(rf"^\| `--{name} S` .* (\d+) seconds, or so many", page, re.MULTILINE)
+        assert getattr(JobOptions(1, ()), name) == float(told)
+
+
+def test_what_rank_0_writes_can_be_read_by_its_user_alone(tmp_path):
+    with Outputs(tmp_path, remote=False) as outputs:
+        outputs.started()
+        places = [place for place in tmp_path.iterdir() if place.is_fifo()]
+        assert {stat.S_IMODE(place.stat().st_mode) for place in places} <= {0o600}
+
+
+def test_a_rank_of_another_machine_makes_the_place_of_its_memory(tmp_path):
+    """The folder of a job is only on its launcher's."""
+    script = tmp_path / "script.py"
+    script.write_text("import os, pathlib\nfrom singanet.launch.rank import _MEMORY\n"
+                      "place = pathlib.Path(os.environ[_MEMORY])\n"
+                      "print(place, oct(place.stat().st_mode & 0o777))\n"
+                      "place.rmdir()\n")  # fmt: skip
+    env = {**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    env |= {JOB: str(tmp_path / "elsewhere" / f"job-{os.getpid()}"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "singanet.launch.rank", str(script)]
+    made = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    assert made.split() == [str(JobFolder(Path(env[JOB])).shared), "0o700"]
+
+
+@pytest.mark.full
+def test_the_machines_of_a_hosts_file_are_swept_in_the_end(
+    started, fake_mpirun, tmp_path, monkeypatch
+):
+    swept, run = [], subprocess.run
+
+    def noted(command, **options):
+        swept.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", noted)
+    (tmp_path / "hosts").write_text("here slots=2\n")
+    status, out, _ = started("well", text="print('here')", ranks=1, hosts=tmp_path / "hosts")
+    assert (status, out) == (0, "here\n")
+    (command,) = swept
+    assert command[0] == str(fake_mpirun)
+    assert command[-2] == "singanet.launch.sweep"
+
+
+def test_ranks_are_looked_at_a_few_times_a_second(monkeypatch):
+    """So often a stopped one counts as stopped for so long."""
+    now, looks = [0.0], []
+
+    class Ends:
+        pid = 0
+
+        def poll(self):
+            return 0 if now[0] >= 10 else None
+
+    class Waits:
+        def carry(self, seconds):
+            now[0] += seconds
+
+    with job_folder() as folder:
+        watched = job._Job(JobOptions(1, ()), folder)
+        monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(job, "_LOOK", 0.25)  # of which parts are exact
+        monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
+        monkeypatch.setattr(watched, "_look", lambda ranks, at: looks.append(at))
+        watched._watch(Ends(), Waits())
+    assert looks == [0.0625 + 0.25 * k for k in range(len(looks))]
+    assert len(looks) == 40
+
+
 def test_rank_0_speaks_for_all(started, tmp_path):
     status, out, err = started("well", log_dir=tmp_path / "logs", more=["an argument"])
     assert status == 0
@@ -135,6 +215,8 @@ def test_a_rank_that_ends_ends_all_and_is_named_with_its_step(how, status, told,
     assert "rank 0, step 3: waited" in said
     assert "for the gradients of fc/weight" in said
     assert (said.count("Traceback") == 1) == (how == "raise")
+    if how == "exit":  # what the rank has written last, as no error of Python tells more
+        assert "err of 1" in said
 
 
 def test_an_error_of_all_ranks_is_told_once(started):

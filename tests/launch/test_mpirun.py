@@ -70,6 +70,12 @@ def test_root_and_too_few_cores_are_said(monkeypatch, tmp_path):
     assert "--allow-run-as-root" in mpirun.flags(2, None, tmp_path)
 
 
+@pytest.mark.parametrize("user", [0, 1000])
+def test_root_is_who_has_no_other_number(monkeypatch, tmp_path, user):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert ("--allow-run-as-root" in mpirun.flags(2, None, tmp_path)) == (user == 0)
+
+
 def test_ranks_of_other_machines_have_folders_of_their_own(tmp_path):
     told = mpirun.flags(4, tmp_path / "hosts", tmp_path)
     assert told[-2:] == ["--hostfile", str(tmp_path / "hosts")]
