@@ -105,6 +105,10 @@ class BackendError(SingaNetError, RuntimeError):
     """A backend or optional package that was asked for by name is missing or does not work."""
 
 
+class OutOfMemoryError(SingaNetError, MemoryError):
+    """A parameter's array does not fit into the memory that is left."""
+
+
 class RankError(SingaNetError, RuntimeError):
     """Processes that train together do different things, or one of them no longer answers."""
 

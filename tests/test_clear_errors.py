@@ -18,7 +18,7 @@ from singanet.errors import (
     StateMismatchError,
     UnknownNameError,
 )
-from singanet.layers import Activation, Dense
+from singanet.layers import Activation, Dense, Embedding, Pad, RepeatVector
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 
@@ -113,6 +113,31 @@ def test_arguments_that_other_libraries_have(net, call, words):
     with pytest.raises(SignatureError, match=words) as caught:
         call(net, np.zeros((4, 5), np.float32), np.zeros(4, int))
     assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (Dense("huge", 2**62, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
+        (Dense("huge", 2**43, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
+        (Embedding("huge", 2**40, 2**20, input_sample_shape=(5,)), "'huge', parameter 'weight'"),
+        (Pad("huge", 2**40, input_sample_shape=(1, 8, 8)), "'huge': .* to come out"),
+        (RepeatVector("huge", 2**50, input_sample_shape=(5,)), "'huge': .* to come out"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_sizes_that_no_machine_holds(layer, words):
+    with pytest.raises(ShapeError, match=words) as caught:
+        singanet.FeedForwardNet([layer])
+    message(caught)
+
+
+def test_a_parameter_for_which_there_is_no_memory():
+    made = singanet.FeedForwardNet([Dense("big", 2**43 - 1, input_sample_shape=(4,))])
+    with pytest.raises(MemoryError, match="parameter 'big/weight'") as caught:
+        made.params()[0].value  # noqa: B018 - filled when it is looked at
+    assert isinstance(caught.value, SingaNetError)
+    message(caught)
 
 
 def test_names_that_other_libraries_have(net):

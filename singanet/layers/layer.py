@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -15,7 +16,7 @@ from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
 from singanet.layers.symbol import apply
-from singanet.params.param import Param, ParamSpec, make_param
+from singanet.params.param import MOST_ELEMENTS, Param, ParamSpec, make_param
 from singanet.types import Array, Arrays, Gradient, Shape, Shapes
 
 __all__ = ["InputKind", "Layer", "ParamSpecs"]
@@ -183,8 +184,9 @@ class Layer(Counted, Configurable):
                     repr(made),
                     f"end setup of {type(self).__name__} with a return, such as return in_shapes",
                 )
-            self.out_shapes = normal_shapes(made)
+            self.out_shapes = self._addressable(normal_shapes(made))
         except BaseException:
+            self.out_shapes = None
             self.params.clear()
             raise
         self.in_shapes = in_shapes
@@ -200,6 +202,13 @@ class Layer(Counted, Configurable):
                 wanted = "def setup(self, in_shapes)"
                 raise misdefined(f"layer {self.name!r}", self.setup, wanted) from None
             raise
+
+    def _addressable(self, shapes: Shapes) -> Shapes:
+        for shape in shapes if isinstance(shapes, list) else [shapes]:
+            if math.prod(max(axis, 1) for axis in shape) >= MOST_ELEMENTS:
+                expected = f"samples of fewer than {MOST_ELEMENTS} elements to come out"
+                raise self.shape_error(expected, f"shape {shape}", "give the layer smaller sizes")
+        return shapes
 
     def _expect_extents(self, in_shapes: Shapes) -> None:
         shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]

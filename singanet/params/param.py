@@ -16,6 +16,7 @@ from singanet.base.edits import changes
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
+    OutOfMemoryError,
     ShapeError,
     UnknownNameError,
     did_you_mean,
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from singanet.params.served import ServedRows
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
+MOST_ELEMENTS = 1 << 45
+"""So many float32 fill the addresses that a process has."""
+
 _PIECE = 1 << 16
 
 
@@ -277,7 +281,16 @@ class Param:
     def initial(self, name: str = "") -> Array:
         """A new array, as seed and ``name`` (its own, if empty) fill it."""
         # As one array in float64 the numbers would take twice what they leave.
-        value = np.empty(math.prod(self.shape), self.dtype)
+        count = math.prod(self.shape)
+        try:
+            value = np.empty(count, self.dtype)
+        except MemoryError:
+            raise OutOfMemoryError(
+                f"parameter {name or self.name!r}",
+                expected=f"{count * self.dtype.itemsize} bytes of memory for shape {self.shape}",
+                received="less",
+                advice="give the layer fewer units, or net.offload a folder",
+            ) from None
         for start, piece in self.initial_pieces(_PIECE, name):
             value[start : start + piece.size] = piece
         return value.reshape(self.shape)
@@ -371,6 +384,13 @@ def make_param(
                 advice="share parameters between layers of equal shapes, or set W_transpose",
             )
         return specs
+    if math.prod(shape) >= MOST_ELEMENTS:
+        raise ShapeError(
+            where,
+            expected=f"fewer than {MOST_ELEMENTS} elements, which is what can be addressed",
+            received=f"shape {shape}",
+            advice="give the layer fewer units",
+        )
     given = dict(specs or {})
     for key in given:
         if key not in _SPEC_KEYS + INIT_KEYS:
