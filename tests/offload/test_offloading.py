@@ -31,7 +31,7 @@ from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Laye
 from singanet.loss import SquaredError
 from singanet.offload.generation import PlacedFile
 from singanet.offload.shelf import Shelf
-from singanet.optimizer import SGD, Adafactor, Adam, AdamW, AMSGrad
+from singanet.optimizer import SGD, Accumulator, Adafactor, Adam, AdamW, AMSGrad
 from singanet.training.callbacks import ModelCheckpoint
 
 WIDTH, DEPTH, KEEP = 160, 4, 700_000
@@ -202,6 +202,24 @@ def test_changed_values_stay_when_the_optimizers_state_gets_its_place(tmp_path, 
     again.layers[-1].trainable = False
     again.offload(tmp_path / "net", KEEP, optimizer=Adam(lr=0.01), resume=True)
     assert same(arrays_of(again), arrays_of(plain))
+
+
+def test_what_a_hook_changes_is_kept_and_what_nobody_changes_is_not_written(tmp_path, x_y):
+    def halve(item):
+        for value in item.values:
+            value *= 0.5
+
+    plain, net = net_of(), net_of()
+    net.offload(tmp_path / "net", KEEP)
+    for each in (plain, net):
+        gathering = Accumulator(SGD(lr=0.1), 3)
+        each.step(*x_y, gathering, halve)
+        before = (tmp_path / "net" / "latest").read_text() if each is net else ""
+        each.step(*x_y, gathering)
+        if each is net:  # a gradient is added, and that is all
+            assert (tmp_path / "net" / "latest").read_text() == before
+        each.step(*x_y, gathering)
+    assert same(arrays_of(net), arrays_of(plain))
 
 
 def test_arrays_are_read_ahead_in_the_order_of_the_layers_and_back(tmp_path, monkeypatch, x_y):

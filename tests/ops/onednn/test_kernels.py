@@ -196,7 +196,8 @@ def test_softmax(ops, only_onednn, shape):
     rows = (x.size // shape[-1], shape[-1])
     if ops.runtime().plan(scores._backward, (rows,), x.size) is not None:
         only_onednn("softmax_backward")
-    compare(ops, "softmax_backward", draw(*shape, seed=1), y)
+    for axis in (-1, len(shape) - 1):
+        compare(ops, "softmax_backward", draw(*shape, seed=1), y, axis)
 
 
 @pytest.mark.parametrize("shape", [(1, 10), (3, 1), (2, 5, 7)])
