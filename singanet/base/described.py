@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from singanet.base.elsewhere import advice_on
 from singanet.errors import SignatureError
 
 _T = TypeVar("_T", bound="Configurable")
@@ -175,6 +174,9 @@ def refusal(
     unknown = next((key for key in kwargs if key not in names), None)
     missing = [key for key in needed[len(args) :] if key not in kwargs]
     if unknown is not None:
+        # Here, as only an error needs what other libraries call their arguments.
+        from singanet.base.elsewhere import advice_on
+
         received, advice = f"{unknown}=", advice_on(unknown, names)
     elif missing:
         received = f"nothing for {' and '.join(missing)}"
