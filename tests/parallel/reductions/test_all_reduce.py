@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet.data import ArrayLoader
+from singanet.device import Device
 from singanet.errors import ArgumentError, CallOrderError, RankError
 from singanet.layers import Activation, BatchNormalization, Dense
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.ops import ops_for
 from singanet.optimizer import (
     SGD,
     Accumulator,
@@ -21,6 +23,7 @@ from singanet.optimizer import (
 )
 from singanet.parallel import AllReduce, Alone
 from singanet.testing import communicators
+from singanet.testing.device_like import device_like
 from singanet.training.callbacks import EMA, Callback
 from tests.parallel.nets import expect_same_bits, uneven_net, values_of, words_net
 
@@ -79,6 +82,36 @@ def test_fifty_steps_have_the_losses_of_one_process(size, rule):
     nets, together = steps_together(uneven_net, lambda c: AllReduce(rule(), c), batches, size)
     np.testing.assert_allclose(together, losses, rtol=1e-5, atol=1e-6)
     expect_near(net, nets, rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_on_a_device_is_summed_on_the_host_where_ranks_talk_through_it():
+    def build():
+        net = uneven_net()
+        net.to_device(Device("device_like", ops_for(device_like.zeros(1))))
+        return net
+
+    def values(net):
+        return [net.device.ops.host(value) for value in net.param_values()]
+
+    there = [tuple(device_like.asarray(part) for part in (X, Y))] * 2
+    net, _ = steps_alone(uneven_net, SGD(lr=0.1), [(X, Y)] * 2)
+    nets, _ = steps_together(build, lambda comm: AllReduce(SGD(lr=0.1), comm), there, 2)
+    for each in nets:
+        for one, other in zip(values(each), net.param_values(), strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
+def test_bytes_are_counted_from_none():
+    def work(comm):
+        before = comm.exchanged
+        comm.all_reduce(np.ones(3))
+        return before, comm.exchanged
+
+    with communicators(2) as comms:
+        found = comms.run(work)
+    for before, after in found:
+        assert tuple(before) == (0, 0)
+        assert min(after) >= 3 * 8
 
 
 CHAINS = {
