@@ -18,7 +18,7 @@ from singanet.errors import (
     StateMismatchError,
     UnknownNameError,
 )
-from singanet.layers import Activation, Dense, Embedding, Pad, RepeatVector
+from singanet.layers import Activation, Conv2D, Dense, Embedding, Pad, RepeatVector
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 
@@ -181,3 +181,47 @@ def test_names_here_of_classes_elsewhere_are_there():
     for here in elsewhere.OF_NETS.values():
         for name in re.findall(r"\bnet\.(\w+)", here):
             assert name in attributes, name
+
+
+class Indexed:
+    """A data set of samples, as PyTorch's, or of batches, as Keras' Sequence."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return np.zeros((4, 5), np.float32), np.zeros(4, int)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda net, x: net.fit(Indexed()), r"received a Indexed.*DataLoader.*lambda epoch"),
+        (
+            lambda net, x: net.fit(x, np.zeros(4, int), sample_weight={"scores": np.ones(4)}),
+            r"received a dict of 'scores'.*MultiLoss\(losses, weights=",
+        ),
+        (
+            lambda net, x: singanet.layers.Conv1D("c", 2, 3, padding="causal"),
+            "'same', 'valid' or 'causal'",
+        ),
+        (lambda net, x: singanet.layers.Conv2D("c", 2, 3, padding="same"), "'same' or 'valid', or"),
+    ],
+)
+def test_forms_that_other_libraries_take(net, call, words):
+    with pytest.raises(SingaNetError, match=words):
+        call(net, np.zeros((4, 5), np.float32))
+    batches = Indexed()
+    net.fit(lambda epoch: (batches[i] for i in range(len(batches))), verbose=False)
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_labels_of_pixels_where_channels_stand_before_them(column):
+    parts = [Conv2D("conv", 5, 3, input_sample_shape=(3, 6, 6))]
+    x, y = np.zeros((2, 3, 6, 6), np.float32), np.zeros((2, 6, 6), int)
+    y = y[..., None] if column else y
+    segments = singanet.FeedForwardNet(parts, loss=SoftmaxCrossEntropy())
+    with pytest.raises(ShapeError, match=r"end the net with Permute\('last', \(2, 3, 1\)\)"):
+        segments.evaluate(x, y)
+    segments.add(singanet.layers.Permute("last", (2, 3, 1)))
+    assert segments.evaluate(x, y).loss == pytest.approx(np.log(5))

@@ -33,9 +33,10 @@ from singanet.layers import (
     Merge,
     Slice,
     Split,
+    Subtract,
 )
 from singanet.loss import SquaredError
-from singanet.net import FeedForwardNet
+from singanet.net import FeedForwardNet, load_model
 from singanet.optimizer import SGD, clip_by_global_norm
 from singanet.params.gradients import LayerGradients
 from singanet.testing import check_net_gradients
@@ -748,3 +749,25 @@ def test_a_user_s_own_update_of_one_array_leaves_its_neighbours():
     net.param_values()[1][...] = 5.0
     for k, (value, old) in enumerate(zip(net.param_values(), before, strict=True)):
         np.testing.assert_array_equal(value, np.full_like(old, 5.0) if k == 1 else old)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_list_feeds_several_inputs_in_the_order_of_the_symbols(turned, tmp_path):
+    a, b = Input("a", (2,)), Input("b", (2,))
+    order = [b, a] if turned else [a, b]
+    made = FeedForwardNet(inputs=order, outputs=Subtract("d")(*order), loss=SquaredError())
+    x = [np.full((3, 2), 5, np.float32), np.full((3, 2), 3, np.float32)]
+    made.save_model(tmp_path / "net.singanet")
+    predictor = made.predictor()
+    for predict in (
+        made.predict,
+        predictor,
+        lambda x: made.predict(x, batch_size=2),
+        lambda x: made.forward(True, x),
+        load_model(tmp_path / "net.singanet").predict,
+    ):
+        np.testing.assert_array_equal(predict(x), np.full((3, 2), 2))
+        np.testing.assert_array_equal(predict(tuple(x)), np.full((3, 2), 2))
+    assert made.evaluate(x, np.full((3, 2), 2, np.float32)).loss == 0
+    with pytest.raises(ArgumentError, match="a dict with the inputs"):
+        made.predict(x[:1])

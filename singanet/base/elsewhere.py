@@ -77,6 +77,9 @@ _INSTEAD = {
 }
 """Names elsewhere of what no class takes here."""
 
+_CAUSAL = ("Conv1D", "DepthwiseConv1D", "SeparableConv1D")
+"""Layers that pad before alone, if asked."""
+
 _NAMES = {
     "AvgPool": "AvgPooling",
     "AveragePooling": "AvgPooling",
@@ -148,10 +151,14 @@ OF_HISTORIES = {
 """Attributes elsewhere, and what to do here."""
 
 
-def advice_on(unknown: str, names: Collection[str]) -> str:
-    """What to do about the argument ``unknown`` of a constructor that takes ``names``."""
+def advice_on(unknown: str, names: Collection[str], kind: str = "") -> str:
+    """What to do about the argument ``unknown`` of a constructor that takes ``names``.
+
+    ``kind`` is the class, of which some take more values than others.
+    """
     if unknown == "padding" and "border_mode" in names:
-        return "say border_mode='same' or 'valid', or pad=1, as many on either side"
+        modes = "'same', 'valid' or 'causal'" if kind in _CAUSAL else "'same' or 'valid'"
+        return f"say border_mode={modes}, or pad=1, as many on either side"
     for here in _CALLED.get(unknown, ()):
         if here in names:
             return f"it is called {here} here"

@@ -165,7 +165,16 @@ class Decoder:
         x = {name: self._drawn(name, steps) for name in self._sequences}
         fixed = {name: array[:1] for name, array in self._fixed.items()}
         names = [*self._readers, *self._plan.outputs]
-        whole = self._run(x, names, fixed)
+        try:
+            whole = self._run(x, names, fixed)
+        except SingaNetError as error:
+            others = (
+                f", or fixed={{{self._sequences[0]!r}: array}} for what is no sequence of steps"
+            )
+            raise error.within("net.decoder, tried on a sequence").advising(
+                "pass max_length, the steps that the net has positions for"
+                + (others if len(self._sequences) > 1 else "")
+            ) from error
         self._counts = any(past.counts for past in self._pasts.values())
         if self._counts and self._limit is None:
             raise ArgumentError(

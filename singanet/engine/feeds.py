@@ -25,8 +25,12 @@ def check_feed(
 ) -> dict[str, Any]:
     """``x`` as a dict input name → array(s) on ``device``, in ``dtype`` where a layer computes.
 
+    A list stands for several inputs as symbols gave them, else in topological order.
+
     ``parts`` are inputs of which some steps come, whatever the net says how many there are.
     """
+    if isinstance(x, (list, tuple)) and len(x) == len(plan.listed) > 1:
+        x = dict(zip(plan.listed, x, strict=True))
     if not isinstance(x, Mapping):
         if len(plan.inputs) != 1:
             raise ArgumentError(

@@ -136,6 +136,7 @@ class Net(GraphBuilder):
     def planned(self) -> Plan:
         """A plan of the net as it is now, whether its parameters are filled or not."""
         plan = Plan(self.ordered(), self.dtype, self._graph.frozen())
+        plan.listed = self.ports().inputs
         if self._ports is not None:
             plan.outputs = list(dict.fromkeys(name for name, _ in self._ports.outputs))
         return plan

@@ -181,8 +181,10 @@ class Plan:
     """The sorted steps of a net, and where each slot is read for the last time.
 
     They compute with the type ``floats``. The nodes named in ``frozen`` run as in evaluation and
-    are not trained.
+    are not trained. ``listed`` are the inputs in the order in which a list feeds them.
     """
+
+    listed: Sequence[str] = ()
 
     def __init__(
         self, order: list[Node], floats: np.dtype[Any], frozen: Collection[str] = ()

@@ -42,8 +42,7 @@ def class_labels(
             where,
             expected=f"labels of shape {x.shape[:-1]} for outputs of shape {x.shape}",
             received=f"labels of shape {y.shape}",
-            advice="pass one integer label for every sample or position; for one a sample put"
-            " Flatten before the last Dense",
+            advice=_label_advice(x.shape, y.shape),
         )
     labels = native(y).reshape(-1)
     if labels.size == 0:
@@ -54,6 +53,17 @@ def class_labels(
         labels = ops.where(mask, labels, 0)
     ops.check(_ExpectClasses(where, x.shape), labels)
     return labels, mask
+
+
+def _label_advice(scores: Shape, labels: Shape) -> str:
+    for given in (labels, labels[:-1] if labels[-1:] == (1,) else labels):
+        if len(scores) > 2 and given == (scores[0], *scores[2:]):
+            axes = (*range(2, len(scores)), 1)
+            return f"classes stand last: end the net with Permute('last', {axes})"
+    return (
+        "pass one integer label for every sample or position; for one a sample put"
+        " Flatten before the last Dense"
+    )
 
 
 class _ExpectClasses:

@@ -53,6 +53,16 @@ def as_array(where: str, value: Any) -> Array:
             ) from None
     if hasattr(array, "detach"):
         return as_array(where, array.detach().cpu().numpy())
+    if isinstance(value, Mapping):
+        raise DataError(
+            where,
+            expected="one array, whose first axis is the samples",
+            received=f"a dict of {one_of(map(str, value))}",
+            advice="a sample weighs the same for all outputs; outputs are weighed by"
+            " MultiLoss(losses, weights={name: number})"
+            if where.endswith("sample_weight")
+            else "pass the array itself",
+        )
     if array.ndim == 0 or array.dtype.kind not in "fiub":
         raise DataError(
             where,

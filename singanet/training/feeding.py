@@ -126,6 +126,15 @@ def _yields(x: Any) -> bool:
 
 
 def _arrays(net: Model, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
+    indexed = hasattr(x, "__getitem__") and not hasattr(x, "shape")
+    if y is None and indexed and not isinstance(x, (Mapping, list, tuple)):
+        raise ArgumentError(
+            "net.fit, x",
+            expected="arrays, or what is gone through batch by batch",
+            received=f"a {type(x).__name__}, whose items are reached by their numbers",
+            advice="where items are samples, pass torch.utils.data.DataLoader(x, batch_size=32);"
+            " where they are batches, lambda epoch: (x[i] for i in range(len(x)))",
+        )
     if y is None:
         raise ArgumentError(
             "net.fit",

@@ -304,3 +304,15 @@ def test_a_net_that_was_changed_or_is_not_alone():
 
     with pytest.raises(ArgumentError, match="received a forward of its own"):
         Decoder(Own([Embedding("words", WORDS, E, input_sample_shape=(T,))]))
+
+
+def test_an_encoder_s_sequences_are_asked_to_be_fixed():
+    """Its positions were counted, and nothing was said of ``fixed``."""
+    source, target = (Input(name, (None,), dtype="int64") for name in ("source", "target"))
+    memory = PositionEmbedding("before", 6)(Embedding("read", 11, 8)(source))
+    written = MultiHeadAttention("cross", 2)(Embedding("write", 11, 8)(target), memory)
+    net = FeedForwardNet(inputs=[source, target], outputs=Dense("scores", 11)(written), seed=0)
+    with pytest.raises(ShapeError, match=r"fixed=\{'source': array\} for what is no sequence"):
+        net.decoder()
+    decoder = net.decoder(fixed={"source": np.zeros((1, 6), np.int64)})
+    assert decoder(np.zeros((1, 1), np.int64)).shape == (1, 1, 11)
