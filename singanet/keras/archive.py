@@ -21,8 +21,8 @@ from singanet.checkpoint import LayerDescription, Target, describe_net, load_int
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.npz.archive import open_archive, zip_errors
 from singanet.checkpoint.reader import open_file
-from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError
-from singanet.keras.config import Drawing, draw
+from singanet.errors import ArgumentError, FileFormatError, GraphError, UnsafeFileError
+from singanet.keras.config import Drawing, draw, refused
 from singanet.net import FeedForwardNet
 
 _LONGEST = 16 << 20
@@ -60,7 +60,10 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
             weights = Path(folder) / _WEIGHTS
             with zip_errors(where), archive.open(_WEIGHTS) as member, weights.open("wb") as file:
                 shutil.copyfileobj(member, file, 1 << 20)
-            net = FeedForwardNet(inputs=drawing.inputs, outputs=drawing.outputs, seed=seed)
+            try:
+                net = FeedForwardNet(inputs=drawing.inputs, outputs=drawing.outputs, seed=seed)
+            except GraphError as error:
+                raise refused(error, where) from None
             _fill(net, weights, drawing)
     return net
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from singanet.checkpoint.keras.table import numbered
-from singanet.errors import FileFormatError, SingaNetError
+from singanet.errors import FileFormatError, GraphError, ShapeError, SingaNetError
 from singanet.keras.described import Described, Made, unknown
 from singanet.keras.operations import OPERATIONS
 from singanet.keras.table import FILLED, MASKED, MERGES, TABLE
@@ -23,6 +23,7 @@ from singanet.types import Shape
 _MOST_CALLS = 10_000
 _MOST_LEVELS = 20
 _MODELS = ("Sequential", "Functional")
+_ATTENTION = "MultiHeadAttention"
 
 Key: TypeAlias = tuple[str, int]
 """A layer's name, and the number of its call."""
@@ -81,13 +82,25 @@ def draw(config: dict[str, Any], where: str) -> Drawing:
         return drawing
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, SingaNetError):
-            raise
+            raise refused(error, where) from None
         raise FileFormatError(
             where,
             expected="a description as Keras 3 writes it",
             received=f"{type(error).__name__}: {str(error)[:100]}",
             advice="write it again with model.save('x.keras')",
         ) from None
+
+
+def refused(error: SingaNetError, where: str) -> SingaNetError:
+    """``error``, as one of the file ``where``, if it is about a graph that a net cannot have."""
+    if not isinstance(error, (GraphError, ShapeError)):
+        return error
+    return FileFormatError(
+        f"{where}, {error.where}",
+        expected=error.expected,
+        received=error.received,
+        advice=f"change the model in Keras, or build it here by hand; {error.advice}",
+    )
 
 
 def _data_format(config: dict[str, Any], where: str) -> str:
@@ -252,12 +265,21 @@ class _Model:
         mixed = kind in MERGES and not all(there)
         if mixed and any(there) and kind in FILLED:
             raise unknown(where, "masks of all that is merged", f"a {kind} of some without")
-        if _is_operation(call.entry) or kind not in MASKED or mixed:
+        unseen = _is_operation(call.entry) or kind not in MASKED or mixed
+        if unseen or kind == "Masking":
             self._expect_as_in_keras(sources, where)
+        if unseen:
             sources = [_without_mask(symbol) for symbol in sources]
         differs = any(map(self._differs, sources)) or (there[0] and kind in FILLED)
+        mask = sources[0].mask
+        of_queries = kind == _ATTENTION and there[0] and not any(there[1:])
+        if of_queries:
+            # It goes on, and hides no key.
+            sources = [_without_mask(symbol) for symbol in sources]
         for layer in made:
             sources = [self.drawing.apply(layer, sources, where)]
+        if of_queries:
+            sources[0].mask = mask
         if differs and sources[0].mask is not None:
             self.drawing.elsewise.add((id(sources[0].call), sources[0].index))
         return sources
@@ -269,12 +291,13 @@ class _Model:
         """Errors: what goes by no mask reads steps that are not there, which differ from Keras'.
 
         For a query that is not there Keras' attention weighs all keys alike, ours those there are;
-        its products and extremes have numbers of their own at such steps.
+        its products and extremes have numbers of their own at such steps, and its recurrent layers
+        what they gave at the step before.
         """
         if any(map(self._differs, sources)):
             raise unknown(
                 where,
-                "layers that go by the mask behind what attention or a merge makes of it",
+                "layers that go by the mask behind attention, a merge or a recurrent layer",
                 "one that reads all steps, such as the sum by +; layers.Add keeps the mask",
             )
 
@@ -295,7 +318,7 @@ class _Model:
             where,
             self.prefix,
             call.given,
-            any(symbol.mask is not None for symbol in sources),
+            any(symbol.mask is not None for symbol in _masking(kind, sources)),
         )
         made = table[kind](described)
         described.expect_all_taken()
@@ -306,6 +329,11 @@ class _Model:
             self.drawing.places[weighed.name] = described.place_of(weighed, place)
         self.drawing.layers += made
         return made
+
+
+def _masking(kind: str, sources: Sequence[Symbol]) -> Sequence[Symbol]:
+    """Those inputs whose masks a layer goes by: of attention not the queries."""
+    return sources[1:] if kind == _ATTENTION else sources
 
 
 def _mask(call: _Call, made: dict[Key, list[Symbol]], masks: dict[Key, Steps]) -> Steps:
@@ -336,7 +364,7 @@ def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: s
     if len(args) == 1 and isinstance(args[0], list):
         args = args[0]
     names = ("query", "value", "key")
-    if entry["class_name"] == "MultiHeadAttention":
+    if entry["class_name"] == _ATTENTION:
         args += [kept.pop(part) for part in names[len(args) :] if part in kept]
     for arg in args:
         if _is_tensor(arg):

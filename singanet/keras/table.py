@@ -27,5 +27,10 @@ MASKED = frozenset(
 MERGES = frozenset({"Add", "Average", "Maximum", "Minimum", "Multiply", "Subtract"})
 """Those that hand it on only where all their inputs have one."""
 
-FILLED = frozenset({"Maximum", "Minimum", "MultiHeadAttention", "Multiply"})
+FILLED = frozenset(
+    {
+        *("Maximum", "Minimum", "MultiHeadAttention", "Multiply"),
+        *("Bidirectional", "GRU", "LSTM", "SimpleRNN"),
+    }
+)
 """Those that yield something of their own at steps that are not there."""
