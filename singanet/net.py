@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from singanet.checkpoint import LoadReport
     from singanet.decoding import Decoder
     from singanet.gradients.names import Name, Names
+    from singanet.layers.layer import Layer
     from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
     from singanet.params.gradients import LayerGradients
@@ -63,6 +64,24 @@ class FeedForwardNet(Net):
     def make_executor(self) -> Programs:
         """Passes and steps run as recorded programs where a call comes again."""
         return Programs()
+
+    # -- parts ------------------------------------------------------------------------------
+
+    @checked_call
+    def upto(self, *layers: Layer | str, seed: int | None = None) -> FeedForwardNet:
+        """The part of the net that ``layers`` need, which are its outputs; to be given a new head.
+
+        Both nets share the layers: training one trains the other. What is added goes behind the
+        last of ``layers``. Loss, metric, optimizer and `freeze` are not taken along; ``seed`` is
+        for what is added. Errors: an unknown layer, or none; a net that is offloaded.
+        """
+        from singanet.graph.cutting import add_upto
+
+        self.execution_plan()  # filled by this net's own seed, as far as it is not yet
+        made = FeedForwardNet(seed=seed)
+        made.device, made.dtype = self.device, self.dtype
+        add_upto(made, self, [each if isinstance(each, str) else each.name for each in layers])
+        return made
 
     # -- training ---------------------------------------------------------------------------
 

@@ -95,7 +95,10 @@ class _Export:
         self._predicts = predicts
         self._slots = [Value("", dtype)] * len(plan.slot_shapes)
         # Names that readers see are given before those of what lies between.
-        fed = {step.name: self._feed(plan, step) for step in plan.steps if step.fed}
+        place = {name: k for k, name in enumerate(plan.listed)}
+        starts = [step for step in plan.steps if step.fed]
+        starts.sort(key=lambda step: place.get(step.name, len(place)))
+        fed = {step.name: self._feed(plan, step) for step in starts}
         ends = [plan.by_name[name] for name in plan.outputs]
         names = {step.name: [self.graph.fresh(name) for name in _names(step)] for step in ends}
         refused = []
