@@ -18,6 +18,8 @@ NAMES = (
 
 def is_int(value: Any, least: int = 1) -> TypeGuard[int]:
     """Whether ``value`` is an int, or a NumPy one, of at least ``least``; a bool is not."""
+    if type(value) is int:
+        return value >= least
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 

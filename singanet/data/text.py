@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ import numpy as np
 from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.types import Array
 
+_PIECE = 1 << 18
+"""Characters that are looked at together."""
 _PLAYS = Path(__file__).parent / "files" / "plays.txt.gz"
 
 
@@ -37,11 +41,13 @@ class TextDataset:
                 advice="0.1 keeps the last tenth for validation",
             )
         self.name = name
-        points = _code_points(text)
-        known = np.unique(points)
+        self._points = known = _known_points(text)
         self.characters = "".join(map(chr, known.tolist()))
-        self._points = known
-        ids = np.searchsorted(known, points).astype(np.int32)
+        places = np.zeros(int(known.max(initial=0)) + 1, np.int32)
+        places[known] = np.arange(len(known))
+        ids = np.empty(len(text), np.int32)
+        for start, points in _pieces(text):
+            ids[start : start + len(points)] = places[points]
         cut = len(ids) - int(len(ids) * validation)
         self.train, self.validation = ids[:cut], ids[cut:]
         if min(len(self.train), len(self.validation)) < 2:
@@ -132,6 +138,23 @@ def plays() -> TextDataset:
     ``files/NOTICE.md``.
     """
     return TextDataset(gzip.decompress(_PLAYS.read_bytes()).decode("ascii"), "plays")
+
+
+def _known_points(text: str) -> Array:
+    """The different characters of ``text`` as numbers, rising."""
+    known = np.zeros(sys.maxunicode + 1, bool)
+    for _, points in _pieces(text):
+        known[points] = True
+    return np.flatnonzero(known).astype("<u4")
+
+
+def _pieces(text: str) -> Iterator[tuple[int, Array]]:
+    """The characters of ``text`` as numbers, piece by piece, each with the place of its first.
+
+    As a whole they would take four bytes each, several times over.
+    """
+    for start in range(0, len(text), _PIECE):
+        yield start, _code_points(text[start : start + _PIECE])
 
 
 def _code_points(text: str) -> Array:

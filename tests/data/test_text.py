@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -104,3 +106,31 @@ def test_plays():
     assert "To be, or not to be,--that is the question:--" in text.decode(text.train)
     assert text.decode(text.validation).endswith("Juliet and her Romeo.\n\n[Exeunt.]\n")
     assert len(repr(text)) < 100
+
+
+def test_a_large_text_takes_a_few_times_its_size(tmp_path):
+    """It took 17 times as much: four bytes a character, several times over."""
+    lines = "".join(chr(97 + k % 26) for k in range(79)) + "\n"
+    file = tmp_path / "long.txt"
+    file.write_text(lines * (4 << 20 >> 6), "ascii")
+    size = file.stat().st_size
+    tracemalloc.start()
+    try:
+        made = TextDataset.from_file(file)
+        assert tracemalloc.get_traced_memory()[1] < 8 * size
+    finally:
+        tracemalloc.stop()
+    assert (
+        made.decode(made.train[-100:]) + made.decode(made.validation[:60])
+        == (lines * 5)[len(made.train) % 80 + 60 : len(made.train) % 80 + 220]
+    )
+
+
+def test_pieces_of_a_text_are_joined():
+    text = "ab\U0001f600\ud800" * (1 << 17)
+    made = TextDataset(text)
+    assert made.characters == "ab\ud800\U0001f600"
+    assert (
+        made.train[-(1 << 18) :].tolist()
+        == ([0, 1, 3, 2] * (1 << 17))[len(made.train) - (1 << 18) : len(made.train)]
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable, Set
+from functools import cache
 from typing import Any, BinaryIO
 
 from singanet.base.budget import Budget, Refusal
@@ -18,6 +19,10 @@ MARK = object()
 _TOKEN, _PLACE = 100, 8
 # A string with escapes takes as long as so many other steps.
 _ESCAPES = 20
+
+
+_forms = cache(struct.Struct)
+"""Numbers' layouts, of which there are a handful: looking one up is most of reading it."""
 
 
 class Machine:
@@ -57,7 +62,8 @@ class Machine:
 
     def number(self, form: str) -> Any:
         """The next number, laid out as ``form`` tells struct."""
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        kind = _forms(form)
+        return kind.unpack(self.take(kind.size))[0]
 
     def line(self) -> bytes:
         """The next line, without its end."""

@@ -28,9 +28,10 @@ def run_program(
     ``outside`` makes the token for what the program says is kept beside it, as PyTorch's arrays.
     """
     machine = Machine(stream, size, budget, unsafe, names, outside)
+    spend, read = budget.spend, stream.read
     while True:
-        budget.spend()
-        code = machine.take(1)
+        spend()
+        code = read(1) or machine.take(1)
         if code == b".":
             if len(machine.stack) == 1:
                 return machine.stack.pop()
