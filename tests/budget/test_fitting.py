@@ -117,6 +117,13 @@ def test_sequences_of_any_length_are_planned_at_the_longest():
     assert least(200) - least(20) >= 180 * 8 * 32 * 4
 
 
+def test_a_batch_of_validation_waits_beside_that_of_training():
+    make = lambda: SGD(lr=0.1)  # noqa: E731
+    more = refused(make, validation_data=data()) - refused(make)
+    x, y = data()
+    assert more == 16 * (x[0].nbytes + y.itemsize)
+
+
 def test_batches_of_a_loader_fit_within_a_budget():
     x, y = data()
 

@@ -152,6 +152,10 @@ def test_a_refusal_names_what_less_could_be_with():
     with pytest.raises(ArgumentError, match="less state") as caught:
         wide_net().plan(4, Adam(lr=0.1), "10kB", allow=("offload",))
     assert "offload_folder" not in str(caught.value)
+    # Where all is allowed there is nothing else to name.
+    with pytest.raises(ArgumentError) as caught:
+        wide_net().plan(4, Adam(lr=0.1), "10kB", allow=("light state", "offload"))
+    assert re.fullmatch(r"give it \d+; or take .*", caught.value.advice)
 
 
 def test_lighter_state_is_told_where_there_is_none():
@@ -200,6 +204,8 @@ def test_the_table_and_the_picture_show_what_was_looked_at():
     text = str(plan)
     assert text.startswith("batches of 8: as it is\n")
     assert "micro-batches of 4" in text
+    (chosen,) = (line for line in text.splitlines() if line.lstrip().startswith("->"))
+    assert "as it is" in chosen
     assert "arena" in text
     bars = plan.picture().splitlines()
     assert any("forward conv0" in bar for bar in bars)
@@ -289,6 +295,18 @@ def test_targets_fall_fast_enough_before_the_least_memory_is_taken(monkeypatch):
     plan = search.run(frozenset({"recompute"}), (), "net.plan")
     assert plan.peak <= 990
     assert plan.slowdown == 1.1
+
+
+def test_a_target_that_is_met_to_the_byte_is_taken(monkeypatch):
+    def way(self, micro, level, light):
+        arena = {"none": 1000, "optimal": 100}.get(level, level)
+        slowdown = {"none": 1.0, "optimal": 2.0}.get(level, 1.1)
+        return Way((), micro, level, {"arena": arena}, slowdown, None)
+
+    monkeypatch.setattr(_Search, "_way", way)
+    search = _Search(image_net(), 1, None, None, None, "none", 700, {}, None, True, 0)
+    plan = search.run(frozenset({"recompute"}), (), "net.plan")
+    assert (plan.peak, plan.slowdown) == (700, 1.1)
 
 
 def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one(

@@ -115,6 +115,28 @@ def test_a_rank_without_samples_joins():
         np.testing.assert_allclose(made[0][name], value, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+def test_a_rank_without_samples_clips_by_the_norm_of_all_and_holds_nothing_back(monkeypatch):
+    norms, knowing = [], ClipByGlobalNorm.knowing
+
+    def noted(self, norm):
+        norms.append(float(norm))
+        return knowing(self, norm)
+
+    monkeypatch.setattr(ClipByGlobalNorm, "knowing", noted)
+
+    def work(comm):
+        net, optimizer = heads(ignoring), AllReduce(ClipByGlobalNorm(SGD(0.1), 0.1), comm)
+        optimizer.meet(net)
+        if comm.rank == 0:
+            steps(net, optimizer, recorded=False, count=1)
+        optimizer.join()
+        return values_of(net)
+
+    expect_same_values(together(work))
+    own, other = norms
+    assert own == other > 0.1
+
+
 def test_servers_refuse_what_they_cannot_weigh():
     def work(comm, ranks):
         optimizer = ParameterServer(SGD(0.1), comm=comm, servers=ranks)
