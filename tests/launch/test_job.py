@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from singanet.launch import JobOptions, job, launch
+from singanet.launch import JobOptions, job, launch, rank
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
-from singanet.parallel.communicators.board import JOB
+from singanet.parallel.communicators.board import JOB, Told
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -136,12 +136,45 @@ def test_a_rank_of_another_machine_makes_the_place_of_its_memory(tmp_path):
     script.write_text("import os, pathlib\nfrom singanet.launch.rank import _MEMORY\n"
                       "place = pathlib.Path(os.environ[_MEMORY])\n"
                       "print(place, oct(place.stat().st_mode & 0o777))\n"
-                      "place.rmdir()\n")  # fmt: skip
+                      "place.rmdir()\n"
+                      "raise SystemExit\n")  # fmt: skip
     env = {**os.environ, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     env |= {JOB: str(tmp_path / "elsewhere" / f"job-{os.getpid()}"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "singanet.launch.rank", str(script)]
     made = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
     assert made.split() == [str(JobFolder(Path(env[JOB])).shared), "0o700"]
+
+
+@pytest.mark.parametrize("more", [[], ["1", "two"]])
+def test_a_rank_runs_modules_and_scripts_as_python_does(tmp_path, monkeypatch, capsys, more):
+    (tmp_path / "shows.py").write_text("import sys\nprint(__name__, sys.path[0], *sys.argv)\n")
+    monkeypatch.chdir(tmp_path)
+    for how, named in (["-m", "shows"], tmp_path / "shows.py"), (["shows.py"], "shows.py"):
+        monkeypatch.setattr(sys, "argv", ["before"])
+        monkeypatch.setattr(sys, "path", ["before", *sys.path])
+        rank._run([*how, *more])
+        assert capsys.readouterr().out.split() == ["__main__", str(tmp_path), str(named), *more]
+
+
+@pytest.mark.parametrize(
+    ("alive", "left", "waits_for_ever"),
+    [
+        ({0}, set(), True),  # rank 1 has died in its end, which MPI's end of rank 0 waits for
+        ({0}, {0, 1}, True),  # both have left Python, and rank 0 does not come out of MPI
+        ({0}, {1}, False),  # rank 0 still writes its file
+        ({0, 1}, set(), False),
+    ],
+)
+def test_ranks_that_have_ended_are_given_some_seconds_where_one_has_gone(
+    alive, left, waits_for_ever
+):
+    boards = [Told(r, 0, 0, 9, "", 0.0, True, joined=True, left=r in left) for r in (0, 1)]
+    with job_folder() as folder:
+        watched = job._Job(JobOptions(2, (), elastic=True), folder)
+        for now in (100.0, 100.5 + job._ENDS):
+            assert watched._kill_at is None
+            watched._look_for_dead(set(alive), boards, now)
+        assert (watched._kill_at is not None) == waits_for_ever
 
 
 @pytest.mark.full
