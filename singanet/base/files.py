@@ -16,20 +16,21 @@ from singanet.errors import ArgumentError, FileAccessError
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, called: str = "") -> Iterator[Path]:
     """Give the path of a new file beside ``path``; at the end flush it and move it over ``path``.
 
     The new file is there, empty, with permissions and owner of the old one where the system lets
     us. Whatever happens before the move leaves the old file as it was, and the new one is removed;
-    a killed process leaves it behind, and the next write to ``path`` from that machine removes it.
-    Errors: `FileAccessError` for a full disk or a folder that is missing or read-only.
+    a killed process leaves it behind, and the next write to ``path`` from that machine removes it,
+    or the next of what is ``called`` so, where each write has a path of its own. Errors:
+    `FileAccessError` for a full disk or a folder that is missing or read-only.
     """
     with explained(path, "write"):
         target = Path(os.path.realpath(path))
         expect_file(target, path)
-        remove_leftovers(target)
+        remove_leftovers(target.parent, called or target.name)
         token = f"{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        beside = target.with_name(_beginning(target.name) + token)
+        beside = target.with_name(_beginning(called or target.name) + token)
         try:
             mode = _create(beside, target)
             with flushed_meanwhile(beside):
@@ -113,10 +114,10 @@ def flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def remove_leftovers(target: Path) -> None:
-    """Remove what processes of this machine that were killed left beside ``target``."""
-    pattern = re.compile(rf"{re.escape(_beginning(target.name))}(\d+)-[0-9a-f]{{8}}\.tmp")
-    for other in target.parent.iterdir():
+def remove_leftovers(folder: Path, called: str) -> None:
+    """Remove what processes of this machine that were killed left of what is ``called`` so."""
+    pattern = re.compile(rf"{re.escape(_beginning(called))}(\d+)-[0-9a-f]{{8}}\.tmp")
+    for other in folder.iterdir():
         found = pattern.fullmatch(other.name)
         if found and not _alive(int(found[1])):
             with contextlib.suppress(OSError):

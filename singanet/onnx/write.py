@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from singanet.base.files import replacing
+from singanet.base.files import remove_leftovers, replacing
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.streaming import bytes_of
 from singanet.onnx.forms.graph import Graph, Node, Value, element_type
@@ -69,6 +69,7 @@ def write(
         for source, field in zip(sources, fields, strict=True):
             stream.write(field + _inside(source))
             stream.write(bytes_of(source.array()))
+    _remove_arrays(path, None)
 
 
 def _write_apart(path: Path, head: bytes, body: bytes, sources: Sequence[Source]) -> None:
@@ -79,7 +80,7 @@ def _write_apart(path: Path, head: bytes, body: bytes, sources: Sequence[Source]
     data = path.with_name(f"{path.name}.{secrets.token_hex(4)}.data")
     tensors = []
     try:
-        with replacing(data) as beside, beside.open("wb") as stream:
+        with replacing(data, _called(path)) as beside, beside.open("wb") as stream:
             for source in sources:
                 tensors.append(_placed(stream, source, data.name))
         graph = body + b"".join(_field(5, len(text)) + text for text in tensors)
@@ -89,16 +90,22 @@ def _write_apart(path: Path, head: bytes, body: bytes, sources: Sequence[Source]
         with contextlib.suppress(OSError):
             data.unlink()
         raise
-    for old in _of_older_files(path):
-        if old != data:
+    _remove_arrays(path, data)
+
+
+def _called(path: Path) -> str:
+    """One name for the arrays of all graphs at ``path``."""
+    return f"{path.name}.data"
+
+
+def _remove_arrays(path: Path, but: Path | None) -> None:
+    """Remove the arrays of earlier graphs at ``path``, those of writers that died too."""
+    remove_leftovers(path.parent, _called(path))
+    pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{8}}\.data")
+    for old in path.parent.iterdir():
+        if pattern.fullmatch(old.name) and old != but:
             with contextlib.suppress(OSError):
                 old.unlink()
-
-
-def _of_older_files(path: Path) -> Iterator[Path]:
-    """The files of arrays that graphs at ``path`` had."""
-    pattern = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{8}}\.data")
-    yield from (other for other in path.parent.iterdir() if pattern.fullmatch(other.name))
 
 
 def _placed(stream: BinaryIO, source: Source, file: str) -> bytes:

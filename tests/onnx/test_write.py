@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +68,35 @@ def test_a_second_net_takes_the_place_of_the_first_with_its_arrays(tmp_path):
     assert len(files(tmp_path)) == len(before) == 3
     assert files(tmp_path) != before
     np.testing.assert_allclose(outputs(path), wide(1).forward(False, X), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked")
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("moves", [0, 1])
+def test_what_a_killed_writer_left_goes_with_the_next_save(tmp_path, moves, apart, monkeypatch):
+    path, made = tmp_path / "net.onnx", wide(1)
+    save(wide(0), path, external_data=True)
+    before = outputs(path)
+    move, left = Path.replace, [moves]
+
+    def killed(self, target):
+        if not left[0]:
+            os._exit(9)
+        left[0] -= 1
+        return move(self, target)
+
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(Path, "replace", killed)
+        with contextlib.suppress(BaseException):
+            save(made, path, external_data=True)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    np.testing.assert_array_equal(outputs(path), before)
+    assert len(os.listdir(tmp_path)) > 2
+    save(made, path, external_data=apart)
+    assert len(os.listdir(tmp_path)) == (2 if apart else 1)
+    np.testing.assert_allclose(outputs(path), made.forward(False, X), atol=1e-6)
 
 
 def test_what_protobuf_cannot_hold_gets_its_arrays_apart(tmp_path, monkeypatch):
