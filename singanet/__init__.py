@@ -100,7 +100,9 @@ def __getattr__(name: str) -> Any:
         return import_module("singanet.model_file").load_model
     if name in _ROOMS:
         return import_module(f"singanet.{name}")
-    raise AttributeError(f"module 'singanet' has no attribute {name!r}")
+    from singanet.base.elsewhere import names_of
+
+    return names_of(__name__, __all__)(name)
 
 
 def __dir__() -> list[str]:

@@ -145,6 +145,7 @@ def test_names_that_other_libraries_have(net):
     for thing, name, words in [
         (history, "history", r"it is the dict itself: history\['loss'\]"),
         (net, "state_dict", r"net.save\(path\) writes them"),
+        (singanet, "Sequential", r"it is singanet.FeedForwardNet\(\[layer"),
         (singanet.layers, "Linear", "it is Dense here"),
         (singanet.layers, "MaxPool2d", "it is MaxPooling2D here"),
         (singanet.layers, "Densse", "did you mean 'Dense'"),
