@@ -272,9 +272,9 @@ class _Job:
             self._fail(f"{self._named(lost)} has ended, of which MPI has told no other rank", now)
         # Who has gone by now has left, or died in its end: others may wait for it in theirs.
         gone, last = self._seen - alive, {each.rank for each in boards if each.left}
-        over = self._lost and ended and ended >= alive
         late = (gone - last and alive <= ended) or (gone and alive <= last)
-        if (over or (alive and late)) and self._ended_at is None:
+        # Where nobody is alive mpirun may need its time, unless one has died.
+        if late and (alive or (self._lost and ended)) and self._ended_at is None:
             self._ended_at = now
         if self._ended_at is not None and now - self._ended_at > _ENDS:
             # Where a rank has died, MPI_Finalize of the others may wait for ever.

@@ -157,18 +157,22 @@ def test_a_rank_runs_modules_and_scripts_as_python_does(tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    ("alive", "left", "waits_for_ever"),
+    ("alive", "ended", "left", "waits_for_ever"),
     [
-        ({0}, set(), True),  # rank 1 has died in its end, which MPI's end of rank 0 waits for
-        ({0}, {0, 1}, True),  # both have left Python, and rank 0 does not come out of MPI
-        ({0}, {1}, False),  # rank 0 still writes its file
-        ({0, 1}, set(), False),
+        ({0}, {0, 1}, set(), True),  # rank 1 has died in its end, for which that of rank 0 waits
+        ({0}, {0, 1}, {0, 1}, True),  # both have left Python, and rank 0 does not come out of MPI
+        ({0}, {0, 1}, {1}, False),  # rank 0 still writes its file
+        ({0, 1}, {0, 1}, set(), False),
+        ({0}, {0}, set(), True),  # rank 1 has died before
+        ({0}, set(), set(), False),  # and rank 0 goes on
+        (set(), {0}, {0}, True),  # and mpirun does not end
+        (set(), {0, 1}, {0, 1}, False),
     ],
 )
 def test_ranks_that_have_ended_are_given_some_seconds_where_one_has_gone(
-    alive, left, waits_for_ever
+    alive, ended, left, waits_for_ever
 ):
-    boards = [Told(r, 0, 0, 9, "", 0.0, True, joined=True, left=r in left) for r in (0, 1)]
+    boards = [Told(r, 0, 0, 9, "", 0.0, r in ended, True, left=r in left) for r in (0, 1)]
     with job_folder() as folder:
         watched = job._Job(JobOptions(2, (), elastic=True), folder)
         for now in (100.0, 100.5 + job._ENDS):
