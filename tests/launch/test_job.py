@@ -157,6 +157,19 @@ def test_a_rank_runs_modules_and_scripts_as_python_does(tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize(
+    ("status", "asks", "is_told"), [(130, True, False), (1, True, True), (130, False, True)]
+)
+def test_an_end_that_the_user_asked_for_needs_no_words(status, asks, is_told, capsys):
+    with job_folder() as folder:
+        watched = job._Job(JobOptions(2, ()), folder)
+        if asks:
+            watched._take(signal.SIGINT, None)
+        rank._report(folder.path, 1, status, "KeyError", "the traceback")
+        assert watched._ended(1, "") == status
+    assert ("the traceback" in capsys.readouterr().err) == is_told
+
+
+@pytest.mark.parametrize(
     ("alive", "ended", "left", "waits_for_ever"),
     [
         ({0}, {0, 1}, set(), True),  # rank 1 has died in its end, for which that of rank 0 waits
