@@ -170,6 +170,20 @@ def test_an_end_that_the_user_asked_for_needs_no_words(status, asks, is_told, ca
 
 
 @pytest.mark.parametrize(
+    ("elastic", "status", "others_ended", "wanted"),
+    [(True, 0, False, 0), (True, 9, False, 9), (True, 9, True, 0), (False, 9, True, 9)],
+)
+def test_an_elastic_job_ends_well_where_its_last_ranks_do(
+    elastic, status, others_ended, wanted, capsys
+):
+    with job_folder() as folder:
+        watched = job._Job(JobOptions(2, (), elastic=elastic), folder)
+        watched._ended_at = 100.0 if others_ended else None
+        assert watched._ended(status, "no route to node7") == wanted
+    assert ("no route to node7" in capsys.readouterr().err) == bool(wanted)
+
+
+@pytest.mark.parametrize(
     ("alive", "ended", "left", "waits_for_ever"),
     [
         ({0}, {0, 1}, set(), True),  # rank 1 has died in its end, for which that of rank 0 waits
