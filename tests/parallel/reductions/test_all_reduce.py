@@ -23,6 +23,7 @@ from singanet.optimizer import (
 )
 from singanet.parallel import AllReduce, Alone
 from singanet.testing import communicators
+from singanet.testing.communicators import FakeCommunicator
 from singanet.testing.device_like import device_like
 from singanet.training.callbacks import EMA, Callback
 from tests.parallel.nets import expect_same_bits, uneven_net, values_of, words_net
@@ -84,7 +85,15 @@ def test_fifty_steps_have_the_losses_of_one_process(size, rule):
     expect_near(net, nets, rtol=1e-3, atol=1e-4)
 
 
-def test_what_is_on_a_device_is_summed_on_the_host_where_ranks_talk_through_it():
+def test_what_is_on_a_device_is_summed_on_the_host_where_ranks_talk_through_it(monkeypatch):
+    given, start = set(), FakeCommunicator.start_all_reduce
+
+    def noted(self, array, *more, **options):
+        given.add(type(array))
+        return start(self, array, *more, **options)
+
+    monkeypatch.setattr(FakeCommunicator, "start_all_reduce", noted)
+
     def build():
         net = uneven_net()
         net.to_device(Device("device_like", ops_for(device_like.zeros(1))))
@@ -99,6 +108,7 @@ def test_what_is_on_a_device_is_summed_on_the_host_where_ranks_talk_through_it()
     for each in nets:
         for one, other in zip(values(each), net.param_values(), strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+    assert given == {np.ndarray}
 
 
 def test_bytes_are_counted_from_none():
