@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from singanet.layers.context import Context
 from singanet.types import CSRMatrix
 
 
 def arrays_in(value: Any) -> Iterator[Any]:
     """The arrays in ``value``, in lists, tuples, dicts and contexts."""
-    if isinstance(value, Context):
+    if type(value) is np.ndarray:
+        yield value  # nearly all: asking for abstract classes takes long
+        return
+    if type(value) is Context:
         value = value.saved
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for part in value:
+    if isinstance(value, (list, tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
             yield from arrays_in(part)
     elif hasattr(value, "nbytes") and hasattr(value, "strides"):
         yield value
+    elif isinstance(value, Mapping):
+        yield from arrays_in(list(value.values()))
 
 
 def root_of(array: Any) -> Any:
