@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.engine.feeds import check_feed
 from singanet.engine.gradients import Asked, Head
+from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.part import Part
 from singanet.engine.plan import remember
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, one_of
@@ -159,6 +160,9 @@ def asked_of(
     if loss_scale is not None:
         feed, beside = _beside(where, resolver, feed)
     checked = check_feed(part, resolver.feed(feed, part.inputs), net.device, net.dtype, where)
+    if streamed:
+        # The caller may fill its arrays anew between the answers.
+        checked = apart_from(checked, roots_in(feed))
     first = next(iter(checked.values()))
     batch = len(first[0] if isinstance(first, (list, tuple)) else first)
     asked = Asked(

@@ -78,3 +78,24 @@ def test_a_sparse_feed_that_is_filled_anew():
     dense = np.zeros((4, 2), np.float32)
     dense[found] = sums
     np.testing.assert_array_equal(dense[:, 0], [3, 1, 0, 2])
+
+
+@pytest.mark.parametrize("carried", [by_layers, recorded])
+def test_gradients_that_come_one_by_one_are_of_the_feed_as_it_was(carried):
+    parts = [
+        Dense("fc", 3, input_sample_shape=(2,)),
+        Activation("act", mode="tanh"),
+        Dense("top", 2),
+    ]
+    net = singanet.FeedForwardNet(parts, seed=0)
+    carried(net)
+    x = np.arange(8, dtype=np.float32).reshape(4, 2) / 8
+    names = ["fc/weight", "top/weight"]
+    right = net.gradients("top", names, x)
+    for _ in range(4):
+        feed, found = x.copy(), {}
+        for item in net.iter_gradients("top", names, feed):
+            found |= zip(item.names, item.grads, strict=True)
+            feed[...] = 9
+        for name in names:
+            np.testing.assert_array_equal(found[name], right[name], err_msg=name)
