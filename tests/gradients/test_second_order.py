@@ -393,6 +393,7 @@ REFUSED = [
     ({"vectors": {"d/weight": np.ones(3)}}, ShapeError, r"vector of 'd/weight'.*\(3,\)"),
     ({"vectors": {"input": np.ones((4, 2, 6))}}, ShapeError, r"vector of 'input'"),
     ({"vectors": {"input": 1.0}}, ArgumentError, "expected an array"),
+    ({"vectors": {"f": [np.ones((4, 36))]}}, ArgumentError, "vector of 'f': .* received list"),
     ({"ys": "f", "vectors": {"d/weight": np.ones((36, 3))}}, ArgumentError, "'d/weight' of xs"),
 ]  # fmt: skip
 
