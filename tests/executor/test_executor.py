@@ -668,6 +668,35 @@ def test_frozen_layers_stay_and_the_rest_is_trained():
         assert_same_bits(executor.net, net)
 
 
+def test_a_frozen_use_of_a_shared_weight_gives_no_gradient():
+    def shared(x):
+        a = Dense("a", 6)
+        h = Activation("r", "tanh")(a(x))
+        return Dense("b", 6, W_specs=a.params["weight"])(h)
+
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    loss = SoftmaxCrossEntropy()(shared(x), y)
+    executor = Executor({"train": [loss, SGD(0.1).minimize(loss)]}, seed=0)
+    x = Input("x", (6,))
+    net = FeedForwardNet(inputs=x, outputs=shared(x), loss=SoftmaxCrossEntropy(), seed=0)
+    images, labels = batch()
+    own, before = SGD(0.1), net.params()[0].value.copy()
+    for one in (executor.net, net):
+        one.freeze("b")
+    h = np.tanh(images @ before)
+    p = np.exp(h @ before)
+    p /= p.sum(axis=1, keepdims=True)
+    dy = (p - np.eye(6, dtype=np.float32)[labels]) / len(labels)
+    for k in range(3):
+        executor.run("train", {"x": images, "y": labels})
+        net.step(images, labels, own)
+        assert_same_bits(executor.net, net)
+        if not k:
+            moved = before - executor.net.params()[0].value
+            # Of "b" alone: what comes through "a", which is frozen, would be added to it.
+            np.testing.assert_allclose(moved, 0.1 * h.T @ dy, rtol=1e-4, atol=1e-6)
+
+
 # -- looking ------------------------------------------------------------------------------------
 
 

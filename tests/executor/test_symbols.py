@@ -71,8 +71,17 @@ def test_what_is_no_loader_or_empty_is_refused():
     executor.run("look"), executor.run("look")
     with pytest.raises(DataError, match="at least one batch"):
         executor.run("look")
-    with pytest.raises(DataError, match="batches"):
+    with pytest.raises(DataError, match=r"batches \(x, y\); received none"):
         from_loader(loader)
+
+    class Bare(ArrayLoader):
+        """One that gives no targets."""
+
+        def __iter__(self):
+            return iter([X])
+
+    with pytest.raises(DataError, match=r"batches \(x, y\); received a ndarray"):
+        from_loader(Bare(X, Y, 10))
     x, _ = from_loader(GeneratorLoader(lambda epoch: iter([(X, Y)])))
     with pytest.raises(CallOrderError, match="GeneratorLoader"):
         Executor({"look": [x]}).batches("look")
