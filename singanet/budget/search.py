@@ -13,6 +13,7 @@ from singanet.budget.offloaded import offload_of
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
+from singanet.program.heap import large_arrays_apart, trim
 from singanet.program.ir import NotRecordableError
 from singanet.program.memory import PlannedStep, expect_alone, planned_step, turns_of
 from singanet.program.programs import programs_of
@@ -49,6 +50,7 @@ USUAL = MEASURES[:2]
 """Those that are allowed where nothing is said: they keep the results, and need no folder."""
 
 
+@large_arrays_apart()
 def plan_memory(
     net: Net,
     batch_size: int,
@@ -119,6 +121,10 @@ def plan_memory(
                 received=f"one with {error}",
                 advice="train it without a budget, or change that part",
             ) from None
+        finally:
+            # The memory of rehearsals goes back to the system, whatever came of them.
+            search.steps.clear()
+            trim()
 
 
 def not_in_parts(net: Net, optimizer: Any) -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import pickle
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from singanet.optimizer.stages import reducers, stages_of, two_passes
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
-from singanet.program.heap import trim
+from singanet.program.heap import large_arrays_apart, trim
 from singanet.program.ir import Call, Token
 from singanet.program.peak import PeakMemory, peak_memory
 from singanet.program.programs import programs_of
@@ -48,10 +50,17 @@ class PlannedStep:
     memory: PeakMemory
     work: int
     by_layers: int
-    report: ProgramReport
+    packed: bytes
     turns: int = 1
 
+    @property
+    def report(self) -> ProgramReport:
+        """That of the program, made anew: a search plans many, whose objects would all stay."""
+        found: ProgramReport = pickle.loads(zlib.decompress(self.packed))
+        return found
 
+
+@large_arrays_apart()
 def planned_memory(
     net: Net,
     batch_size: int,
@@ -156,10 +165,11 @@ def _planned(recorder: Recorder, level: Recompute, turns: int = 1, walks: int = 
     report = ProgramReport(
         recording.kernels, recording.buffers, recording.layout, kept_bytes=recording.kept_bytes
     )
-    del recorder, recording, calls, tape
+    packed = zlib.compress(pickle.dumps(report), 1)
+    del recorder, recording, calls, tape, report
     # No rehearsal's memory is to stay with the process that it was to tell the memory of.
     trim()
-    return PlannedStep(memory, work, by_layers, report, turns)
+    return PlannedStep(memory, work, by_layers, packed, turns)
 
 
 def rehearsed_memory(

@@ -19,8 +19,8 @@ from singanet.ops.onednn.recurrent.plans import Sizes, backward, train
 from singanet.ops.onednn.runtime import Build, Runtime
 from singanet.types import Array
 
-_PARTS = 8, 4
-"""Of the steps an eighth and a quarter are run."""
+_PART = 32
+"""Of the steps one in 32 is run, and twice as many: no more memory than planning may take."""
 
 _FEWEST = 3
 """Fewer steps, of a part, tell nothing."""
@@ -48,10 +48,11 @@ def _written(
     runtime: Runtime, sizes: Sizes, passes: int
 ) -> tuple[dict[int, Ranges], dict[int, Ranges]]:
     """For `train` and `backward`."""
-    short, longer = (sizes.steps // part for part in _PARTS)
+    short = max(_FEWEST, sizes.steps // _PART)
+    longer = 2 * short
     work = sizes.steps * sizes.n * sizes.size * passes
     plans = [runtime.plan(build, sizes, work) for build in (train, backward)]
-    if short < _FEWEST or None in plans:
+    if longer > sizes.steps // 2 or None in plans:
         return {}, {}
     seen = [_seen(runtime, sizes._replace(steps=steps), work) for steps in (short, longer)]
     made: tuple[dict[int, Ranges], dict[int, Ranges]] = {}, {}
@@ -76,7 +77,7 @@ def _seen(runtime: Runtime, sizes: Sizes, work: int) -> tuple[dict[int, Array], 
     for plan, number in ((forward, note), (back, note_back)):
         given = [np.zeros(size, np.uint8) for size in plan.sizes]
         scratch = np.full((plan.scratch + PAGE) // 4, _MARK)
-        before = notes.copy()
+        before: Any = _MARK if not found else notes.copy()
         addresses = [array.ctypes.data for array in given]
         addresses[number] = notes.ctypes.data
         start = -scratch.ctypes.data % PAGE
@@ -109,9 +110,14 @@ def _grown(first: Array, second: Array, factor: float) -> Ranges:
 
 def _ranges(mask: Array, gap: int) -> Array:
     """Pairs of bytes between which ``mask`` has words that are no more than ``gap`` apart."""
-    words = np.flatnonzero(mask)
-    if not len(words):
+    if not len(mask):
         return np.zeros((0, 2))
-    last = np.flatnonzero(np.diff(words) > gap // 4)
-    starts, ends = words[np.r_[0, last + 1]], words[np.r_[last, len(words) - 1]] + 1
+    edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    edges = np.r_[[0] * bool(mask[0]), edges, [len(mask)] * bool(mask[-1])].astype(np.int64)
+    if not len(edges):
+        return np.zeros((0, 2))
+    starts, ends = edges[::2], edges[1::2]
+    # Between the last word before a gap and the first behind it: as far apart as their numbers.
+    last = np.flatnonzero(starts[1:] - ends[:-1] + 1 > gap // 4)
+    starts, ends = starts[np.r_[0, last + 1]], ends[np.r_[last, len(ends) - 1]]
     return 4.0 * np.stack([starts, ends], axis=1)

@@ -66,7 +66,7 @@ def test_as_many_pages_are_there_afterwards(ops, kind, share, reverse):
 
 
 def test_of_short_sequences_nothing_is_known(ops):
-    assert written(ops, train, Sizes("lstm", 20, 2, 3, 4, False)) == {}
+    assert written(ops, train, Sizes("lstm", 11, 2, 3, 4, False)) == {}
 
 
 def test_a_net_is_told_what_it_touches(library_path):
