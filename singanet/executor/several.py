@@ -10,7 +10,6 @@ from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.state import ParamState
 from singanet.params.param import Param
 from singanet.types import Array, RowSparse, Shape
@@ -30,8 +29,7 @@ class Several(Optimizer):
         self._by_name = dict(by_name)
         self._all = list({id(one): one for one in self._by_name.values()}.values())
         for optimizer in self._all:
-            stages = stages_of(optimizer)[0]
-            if stages or not isinstance(optimizer, Optimizer):
+            if not isinstance(optimizer, Optimizer):
                 raise ArgumentError(
                     "several updates in one program",
                     expected="plain optimizers",

@@ -219,6 +219,8 @@ def test_each_of_several_optimizers_follows_what_is_said_of_its_parameters():
     net["b"].params["bias"].spec = replace(net["b"].params["bias"].spec, lr_mult=2.0)
     own = SGD(0.1)
     images, labels = batch()
+    view = executor._programs["train"].view
+    planned = view.execution_plan()
     for rate in (1.0, 0.5, 0.25):
         for one in (executor.net, net):
             weight = one["a"].params["weight"]
@@ -227,6 +229,7 @@ def test_each_of_several_optimizers_follows_what_is_said_of_its_parameters():
             executor.run("train", {x: images, y: labels})
             net.step(images, labels, own)
         assert_same_bits(executor.net, net)
+    assert view.execution_plan() is planned  # as rates are nothing that steps are made of
 
 
 def test_losses_apart_are_updated_in_one_run():
@@ -396,6 +399,12 @@ def test_other_outputs_at_run_time_are_kept_up_to_a_bound():
     assert len(executor._asked) == singanet.executor.executor.ASKED
     executor.run("train", {x: images, y: labels}, [loss])
     assert np.array_equal(executor.run("infer", {x: images})[0], wanted), "no update was asked for"
+
+
+def test_a_batch_without_samples_has_no_loss():
+    executor, x, y, _, _ = classifier(SGD(0.1))
+    images, labels = batch()
+    assert executor.run("validate", {x: images[:0], y: labels[:0]}) == [0.0, 0.0]
 
 
 def test_gradients_are_those_of_the_mean():
