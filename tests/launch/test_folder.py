@@ -15,7 +15,9 @@ from singanet.parallel.communicators.board import JOB, process_state
 def sleeper(path, **options):
     """A process of the job in ``path``."""
     code = "import time; time.sleep(60)"
-    return subprocess.Popen([sys.executable, "-c", code], env={JOB: str(path)}, **options)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, JOB: str(path)}, **options
+    )
 
 
 def ended(process):
