@@ -184,6 +184,10 @@ class Loss(Counted, Configurable, ABC):
         own = kind.forward is Loss.forward and kind.backward is Loss.backward
         return drawn(self, own, scores, y, sample_weight, name)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what waits for a `backward`: a copy has had no forward of its own."""
+        return {**vars(self), "_kept": None}
+
     def forget(self) -> None:
         """Let go of what a training `forward` kept for a `backward` that is not to come."""
         self._kept = None

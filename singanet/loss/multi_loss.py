@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted, CountedDict
@@ -112,6 +113,10 @@ class MultiLoss(Counted, Configurable):
             )
         self._ready = False
         return {name: loss.backward() * self.weights[name] for name, loss in self.losses.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """As `Loss`."""
+        return {**vars(self), "_ready": False}
 
     def evaluate(
         self,
