@@ -13,6 +13,7 @@ from singanet.errors import (
     FileAccessError,
     FileFormatError,
     SingaNetError,
+    StateMismatchError,
     UnsafeFileError,
 )
 from singanet.keras import load_model
@@ -323,6 +324,13 @@ def test_weights_no_larger_than_the_drawing_needs(change, tmp_path):
         load_model(tmp_path / "zeros.keras")
 
 
+def test_weights_of_half_the_bytes_are_no_forgery(tmp_path):
+    model = keras.Sequential([keras.Input((200,)), kl.Dense(200, dtype="float16")])
+    model.save(tmp_path / "m.keras")
+    with pytest.raises(StateMismatchError, match="weight float16, not float32"):
+        load_model(tmp_path / "m.keras")
+
+
 def test_zeros_packed_small_are_not_made_into_a_net(tmp_path):
     model = keras.Sequential([keras.Input((2000,)), kl.Dense(5000, kernel_initializer="zeros")])
     model.save(tmp_path / "m.keras")
@@ -418,6 +426,25 @@ def test_rows_of_a_table_are_held_along_the_axis_that_keras_names(tmp_path, axis
     net.step(ids, weight[ids], SGD(lr=0.1))  # no gradient: the constraint alone
     wanted = weight * 0.5 / np.linalg.norm(weight, axis=axis, keepdims=True)
     np.testing.assert_allclose(net.param_values()[0], wanted, rtol=1e-5)
+
+
+def test_kernels_of_separable_convolutions_are_held_along_the_axes_that_keras_names(tmp_path):
+    most = keras.constraints.MaxNorm
+    held = {"pointwise_constraint": most(0.5, [0, 1, 2]), "depthwise_constraint": most(0.4, [0, 1])}
+    model = randomise(keras.Sequential([keras.Input((4, 4, 3)), kl.SeparableConv2D(5, 2, **held)]))
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    x = np.ones((2, 3, 4, 4), np.float32)
+    net.loss = SquaredError()
+    net.step(x, net.predict(x), SGD(lr=1e-6))  # no gradient: the constraints alone
+    for variable in model.layers[0].weights:
+        for name, constraint in held.items():
+            if name.split("_")[0] in variable.path:
+                variable.assign(constraint(variable))
+    model.save(tmp_path / "held.keras")
+    wanted = load_model(tmp_path / "held.keras").param_values()
+    for one, other in zip(net.param_values(), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(

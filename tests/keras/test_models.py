@@ -49,6 +49,7 @@ CALLS = {
             kl.Conv1D(6, 3, groups=2, activation="softmax")(x)
         ),
     ),
+    "an odd number of steps": ((7, 6), lambda: kl.Conv1D(5, 3, 2, "same")),
     "causal": (STEPS, lambda: kl.Conv1D(5, 3, padding="causal", dilation_rate=2)),
     "DepthwiseConv1D": (STEPS, lambda: kl.DepthwiseConv1D(3, 2, "same", 2)),
     "SeparableConv1D": (STEPS, lambda: kl.SeparableConv1D(5, 3, padding="same", activation="relu")),
@@ -81,6 +82,7 @@ CALLS = {
     ),
     "Dense of steps": (STEPS, lambda: kl.Dense(3, "softmax")),
     "TimeDistributed": (STEPS, lambda: kl.TimeDistributed(kl.Dense(3, "relu"))),
+    "TimeDistributed norm": (STEPS, lambda: kl.TimeDistributed(kl.LayerNormalization())),
     "normalised steps": (
         STEPS, lambda: lambda x: kl.GroupNormalization(3)(kl.BatchNormalization(scale=False)(x)),
     ),
