@@ -428,19 +428,30 @@ def test_rows_of_a_table_are_held_along_the_axis_that_keras_names(tmp_path, axis
     np.testing.assert_allclose(net.param_values()[0], wanted, rtol=1e-5)
 
 
-def test_kernels_of_separable_convolutions_are_held_along_the_axes_that_keras_names(tmp_path):
-    most = keras.constraints.MaxNorm
-    held = {"pointwise_constraint": most(0.5, [0, 1, 2]), "depthwise_constraint": most(0.4, [0, 1])}
-    model = randomise(keras.Sequential([keras.Input((4, 4, 3)), kl.SeparableConv2D(5, 2, **held)]))
+@pytest.mark.parametrize(
+    ("kind", "shape", "axes"),
+    [
+        (kl.SeparableConv2D, (4, 4, 3), {"pointwise": [0, 1, 2], "depthwise": [0, 1]}),
+        (kl.DepthwiseConv2D, (4, 4, 3), {"depthwise": [0, 1]}),
+        (kl.SeparableConv1D, (6, 3), {"pointwise": [0, 1], "depthwise": 0}),
+        (kl.DepthwiseConv1D, (6, 3), {"depthwise": 0}),
+    ],
+)
+def test_kernels_by_channel_are_held_along_the_axes_that_keras_names(tmp_path, kind, shape, axes):
+    held = {name: keras.constraints.MaxNorm(0.3, along) for name, along in axes.items()}
+    settings = {f"{name}_constraint": each for name, each in held.items()}
+    settings["filters" if "pointwise" in axes else "depth_multiplier"] = 2
+    model = randomise(keras.Sequential([keras.Input(shape), kind(kernel_size=2, **settings)]))
     model.save(tmp_path / "m.keras")
     net = load_model(tmp_path / "m.keras")
-    x = np.ones((2, 3, 4, 4), np.float32)
+    x = np.ones((2, shape[-1], *shape[:-1]) if len(shape) == 3 else (2, *shape), np.float32)
     net.loss = SquaredError()
     net.step(x, net.predict(x), SGD(lr=1e-6))  # no gradient: the constraints alone
-    for variable in model.layers[0].weights:
-        for name, constraint in held.items():
-            if name.split("_")[0] in variable.path:
-                variable.assign(constraint(variable))
+    layer = model.layers[0]
+    for name, each in held.items():
+        kernel = getattr(layer, f"{name}_kernel", None)
+        kernel = layer.kernel if kernel is None else kernel
+        kernel.assign(each(kernel))
     model.save(tmp_path / "held.keras")
     wanted = load_model(tmp_path / "held.keras").param_values()
     for one, other in zip(net.param_values(), wanted, strict=True):
@@ -463,6 +474,16 @@ def test_kernels_of_separable_convolutions_are_held_along_the_axes_that_keras_na
 def test_settings_that_we_have_not_are_refused_by_name(tmp_path, layer, words):
     keras.Sequential([keras.Input((4,)), layer()]).save(tmp_path / "m.keras")
     with pytest.raises(FileFormatError, match=f"layer 'd'.*{words}"):
+        load_model(tmp_path / "m.keras")
+
+
+@pytest.mark.parametrize(
+    "kind", [kl.DepthwiseConv1D, lambda k, **more: kl.SeparableConv1D(3, k, **more)]
+)
+def test_norms_over_several_channels_of_a_sequence_are_refused(tmp_path, kind):
+    layer = kind(2, depthwise_constraint=keras.constraints.MaxNorm(2, [0, 1]), name="d")
+    keras.Sequential([keras.Input((5, 4)), layer]).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match=r"layer 'd'.*MaxNorm along axes \(0,\)"):
         load_model(tmp_path / "m.keras")
 
 
