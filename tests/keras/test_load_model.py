@@ -435,12 +435,14 @@ def test_rows_of_a_table_are_held_along_the_axis_that_keras_names(tmp_path, axis
         (kl.DepthwiseConv2D, (4, 4, 3), {"depthwise": [0, 1]}),
         (kl.SeparableConv1D, (6, 3), {"pointwise": [0, 1], "depthwise": 0}),
         (kl.DepthwiseConv1D, (6, 3), {"depthwise": 0}),
+        (kl.Conv1D, (6, 3), {"kernel": [0, 1]}),
+        (kl.Conv2D, (4, 4, 3), {"kernel": [0, 1, 2]}),
     ],
 )
 def test_kernels_by_channel_are_held_along_the_axes_that_keras_names(tmp_path, kind, shape, axes):
     held = {name: keras.constraints.MaxNorm(0.3, along) for name, along in axes.items()}
     settings = {f"{name}_constraint": each for name, each in held.items()}
-    settings["filters" if "pointwise" in axes else "depth_multiplier"] = 2
+    settings["depth_multiplier" if [*axes] == ["depthwise"] else "filters"] = 2
     model = randomise(keras.Sequential([keras.Input(shape), kind(kernel_size=2, **settings)]))
     model.save(tmp_path / "m.keras")
     net = load_model(tmp_path / "m.keras")
@@ -484,6 +486,13 @@ def test_norms_over_several_channels_of_a_sequence_are_refused(tmp_path, kind):
     layer = kind(2, depthwise_constraint=keras.constraints.MaxNorm(2, [0, 1]), name="d")
     keras.Sequential([keras.Input((5, 4)), layer]).save(tmp_path / "m.keras")
     with pytest.raises(FileFormatError, match=r"layer 'd'.*MaxNorm along axes \(0,\)"):
+        load_model(tmp_path / "m.keras")
+
+
+def test_two_orders_of_axes_in_one_model_are_refused(tmp_path):
+    other = kl.MaxPooling2D(2, data_format="channels_first")
+    keras.Sequential([keras.Input((4, 4, 4)), kl.Conv2D(2, 1), other]).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match="one data_format in all layers"):
         load_model(tmp_path / "m.keras")
 
 
