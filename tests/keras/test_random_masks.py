@@ -9,7 +9,10 @@ import pytest
 
 from singanet.errors import FileFormatError
 from singanet.keras import load_model
-from tests.keras.test_models import drawn, keras, kl
+
+keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+
+from tests.keras.test_models import drawn, kl  # noqa: E402 - not without Keras
 
 LONG, WIDE, WORDS = 6, 4, 9
 pytestmark = [
