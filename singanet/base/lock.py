@@ -67,6 +67,17 @@ def let_go(folder: Path, user: object) -> None:
             os.close(held.handle)
 
 
+def expect_free(folder: Path) -> None:
+    """Look whether somebody has locked ``folder``, before reading what they may be removing.
+
+    Errors: as `hold`.
+    """
+    if (folder / NAME).exists():
+        look = object()
+        hold(folder, look, look)
+        let_go(folder, look)
+
+
 def _locked(path: Path, folder: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     while True:

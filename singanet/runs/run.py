@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.collectives import of_first
+from singanet.base.lock import expect_free
 from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
@@ -80,6 +81,7 @@ def run(options: RunOptions) -> RunResult:
     state: Mapping[str, Array] | None = None
     if options.out is not None and comm.rank == 0:
         if options.resume:
+            expect_free(options.out)
             state = state_in(options.out)
         else:
             expect_no_run(options.out)

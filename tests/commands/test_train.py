@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from singanet.__main__ import main
+from singanet.base.lock import NAME, hold, let_go
 from singanet.errors import SingaNetError
 from singanet.models import find
 from singanet.runs.folder import saved_options
@@ -558,3 +559,17 @@ def test_the_report_of_a_run_tells_the_best_epoch_and_why_it_ended(small, tmp_pa
     cells = rf"best by val_loss</th><td>{best}</td>.*?>last</th><td>{len(losses)}</td>"
     assert re.search(cells, page)
     assert f"{len(losses)} epochs of 40; stopped: val_loss has not improved on" in page
+
+
+def test_a_folder_is_looked_at_before_it_is_read(small, tmp_path, monkeypatch, refused):
+    """Its files may go while they are read, where another training writes them."""
+    out = tmp_path / "run"
+    argv = ["train", "mlp", "--data", small, "--epochs", "1", "--out", str(out), "--quiet"]
+    assert main(argv) == 0
+    (out / NAME).touch()
+    hold(out, "another", "another")
+    monkeypatch.setattr("singanet.runs.run.state_in", lambda folder: 1 / 0)
+    try:
+        assert "no other training in it" in refused("train", "--out", out, "--resume", "--quiet")
+    finally:
+        let_go(out, "another")

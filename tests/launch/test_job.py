@@ -147,13 +147,20 @@ def test_a_rank_of_another_machine_makes_the_place_of_its_memory(tmp_path):
 
 @pytest.mark.parametrize("more", [[], ["1", "two"]])
 def test_a_rank_runs_modules_and_scripts_as_python_does(tmp_path, monkeypatch, capsys, more):
-    (tmp_path / "shows.py").write_text("import sys\nprint(__name__, sys.path[0], *sys.argv)\n")
+    (tmp_path / "shows.py").write_text(
+        "import sys\nprint(__name__, sys.path[0], *sys.argv, sep='|')\n"
+    )
     monkeypatch.chdir(tmp_path)
     for how, named in (["-m", "shows"], tmp_path / "shows.py"), (["shows.py"], "shows.py"):
         monkeypatch.setattr(sys, "argv", ["before"])
         monkeypatch.setattr(sys, "path", ["before", *sys.path])
         rank._run([*how, *more])
-        assert capsys.readouterr().out.split() == ["__main__", str(tmp_path), str(named), *more]
+        assert capsys.readouterr().out.strip().split("|") == [
+            "__main__",
+            str(tmp_path),
+            str(named),
+            *more,
+        ]
 
 
 @pytest.mark.parametrize(
