@@ -496,6 +496,20 @@ def test_two_orders_of_axes_in_one_model_are_refused(tmp_path):
         load_model(tmp_path / "m.keras")
 
 
+def test_models_inside_each_other_up_to_a_limit(tmp_path):
+    model = keras.Sequential([keras.Input((2,)), kl.Dense(2)])
+    for _ in range(20):
+        model = keras.Sequential([keras.Input((2,)), model])
+    model = randomise(model)
+    model.save(tmp_path / "m.keras")
+    x = np.eye(2, dtype="f4")
+    expected = model.predict(x, verbose=0)
+    np.testing.assert_allclose(load_model(tmp_path / "m.keras").predict(x), expected, rtol=1e-6)
+    keras.Sequential([keras.Input((2,)), model]).save(tmp_path / "n.keras")
+    with pytest.raises(FileFormatError, match="at most 20 models inside each other"):
+        load_model(tmp_path / "n.keras")
+
+
 def test_settings_of_recurrent_layers_are_refused_by_name(tmp_path):
     rnn = kl.LSTM(3, recurrent_regularizer="l2", name="d")
     for layer in (rnn, kl.Bidirectional(rnn, name="d")):
