@@ -6,9 +6,12 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from singanet.launch import folder as folders
-from singanet.launch.folder import job_folder, sweep_lost
+from singanet.launch.folder import JobFolder, job_folder, sweep_lost
 from singanet.parallel.communicators.board import JOB, process_state
 
 
@@ -38,6 +41,24 @@ def test_nothing_of_a_job_is_left(nothing_left):
     assert others.poll() is None
     others.kill()
     others.wait()
+
+
+@pytest.mark.parametrize(("count", "ends_in"), [(10, 0.5), (10**6, 5.5)])
+def test_what_processes_begin_in_their_end_is_ended_too(monkeypatch, tmp_path, count, ends_in):
+    """Soon, and no end is waited for longer than five seconds."""
+    now, killed = [0.0], []
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds)
+    )
+    monkeypatch.setattr(folders, "time", clock)
+    monkeypatch.setattr(os, "kill", lambda pid, how: killed.append((pid, how)))
+    # Each that is killed has begun one more.
+    found = lambda self: [len(killed)] if len(killed) < count else []  # noqa: E731
+    monkeypatch.setattr(JobFolder, "processes", found)
+    JobFolder(tmp_path).kill()
+    assert killed == [(pid, signal.SIGKILL) for pid in range(len(killed))]
+    assert len(killed) >= 10
+    assert ends_in - 0.5 < now[0] < ends_in
 
 
 def test_no_handle_of_a_job_stays_open(nothing_left):

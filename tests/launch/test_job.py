@@ -199,6 +199,7 @@ def test_an_elastic_job_ends_well_where_its_last_ranks_do(
         ({0, 1}, {0, 1}, set(), False),
         ({0}, {0}, set(), True),  # rank 1 has died before
         ({0}, set(), set(), False),  # and rank 0 goes on
+        ({0}, set(), {0}, True),  # or was asked to end, and does not come out of MPI
         (set(), {0}, {0}, True),  # and mpirun does not end
         (set(), {0, 1}, {0, 1}, False),
     ],
@@ -257,6 +258,25 @@ def test_ranks_are_looked_at_a_few_times_a_second(monkeypatch):
         watched._watch(Ends(), Waits())
     assert looks == [0.0625 + 0.25 * k for k in range(len(looks))]
     assert len(looks) == 40
+
+
+@pytest.mark.parametrize(("asked_at", "ends_at"), [([1.0], 1.0 + job._GRACE), ([1.0, 5.0], 5.0)])
+def test_ranks_have_their_time_to_end_until_asked_again(asked_at, ends_at, monkeypatch):
+    now, asks = [0.0], [*asked_at]
+
+    class Waits:
+        def carry(self, seconds):
+            now[0] += seconds
+            if asks and now[0] >= asks[0]:
+                del asks[0]
+                watched._take(signal.SIGINT, None)
+
+    with job_folder() as folder:
+        watched = job._Job(JobOptions(1, ()), folder)
+        monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
+        watched._watch(SimpleNamespace(pid=0, poll=lambda: 0 if now[0] > 100 else None), Waits())
+    assert ends_at <= now[0] < ends_at + 0.5
 
 
 def test_rank_0_speaks_for_all(started, tmp_path):
