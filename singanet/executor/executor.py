@@ -266,11 +266,12 @@ def _checked(programs: Any) -> dict[str, list[Any]]:
 
 
 def _listed(where: str, items: Any) -> list[Any]:
-    if not isinstance(items, (list, tuple)) or not items:
+    listed = isinstance(items, (list, tuple))
+    if not listed or not items:
         raise ArgumentError(
             where,
             expected="a list of what it gives",
-            received=f"an empty {type(items).__name__}" if items == [] else type(items).__name__,
+            received=f"an empty {type(items).__name__}" if listed else type(items).__name__,
             advice="write [loss, step]; one symbol stands in a list, too",
         )
     return list(items)

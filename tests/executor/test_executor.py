@@ -802,8 +802,11 @@ def test_programs_are_refused_before_anything_runs():
     scores = top(inner)
     loss = SoftmaxCrossEntropy()(scores, y)
     step = SGD(0.1).minimize(loss)
-    refused(ArgumentError, "dict of programs", lambda: Executor({}))
-    refused(ArgumentError, "a list of what it gives", lambda: Executor({"a": loss}))
+    refused(ArgumentError, "dict of programs by name; received an empty one", lambda: Executor({}))
+    refused(ArgumentError, "dict of programs by name; received list", lambda: Executor([loss]))
+    for none, told in (loss, "Symbol"), ([], "an empty list"), ((), "an empty tuple"):
+        words = f"a list of what it gives; received {told};"
+        refused(ArgumentError, words, lambda none=none: Executor({"a": none}))
     refused(ArgumentError, "apply it to symbols", lambda: Executor({"a": [SGD(0.1)]}))
     refused(
         ArgumentError,
