@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import numpy as np
@@ -10,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import singanet
-from singanet.base.sizes import checked_bytes
+from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import Way
-from singanet.budget.search import _Search
+from singanet.budget.search import MEASURES, _Search
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
 from singanet.loss import SquaredError
@@ -141,6 +142,19 @@ def test_offloading_comes_last_and_state_of_less_size_before_it():
     assert away.parts["planning"] > ways["as it is"].parts["planning"]
 
 
+def test_by_the_layers_what_programs_would_be_made_of_is_left():
+    def left(depth):
+        net = wide_net()
+        for k in range(depth):
+            net.add(Dense(f"more{k}", 256))
+        whole, away = (way.parts for way in net.plan(4, Adam(lr=0.1), allow=("offload",)).table)
+        return whole["planning"] + whole["program"], away["planning"]
+
+    (whole, away), (larger, further) = left(0), left(5)
+    assert larger - whole > 10_000
+    assert further - away == larger - whole
+
+
 def test_a_refusal_names_what_less_could_be_with():
     for allow in ((), ("recompute", "micro-batches")):
         with pytest.raises(ArgumentError, match="and an offload_folder") as caught:
@@ -206,7 +220,12 @@ def test_the_table_and_the_picture_show_what_was_looked_at():
     assert "micro-batches of 4" in text
     (chosen,) = (line for line in text.splitlines() if line.lstrip().startswith("->"))
     assert "as it is" in chosen
-    assert "arena" in text
+    # Names begin below their heads, and numbers end there.
+    _, heads, _, *rows, _ = text.splitlines()
+    for row, way in zip(rows, plan.table, strict=True):
+        assert row.find(way.name) == heads.find("measures")
+        assert row[: heads.find("peak") + 4].endswith(f"  {bytes_text(way.peak)}")
+        assert row[: heads.find("arena") + 5].endswith(bytes_text(way.parts["arena"]))
     bars = plan.picture().splitlines()
     assert any("forward conv0" in bar for bar in bars)
     assert any("backward" in bar for bar in bars)
@@ -248,6 +267,15 @@ def test_other_arguments_are_checked():
     for allow in ("recompute", ["swap"]):
         with pytest.raises(ArgumentError, match="allow"):
             net.plan(2, SGD(lr=0.1), allow=allow)
+
+
+@pytest.mark.parametrize("method", [singanet.FeedForwardNet.plan, singanet.FeedForwardNet.fit])
+def test_what_is_allowed_unless_more_is_said_is_what_errors_name(method):
+    usual = inspect.signature(method).parameters["allow"].default
+    with pytest.raises(ArgumentError, match="leave it out to allow") as caught:
+        image_net().plan(2, allow=["swap"])
+    named = [measure for measure in MEASURES if repr(measure) in caught.value.advice]
+    assert named == [*usual] == ["recompute", "micro-batches"]
 
 
 def test_draws_and_optimizer_stay_as_they_are():
