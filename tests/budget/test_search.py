@@ -138,6 +138,10 @@ def test_offloading_comes_last_and_state_of_less_size_before_it():
     light = net.plan(4, adam, ways["light state"].peak, allow=every)
     assert type(light.chosen.optimizer) is FactoredAdam
     assert all(way.slowdown > 1 for way in plan.table if "offload" in way.measures)
+    # Matrices are read forward and backward and written once, Adam's two states read and written,
+    # where a byte of the folder takes the time of four in memory.
+    work = away.step.work
+    assert away.slowdown == pytest.approx((work + 4 * 5 * layer * (2 + 1 + 2 * 2)) / work)
     # By the layers more objects of Python are left than where programs are made of them.
     assert away.parts["planning"] > ways["as it is"].parts["planning"]
 
