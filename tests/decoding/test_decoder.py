@@ -205,6 +205,16 @@ def test_refuses_a_net_whose_parts_give_something_else(layers, named):
         net_of(*layers()).decoder()
 
 
+@pytest.mark.parametrize("size", [1e-12, 1e12])
+def test_refuses_other_outputs_however_small(size):
+    layers = [MultiHeadAttention("att", 2), TimeDistributed("last", Dense("d", 3))]
+    net = net_of(*layers)
+    for param in net["last"].params.values():
+        param.value[...] *= size
+    with pytest.raises(ArgumentError, match="net.decoder: expected a net whose output"):
+        net.decoder()
+
+
 def expanded():
     return [Dense("wide", T * 2), Reshape("steps", (T, 2))]
 

@@ -120,6 +120,15 @@ def test_draws_come_as_often_as_they_should(temperature, top_k, top_p):
     assert not counts[want == 0].any()
 
 
+def test_unless_told_otherwise_ids_are_drawn_by_their_probabilities(rng):
+    p = np.tile(rng.dirichlet(np.ones(50)), (200, 1))
+    drawn = [way.draw(p, np.random.default_rng(1)) for way in (Sampling(), Sampling(1.0))]
+    assert np.array_equal(*drawn)
+    net = model()
+    free, told = (net.generate([[1]], 40, seed=4, **given) for given in ({}, {"temperature": 1.0}))
+    assert np.array_equal(free, told)
+
+
 def test_at_zero_the_likeliest_is_taken_the_first_of_equal_ones():
     p = np.array([[0.2, 0.5, 0.3], [0.4, 0.2, 0.4]])
     assert Sampling(0).draw(p, np.random.default_rng(0)).tolist() == [1, 0]
