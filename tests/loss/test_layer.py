@@ -54,6 +54,19 @@ def test_weights_of_positions():
     assert np.allclose(grad, loss.backward(), atol=1e-7)
 
 
+@pytest.mark.parametrize("ignored", [0, 2, 3, 6])
+def test_labels_that_are_ignored_weigh_nothing(ignored):
+    loss, x = SoftmaxCrossEntropy(ignore_index=-1), Input("x", (5,))
+    y = Input("y", (), dtype="int64")
+    net = FeedForwardNet(inputs=[x, y], outputs=loss(x, y, name="it"))
+    feed = {"x": RNG.standard_normal((6, 5)).astype(np.float32), "y": RNG.integers(0, 5, 6)}
+    feed["y"][:ignored] = -1
+    wanted = loss.forward(True, feed["x"], feed["y"])
+    assert np.allclose(net.forward(False, feed).mean(), wanted.mean())
+    grad = net.gradients("it", "x", feed, dys=np.full(6, 1 / 6, np.float32))["x"]
+    assert np.allclose(grad, loss.backward(), atol=1e-7)
+
+
 def test_two_of_one_class_stand_in_one_net():
     x, y = Input("x", (2,)), Input("y", (2,))
     total = Add("total")(SquaredError()(x, y), SquaredError()(y, x), Hinge()(x, y))
