@@ -77,6 +77,22 @@ def test_ignored_positions_cost_nothing() -> None:
     np.testing.assert_allclose(total.backward(), dx * counted.sum())
 
 
+@pytest.mark.parametrize("soft", [False, True])
+def test_of_steps_that_are_there_those_with_another_label_count(soft: bool) -> None:
+    """A distribution is no label, whatever is ignored."""
+    x, y = rng.normal(size=(2, 4, 5)), np.array([[1, 2, 0, 3], [2, 2, 1, 2]])
+    there = np.array([[1, 1, 1, 0], [1, 0, 0, 1]])
+    counted = (there > 0) & (soft | (y != 2))
+    targets = rng.dirichlet(np.ones(5), (2, 4)) if soft else np.eye(5)[y]
+    loss = SoftmaxCrossEntropy(ignore_index=2)
+    values = loss.forward(True, x, targets if soft else y, mask=there)
+    assert values.mean() == pytest.approx(formula(x[counted], targets[counted]).mean())
+    dx = loss.backward()
+    assert not dx[~counted].any()
+    p = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+    np.testing.assert_allclose(dx[counted], (p - targets)[counted] / counted.sum())
+
+
 def test_everything_ignored() -> None:
     loss = SoftmaxCrossEntropy(ignore_index=0)
     assert loss.evaluate(True, rng.normal(size=(2, 3)), np.zeros(2, int)) == 0.0
