@@ -28,11 +28,11 @@ from apart import begin, forget_peak, fresh, on_threads, peak, resident
 from memory_budget import batch_of, ready_nets
 from report import introduction, publish, table
 
+from singanet.base.heap import trim
 from singanet.errors import ArgumentError
 from singanet.layers import Dropout
 from singanet.models import build
 from singanet.optimizer import SGD, Adam
-from singanet.program.heap import trim
 
 PARTS = (1.0, 0.8, 0.6, 0.4)
 MB = 1e6

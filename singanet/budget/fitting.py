@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.sizes import checked_bytes
 from singanet.budget.search import OFFLOAD, USUAL, light_optimizer, plan_memory
 from singanet.engine.net import expect_host
@@ -19,7 +20,6 @@ from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.program.array_tree import arrays_in
-from singanet.program.heap import large_arrays_apart, trim
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute.choice import Recompute
 from singanet.training.arrays import by_name, output_names

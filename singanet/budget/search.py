@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import MemoryPlan, Way
 from singanet.budget.offloaded import offload_of
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
-from singanet.program.heap import large_arrays_apart, trim
 from singanet.program.ir import NotRecordableError
 from singanet.program.memory import PlannedStep, expect_alone, planned_step, turns_of
 from singanet.program.programs import programs_of

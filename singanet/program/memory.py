@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.written import resident_bytes, union
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
@@ -21,13 +22,11 @@ from singanet.optimizer.stages import reducers, stages_of, two_passes
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
-from singanet.program.heap import large_arrays_apart, trim
 from singanet.program.ir import Call, Token
-from singanet.program.peak import PeakMemory, peak_memory
+from singanet.program.peak import PLAN_BYTES, PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
 from singanet.program.report.report import ProgramReport
-from singanet.program.trace.heap_use import HeapUse
 from singanet.program.trace.recorder import Recorder, rehearse
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def planned_step(
     feed = ones(net.execution_plan(), batch_size, net.device, extent)
 
     def record(recorder: Recorder) -> None:
-        _watch(recorder, at_once)
+        recorder.tape.watched = True
         if y is None or optimizer is None:
             recorder.rehearsed_step(feed, optimizer)
         else:
@@ -118,7 +117,8 @@ def planned_step(
 
     with _state_stays(optimizer), _at_last_micro_batch(net, optimizer):
         walks = 1 if two_passes(optimizer) is None else 2
-        return _planned(rehearse(net, record), level, turns_of(optimizer), walks)
+        recorder = rehearse(net, record)
+        return _planned(recorder, level, at_once, turns_of(optimizer), walks)
 
 
 def turns_of(optimizer: Any) -> int:
@@ -154,12 +154,13 @@ def _state_stays(optimizer: Any) -> Iterator[None]:
                 state.forget()
 
 
-def _planned(recorder: Recorder, level: Recompute, turns: int = 1, walks: int = 1) -> PlannedStep:
+def _planned(
+    recorder: Recorder, level: Recompute, at_once: bool, turns: int = 1, walks: int = 1
+) -> PlannedStep:
     tape = recorder.tape
     by_layers = tape.most_live
     recording = compiled(recorder, level)
-    first = 0 if tape.heap is None else tape.heap.most - tape.grown
-    memory = _memory(recorder, recording, first, turns, walks)
+    memory = _memory(recorder, recording, at_once, turns, walks)
     calls = [call for call in recording.calls if call.function is not None]
     work = sum(work_of(call, tape.tokens) for call in calls)
     report = ProgramReport(
@@ -178,19 +179,11 @@ def rehearsed_memory(
     """The memory of what ``record`` writes down of ``net``, whose first run is by the layers."""
 
     def counted(recorder: Recorder) -> None:
-        _watch(recorder, False)
+        recorder.tape.watched = True
         record(recorder)
 
     with _state_stays(optimizer):
-        return _planned(rehearse(net, counted), level).memory
-
-
-def _watch(recorder: Recorder, at_once: bool) -> None:
-    """Have what ``recorder`` will write down counted, and unless ``at_once`` by the layers, too."""
-    recorder.tape.watched = True
-    # Arrays as large as the parameters came and went when these were made.
-    if not at_once:
-        recorder.tape.heap = HeapUse(max((value.nbytes for _, value in recorder.params), default=0))
+        return _planned(rehearse(net, counted), level, at_once=False).memory
 
 
 def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
@@ -212,7 +205,7 @@ def _objects(call: Call) -> float:
 
 
 def _memory(
-    recorder: Recorder, recording: Recording, by_layers: int, turns: int, walks: int
+    recorder: Recorder, recording: Recording, at_once: bool, turns: int, walks: int
 ) -> PeakMemory:
     """The memory of ``turns`` programs that share arena and plans, the last one ``recording``.
 
@@ -242,6 +235,9 @@ def _memory(
     recipes = [getattr(plan, "recipe", None) for plan in plans.values()]
     products = any(recipe is not None and recipe.products for recipe in recipes)
     arena = _arena_bytes(recording, tape.tokens)
+    # When the step by the layers takes most, neither all state nor all plans are made.
+    later = len(plans) * (1 - tape.calls_by_then / max(1, len(tape.calls)))
+    by_layers = 0 if at_once else tape.most_grown - tape.grown - round(later * PLAN_BYTES)
     return peak_memory(
         arena,
         params.values(),

@@ -7,20 +7,22 @@ from dataclasses import dataclass
 
 from singanet.base.sizes import bytes_text
 
-CALL_BYTES = 2150
-"""Bytes resident for the Python objects of one call, bound to its arrays: measured, CPython 3.11.
+CALL_BYTES = 2300
+"""Bytes resident for the Python objects of one call, bound to its arrays.
 
-`tracemalloc` sees 1700 of them; the others are holes that recording leaves in Python's heap.
+This and the three below are least squares over twelve nets, by CPython 3.11 on a processor with
+AVX-512: what the process holds beside arrays. `tracemalloc` sees 1700 of them; the others are the
+net's own objects and holes that recording leaves in Python's heap.
 """
 
-PLAN_BYTES = 90_000
-"""Bytes of the machine code and descriptors of one of oneDNN's plans: measured, version 3."""
+PLAN_BYTES = 76_000
+"""Bytes of the machine code and descriptors of one of oneDNN's plans, version 3."""
 
-EXECUTION_BYTES = 10_000
-"""Bytes of the memory objects and arguments that bind one call of such a plan: measured."""
+EXECUTION_BYTES = 17_000
+"""Bytes of the memory objects and arguments that bind one call of such a plan."""
 
-PRODUCTS_BYTES = 4_000_000
-"""Bytes of the code of oneDNN's matrix products, made at the first one: measured, version 3.
+PRODUCTS_BYTES = 3_300_000
+"""Bytes of the code of oneDNN's matrix products, made at the first one.
 
 The kernels of recurrent layers are made of these.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.edits import changes
+from singanet.base.heap import large_arrays_apart
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest, placed_by
@@ -37,6 +39,15 @@ if TYPE_CHECKING:
 _NO_WAIT = Wait()
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
+
+
+def _before_recording(first: bool) -> AbstractContextManager[None]:
+    """Around a call by the layers: the ``first`` one gives back at once what it frees.
+
+    A program follows that needs none of it, and the C library's holes are told by nobody. Later
+    calls by the layers reuse memory, which is faster.
+    """
+    return large_arrays_apart() if first else nullcontext()
 
 
 def programs_of(net: Net) -> Programs:
@@ -111,12 +122,14 @@ class Programs:
 
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
         """As `Executor`: replayed where a program is there."""
-        found = None
-        if not asked:
-            key = self._key(net, "evaluation", facts_of_feed(feed))
-            found = self._find(net, key, lambda r: r.evaluation(feed))
-        if found is None:
+        if asked:
             return self._layers.evaluate(net, feed, asked)
+        key = self._key(net, "evaluation", facts_of_feed(feed))
+        first = self._is_first(key)
+        found = self._find(net, key, lambda r: r.evaluation(feed))
+        if found is None:
+            with _before_recording(first):
+                return self._layers.evaluate(net, feed, asked)
         arena = self.take(found)
         try:
             outputs: dict[str, Any] = found.outputs(arena, feed)
@@ -160,18 +173,21 @@ class Programs:
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
-            from singanet.optimizer.stages import by_passes, needs_all_gradients, reducers
+            from singanet.optimizer.stages import by_passes, case_of, needs_all_gradients, reducers
 
             feed = x = check_feed(net.execution_plan(), x, net.device, net.dtype)
             by_layers = on_layer is not None or by_passes(optimizer)
+            first = False
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))
+                first = self._is_first(key, case_of(optimizer))
                 found = self._find_step(net, key, feed, request)
             if found is None:
                 # Passes of their own for steps that no program may ever make.
                 alone = by_layers or needs_all_gradients(optimizer) or bool(reducers(optimizer))
                 run = self.forward if alone else self._layers.forward
-                return self._layers.train(net, partial(run, net, feed, ()), request)
+                with _before_recording(first):
+                    return self._layers.train(net, partial(run, net, feed, ()), request)
         arena = self.take(found)
         try:
             return found.step(arena, x, y, weight, measure)
@@ -305,6 +321,10 @@ class Programs:
                 self._known[key] = rest
             else:
                 self._known.pop(key, None)
+
+    def _is_first(self, key: Any, case: Hashable = ()) -> bool:
+        """Whether such a call never came, and those that did have room for their programs."""
+        return self.enabled and len(self._seen) < CAPACITY and (key, case) not in self._seen
 
     def _is_new(self, key: Any) -> bool:
         """Whether such a call comes for the first time, as far as is remembered."""

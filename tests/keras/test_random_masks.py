@@ -113,6 +113,10 @@ def differs(seed, path):
     names = net.execution_plan().inputs
     given = {name: feed[name] for name in names} if len(names) > 1 else feed[names[0]]
     found = net.forward(False, given)
+    # The mean of no step is 0 over 0 in Keras, which is no number, and 0 here.
+    known = np.isfinite(wanted)
+    assert np.all(found[~known] == 0.0)
+    wanted = np.where(known, wanted, 0.0)
     return float(np.abs(found - wanted).max() / max(1.0, np.abs(wanted).max())), told
 
 

@@ -15,7 +15,6 @@ from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
-from singanet.program import memory
 
 BESIDE = 600_000
 """Bytes of a net's other objects: layers, specifications, the plan."""
@@ -101,25 +100,9 @@ def test_state_of_small_parameters_counts_once(make):
     assert 0 < parts["other"] - 4 * (3 * 2) < 100
 
 
-class NoHoles:
-    """Memory as `tracemalloc` sees it: blocks, not what lies between them."""
-
-    def __init__(self, freed):
-        self.bytes = self.most = 0
-
-    def take(self, size):
-        self.bytes += size
-        self.most = max(self.most, self.bytes)
-        return 0, size
-
-    def give_back(self, block):
-        self.bytes -= block[1]
-
-
 @pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), lambda: Adam(lr=0.1)])
-def test_the_first_step_by_the_layers_is_counted(make, monkeypatch):
+def test_the_first_step_by_the_layers_is_counted(make):
     batch = 64
-    monkeypatch.setattr(memory, "HeapUse", NoHoles)
     steps("lenet", batch, make, 1)
     net, _, measured = peak_of_a_step("lenet", batch, make, 0)
     optimizer = make()

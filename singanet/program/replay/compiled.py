@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from singanet.program.heap import trim
+from singanet.base.heap import trim
 from singanet.program.ir import NotRecordableError
 from singanet.program.replay.replay import Replay
 from singanet.program.trace.recorder import Recorder, no_collections, rehearse

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from singanet.program.heap import trim
+from singanet.base.heap import trim
 from singanet.types import Array
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
@@ -21,7 +22,6 @@ from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.guard import Guard
-from singanet.program.heap import small_pages
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws

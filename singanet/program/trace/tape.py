@@ -19,7 +19,6 @@ from singanet.params.store import place_of
 from singanet.program.array_tree import address, base_of, map_arrays, root_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.trace.evaluator import ConcreteEvaluator
-from singanet.program.trace.heap_use import HeapUse
 from singanet.types import Array
 
 Place = Literal["out", "first", "last", "hidden"]
@@ -31,8 +30,7 @@ _active = threading.local()
 class _Root(weakref.ref[Any]):
     """An array that owns its memory, for as long as it lives, and the token of that memory."""
 
-    __slots__ = ("blocks", "key", "nbytes", "start", "token")
-    blocks: list[tuple[int, int]]
+    __slots__ = ("key", "nbytes", "start", "token")
     key: int
     token: int
     nbytes: int
@@ -88,9 +86,9 @@ class Tape:
         # What the step takes by the layers: as many bytes of new arrays live at a time, beside the
         # memory that all kernels so far have worked in, which stays as large as it has become.
         self.live = self.most_live = self._working = 0
-        # How that lies in memory, where it is asked, beside state that is made on the way.
-        self.heap: HeapUse | None = None
-        self.grown, self._aside, self._workplace = 0, False, (-1, 0)
+        # The same beside what the optimizer's state that is made on the way has grown to, and how
+        # many calls were made by then.
+        self.grown = self.most_grown = self.calls_by_then = 0
         # Whether kernels are asked what they write of the memory that they want.
         self.watched = False
         self._workspace, self._worked = 0, Ranges()
@@ -137,14 +135,9 @@ class Tape:
         if now > self._working:
             self._working = now
             self._count()
-            if self.heap is not None:
-                self.heap.give_back(self._workplace)
-                self._workplace = self.heap.take(now)
 
     def _more(self, known: _Root, nbytes: int) -> None:
         known.nbytes += nbytes
-        if self.heap is not None and not self._aside:
-            known.blocks.append(self.heap.take(nbytes))
         self.live += nbytes
         if nbytes > 0:
             self._count()
@@ -152,13 +145,14 @@ class Tape:
     def grow(self, nbytes: int) -> None:
         """Count state of the optimizer's, which is made now and stays."""
         self.grown += nbytes
-        if self.heap is not None:
-            self.heap.take(nbytes)
+        self._count()
 
     def _count(self) -> None:
         now = self.live + self._working
         if now > self.most_live:
             self.most_live = now
+        if now + self.grown > self.most_grown:
+            self.most_grown, self.calls_by_then = now + self.grown, len(self.calls)
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
@@ -180,13 +174,13 @@ class Tape:
     @contextmanager
     def in_blocks(self) -> Iterator[None]:
         """What is recorded inside runs block by block by the layers: new arrays are small there."""
-        most, self._aside = self.most_live, True
+        before = self.most_live, self.most_grown, self.calls_by_then
         yield
-        self.most_live, self._aside = most, False
+        self.most_live, self.most_grown, self.calls_by_then = before
 
     def _enter(self, root: Array, token: Token) -> _Root:
         known = _Root(root, self._forget)
-        known.key, known.token, known.nbytes, known.blocks = id(root), len(self.tokens), 0, []
+        known.key, known.token, known.nbytes = id(root), len(self.tokens), 0
         known.start = None
         self._known[known.key] = known
         self.tokens.append(token)
@@ -366,9 +360,6 @@ def _forgetting(tape: Tape) -> Callable[[Any], None]:
         if tape is None:
             return
         tape.live -= gone.nbytes
-        if tape.heap is not None:
-            for block in gone.blocks:
-                tape.heap.give_back(block)
         known: Any = tape._known.get(gone.key)
         # Another array may have got this id since.
         if known is gone:

@@ -131,7 +131,7 @@ def test_speeds_are_what_is_left_of_each_time(library, monkeypatch):
         tiles = POINTS * 4 * 49
         products = MINE.products * tiles * 64**2
         few = POINTS * (MINE.products * 256**2 + MINE.value * 256) + POINTS * MINE.kernel * 256**2
-        weight = 9 * 512**2
+        weight = 9 * 384**2
         return {
             "direct": MINE.direct * 9 * 4 * 28**2 * 64**2,
             "one": MINE.direct_time(1, 4, weight),
@@ -139,11 +139,11 @@ def test_speeds_are_what_is_left_of_each_time(library, monkeypatch):
             "products": products,
             "winograd": products + MINE.value * tiles * 64,
             "kernels": few,
-            "narrow": MINE.narrow * 256 * 512**2,
+            "narrow": MINE.narrow * 256 * 384**2,
         }
 
     monkeypatch.setattr(calibration, "_least", made)
-    monkeypatch.setattr(calibration, "_sharing", lambda library: MINE.shared)
+    monkeypatch.setattr(calibration, "_sharing", lambda library, memory: MINE.shared)
     monkeypatch.setattr(calibration, "cores", lambda: 2)
     found = calibration.measured(library)
     for mine, wanted in zip(found, MINE, strict=True):

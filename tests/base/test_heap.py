@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.program import heap
+from singanet.base import heap
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_other_libraries_are_left_alone(monkeypatch, error):
 
 UNTOUCHED = """
 import numpy as np
-from singanet.program import heap
+from singanet.base import heap
 
 def resident():
     with open("/proc/self/statm") as file:
