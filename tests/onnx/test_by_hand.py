@@ -102,3 +102,15 @@ def test_more_at_the_end_of_a_transposed_convolution_than_a_stride(tmp_path):
     nodes, inputs = [("ConvTranspose", ["x", "w"], "y", more)], {"x": ["n", 3, 4, 4]}
     with pytest.raises(FileFormatError, match="output_padding below the strides"):
         loaded(tmp_path / "net.onnx", nodes, inputs, {"w": whole(3, 2, 2, 2)})
+
+
+@pytest.mark.parametrize("places", [(), (5,), (2, 4), (2, 3, 2)])
+def test_a_normalisation_of_channels_with_however_many_axes_behind(tmp_path, places):
+    x, gamma, beta, mean = whole(4, 3, *places), whole(3), whole(3, seed=1), whole(3, seed=2)
+    var = np.array([0.25, 4.0, 1.0], np.float32)
+    arrays = {"gamma": gamma, "beta": beta, "mean": mean, "var": var}
+    nodes = [("BatchNormalization", ["x", *arrays], "y", {"epsilon": 0.0625})]
+    net = loaded(tmp_path / "net.onnx", nodes, {"x": ["n", 3, *places]}, arrays)
+    g, b, m, v = (each.reshape(3, *[1] * len(places)) for each in (gamma, beta, mean, var))
+    wanted = (x - m) / np.sqrt(v + 0.0625) * g + b
+    np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-5, atol=1e-6)
