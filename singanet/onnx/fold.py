@@ -235,7 +235,7 @@ def _expand(node: _Node, x: Array, shape: Array) -> Array:
 def _filled(node: _Node, shape: Array) -> Array:
     value = np.asarray(node.get("value", np.zeros(1, np.float32))).reshape(())
     if value.dtype.kind not in "biuf":
-        raise RefusedError("a value that is a number", f"type {value.dtype}"[:80])
+        raise RefusedError("a value that is a number", f"type {value.dtype}")
     sizes = tuple(int(size) for size in shape.tolist())
     if min(sizes, default=0) < 0 or prod(sizes) > 1 << 40:
         raise RefusedError("an array that can be made", f"shape {sizes}"[:80])

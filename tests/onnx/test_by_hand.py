@@ -114,3 +114,19 @@ def test_a_normalisation_of_channels_with_however_many_axes_behind(tmp_path, pla
     g, b, m, v = (each.reshape(3, *[1] * len(places)) for each in (gamma, beta, mean, var))
     wanted = (x - m) / np.sqrt(v + 0.0625) * g + b
     np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("places", [(5,), (2, 4)])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_a_normalisation_of_groups_with_numbers_for_each_group(tmp_path, places, groups):
+    """As before version 21, which has them for each channel."""
+    x, gamma, beta = whole(4, 6, *places), whole(groups), whole(groups, seed=1)
+    more = {"num_groups": groups, "epsilon": 0.0625}
+    nodes = [("GroupNormalization", ["x", "gamma", "beta"], "y", more)]
+    arrays = {"gamma": gamma, "beta": beta}
+    net = loaded(tmp_path / "net.onnx", nodes, {"x": ["n", 6, *places]}, arrays)
+    rows = x.reshape(4, groups, -1).astype(float)
+    off = rows - rows.mean(-1, keepdims=True)
+    normal = off / np.sqrt((off**2).mean(-1, keepdims=True) + 0.0625)
+    wanted = (normal * gamma[:, None] + beta[:, None]).reshape(x.shape)
+    np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-4, atol=1e-5)
