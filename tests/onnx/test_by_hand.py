@@ -130,3 +130,18 @@ def test_a_normalisation_of_groups_with_numbers_for_each_group(tmp_path, places,
     normal = off / np.sqrt((off**2).mean(-1, keepdims=True) + 0.0625)
     wanted = (normal * gamma[:, None] + beta[:, None]).reshape(x.shape)
     np.testing.assert_allclose(net.forward(False, x), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_places_of_any_number_of_classes(tmp_path, depth):
+    x = np.array([[0, 1], [2, 3], [-1, -3], [-4, 0]], np.float32)
+    nodes, inputs = [("OneHot", ["x", "depth", "values"], "y", {})], {"x": ["n", 2]}
+    arrays = {"depth": np.array([depth]), "values": np.array([-1, 5], np.float32)}
+    if not depth:
+        with pytest.raises(FileFormatError, match="a new axis .* of a known extent"):
+            loaded(tmp_path / "net.onnx", nodes, inputs, arrays)
+        return
+    net = loaded(tmp_path / "net.onnx", nodes, inputs, arrays)
+    classes = np.arange(depth)
+    on = (x[..., None] == classes) | (x[..., None] + depth == classes)
+    np.testing.assert_array_equal(net.forward(False, x), np.where(on, 5, -1))
