@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.parallel import schedule, simulate
+from singanet.parallel.pipeline.schedules import Op, alive
 
 STAGES, MICRO = st.integers(1, 6), st.integers(1, 12)
 NAMES = st.sampled_from(["gpipe", "1f1b"])
@@ -38,6 +39,12 @@ def test_contexts_alive(p, m):
     assert simulate("gpipe", p, m).alive == [m] * p
     assert simulate("1f1b", p, m, context_bytes=10).alive == [min(p - k, m) for k in range(p)]
     assert simulate("1f1b", p, m, context_bytes=10).nbytes == [10 * min(p - k, m) for k in range(p)]
+
+
+def test_contexts_alive_at_the_end_of_a_schedule_count_as_those_at_its_beginning():
+    f, b = ([Op(kind, k) for k in range(4)] for kind in ("forward", "backward"))
+    assert alive([f[0], b[0], f[1], b[1], f[2], f[3], b[2], b[3]]) == 2
+    assert alive([f[0], f[1], b[0], b[1], f[2], b[2], f[3], b[3]]) == 2
 
 
 @settings(max_examples=30, deadline=None)
