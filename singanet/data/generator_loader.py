@@ -44,13 +44,18 @@ class GeneratorLoader(Described):
     def __iter__(self) -> Iterator[Batch]:
         epoch, position, drawn = self.epoch, self.position, 0
         first = self._before + self.rank + position * self.world_size
-        for drawn, batch in enumerate(self.source(epoch), 1):
+        for batch in self.source(epoch):
+            drawn += 1
             if drawn <= first or (drawn - 1 - first) % self.world_size:
                 continue
             # Counted before it is handed out, as `ArrayLoader` counts.
             position += 1
             self.epoch, self.position = epoch, position
-            yield _checked_batch(batch)
+            checked = _checked_batch(batch)
+            del batch
+            yield checked
+            # Nobody holds a batch while the next one is made: there would be memory for two.
+            del checked
         if not drawn and not self.may_be_empty:
             raise DataError(
                 "GeneratorLoader",

@@ -106,6 +106,8 @@ class Prefetch(Described):
                     self._state = state
                     if batch is not None:
                         yield batch
+                    # The next one is waited for, and this one may be let go.
+                    del batch
         finally:
             self._running = None
             if ahead.ended:
@@ -144,6 +146,7 @@ class Background(Generic[T]):
         try:
             while (item := self._queue.get()) is not _END:
                 yield item
+                del item
             if self._error is not None:
                 error, self._error = self._error, None
                 raise error

@@ -45,6 +45,8 @@ class Batches(ABC):
             for item in self.one_pass():
                 count += 1
                 yield item
+                # Nobody holds a batch while the next one is drawn: there would be memory for two.
+                del item
             if count == 0 and not self.may_be_empty:
                 raise ended("at least one batch", "none")
             return
@@ -53,6 +55,7 @@ class Batches(ABC):
             if batch is None:
                 raise ended(f"{self._given} batches an epoch", f"{k}")
             yield batch
+            del batch
 
     def _next(self) -> WeightedBatch | None:
         """The next batch across passes, None where two new passes have none.
@@ -126,14 +129,15 @@ class ArrayBatches(Batches):
 
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the loader's epoch."""
+        return map(self._weighted, self.loader)
+
+    def _weighted(self, batch: tuple[Any, Any]) -> WeightedBatch:
+        x, y = batch
         if not self._packed:
-            for x, y in self.loader:
-                yield x, y, None
-            return
-        for x, packed in self.loader:
-            weight = packed.pop("weight")
-            named = {name[2:]: part for name, part in packed.items()}
-            yield x, named["y"] if self._single else named, weight
+            return x, y, None
+        weight = y.pop("weight")
+        named = {name[2:]: part for name, part in y.items()}
+        return x, named["y"] if self._single else named, weight
 
     def state_dict(self) -> dict[str, int]:
         """The loader's."""
@@ -211,7 +215,10 @@ class IteratedBatches(Batches):
         self._skip = 0
         for item in batches:
             self._drawn += 1
-            yield self._checked(item)
+            batch = self._checked(item)
+            del item
+            yield batch
+            del batch
         if not self._endless:
             self._drawn = 0
 

@@ -47,6 +47,7 @@ def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> 
             measures.add_loss(loss, batch_length(y))
         except SingaNetError as error:
             raise of_output(error, output_names(net)) from None
+        x = y = weight = out = None
 
 
 class Evaluation(tuple[float | None, float | None]):

@@ -278,6 +278,8 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
             line.show(ranks or measures, session.batch)
         if session.stopped is not None and session.ended_within():
             break
+        # Let go before the next one is drawn.
+        session.inputs = x = y = weight = None
     session.join()
     if session.ended_within():
         for hook in hooks.stop:

@@ -230,6 +230,7 @@ class Ranks:
             assert batch is not None
             begun = True
             yield batch
+            del batch
 
     def _drawn(self, own: Iterator[WeightedBatch]) -> WeightedBatch | None:
         try:
