@@ -210,7 +210,8 @@ def _beside(
     # Targets are as large as the inputs at most, where nobody can look at them.
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
     validated = arguments.get("validation_data") is not None or arguments.get("validation_split")
-    waiting = int(getattr(x, "capacity", 0)) + 1 + bool(validated)
+    # Beside the one in work lies what the one before left: the next need not fit there.
+    waiting = int(getattr(x, "capacity", 0)) + 2 + bool(validated)
     sizes = [value.nbytes for value in net.param_values()]
     saves = any(isinstance(each, ModelCheckpoint) for each in callbacks)
     copies = sum(

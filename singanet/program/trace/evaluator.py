@@ -35,6 +35,10 @@ class ConcreteEvaluator:
         """A copy in that type and order."""
         return array.astype(dtype, order)
 
+    def called(self, function: Callable[..., Any], given: Any, named: dict[str, Any]) -> Any:
+        """What a function of NumPy returns, of arrays that are not traced."""
+        return function(*given, **named)
+
     def gathered(self, array: Array, index: Any) -> Array:
         """What ``index``, with arrays of integers in it, selects."""
         return np.asarray(array[index])
@@ -50,7 +54,7 @@ class ConcreteEvaluator:
 class AbstractEvaluator(ConcreteEvaluator):
     """Computes nothing: arrays lie as results would, and untouched memory costs nothing.
 
-    What returns more than it reads, such as a join of arrays, still runs.
+    Functions of NumPy run, but for joins and `np.clip`, whose results are large.
     """
 
     def __init__(self) -> None:
@@ -92,6 +96,16 @@ class AbstractEvaluator(ConcreteEvaluator):
     def copied(self, array: Array, dtype: Any, order: Any) -> Array:
         """An array as the copy would lie."""
         return np.empty_like(array, dtype, order)
+
+    def called(self, function: Callable[..., Any], given: Any, named: dict[str, Any]) -> Any:
+        """An empty array where that is known without the function."""
+        if function in (np.concatenate, np.stack):
+            return _joined(function, given, named)
+        if function is np.clip and not named and isinstance(given[0], np.ndarray):
+            arrays = [value for value in given if isinstance(value, np.ndarray) and value.ndim]
+            if arrays:
+                return _like_operands(arrays, function(*map(_corner, given)).dtype)
+        return function(*given, **named)
 
     def gathered(self, array: Array, index: Any) -> Array:
         """As much of the first row, since the indices may be anything."""
@@ -156,6 +170,31 @@ def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
     )
     made: Array = steps.operands[-1]
     return made
+
+
+def _joined(function: Callable[..., Any], given: Any, named: dict[str, Any]) -> Array:
+    """What `np.concatenate` or `np.stack` returns, in the order that the strides ask for."""
+    arrays, *rest = given
+    shapes = [np.shape(array) for array in arrays]
+    # Two elements of each axis tell type and order as all of them do.
+    few = [np.asarray(array)[(slice(0, 2),) * np.ndim(array)] for array in arrays]
+    like: Array = function(few, *rest, **named)
+    axis = named.get("axis", rest[0] if rest else 0)
+    if axis is None or len({len(shape) for shape in shapes}) > 1 or like.size == 0:
+        made: Array = function(*given, **named)
+        return made
+    axis %= like.ndim
+    if function is np.stack:
+        others, shape = set(shapes), list(shapes[0])
+        shape.insert(axis, len(shapes))
+    else:
+        others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+        shape = list(shapes[0])
+        shape[axis] = sum(each[axis] for each in shapes)
+    if len(others) > 1:
+        # Its own error.
+        function(*given, **named)
+    return np.empty_like(like, shape=shape)
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape:

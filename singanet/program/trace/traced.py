@@ -390,7 +390,7 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return func(*given, **named)
     if func in _LIKE:
         return filled(tape, func(*given, **named), _LIKE[func])
-    return _wrapped(tape, func, func(*given, **named), args, kwargs)
+    return _wrapped(tape, func, tape.evaluator.called(func, given, named), args, kwargs)
 
 
 def filled(tape: Tape, array: Array, value: Any) -> Any:
