@@ -248,7 +248,7 @@ class _Search:
 
     def _planning(self, step: PlannedStep) -> int:
         """What planning leaves of the process's memory, beside what programs are made of."""
-        return round(_PLANNED * _program(step)) + self.chosen_again * _CHOOSING
+        return round(_PLANNED * step.objects) + self.chosen_again * _CHOOSING
 
     def _offloaded(self, in_parts: bool) -> Iterator[Way]:
         """By the layers, parameters and state in a folder; what is left of the limit is kept."""
@@ -262,10 +262,11 @@ class _Search:
                 "arena": step.by_layers,
                 "parameters": moved.params,
                 "optimizer state": moved.state + gradients,
-                "other": step.memory.parts["other"],
+                # Without what micro-batches gather, which is told above.
+                "other": step.memory.parts["other"] - gradients,
                 "kernels": step.memory.parts["kernels"],
                 # Programs are made of what planning leaves, layers are not.
-                "planning": self._planning(step) + _program(step) + _BY_LAYERS,
+                "planning": self._planning(step) + step.objects + _BY_LAYERS,
                 **self.beside,
             }
             keep = moved.least
@@ -331,8 +332,3 @@ def light_optimizer(optimizer: Any) -> Optimizer | str:
         regularizer=regularized,
         constraint=optimizer.constraint,
     )
-
-
-def _program(step: PlannedStep) -> int:
-    """Bytes of the one program that planning made."""
-    return step.memory.parts["program"] // step.turns

@@ -23,7 +23,7 @@ from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
 from singanet.program.ir import Call, Token
-from singanet.program.peak import PLAN_BYTES, PeakMemory, peak_memory
+from singanet.program.peak import CALL_BYTES, PLAN_BYTES, PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
 from singanet.program.report.report import ProgramReport
@@ -43,14 +43,14 @@ class PlannedStep:
 
     ``work`` compares steps of one net: what a kernel computes is counted as the bytes that pass
     through memory in that time. ``by_layers`` are the bytes of the arrays that live at a time where
-    it runs by the layers.
+    it runs by the layers, ``objects`` those of the Python objects of one of its programs.
     """
 
     memory: PeakMemory
     work: int
     by_layers: int
+    objects: int
     packed: bytes
-    turns: int = 1
 
     @property
     def report(self) -> ProgramReport:
@@ -163,6 +163,7 @@ def _planned(
     memory = _memory(recorder, recording, at_once, turns, walks)
     calls = [call for call in recording.calls if call.function is not None]
     work = sum(work_of(call, tape.tokens) for call in calls)
+    objects = _calls(recording, turns, walks) * CALL_BYTES // turns
     report = ProgramReport(
         recording.kernels, recording.buffers, recording.layout, kept_bytes=recording.kept_bytes
     )
@@ -170,7 +171,7 @@ def _planned(
     del recorder, recording, calls, tape, report
     # No rehearsal's memory is to stay with the process that it was to tell the memory of.
     trim()
-    return PlannedStep(memory, work, by_layers, packed, turns)
+    return PlannedStep(memory, work, by_layers, objects, packed)
 
 
 def rehearsed_memory(
@@ -204,6 +205,13 @@ def _objects(call: Call) -> float:
     return 0.6 * call.parts if call.name == "lanes" else float(call.parts)
 
 
+def _calls(recording: Recording, turns: int, walks: int) -> int:
+    """Calls of ``turns`` programs: the last one is ``recording``, the others have no update."""
+    calls = sum(map(_objects, recording.calls))
+    walked = sum(_objects(call) for call in recording.calls if call.phase != "update")
+    return round(calls + (turns - 1) * walked // walks)
+
+
 def _memory(
     recorder: Recorder, recording: Recording, at_once: bool, turns: int, walks: int
 ) -> PeakMemory:
@@ -225,9 +233,6 @@ def _memory(
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
     other.append(tape.beside)
-    calls = sum(map(_objects, recording.calls))
-    walked = sum(_objects(call) for call in recording.calls if call.phase != "update")
-    calls += (turns - 1) * walked // walks
     bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
     # Of a kernel that is no bound method there is no plan.
     plans = {id(plan): plan for plan in bound if plan is not None}
@@ -243,7 +248,7 @@ def _memory(
         params.values(),
         state.values(),
         other,
-        round(calls),
+        _calls(recording, turns, walks),
         by_layers,
         len(plans),
         bindings + (turns - 1) * bindings // walks,

@@ -64,10 +64,10 @@ def peak_memory(
     ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
     are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them, ``products``
     whether its own matrix products are among them. An array that is listed in two places counts
-    twice. The first step takes ``by_layers`` in the place of arena, program and what binds plans
-    to it; what that is more is a part of its own.
+    twice. The first step takes ``by_layers`` in the place of arena and program; what that is more
+    is a part of its own.
     """
-    program, bound = calls * CALL_BYTES, executions * EXECUTION_BYTES
+    program = calls * CALL_BYTES + executions * EXECUTION_BYTES
     return PeakMemory(
         {
             "arena": arena,
@@ -75,7 +75,7 @@ def peak_memory(
             "optimizer state": sum(optimizer_state),
             "other": sum(other),
             "program": program,
-            "kernels": plans * PLAN_BYTES + bound + products * PRODUCTS_BYTES,
-            "first step": max(0, by_layers - arena - program - bound),
+            "kernels": plans * PLAN_BYTES + products * PRODUCTS_BYTES,
+            "first step": max(0, by_layers - arena - program),
         }
     )

@@ -152,8 +152,8 @@ def test_by_the_layers_what_programs_would_be_made_of_is_left():
         net = wide_net()
         for k in range(depth):
             net.add(Dense(f"more{k}", 256))
-        whole, away = (way.parts for way in net.plan(4, Adam(lr=0.1), allow=("offload",)).table)
-        return whole["planning"] + whole["program"], away["planning"]
+        whole, away = net.plan(4, Adam(lr=0.1), allow=("offload",)).table
+        return whole.parts["planning"] + whole.step.objects, away.parts["planning"]
 
     (whole, away), (larger, further) = left(0), left(5)
     assert larger - whole > 10_000
@@ -358,3 +358,16 @@ def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one(
         *((micro, level) for micro in (4, 2) for level in levels[:2]),
         *((1, level) for level in levels),
     ]
+
+
+def test_what_micro_batches_gather_counts_once_in_a_folder():
+    plan = wide_net().plan(4, Adam(lr=0.1), allow=("micro-batches", "offload"))
+    whole, parts = (
+        way for way in plan.table if "offload" in way.measures and way.micro_batch in (4, 2)
+    )
+    gathered = sum(param.value.nbytes for param in wide_net().params())
+    assert parts.parts["optimizer state"] - whole.parts["optimizer state"] == gathered
+    # The numbers of two optimizers' steps.
+    assert abs(parts.parts["other"] - whole.parts["other"]) < 0.1 * gathered
+    # No program binds plans to arrays there.
+    assert parts.parts.get("program", 0) == 0
