@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet.budget import fitting
 from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, CallOrderError, FileAccessError
 from singanet.layers import Activation, BatchNormalization, Dense, TimeDistributed
@@ -218,6 +219,21 @@ def test_the_check_measures_what_a_callback_takes():
     assert 38e6 <= check.measured <= 60e6
     assert check.off == 1_000_000 - check.measured
     assert "above the budget of 2.0 MB" in stream.getvalue()
+
+
+def test_what_of_the_net_is_there_already_counts_in_the_budget(monkeypatch):
+    monkeypatch.setattr(fitting, "private_bytes", lambda: 10**9)
+    net, adam = chain(Adam(lr=0.1)), Adam(lr=0.1)
+    assert fitting._bytes_without(net, adam) == 10**9  # nothing of it is filled
+    params = sum(value.nbytes for value in net.param_values())
+    assert fitting._bytes_without(net, adam) == 10**9 - params
+    x, y = data()
+    net.step(x, y, adam)
+    state = sum(array.nbytes for array in adam.state_dict().values())
+    assert state >= 2 * params
+    assert fitting._bytes_without(net, adam) == 10**9 - params - state
+    monkeypatch.setattr(fitting, "private_bytes", lambda: None)
+    assert fitting._bytes_without(net, adam) is None
 
 
 def test_a_net_goes_to_its_folder_where_nothing_else_is_enough(tmp_path):

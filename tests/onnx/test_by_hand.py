@@ -145,3 +145,13 @@ def test_places_of_any_number_of_classes(tmp_path, depth):
     classes = np.arange(depth)
     on = (x[..., None] == classes) | (x[..., None] + depth == classes)
     np.testing.assert_array_equal(net.forward(False, x), np.where(on, 5, -1))
+
+
+@pytest.mark.parametrize("shape", [[4, -1], [4, 6], [4, 2, -1], [4, 0, 2], [4, 0, -1], [-1, 6]])
+def test_a_reshape_of_a_file_for_so_many_samples_takes_any_number(tmp_path, shape):
+    nodes, inputs = [("Reshape", ["x", "shape"], "y", {})], {"x": [4, 3, 2]}
+    net = loaded(tmp_path / "net.onnx", nodes, inputs, {"shape": np.array(shape)})
+    for n in (4, 5):
+        x = whole(n, 3, 2)
+        sizes = [x.shape[k] if size == 0 else size for k, size in enumerate(shape)]
+        np.testing.assert_array_equal(net.forward(False, x), x.reshape(n, *sizes[1:]))

@@ -12,7 +12,7 @@ import pytest
 from singanet.base.budget import Budget
 from singanet.errors import SingaNetError
 from singanet.onnx.fold import FOLDS, fold
-from singanet.onnx.read import graph_of
+from singanet.onnx.read import Node, graph_of
 from singanet.onnx.values import Known, RefusedError
 from singanet.schema.onnx_pb2 import ModelProto
 
@@ -38,6 +38,23 @@ def of_constants(case):
     given = dict(zip([each.name for each in case.model.graph.input], case.inputs, strict=False))
     values = [Known.of(given[name], given[name]) if name else None for name in node.inputs]
     return [made.array for made in fold(node, values, budget)]
+
+
+@pytest.mark.parametrize("op", ["Expand", "ConstantOfShape"])
+def test_views_are_made_of_as_many_elements_as_memory_could_have_addresses(op):
+    """They take no memory; 2**40 at most, of which every number of bytes can be counted."""
+
+    def made(*shape):
+        budget = Budget(1 << 20, partial(node_tests._forged, "constants"))
+        given = [Known.of(array, array) for array in (np.zeros(1, np.float32), np.array(shape))]
+        names = ["x", "shape"][-len(given) :]
+        node = Node(op, "n", tuple(names), ("y",), {}, 18)
+        return fold(node, given if op == "Expand" else given[1:], budget)[0].array
+
+    assert made(1 << 20, 1 << 20).shape == (1 << 20, 1 << 20)
+    for shape in ((1 << 20, 1 << 21), (1 << 40, 2)):
+        with pytest.raises(RefusedError, match="an array that can be made"):
+            made(*shape)
 
 
 @pytest.mark.full

@@ -36,9 +36,11 @@ def _reshape(use: Use) -> Tensor:
     fixed = use.sheet.fixed_batch
     plain = x.axis == 0 and targets[0] == targets[1] and len(targets[0]) > 0
     if plain and fixed is not None and targets[0][0] == fixed:
-        rest = targets[0][1:]
-        known = prod(size for size in rest if size > 0)
-        if prod(x.sample) == known or (-1 in rest and 0 not in rest):
+        extents, rest = x.dims(BATCHES[0])[1:], targets[0][1:]
+        kept = [
+            extents[k] if not size and k < len(extents) else size for k, size in enumerate(rest)
+        ]
+        if -1 in rest or prod(x.sample) == prod(kept):
             # Exported for so many samples, whose number the file has everywhere.
             targets = [[n, *rest] for n in BATCHES]
     return in_shape(
