@@ -332,14 +332,18 @@ def test_targets_fall_fast_enough_before_the_least_memory_is_taken(monkeypatch):
 
 def test_a_target_that_is_met_to_the_byte_is_taken(monkeypatch):
     def way(self, micro, level, light):
+        tried.append(level)
         arena = {"none": 1000, "optimal": 100}.get(level, level)
         slowdown = {"none": 1.0, "optimal": 2.0}.get(level, 1.1)
-        return Way((), micro, level, {"arena": arena}, slowdown, None)
+        return Way((), micro, level, {"arena": arena, "parameters": 500}, slowdown, None)
 
+    tried = []
     monkeypatch.setattr(_Search, "_way", way)
-    search = _Search(image_net(), 1, None, None, None, "none", 700, {}, None, True, 0)
+    search = _Search(image_net(), 1, None, None, None, "none", 1200, {}, None, True, 0)
     plan = search.run(frozenset({"recompute"}), (), "net.plan")
-    assert (plan.peak, plan.slowdown) == (700, 1.1)
+    assert (plan.peak, plan.slowdown) == (1200, 1.1)
+    # What the arena may have beside the rest is tried first.
+    assert tried == ["none", 700]
 
 
 def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one(
