@@ -16,7 +16,7 @@ from singanet.errors import (
     StateMismatchError,
     UnsafeFileError,
 )
-from singanet.keras import load_model
+from singanet.keras import archive, load_model
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.ops.interface import ACTIVATIONS
 from singanet.optimizer import SGD
@@ -320,7 +320,9 @@ def test_weights_no_larger_than_the_drawing_needs(change, tmp_path):
     ):
         for name in old.namelist():
             new.writestr(name, old.read(name) + bytes(60 << 20) * name.endswith(".h5"))
-    with pytest.raises(UnsafeFileError, match="bytes of weights; received 62"):
+    # A number and five of an optimizer, of 8 bytes each, and 64 kB around each of the four arrays.
+    most = (1 << 20) + (4 * 3 + 3 + 3 * 2 + 2) * 6 * 8 + 4 * (64 << 10)
+    with pytest.raises(UnsafeFileError, match=f"at most {most} bytes of weights; received 62"):
         load_model(tmp_path / "zeros.keras")
 
 
@@ -343,6 +345,16 @@ def test_zeros_packed_small_are_not_made_into_a_net(tmp_path):
     with pytest.raises(UnsafeFileError, match="parameters of at most"):
         load_model(tmp_path / "n.keras")
     assert load_model(tmp_path / "m.keras").params()[0].shape == (2000, 5000)
+
+
+def test_parameters_of_as_many_bytes_as_the_archive_allows_and_no_more(change, monkeypatch):
+    path, nbytes = change(lambda config: None), 4 * (4 * 3 + 3 + 3 * 2 + 2)
+    monkeypatch.setattr(archive, "TIMES", 0)
+    monkeypatch.setattr(archive, "FLOOR", nbytes)
+    assert sum(value.nbytes for value in load_model(path).param_values()) == nbytes
+    monkeypatch.setattr(archive, "FLOOR", nbytes - 1)
+    with pytest.raises(UnsafeFileError, match=f"at most {nbytes - 1} bytes; received {nbytes}"):
+        load_model(path)
 
 
 def image_rows():
