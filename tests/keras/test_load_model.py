@@ -17,6 +17,7 @@ from singanet.errors import (
     UnsafeFileError,
 )
 from singanet.keras import archive, load_model
+from singanet.layers import Permute
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.ops.interface import ACTIVATIONS
 from singanet.optimizer import SGD
@@ -520,6 +521,20 @@ def test_models_inside_each_other_up_to_a_limit(tmp_path):
     keras.Sequential([keras.Input((2,)), model]).save(tmp_path / "n.keras")
     with pytest.raises(FileFormatError, match="at most 20 models inside each other"):
         load_model(tmp_path / "n.keras")
+
+
+def test_layers_that_turn_one_after_the_other_undo_each_other_only_where_they_do(tmp_path):
+    rows = [keras.Input((7, 3)), kl.Conv1D(4, 2), kl.MaxPooling1D(2), kl.Conv1D(2, 2)]
+    images = [keras.Input((4, 5, 3)), kl.Permute((3, 1, 2)), kl.Permute((3, 1, 2)), kl.Flatten()]
+    rng = np.random.default_rng(0)
+    for layers, count in (rows, 2), (images, 3):
+        model = randomise(keras.Sequential(layers))
+        model.save(tmp_path / "m.keras")
+        net = load_model(tmp_path / "m.keras")
+        x = rng.uniform(-1, 1, (2, *model.input_shape[1:])).astype("f4")
+        found = net.predict(np.moveaxis(x, -1, 1) if x.ndim == 4 else x)
+        np.testing.assert_allclose(found, model.predict(x, verbose=0), rtol=1e-5, atol=1e-6)
+        assert sum(isinstance(layer, Permute) for layer in net.layers) == count
 
 
 def test_settings_of_recurrent_layers_are_refused_by_name(tmp_path):
