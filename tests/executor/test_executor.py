@@ -105,6 +105,24 @@ def test_any_sequence_of_runs_is_that_of_steps_of_a_net(runs, rate):
         assert_same_bits(executor.net, net)
 
 
+@pytest.mark.parametrize("asked", ["", "s", "ls", "sl", "ll"])
+def test_what_is_asked_for_beside_an_update_is_from_before_it(asked):
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    scores = through(x, chain())
+    loss = SoftmaxCrossEntropy()(scores, y)
+    items = [{"s": scores, "l": loss}[letter] for letter in asked]
+    executor = Executor(
+        {"train": [*items, SGD(0.5).minimize(loss)], "watch": [scores, loss]}, seed=0
+    )
+    feed = dict(zip("xy", batch(), strict=True))
+    for _ in range(3):
+        before = dict(zip("sl", executor.run("watch", feed), strict=True))
+        *found, nothing = executor.run("train", feed)
+        assert nothing is None
+        for letter, value in zip(asked, found, strict=True):
+            np.testing.assert_array_equal(value, before[letter])
+
+
 def test_a_gan_trains_as_a_loop_by_hand():
     def parts():
         made = [Dense("g1", 4), Activation("gr", "relu"), Dense("g2", 2)]
