@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter, is_not
@@ -47,6 +47,7 @@ class TracedStages:
         self.tape, self.stages = tape, list(stages)
         self.settled: dict[str, Array] = {}
         self.traced: list[Any] = []
+        self._watching: list[StageGuard] = []
         if not recordable:
             return
         params = list(trained)
@@ -57,7 +58,7 @@ class TracedStages:
         self.traced = [_traced(stage) for stage in stages]
         for stage in stages:
             guard.part(stage)
-            watch_case(guard, stage)
+            self._watching.append(watch_case(guard, stage))
 
     @property
     def read_gradients(self) -> bool:
@@ -110,9 +111,12 @@ class TracedStages:
         for stage in gathering(optimizer):
             if not any(stage is own for own in self.stages) or not self.traced:
                 continue
-            one: Any = self.traced[self.stages.index(stage)]
+            place = self.stages.index(stage)
+            one: Any = self.traced[place]
             if not callable(count):
                 one.begin(count)
+                # The count that weighs 1 is known from now on; it was this one all along.
+                self._watching[place].allow(one.case())
                 if one.is_even():
                     continue
             if not one.is_together():
@@ -164,7 +168,7 @@ class StageGuard:
 
     def __init__(self, stage: Any) -> None:
         self._stage = stage
-        self._case = stage.case()
+        self._cases = [stage.case()]
         names = [
             name
             for name, value in vars(stage).items()
@@ -176,13 +180,20 @@ class StageGuard:
     def holds(self) -> bool:
         """Whether attributes are the same objects, and the next step is of the same case."""
         same = not any(map(is_not, self._get(self._stage), self._before))
-        return same and self._stage.case() == self._case
+        return same and self._stage.case() in self._cases
+
+    def allow(self, case: Hashable) -> None:
+        """Let another case hold, whose arithmetic is the same."""
+        if case not in self._cases:
+            self._cases.append(case)
 
 
-def watch_case(guard: Guard, part: Any) -> None:
+def watch_case(guard: Guard, part: Any) -> StageGuard:
     """Let ``guard`` see where a stage, or a rule with cases, goes another way."""
     what = "a stage of the optimizer was changed, or its next step is of another kind"
-    guard.watch(what, StageGuard(part).holds)
+    watching = StageGuard(part)
+    guard.watch(what, watching.holds)
+    return watching
 
 
 def refusal(parts: Iterable[Any]) -> str | None:

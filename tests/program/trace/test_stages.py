@@ -16,7 +16,8 @@ from singanet import optimizer as kinds
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Adam, Wrapper
+from singanet.models import build
+from singanet.optimizer import SGD, Accumulator, Adam, Wrapper
 from tests.program.twins import Twins
 
 RULES = [
@@ -387,3 +388,25 @@ def test_mixed_precision_is_recorded(arguments, scale):
     assert nets[0].programs.notes == []
     assert nets[0].programs.refusals == []
     assert nets[0].programs.reports()
+
+
+@pytest.mark.parametrize(("every", "programs"), [(1, 1), (2, 2), (3, 3), (5, 3)])
+def test_the_first_round_of_micro_batches_has_the_programs_of_all_others(every, programs):
+    """What weighs 1 is known from the first batch on; it needs no program of its own."""
+    recorded, by_layers = (build("mlp", seed=0) for _ in range(2))
+    recorded.programs.at_once, by_layers.programs.enabled = True, False
+    shape = recorded.nodes()[0].layer.in_shapes
+    rng = np.random.default_rng(every)
+    optimizers = [Accumulator(Adam(lr=0.1), every) for _ in range(2)]
+    for k in range(3 * every):
+        x, y = rng.standard_normal((4, *shape), np.float32), rng.integers(0, 10, 4)
+        for net, optimizer in zip((recorded, by_layers), optimizers, strict=True):
+            net.step(x, y, optimizer)
+        assert len(recorded.programs.reports()) == min(k + 1, programs)
+    for one, two in zip(recorded.param_values(), by_layers.param_values(), strict=True):
+        np.testing.assert_array_equal(one, two)
+    # Another number of samples weighs other than 1, and is another program.
+    for net, optimizer in zip((recorded, by_layers), optimizers, strict=True):
+        net.step(x[:3], y[:3], optimizer)
+    for one, two in zip(recorded.param_values(), by_layers.param_values(), strict=True):
+        np.testing.assert_array_equal(one, two)
