@@ -402,7 +402,8 @@ def test_the_first_round_of_micro_batches_has_the_programs_of_all_others(every, 
         x, y = rng.standard_normal((4, *shape), np.float32), rng.integers(0, 10, 4)
         for net, optimizer in zip((recorded, by_layers), optimizers, strict=True):
             net.step(x, y, optimizer)
-        assert len(recorded.programs.reports()) == min(k + 1, programs)
+        assert len(recorded.programs.reports()) <= programs
+    assert len(recorded.programs.reports()) == programs
     for one, two in zip(recorded.param_values(), by_layers.param_values(), strict=True):
         np.testing.assert_array_equal(one, two)
     # Another number of samples weighs other than 1, and is another program.
