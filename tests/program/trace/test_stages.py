@@ -398,7 +398,7 @@ def test_the_first_round_of_micro_batches_has_the_programs_of_all_others(every, 
     shape = recorded.nodes()[0].layer.in_shapes
     rng = np.random.default_rng(every)
     optimizers = [Accumulator(Adam(lr=0.1), every) for _ in range(2)]
-    for k in range(3 * every):
+    for _ in range(3 * every):
         x, y = rng.standard_normal((4, *shape), np.float32), rng.integers(0, 10, 4)
         for net, optimizer in zip((recorded, by_layers), optimizers, strict=True):
             net.step(x, y, optimizer)
