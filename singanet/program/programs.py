@@ -64,6 +64,15 @@ def programs_of(net: Net) -> Programs:
     return net.programs
 
 
+def _within_a_step() -> CallOrderError:
+    return CallOrderError(
+        "net.step",
+        expected="no other step of the net under way",
+        received="a call from within one, by its measure or on_layer",
+        advice="step after it has returned, or step a copy.deepcopy of the net",
+    )
+
+
 class Programs:
     """Programs by what determines them, and one arena that they take turns with.
 
@@ -87,6 +96,8 @@ class Programs:
         self._orders: dict[int, Order] = {}
         # Held while what is known is changed: threads may predict with one net.
         self._changing = threading.Lock()
+        # The thread whose step is under way: what it calls, such as a measure, cannot step.
+        self._stepping: int | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
@@ -164,6 +175,16 @@ class Programs:
 
     def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`: replayed where a program is there and nobody looks at the gradients."""
+        thread = threading.get_ident()
+        if self._stepping == thread:
+            raise _within_a_step()
+        self._stepping = thread
+        try:
+            return self._step(net, request)
+        finally:
+            self._stepping = None
+
+    def _step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
         if not (self.enabled and net.passes_are_its_own):
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.errors import SingaNetError
+from singanet.errors import CallOrderError, SingaNetError
 from singanet.layers import Activation, Dense, Dropout, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
@@ -516,3 +516,30 @@ def test_labels_of_the_other_byte_order(kind, placed, rng):
         )
         assert one == two
         twins.expect_equal()
+
+
+@pytest.mark.parametrize("caller", ["measure", "on_layer"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_step_within_a_step_is_refused_and_changes_nothing(caller, recorded):
+    """By the layers its walk is lost, and a program would update behind the other's back."""
+    net, rng = singanet.models.build("mlp", seed=0), np.random.default_rng(0)
+    x = rng.standard_normal((4, *net.nodes()[0].layer.in_shapes), np.float32)
+    y, optimizer, refused = np.zeros(4, np.int64), singanet.optimizer.SGD(lr=0.1), []
+    net.programs.enabled = recorded
+    twin = copy.deepcopy(net)
+
+    def inside(*_):
+        before = [value.copy() for value in net.param_values()]
+        with pytest.raises(CallOrderError, match="no other step of the net under way"):
+            net.step(x, y, optimizer)
+        refused.append(all(map(np.array_equal, before, net.param_values())))
+        # Another net may be trained, also a copy of this one.
+        copy.deepcopy(net).step(x, y, singanet.optimizer.SGD(lr=0.1))
+        return 0.5
+
+    for _ in range(3):
+        net.step(x, y, optimizer, **{caller: inside})
+        twin.step(x, y, optimizer)
+    assert refused
+    assert all(refused)
+    assert all(map(np.array_equal, net.param_values(), twin.param_values()))
