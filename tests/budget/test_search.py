@@ -234,6 +234,9 @@ def test_the_table_and_the_picture_show_what_was_looked_at():
     bars = plan.picture().splitlines()
     assert any("forward conv0" in bar for bar in bars)
     assert any("backward" in bar for bar in bars)
+    # So many parts of the step, and the one that needs most across the whole width.
+    assert len(bars) == min(40, len(plan.chosen.step.report.kernels))
+    assert max(bar.count("#") for bar in bars) == 50
     tops = [checked_bytes("picture", bar[:10].replace(",", "")) for bar in bars]
     assert max(tops) == pytest.approx(plan.peak, rel=0.05)
 

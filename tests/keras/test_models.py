@@ -33,6 +33,17 @@ def tower():
     return keras.Model(x, kl.Add()([kl.Dense(6, name="two")(y), x]), name="tower")
 
 
+def joined():
+    """Along every axis of an image, counted from either end."""
+
+    def call(x):
+        for axis in (1, 2, 3, -2):
+            x = kl.Concatenate(axis)([x, kl.ReLU()(x)])
+        return x
+
+    return call
+
+
 def ours():
     """Statistics that are the layer's own, of its data or of its description."""
     learned = kl.Normalization(axis=-1)
@@ -102,6 +113,7 @@ CALLS = {
     ),
     "Permute": (IMAGE, lambda: lambda x: kl.Flatten()(kl.Permute((3, 1, 2))(x))),
     "Permute of steps": (STEPS, lambda: lambda x: kl.Dense(2)(kl.Permute((2, 1))(x))),
+    "Concatenate": (IMAGE, joined),
     "Rescaling": (IMAGE, lambda: lambda x: kl.Rescaling([1, 2, 3, 4], 0.5)(kl.Rescaling(0.1)(x))),
     "Normalization": (IMAGE, ours),
     "PReLU": (IMAGE, lambda: kl.PReLU("ones", shared_axes=[1, 2])),
@@ -271,6 +283,8 @@ def test_what_was_compiled_stays_behind(tmp_path):
         (STEPS, lambda: lambda x: x @ kl.Permute((2, 1))(x), "classes among"),
         (IMAGE, lambda: lambda x: x[:, 1], "parts of rows and sequences"),
         ((4, 4, 4, 2), lambda: kl.Flatten(), "at most three axes"),
+        (IMAGE, lambda: kl.Conv2DTranspose(2, 3, dilation_rate=2), "dilation_rate=1; received"),
+        (STEPS, lambda: kl.Conv1DTranspose(2, 3, dilation_rate=2), "dilation_rate=1; received"),
     ],
 )
 def test_refused_by_name(shape, make, message, tmp_path):
