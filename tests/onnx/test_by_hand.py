@@ -147,11 +147,20 @@ def test_places_of_any_number_of_classes(tmp_path, depth):
     np.testing.assert_array_equal(net.forward(False, x), np.where(on, 5, -1))
 
 
-@pytest.mark.parametrize("shape", [[4, -1], [4, 6], [4, 2, -1], [4, 0, 2], [4, 0, -1], [-1, 6]])
-def test_a_reshape_of_a_file_for_so_many_samples_takes_any_number(tmp_path, shape):
-    nodes, inputs = [("Reshape", ["x", "shape"], "y", {})], {"x": [4, 3, 2]}
+@pytest.mark.parametrize(
+    ("sample", "shape"),
+    [
+        *(
+            ((3, 2), shape)
+            for shape in ([4, -1], [4, 6], [4, 2, -1], [4, 0, 2], [4, 0, -1], [-1, 6])
+        ),
+        ((1,), [4]),
+    ],
+)
+def test_a_reshape_of_a_file_for_so_many_samples_takes_any_number(tmp_path, sample, shape):
+    nodes, inputs = [("Reshape", ["x", "shape"], "y", {})], {"x": [4, *sample]}
     net = loaded(tmp_path / "net.onnx", nodes, inputs, {"shape": np.array(shape)})
     for n in (4, 5):
-        x = whole(n, 3, 2)
+        x = whole(n, *sample)
         sizes = [x.shape[k] if size == 0 else size for k, size in enumerate(shape)]
         np.testing.assert_array_equal(net.forward(False, x), x.reshape(n, *sizes[1:]))
