@@ -17,6 +17,7 @@ from singanet import FeedForwardNet, layers, loss
 from singanet.checkpoint import open_state, write_state
 from singanet.errors import ConfigError, SingaNetError
 from singanet.optimizer import SGD
+from singanet.saving import nets
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import places
 
@@ -102,6 +103,24 @@ def test_small_descriptions_of_large_nets(config):
     with pytest.raises(ConfigError, match="at most 10000 parts"):
         FeedForwardNet.from_config(config)
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("again", [0, 2])
+def test_nets_of_as_many_parts_as_may_be_and_no_more(again, monkeypatch):
+    """A net that is used again has all of its parts again."""
+    inner = FeedForwardNet(name="inner")
+    for k in range(3):
+        inner.add(layers.Dense(f"d{k}", 4, input_sample_shape=(4,)))
+    x = y = singanet.Input("x", (4,))
+    for _ in range(1 + again):
+        y = inner(y)
+    config = FeedForwardNet(inputs=x, outputs=layers.Dense("last", 2)(y)).to_config()
+    parts = 1 + 3 * (1 + again) + 1
+    monkeypatch.setattr(nets, "MOST_NODES", parts)
+    assert FeedForwardNet.from_config(config).to_config() == config
+    monkeypatch.setattr(nets, "MOST_NODES", parts - 1)
+    with pytest.raises(ConfigError, match=f"at most {parts - 1} parts"):
+        FeedForwardNet.from_config(config)
 
 
 def test_a_training_of_many_fits(tmp_path):
