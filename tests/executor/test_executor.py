@@ -123,6 +123,25 @@ def test_what_is_asked_for_beside_an_update_is_from_before_it(asked):
             np.testing.assert_allclose(value, before[letter], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("asked", ["", "a", "b", "aa", "ab"])
+def test_of_two_updates_each_loss_is_its_own(asked):
+    x, y = Input("x", (6,)), Input("y", (), dtype="int64")
+    losses = {
+        name: SoftmaxCrossEntropy()(Dense(f"fc_{name}", 3)(x), y, name=f"loss_{name}")
+        for name in "ab"
+    }
+    steps = [SGD(0.5).minimize(loss) for loss in losses.values()]
+    programs = {"train": [*(losses[name] for name in asked), *steps], "watch": [*losses.values()]}
+    executor = Executor(programs, seed=0)
+    feed = dict(zip("xy", batch(), strict=True))
+    for _ in range(3):
+        before = dict(zip("ab", executor.run("watch", feed), strict=True))
+        wanted = [before[name] for name in asked]
+        *found, _, nothing = executor.run("train", feed)
+        assert nothing is None
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 def test_a_gan_trains_as_a_loop_by_hand():
     def parts():
         made = [Dense("g1", 4), Activation("gr", "relu"), Dense("g2", 2)]
