@@ -336,6 +336,16 @@ def test_a_stall_is_told_while_the_job_goes_on(started):
     assert "rank 1, step 3: computed" in err
 
 
+def test_only_a_wait_as_long_as_was_given_is_a_stall_and_told_once(monkeypatch, capfd):
+    waiting = Told(0, 0, 0, 3, "the gradients of fc/weight", 100.0, False, True)
+    with job_folder() as folder:
+        watched = job._Job(JobOptions(2, (), stall=60.0), folder)
+        monkeypatch.setattr(watched, "_boards", lambda: [waiting])
+        for now, told in ((101.0, 0), (159.0, 0), (161.0, 1), (170.0, 0)):
+            watched._look({}, now)
+            assert capfd.readouterr().err.count("1 of 2 ranks wait:") == told
+
+
 def test_mpirun_that_cannot_start_is_quoted(fake_mpirun, started):
     fake_mpirun.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no route to node7')\n")
     status, _, err = started("well")
