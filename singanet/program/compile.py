@@ -49,6 +49,22 @@ class Recording(NamedTuple):
     kept_bytes: int
     decisions: tuple[Decision, ...] = ()
 
+    @property
+    def plans(self) -> list[Any]:
+        """What calls are bound to, each once: plans of oneDNN."""
+        bound = [getattr(call.function, "__self__", None) for call in self.calls if call.bind]
+        # Of a kernel that is no bound method there is no plan.
+        return list({id(plan): plan for plan in bound if plan is not None}.values())
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether kernels of recurrent layers are among them.
+
+        These leave much of what they ask for unwritten, and bring the code of products along.
+        """
+        recipes = [getattr(plan, "recipe", None) for plan in self.plans]
+        return any(recipe is not None and recipe.products for recipe in recipes)
+
 
 @dataclass(eq=False, repr=False)
 class Draft:

@@ -234,14 +234,10 @@ def _memory(
     other += [tape.tokens[token].nbytes for token in folded]
     other.append(tape.beside)
     bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
-    # Of a kernel that is no bound method there is no plan.
-    plans = {id(plan): plan for plan in bound if plan is not None}
-    bindings = sum(plan is not None for plan in bound)
-    recipes = [getattr(plan, "recipe", None) for plan in plans.values()]
-    products = any(recipe is not None and recipe.products for recipe in recipes)
+    bindings, plans = sum(plan is not None for plan in bound), len(recording.plans)
     arena = _arena_bytes(recording, tape.tokens)
     # When the step by the layers takes most, neither all state nor all plans are made.
-    later = len(plans) * (1 - tape.calls_by_then / max(1, len(tape.calls)))
+    later = plans * (1 - tape.calls_by_then / max(1, len(tape.calls)))
     by_layers = 0 if at_once else tape.most_grown - tape.grown - round(later * PLAN_BYTES)
     return peak_memory(
         arena,
@@ -250,7 +246,7 @@ def _memory(
         other,
         _calls(recording, turns, walks),
         by_layers,
-        len(plans),
+        plans,
         bindings + (turns - 1) * bindings // walks,
-        products,
+        recording.is_recurrent,
     )

@@ -21,7 +21,7 @@ PLAN_BYTES = 76_000
 EXECUTION_BYTES = 17_000
 """Bytes of the memory objects and arguments that bind one call of such a plan."""
 
-PRODUCTS_BYTES = 3_300_000
+PRODUCTS_BYTES = 4_000_000
 """Bytes of the code of oneDNN's matrix products, made at the first one.
 
 The kernels of recurrent layers are made of these.

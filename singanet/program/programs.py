@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -62,15 +63,6 @@ def programs_of(net: Net) -> Programs:
             advice="call net.onload() first" if away else "build a singanet.FeedForwardNet",
         )
     return net.programs
-
-
-def _within_a_step() -> CallOrderError:
-    return CallOrderError(
-        "net.step",
-        expected="no other step of the net under way",
-        received="a call from within one, by its measure or on_layer",
-        advice="step after it has returned, or step a copy.deepcopy of the net",
-    )
 
 
 class Programs:
@@ -177,12 +169,26 @@ class Programs:
         """As `Executor`: replayed where a program is there and nobody looks at the gradients."""
         thread = threading.get_ident()
         if self._stepping == thread:
-            raise _within_a_step()
-        self._stepping = thread
+            self._expect_no_step_below()
         try:
+            self._stepping = thread
             return self._step(net, request)
         finally:
             self._stepping = None
+
+    def _expect_no_step_below(self) -> None:
+        """Refuse a step that another one of this thread has called, by its measure or so."""
+        # An interrupt may have come between the end of a step and its being noted.
+        frame: Any = sys._getframe(1)
+        code = frame.f_code
+        while frame := frame.f_back:
+            if frame.f_code is code and frame.f_locals["self"] is self:
+                raise CallOrderError(
+                    "net.step",
+                    expected="no other step of the net under way",
+                    received="a call from within one, by its measure or on_layer",
+                    advice="step after it has returned, or step a copy.deepcopy of the net",
+                )
 
     def _step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
         if not (self.enabled and net.passes_are_its_own):
@@ -370,7 +376,7 @@ class Programs:
 
     def take(self, program: Replay) -> Array:
         """Memory for ``program``; until it is given back nobody else has it."""
-        return self._arena.take(program.arena_bytes, self._let_go)
+        return self._arena.take(program.arena_bytes, self._let_go, program.has_holes)
 
     def _let_go(self) -> None:
         """Let every program forget the memory that it was bound to."""

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.base import written
 from singanet.base.written import resident_bytes, union
 
 MB = 1 << 20
@@ -27,46 +26,18 @@ def test_a_union_has_the_same_bytes_in_order_and_apart(ranges):
     assert all(one[1] < other[0] for one, other in pairwise(found))
 
 
-@pytest.fixture
-def large_pages(monkeypatch):
-    def give(setting):
-        monkeypatch.setattr(Path, "read_text", lambda self: setting)
-        written._gives_large_pages.cache_clear()
-
-    yield give
-    written._gives_large_pages.cache_clear()
-
-
-def test_whole_pages_count(large_pages):
-    large_pages("always [madvise] never\n")
-    # Small arrays lie on small pages: half of one more at each end, but within the array.
+def test_whole_pages_count():
+    # Half a page more at each end, but within the array.
     assert resident_bytes(((0, 100_000),), MB) == 102_048
     assert resident_bytes(((200_000, 300_000),), MB) == 104_096
     assert resident_bytes(((0, MB),), MB) == MB
     assert resident_bytes(((0, 5000), (6000, 10_000)), MB) == 12_048
     assert resident_bytes((), 50 * MB) == 0
-    # Large ones on pages of 2 MiB, between which what is close leaves none.
-    assert resident_bytes(((0, MB), (9 * MB, 10 * MB)), 50 * MB) == 5 * MB
-    assert resident_bytes(((0, MB), (3 * MB - 1, 10 * MB)), 50 * MB) == 11 * MB
-    assert resident_bytes(((0, 4 * MB),), 4 * MB - 1) == 4 * MB - 1
-    large_pages("always madvise [never]\n")
     assert resident_bytes(((0, MB), (9 * MB, 10 * MB)), 50 * MB) == 2 * MB + 3 * 2048
 
 
-def test_a_system_without_that_file_gives_small_ones(monkeypatch):
-    def missing(self):
-        raise FileNotFoundError(self)
-
-    monkeypatch.setattr(Path, "read_text", missing)
-    written._gives_large_pages.cache_clear()
-    try:
-        assert resident_bytes(((0, 8 * MB),), 50 * MB) == 8 * MB + 2048
-    finally:
-        written._gives_large_pages.cache_clear()
-
-
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="asks Linux")
-def test_the_system_agrees(large_pages):
+def test_the_system_agrees():
     def resident():
         lines = Path("/proc/self/status").read_bytes().split(b"\n")
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith(b"RssAnon"))
@@ -79,7 +50,6 @@ def test_the_system_agrees(large_pages):
     for start, end in ranges:
         array[start:end] = 1
     took = resident() - before
-    large_pages("[never]")
     assert resident_bytes(ranges, 40 * MB) == pytest.approx(took, abs=200_000)
     del array
     memory.close()

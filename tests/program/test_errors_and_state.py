@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 import tracemalloc
 
 import numpy as np
@@ -543,3 +544,12 @@ def test_a_step_within_a_step_is_refused_and_changes_nothing(caller, recorded):
     assert refused
     assert all(refused)
     assert all(map(np.array_equal, net.param_values(), twin.param_values()))
+
+
+def test_a_step_that_was_left_at_its_very_end_is_not_under_way():
+    net, optimizer = singanet.models.build("mlp", seed=0), singanet.optimizer.SGD(lr=0.1)
+    x = np.zeros((4, *net.nodes()[0].layer.in_shapes), np.float32)
+    # As an interrupt leaves it that comes before the end is noted.
+    net.programs._stepping = threading.get_ident()
+    net.step(x, np.zeros(4, np.int64), optimizer)
+    assert net.programs._stepping is None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.heap import small_pages
 from singanet.errors import BackendError
 from singanet.ops.kernel import Chooser
 from singanet.ops.numpy import NumpyOps
@@ -148,7 +149,9 @@ class OneDnnBase(NumpyOps):
         """
         runtime = self.runtime()
         plan = None if runtime is None else runtime.plan(build, key, first.size * passes)
-        made: Array = self.xp.empty(0 if plan is None else plan.sizes[operand], np.uint8)
+        # Of a recurrent layer's much is never written, and takes memory on large pages alone.
+        with small_pages():
+            made: Array = self.xp.empty(0 if plan is None else plan.sizes[operand], np.uint8)
         return made
 
     def ordered(self, array: Array) -> Array:

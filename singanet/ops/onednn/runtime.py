@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.heap import small_pages
 from singanet.base.written import PAGE
 from singanet.ops.blas import stand_aside
 from singanet.ops.onednn.binding import (
@@ -155,7 +156,8 @@ class Runtime:
         """Run ``plan`` on the memory of ``arrays``."""
         if plan.scratch > len(self._buffer) - PAGE:
             self._buffer = np.empty(0, np.uint8)
-            self._buffer = np.empty(plan.scratch + PAGE, np.uint8)
+            with small_pages():
+                self._buffer = np.empty(plan.scratch + PAGE, np.uint8)
             start = self._buffer.ctypes.data
             self._base = start + -start % PAGE
         plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)

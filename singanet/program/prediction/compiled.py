@@ -110,7 +110,7 @@ class CompiledNet:
         )
 
     def _replayed(self, mine: _Thread, program: Prediction, x: Any) -> Any:
-        arena = mine.arena.take(program.arena_bytes, mine.forget)
+        arena = mine.arena.take(program.arena_bytes, mine.forget, program.has_holes)
         try:
             out = program.run(arena, x)
         finally:
@@ -141,6 +141,7 @@ class Prediction:
         self._recording = recording
         self.notes = notes
         self.arena_bytes = recording.layout.nbytes + ALIGNMENT
+        self.has_holes = recording.is_recurrent
         self._bound: Bound | None = None
         self._calls: list[Ready] = []
         self._taken: Ready = list

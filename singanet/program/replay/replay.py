@@ -65,6 +65,7 @@ class Replay:
         self.replays = self.used = 0
         # What is planned begins at an aligned address.
         self.arena_bytes = self.recording.layout.nbytes + ALIGNMENT
+        self.has_holes = self.recording.is_recurrent
         self.case: Hashable = ()
         self._bound: Bound | None = None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 
-from singanet.base.heap import trim
+from singanet.base.heap import small_pages, trim
 from singanet.types import Array
 
 
@@ -16,10 +17,11 @@ class SharedArena:
     def __init__(self) -> None:
         self._free: list[Array] = []
 
-    def take(self, size: int, let_go: Callable[[], object]) -> Array:
+    def take(self, size: int, let_go: Callable[[], object], holes: bool = False) -> Array:
         """At least ``size`` bytes; until they are given back nobody else has them.
 
         Where that takes other memory, ``let_go`` is called for the programs to forget the old one.
+        With ``holes`` much of it is never written, and takes memory on large pages alone.
         """
         try:
             # One thread gets it: two would write over each other.
@@ -30,7 +32,8 @@ class SharedArena:
             let_go()
             arena = None
             trim()
-            arena = np.empty(size, np.uint8)
+            with small_pages() if holes else nullcontext():
+                arena = np.empty(size, np.uint8)
         return arena
 
     def give_back(self, arena: Array) -> None:

@@ -18,6 +18,7 @@ from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.recurrent.plans import Sizes, backward, infer, train
 from singanet.ops.onednn.recurrent.written import written
 from singanet.optimizer import SGD
+from singanet.program.peak import PRODUCTS_BYTES
 
 
 def resident():
@@ -80,4 +81,5 @@ def test_a_net_is_told_what_it_touches(library_path):
     net.step(x, np.zeros((4, 60, 64), np.float32), SGD(lr=0.1))
     asked = net.programs.reports()[-1].layout.nbytes
     assert 0.2 * asked < told["arena"] < 0.7 * asked
-    assert told["kernels"] > 4_000_000
+    # The code of products, which the kernels are made of.
+    assert told["kernels"] > PRODUCTS_BYTES
