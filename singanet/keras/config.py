@@ -155,8 +155,9 @@ class _Model:
         self.trainable = trainable and inside.get("trainable", True) is not False
         entries = inside["layers"]
         if kind not in _MODELS or len(entries) > _MOST_CALLS:
+            received = kind if kind not in _MODELS else f"{len(entries)} layers"
             raise unknown(
-                where, f"a model of one of {_MODELS} with at most {_MOST_CALLS} layers", kind
+                where, f"a model of one of {_MODELS} with at most {_MOST_CALLS} layers", received
             )
         kept = [entry for entry in entries if not _is_operation(entry)]
         groups = numbered([entry["class_name"] for entry in kept])

@@ -153,7 +153,8 @@ def unknown(where: str, expected: str, received: str) -> FileFormatError:
     return FileFormatError(
         where,
         expected=expected,
-        received=received,
+        # Names in a file may be of any length, and no names at all.
+        received=received[:200],
         advice="build the net by hand and load the model's .weights.h5 into it",
     )
 

@@ -234,6 +234,13 @@ def test_what_is_not_in_the_table(change, edit, message):
         load_model(change(edit))
 
 
+@pytest.mark.parametrize("name", ["x" * 5000, [{"class_name": "y" * 5000}]])
+def test_classes_of_any_length_are_told_in_short(change, name):
+    with pytest.raises(FileFormatError, match="a model of one of") as caught:
+        load_model(change(lambda config: config.update(class_name=name)))
+    assert len(str(caught.value)) < 600
+
+
 def test_what_does_not_fit_its_weights_is_told(tmp_path):
     layers = [keras.Input((1,)), kl.Normalization(mean=0.0, variance=1.0)]
     keras.Sequential(layers).save(tmp_path / "m.keras")
