@@ -33,7 +33,7 @@ VIEWS = [
 def test_views_of_constants_are_not_made(filled, size, op, tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(hostile.partial_view(size, filled, op).SerializeToString())
-    # Shapes alone are made of these; all else is refused, by what it would take where that is known.
+    # Shapes alone are made of these; all else is refused, by what it would take if that is known.
     assert check("onnx", path) in ("FileFormatError", "UnsafeFileError")
 
 
