@@ -37,6 +37,8 @@ _CHOOSING = 2_000_000
 """Bytes that modules take which choose what runs again, and holes that they leave: measured."""
 _BY_LAYERS = 1_000_000
 """Bytes that steps by the layers leave in the heap of Python: measured."""
+_HOLES = 0.25
+"""Bytes between small arrays that come and go by the layers, for one that lives: measured."""
 _MOVED = 4
 """Bytes of memory that kernels go over in the time in which one of a file moves: a fast disk's."""
 
@@ -259,7 +261,7 @@ class _Search:
             step, whole = self._step(micro, self.level, light=False), micro == self.size
             gradients = 0 if whole else moved.gradients
             held = {
-                "arena": step.by_layers,
+                "arena": round((1 + _HOLES) * step.by_layers),
                 "parameters": moved.params,
                 "optimizer state": moved.state + gradients,
                 # Without what micro-batches gather, which is told above.
