@@ -46,7 +46,8 @@ _CASES = 32
 
 
 _Seen = dict[int, tuple[frozenset[int], int]]
-_State = tuple[Any, list[tuple[Param, Array]]]
+_State = tuple[Any, list[tuple[Param, Array, Array]]]
+"""That of the generator, and parameters with the arrays that they were and what these held."""
 
 
 class Recomputer:
@@ -288,8 +289,11 @@ class RecomputingPass:
         elif not last:
             self._first[i] = self._state(step)
         y, ctx = self._run(step, x, step.layer, self._rng, self._keeps[i] and last)
-        if now is not None:
+        if first is not None and now is not None:
             self._restore(now)
+            # The walk reads the arrays of the first time, also where others are assigned since.
+            others = {id(param.value): array for param, array, _ in first[1]}
+            ctx.params = {name: others.get(id(a), a) for name, a in ctx.params.items()}
         elif step.name in self._wanted:
             self._outputs[step.name] = y
         self._slots.update(zip(step.out_slots, y if step.many_out else [y], strict=True))
@@ -312,11 +316,11 @@ class RecomputingPass:
     def _state(self, step: Step) -> _State:
         params = step.layer.params.values()
         kept = [p for p in params if not p.is_constant and (p.is_state or not self._whole)]
-        return self._rng.bit_generator.state, [(p, p.value.copy()) for p in kept]
+        return self._rng.bit_generator.state, [(p, p.value, p.value.copy()) for p in kept]
 
     def _restore(self, state: _State) -> None:
         self._rng.bit_generator.state = state[0]
-        for param, value in state[1]:
+        for param, _, value in state[1]:
             param.value[...] = value
 
 

@@ -21,8 +21,9 @@ from singanet.layers import (
     Dropout,
     Flatten,
     Layer,
+    LayerNorm,
 )  # fmt: skip
-from singanet.loss import SoftmaxCrossEntropy
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 from tests.program.twins import Twins, expect_items_same
 from tests.program.user_parts import Alike, Counts, Draws, Follows, Gain, PureGain
@@ -332,3 +333,27 @@ def test_other_ready_nets_have_the_same_bits(name):
             x = rng.random((4, *shape), np.float32)
             y = x if entry.task == "reconstruction" else rng.integers(0, 5, 4)
         twins.step(x, y)
+
+
+@pytest.mark.parametrize("level", ["none", "cheap"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_shared_layer_goes_back_by_the_parameters_of_its_forward(level, recorded):
+    """Those assigned between forward and backward count from the next forward on."""
+    x = Input("x", (4,))
+    norm = LayerNorm("norm")
+    hidden = Dense("d2", 4)(Dense("d1", 4)(norm(norm(x))))
+    net = singanet.FeedForwardNet(
+        inputs=x, outputs=Dense("out", 3)(hidden), loss=SquaredError(), seed=0
+    )
+    net.programs.enabled, net.programs.recompute = recorded, level
+    rng, found = np.random.default_rng(0), {}
+    x, y = rng.standard_normal((3, 4), np.float32), rng.standard_normal((3, 3), np.float32)
+    for k in range(4):
+        net.loss.forward(True, net.forward(True, x), y)
+        if k == 3:
+            for param in net.params()[:2]:
+                param.value = param.value * np.float32(0.5) + 1
+        for names, _, grads in net.backward(net.loss.backward()):
+            found.setdefault(k, {}).update(zip(names, map(np.copy, grads), strict=True))
+    for name, grad in found[0].items():
+        np.testing.assert_array_equal(found[3][name], grad)
