@@ -261,7 +261,7 @@ class _Job:
         met = {each.rank for each in boards if each.joined}
         for rank in sorted(fresh - reported):
             if rank in met:
-                _say(f"{self._named(rank)} has died; the others repair what it was part of")
+                self._tell_dead(rank)
             else:
                 self._fail(f"{self._named(rank)} has died before all had met in parallel.init", now)
         left = [each for each in boards if each.rank in alive and not each.ended]
@@ -279,6 +279,9 @@ class _Job:
         if self._ended_at is not None and now - self._ended_at > _ENDS:
             # Where a rank has died, MPI_Finalize of the others may wait for ever.
             self._kill_by(now)
+
+    def _tell_dead(self, rank: int) -> None:
+        _say(f"{self._named(rank)} has died; the others repair what it was part of")
 
     def _look_for_stuck(self, boards: Sequence[Told], now: float) -> None:
         """End a job whose ranks wait where only MPI has the clock: for too long, or in vain."""
@@ -319,6 +322,10 @@ class _Job:
         reports = self._reports()
         well = self.options.elastic and (not status or self._ended_at is not None)
         if well and not reports and not self._failure:
+            # One may have died, and the others have ended, between two looks.
+            for board in self._boards():
+                if not board.ended and board.rank not in self._lost:
+                    self._tell_dead(board.rank)
             return 0
         death = mpirun.death_in(said)
         if self._failure:

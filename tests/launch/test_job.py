@@ -190,6 +190,20 @@ def test_an_elastic_job_ends_well_where_its_last_ranks_do(
     assert ("no route to node7" in capsys.readouterr().err) == bool(wanted)
 
 
+def test_a_death_is_told_whose_job_ended_before_the_next_look(monkeypatch, capsys):
+    boards = [Told(r, 0, 0, 9, "", 0.0, r == 1, True) for r in range(3)]
+    with job_folder() as folder:
+        watched = job._Job(JobOptions(3, (), elastic=True), folder)
+        monkeypatch.setattr(watched, "_boards", lambda: boards)
+        # That of rank 2 was seen, and told then.
+        watched._lost = {2: 100.0}
+        assert watched._ended(0, "") == 0
+    told = capsys.readouterr().err
+    assert "rank 0 of 3 has died; the others repair" in told
+    assert "rank 1" not in told
+    assert "rank 2" not in told
+
+
 @pytest.mark.parametrize(
     ("alive", "ended", "left", "waits_for_ever"),
     [
