@@ -259,7 +259,8 @@ class _Search:
         while True:
             micro = -(-self.size // parts)
             step, whole = self._step(micro, self.level, light=False), micro == self.size
-            gradients = 0 if whole else moved.gradients
+            # Without an optimizer nobody gathers.
+            gradients = 0 if whole or self.optimizer is None else moved.gradients
             held = {
                 "arena": round((1 + _HOLES) * step.by_layers),
                 "parameters": moved.params,

@@ -52,9 +52,13 @@ class Recording(NamedTuple):
     @property
     def plans(self) -> list[Any]:
         """What calls are bound to, each once: plans of oneDNN."""
-        bound = [getattr(call.function, "__self__", None) for call in self.calls if call.bind]
-        # Of a kernel that is no bound method there is no plan.
-        return list({id(plan): plan for plan in bound if plan is not None}.values())
+        return list({id(plan): plan for plan in self.bound}.values())
+
+    @property
+    def bound(self) -> list[Any]:
+        """What each call is bound to; of a kernel that is no bound method there is no plan."""
+        plans = [getattr(call.function, "__self__", None) for call in self.calls if call.bind]
+        return [plan for plan in plans if plan is not None]
 
     @property
     def is_recurrent(self) -> bool:

@@ -233,8 +233,7 @@ def _memory(
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
     other.append(tape.beside)
-    bound = [getattr(call.function, "__self__", None) for call in recording.calls if call.bind]
-    bindings, plans = sum(plan is not None for plan in bound), len(recording.plans)
+    bindings, plans = len(recording.bound), len(recording.plans)
     arena = _arena_bytes(recording, tape.tokens)
     # When the step by the layers takes most, neither all state nor all plans are made.
     later = plans * (1 - tape.calls_by_then / max(1, len(tape.calls)))

@@ -80,7 +80,8 @@ class Programs:
         # the guard of each of their programs tells whose turn it is.
         self._known: dict[Any, list[Replay]] = {}
         self._uses = count()
-        self._seen: OrderedDict[Any, None] = OrderedDict()
+        # Calls that came, and whether the last one of each was its first.
+        self._seen: OrderedDict[Any, bool] = OrderedDict()
         self._refused: dict[Any, tuple[str, int | None]] = {}
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
@@ -128,10 +129,9 @@ class Programs:
         if asked:
             return self._layers.evaluate(net, feed, asked)
         key = self._key(net, "evaluation", facts_of_feed(feed))
-        first = self._is_first(key)
         found = self._find(net, key, lambda r: r.evaluation(feed))
         if found is None:
-            with _before_recording(first):
+            with _before_recording(self._was_first(key)):
                 return self._layers.evaluate(net, feed, asked)
         arena = self.take(found)
         try:
@@ -207,8 +207,9 @@ class Programs:
             first = False
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))
-                first = self._is_first(key, case_of(optimizer))
-                found = self._find_step(net, key, feed, request)
+                case = case_of(optimizer)
+                found = self._find_step(net, key, feed, request, case)
+                first = self._was_first(key, case)
             if found is None:
                 # Passes of their own for steps that no program may ever make.
                 alone = by_layers or needs_all_gradients(optimizer) or bool(reducers(optimizer))
@@ -238,10 +239,8 @@ class Programs:
         self._layers.register(net, optimizer)
 
     def _find_step(
-        self, net: Net, key: Any, feed: Mapping[str, Any], request: StepRequest
+        self, net: Net, key: Any, feed: Mapping[str, Any], request: StepRequest, case: Hashable
     ) -> Replay | None:
-        from singanet.optimizer.stages import case_of
-
         y, optimizer, weight = request.y, request.optimizer, request.weight
         return self._find(
             net,
@@ -251,7 +250,7 @@ class Programs:
             # A step by the layers would take the memory that is not to be taken.
             at_once=self.recompute != "none",
             recompute=self.recompute,
-            case=case_of(optimizer),
+            case=case,
         )
 
     def reports(self) -> list[ProgramReport]:
@@ -349,15 +348,15 @@ class Programs:
             else:
                 self._known.pop(key, None)
 
-    def _is_first(self, key: Any, case: Hashable = ()) -> bool:
-        """Whether such a call never came, and those that did have room for their programs."""
-        return self.enabled and len(self._seen) < CAPACITY and (key, case) not in self._seen
+    def _was_first(self, key: Any, case: Hashable = ()) -> bool:
+        """Whether the call came now for the first time, and a program of it will find room."""
+        return self.enabled and len(self._seen) <= CAPACITY and self._seen.get((key, case), False)
 
     def _is_new(self, key: Any) -> bool:
         """Whether such a call comes for the first time, as far as is remembered."""
         with self._changing:
             new = key not in self._seen
-            self._seen[key] = None
+            self._seen[key] = new
             self._seen.move_to_end(key)
             if len(self._seen) > 4 * CAPACITY:
                 self._seen.popitem(last=False)

@@ -378,3 +378,8 @@ def test_what_micro_batches_gather_counts_once_in_a_folder():
     assert abs(parts.parts["other"] - whole.parts["other"]) < 0.1 * gathered
     # No program binds plans to arrays there.
     assert parts.parts.get("program", 0) == 0
+
+
+def test_without_an_optimizer_nothing_is_gathered_beside_a_folder():
+    plan = wide_net().plan(4, None, allow=("micro-batches", "offload"))
+    assert all(part >= 0 for way in plan.table for part in way.parts.values())

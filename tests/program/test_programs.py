@@ -33,6 +33,7 @@ from singanet.layers import (
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
+from singanet.program import programs
 
 from .twins import Twins, expect_same
 
@@ -616,3 +617,23 @@ def test_two_threads_may_drop_the_same_program():
     net.programs._drop(key, program)
     assert net.programs.reports() == []
     np.testing.assert_array_equal(net.forward(False, x), net.forward(False, x))
+
+
+@pytest.mark.parametrize(
+    ("at_once", "firsts"), [(False, [True, False, False]), (True, [False] * 3)]
+)
+def test_what_no_program_will_follow_does_not_give_memory_back_at_once(
+    at_once, firsts, monkeypatch
+):
+    seen: list[bool] = []
+    real = programs._before_recording
+    monkeypatch.setattr(
+        programs, "_before_recording", lambda first: seen.append(first) or real(first)
+    )
+    net = image_net()
+    net.programs.at_once = at_once
+    none = image_batches(1)[0][0][:0]
+    for _ in range(3):
+        net.forward(False, none)
+    assert net.programs.refusals == ["a batch of no samples"]
+    assert seen == firsts
