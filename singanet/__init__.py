@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from singanet import device, errors, initializer, layers, ops
 from singanet.base.described import Codec, use_codec
 from singanet.base.flags import kEval, kTrain
+from singanet.base.lazy import names_when_asked
 from singanet.base.seeding import set_seed
 from singanet.base.version import VERSION
 from singanet.layers.dummy import Input
@@ -20,16 +21,25 @@ if TYPE_CHECKING:
         data,
         decoding,
         executor,
+        gradients,
         keras,
+        launch,
         loss,
         metric,
+        model_file,
         models,
         onnx,
         optimizer,
         parallel,
+        picture,
+        program,
+        proto,
         report,
+        saving,
+        summary,
         testing,
         training,
+        tuning,
     )
     from singanet.executor import Executor
     from singanet.saving.objects import register
@@ -47,25 +57,34 @@ __all__ = [
     "device",
     "errors",
     "executor",
+    "gradients",
     "initializer",
     "kEval",
     "kTrain",
     "keras",
+    "launch",
     "layers",
     "load_model",
     "load_predictor",
     "loss",
     "metric",
+    "model_file",
     "models",
     "onnx",
     "ops",
     "optimizer",
     "parallel",
+    "picture",
+    "program",
+    "proto",
     "register",
     "report",
+    "saving",
     "set_seed",
+    "summary",
     "testing",
     "training",
+    "tuning",
 ]
 
 __version__ = VERSION
@@ -78,32 +97,5 @@ def _objects() -> Codec:
 
 use_codec(_objects)
 
-_ROOMS = frozenset(
-    {
-        *("checkpoint", "data", "decoding", "executor", "gradients", "keras", "launch", "loss"),
-        *("metric", "model_file", "models", "onnx", "optimizer", "parallel", "picture", "program"),
-        *("proto", "report", "saving", "summary", "testing", "training", "tuning"),
-    }
-)
-"""What is reached by `singanet.NAME` after a plain import."""
-
-
-def __getattr__(name: str) -> Any:
-    """What is imported when it is first asked for, so that ``import singanet`` stays light."""
-    if name == "register":
-        return import_module("singanet.saving.objects").register
-    if name in ("Predictor", "load_predictor"):
-        return getattr(import_module("singanet.saving.predictor"), name)
-    if name == "Executor":
-        return import_module("singanet.executor").Executor
-    if name == "load_model":
-        return import_module("singanet.model_file").load_model
-    if name in _ROOMS:
-        return import_module(f"singanet.{name}")
-    from singanet.base.elsewhere import names_of
-
-    return names_of(__name__, __all__)(name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

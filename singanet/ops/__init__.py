@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from singanet.base.lazy import names_when_asked
 from singanet.ops.interface import Ops
 from singanet.ops.selection import (
     Backend,
@@ -15,7 +15,7 @@ from singanet.ops.selection import (
     ops_for,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # else when they are asked for: what is written with kernels needs none
     from singanet.ops.numpy import NumpyOps, numpy_ops
 
 __all__ = [
@@ -30,9 +30,5 @@ __all__ = [
     "ops_for",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """NumPy's kernels, when they are first asked for: what is written with kernels needs none."""
-    if name in ("NumpyOps", "numpy_ops"):
-        return getattr(import_module("singanet.ops.numpy"), name)
-    raise AttributeError(f"module 'singanet.ops' has no attribute {name!r}")
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)
