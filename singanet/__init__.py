@@ -21,26 +21,28 @@ if TYPE_CHECKING:
         data,
         decoding,
         executor,
-        gradients,
         keras,
-        launch,
         loss,
         metric,
-        model_file,
         models,
         onnx,
         optimizer,
         parallel,
-        picture,
-        program,
-        proto,
         report,
-        saving,
-        summary,
         testing,
         training,
-        tuning,
     )
+
+    # Reached by name after a plain import, without pages of their own.
+    from singanet import gradients as gradients
+    from singanet import launch as launch
+    from singanet import model_file as model_file
+    from singanet import picture as picture
+    from singanet import program as program
+    from singanet import proto as proto
+    from singanet import saving as saving
+    from singanet import summary as summary
+    from singanet import tuning as tuning
     from singanet.executor import Executor
     from singanet.saving.objects import register
     from singanet.saving.predictor import Predictor, load_predictor
@@ -57,34 +59,25 @@ __all__ = [
     "device",
     "errors",
     "executor",
-    "gradients",
     "initializer",
     "kEval",
     "kTrain",
     "keras",
-    "launch",
     "layers",
     "load_model",
     "load_predictor",
     "loss",
     "metric",
-    "model_file",
     "models",
     "onnx",
     "ops",
     "optimizer",
     "parallel",
-    "picture",
-    "program",
-    "proto",
     "register",
     "report",
-    "saving",
     "set_seed",
-    "summary",
     "testing",
     "training",
-    "tuning",
 ]
 
 __version__ = VERSION
