@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from singanet.offload.executor import is_large, least_keep
-from singanet.optimizer import Optimizer
-from singanet.optimizer.stages import stages_of
+from singanet.optimizer.chain import UpdateChain
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -34,8 +33,7 @@ class Offload:
 
 def offload_of(net: Net, optimizer: Any) -> Offload:
     """`Offload` of ``net`` and ``optimizer``, None for no state."""
-    rule = stages_of(optimizer)[1]
-    rule = rule if isinstance(rule, Optimizer) else None
+    rule = UpdateChain(optimizer).own_rule
 
     def state_of(param: Param) -> int:
         if rule is None or not param.trainable:

@@ -14,6 +14,7 @@ from singanet.budget.offloaded import offload_of
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
+from singanet.optimizer.chain import UpdateChain
 from singanet.program.ir import NotRecordableError
 from singanet.program.memory import PlannedStep, expect_alone, planned_step, turns_of
 from singanet.program.programs import programs_of
@@ -137,10 +138,8 @@ def not_in_parts(net: Net, optimizer: Any) -> str | None:
             return f"layer {step.name!r} takes statistics of its whole batch"
     if getattr(net.loss, "reduction", "mean") == "sum":
         return "the loss is a sum over its batch"
-    while optimizer is not None and hasattr(optimizer, "optimizer"):
-        if isinstance(optimizer, Accumulator):
-            return "the optimizer accumulates over batches already"
-        optimizer = optimizer.optimizer
+    if any(stage.gathers for stage in UpdateChain(optimizer).stages):
+        return "the optimizer accumulates over batches already"
     return None
 
 

@@ -17,6 +17,7 @@ from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
+    from singanet.optimizer.chain import UpdateChain
 
 N_contra = TypeVar("N_contra", contravariant=True)
 
@@ -43,7 +44,9 @@ class LayerByLayer:
     """Runs the layers one after the other."""
 
     def __init__(self, recompute: Recomputer | None = None) -> None:
-        self._registered: tuple[object, int, int] = (None, -1, -1)
+        self._chain: UpdateChain | None = None
+        # The optimizer that the chain is of, and the net and its settings that it has met.
+        self._met: tuple[object, int, int] = (None, -1, -1)
         self._recompute = recompute or Recomputer()
 
     def evaluate(
@@ -74,20 +77,24 @@ class LayerByLayer:
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`, by the net's methods where they are overridden."""
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
-        self.register(net, request.optimizer)
+        chain = self.register(net, request.optimizer)
         run: Callable[[], Pass] = partial(MethodPass, net, request.x)
         if net.passes_are_its_own:
             run = partial(self.forward, net, feed, ())
-        return self.train(net, run, request)
+        return self.train(net, run, request, chain)
 
     def train(
-        self, net: NetCore, forward: Callable[[], Pass], request: StepRequest
+        self,
+        net: NetCore,
+        forward: Callable[[], Pass],
+        request: StepRequest,
+        chain: UpdateChain,
     ) -> tuple[float, float | None]:
         """`singanet.engine.step.train_step`, which brings the optimizers and so is loaded late."""
         from singanet.engine.step import train_step
 
         with self._recompute.within_step():
-            return train_step(net, forward, request)
+            return train_step(net, forward, request, chain)
 
     def gradients(
         self, net: NetCore, asked: Asked, store: ContextStore | None = None
@@ -97,14 +104,16 @@ class LayerByLayer:
 
         return by_layers(net, asked, store)
 
-    def register(self, net: NetCore, optimizer: Any) -> None:
-        """Tell ``optimizer`` the settings of the parameters, where anything has changed since."""
+    def register(self, net: NetCore, optimizer: Any) -> UpdateChain:
+        """The chain of ``optimizer``, which is told the settings of ``net`` where any changed."""
         as_it_is = optimizer, net.version, changes.now
-        if self._registered != as_it_is:
-            from singanet.optimizer.stages import meet
+        if self._chain is None or self._met != as_it_is:
+            from singanet.optimizer.chain import UpdateChain
 
-            meet(optimizer, net)
-            self._registered = as_it_is
+            chain = UpdateChain(optimizer)
+            chain.meet(net)
+            self._chain, self._met = chain, as_it_is
+        return self._chain
 
     def _run(
         self,

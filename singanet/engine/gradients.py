@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.device import Device
 from singanet.engine.backward import BackwardWalk, total
-from singanet.engine.model import NetCore, StepRequest
+from singanet.engine.model import NetCore
 from singanet.engine.part import Part
 from singanet.engine.passes import LayerPass
 from singanet.engine.plan import ContextStore
@@ -121,8 +121,7 @@ def by_layers(
         of_loss: dict[int, Array] = {}
         if asked.of_loss:
             made = LayerPass(part, {name: outputs[name] for name in part.outputs}, [])
-            request = StepRequest(asked.feed, asked.targets, None, asked.weight)
-            of_loss = gradients_of_loss(net, made, Seen(asked.targets), request)
+            of_loss = gradients_of_loss(net, made, Seen(asked.targets, None, asked.weight))
         start = asked.start(of_loss, ops.xp.asarray(asked.loss_scale or 0, dtype), dys, ops)
         del outputs, dys, of_loss
         walk = BackwardWalk(part, contexts, start, asked.wanted, store=store)

@@ -391,11 +391,10 @@ class Net(GraphBuilder):
         The gradients stand in the order of `param_names`, None for what is not trained. This
         holds every gradient in memory; `step` and `backward` do not.
         """
-        from singanet.engine.step import measure_of, one_pass
+        from singanet.engine.step import Seen, measure_of, one_pass
 
         feed = checks.check_feed(self.execution_plan(), x, self.device, self.dtype)
         self._forget_pass()
-        measure = measure_of(self)
         by_name: dict[str, Gradient] = {}
 
         def collect(items: Iterable[LayerGradients]) -> None:
@@ -407,7 +406,7 @@ class Net(GraphBuilder):
             if self.passes_are_its_own
             else MethodPass(self, x)
         )
-        seen = one_pass(self, made, StepRequest(x, y, None, measure=measure), collect)
+        seen = one_pass(self, made, Seen(y, measure_of(self)), collect)
         return [by_name.get(name) for name in self.param_names()], seen
 
     def step(

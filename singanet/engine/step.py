@@ -16,16 +16,8 @@ from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
 from singanet.loss.loss import counted
 from singanet.loss.multi_loss import MultiLoss
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
-from singanet.optimizer.stages import (
-    agreed,
-    apply_updates,
-    begin,
-    gathering,
-    reducers,
-    shares,
-    two_passes,
-)
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
@@ -34,70 +26,67 @@ Apply: TypeAlias = Callable[[Iterable[LayerGradients]], object]
 
 
 def train_step(
-    net: NetCore, forward: Callable[[], Pass], request: StepRequest
+    net: NetCore, forward: Callable[[], Pass], request: StepRequest, chain: UpdateChain
 ) -> tuple[float, float | None]:
     """The step of ``request``, on what ``forward`` runs the net on; ``(loss, metric)`` before it.
 
     Where the norm of all gradients has to be known first, forward and backward run twice, with
     the same draws; in mixed precision the gradients are held instead, and nothing is updated
-    unless all of them are finite.
+    unless all of them are finite. ``chain`` is that of the request's optimizer.
     """
-    optimizer = request.optimizer
-    if isinstance(optimizer, ScaledUpdates):
-        return _scaled_step(net, forward, request, optimizer)
-    apply = partial(apply_updates, optimizer, on_layer=request.on_layer)
-    ahead = two_passes(optimizer)
-    if ahead is None or not ahead.due():
-        return one_pass(net, forward(), request, apply)
+    if chain.scaled is not None:
+        return _scaled_step(net, forward, request, chain, chain.scaled)
+    seen = Seen(request.y, request.measure, request.weight)
+    apply = partial(chain.apply, on_layer=request.on_layer)
+    if chain.norm is None or not chain.norm.due():
+        return one_pass(net, forward(), seen, apply, chain)
     with net.rehearsal():
         made = forward()
-        slot_grads = gradients_of_loss(net, made, Seen(request.y), request)
-        knowing = ahead.knowing(made.backward(net, slot_grads, ()))
+        slot_grads = gradients_of_loss(net, made, Seen(request.y, None, request.weight), chain)
+        knowing = chain.norm.knowing(made.backward(net, slot_grads, ()))
     with knowing:
-        return one_pass(net, forward(), request, apply)
+        return one_pass(net, forward(), seen, apply, chain)
 
 
 def one_pass(
-    net: NetCore, made: Pass, request: StepRequest, apply: Apply
+    net: NetCore, made: Pass, seen: Seen, apply: Apply, chain: UpdateChain | None = None
 ) -> tuple[float, float | None]:
     """Loss and metric of the forward ``made``, and what ``apply`` does with its gradients."""
-    seen = Seen(request.y, request.measure, request.weight)
-    apply(made.backward(net, gradients_of_loss(net, made, seen, request), ()))
+    apply(made.backward(net, gradients_of_loss(net, made, seen, chain), ()))
     return seen.loss, seen.score
 
 
 def _scaled_step(
-    net: NetCore, forward: Callable[[], Pass], request: StepRequest, optimizer: ScaledUpdates
+    net: NetCore,
+    forward: Callable[[], Pass],
+    request: StepRequest,
+    chain: UpdateChain,
+    scaling: ScaledUpdates,
 ) -> tuple[float, float | None]:
     """`train_step` in mixed precision: all gradients are there before the first update."""
     state = [(param, param.value.copy()) for param in net.params() if param.is_state]
     seen = Seen(request.y, request.measure, request.weight)
     made = forward()
-    scaled = optimizer.precision.scaled
-    slot_grads = gradients_of_loss(net, made, seen, request, scaled)
+    slot_grads = gradients_of_loss(net, made, seen, chain, scaling.precision.scaled)
     held: list[LayerGradients] = []
     refused = None
     try:
-        held = optimizer.held(made.backward(net, slot_grads, ()))
+        held = scaling.held(made.backward(net, slot_grads, ()))
     except NotFiniteError as error:
         refused = error.layer
-    refused = agreed(optimizer, refused)
+    refused = chain.agree(refused)
     if refused is not None:
         for param, value in state:
             param.value[...] = value
-        optimizer.precision.failed(refused)
+        chain.conclude(refused)
         return seen.loss, seen.score
-    ahead = two_passes(optimizer)
-    knowing = (
-        nullcontext()
-        if ahead is None or not ahead.due()
-        else ahead.knowing(optimizer.in_float32(*item) for item in reversed(held))
-    )
+    norm = chain.norm
+    knowing = nullcontext() if norm is None or not norm.due() else norm.knowing(reversed(held))
     look = request.on_layer
-    on_layer = None if look is None else lambda item: look(optimizer.unscaled(item))
+    on_layer = None if look is None else lambda item: look(scaling.unscaled(item))
     with knowing:
-        apply_updates(optimizer, _popped(held), on_layer)
-    optimizer.precision.succeeded()
+        chain.apply(_popped(held), on_layer)
+    chain.conclude(None)
     return seen.loss, seen.score
 
 
@@ -137,25 +126,25 @@ def gradients_of_loss(
     net: NetCore,
     made: Pass,
     seen: Seen,
-    request: StepRequest,
+    chain: UpdateChain | None = None,
     scaled: Callable[[Array], Array] | None = None,
 ) -> dict[int, Array]:
     """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to.
 
-    Accumulators and reducers are told how much they weigh.
+    The stages of ``chain`` are told how much these gradients weigh beside others.
     """
     outputs = made.hand_out()
     names = made.plan.outputs
     out = widened(outputs[names[0]] if len(names) == 1 else outputs)
     loss = expected_loss(net)
     expect_scores(made.plan, loss)
-    dy = differentiated(loss, out, seen.y, request.weight, seen, names)
-    if gathering(request.optimizer) or reducers(request.optimizer):
-        begin(request.optimizer, count_of(loss, out, seen.y))
+    dy = differentiated(loss, out, seen.y, seen.weight, seen, names)
+    if chain is not None and chain.weighs:
+        chain.begin(count_of(loss, out, seen.y))
     plan = made.plan
     of_slots = check_gradients(plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
-    if reducers(request.optimizer) and counts_apart(plan, loss):
-        for name, share in shares(request.optimizer, *counts_of(loss, out, seen.y)).items():
+    if chain is not None and chain.reducers and counts_apart(plan, loss):
+        for name, share in chain.shares(*counts_of(loss, out, seen.y)).items():
             for slot in plan.by_name[name].out_slots:
                 of_slots[slot] = of_slots[slot] * share
     return of_slots

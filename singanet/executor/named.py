@@ -19,8 +19,8 @@ from singanet.gradients import gradients
 from singanet.layers.symbol import Symbol
 from singanet.loss.loss import steps_there
 from singanet.metric.symbol import MetricSymbol
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.minimize import Update
-from singanet.optimizer.stages import gathering, reducers
 from singanet.params.param import Param
 
 _NO_TARGETS: dict[str, Any] = {}
@@ -108,8 +108,7 @@ class NamedProgram:
         self._expect_apart(heads)
         alone = len(self.updates) == 1
         self.optimizer = wrapped(self.updates[0].optimizer if alone else Several(by_name))
-        weighs = gathering(self.optimizer) or reducers(self.optimizer)
-        counts = self._counted(heads) if weighs else []
+        counts = self._counted(heads) if UpdateChain(self.optimizer).weighs else []
         read = (port[0] for _, *pair in counts for port in pair)
         nodes = self._nodes([*dict.fromkeys(heads), *read])
         loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1)

@@ -13,7 +13,7 @@ from singanet.device import cpu
 from singanet.errors import FileFormatError, SingaNetError, StateMismatchError
 from singanet.executor.symbols import Draw
 from singanet.net import FeedForwardNet
-from singanet.optimizer.stages import stages_of
+from singanet.optimizer.chain import UpdateChain
 from singanet.training.files import read_session, read_training, session_entry, write_training
 from singanet.training.session import check_net
 from singanet.types import Array
@@ -62,7 +62,7 @@ def load(
             start = f"optimizer/{k}/"
             mine = {key: array for key, array in state.items() if key.startswith(start)}
             optimizer.load_state_dict({key[len(start) :]: array for key, array in mine.items()})
-            rule = stages_of(optimizer)[1]
+            rule = UpdateChain(optimizer).rule
             rule.check_loaded({param.name: param.value for param in net.params()})
         for draw, position in zip(draws, about["loaders"], strict=True):
             draw.load_state_dict(position)

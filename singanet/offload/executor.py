@@ -22,9 +22,8 @@ from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccess
 from singanet.offload.contexts import OffloadedContexts
 from singanet.offload.room import on_host
 from singanet.offload.shelf import Shelf
-from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.state import ParamState
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -131,7 +130,7 @@ class Offloaded(LayerByLayer):
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`. Errors: mixed precision; where the folder fails, the step is undone."""
         self._expect_own_process()
-        if isinstance(request.optimizer, ScaledUpdates):
+        if UpdateChain(request.optimizer).scaled is not None:
             raise CallOrderError(
                 "net.step",
                 expected="an optimizer that takes the gradients of a layer as they come",
@@ -199,8 +198,7 @@ class Offloaded(LayerByLayer):
         With ``of_folder`` it takes the state that is there. Errors: a ``keep`` in which a layer
         has no room; state in the folder of another optimizer, or of one where there is none.
         """
-        rule = stages_of(optimizer)[1]
-        rule = rule if isinstance(rule, Optimizer) else None
+        rule = UpdateChain(optimizer).own_rule
         if self._bound == (rule, self._net.version, changes.now):
             return
         if rule is not self.rule:

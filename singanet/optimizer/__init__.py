@@ -16,7 +16,7 @@ from singanet.optimizer.adam import Adam
 from singanet.optimizer.adamax import Adamax
 from singanet.optimizer.adamw import AdamW
 from singanet.optimizer.amsgrad import AMSGrad
-from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
+from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm, clip_by_global_norm
 from singanet.optimizer.clip_by_layer_norm import ClipByLayerNorm
 from singanet.optimizer.clip_by_running_norm import ClipByRunningNorm
 from singanet.optimizer.clip_by_value import ClipByValue
@@ -39,7 +39,6 @@ from singanet.optimizer.radam import RAdam
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.rmsprop import RMSProp
 from singanet.optimizer.sgd import SGD
-from singanet.optimizer.stages import clip_by_global_norm
 from singanet.optimizer.wrapper import Wrapper
 
 __all__ = [

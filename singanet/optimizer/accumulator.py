@@ -26,6 +26,8 @@ class Accumulator(Wrapper):
     parameter's size for each parameter; where all gradients are row-sparse, so is the mean.
     """
 
+    gathers = True
+
     def __init__(self, optimizer: Optimizer | Wrapper, every: int, mean: bool = True) -> None:
         super().__init__(optimizer)
         self.every = checked_every("Accumulator", every)
@@ -47,16 +49,22 @@ class Accumulator(Wrapper):
         self._weight: Scale = 1.0
         self._share: Scale | None = None
 
-    def begin(self, count: float | None = None) -> None:
+    @property
+    def weighs(self) -> bool:
+        """Whether micro-batches weigh by what their losses counted."""
+        return self.mean
+
+    def begin(self, count: float | None = None) -> float | None:
         """The gradients to come are of a mean over ``count`` positions, until it is said anew.
 
-        None lets them weigh as much as the others.
+        None lets them weigh as much as the others. Returns what the mean in work is over.
         """
         weight = 1.0
         if count is not None and self.mean:
             self._unit = self._unit or float(count)
             weight = count / self._unit if self._unit else 0.0
         self.weigh(weight)
+        return self.counted(count) if self.mean else count
 
     def weigh(self, weight: Scale, share: Scale | None = None) -> None:
         """As `begin`, in other words, where both may be arrays that a program fills.
@@ -230,10 +238,6 @@ class Accumulator(Wrapper):
     def left(self) -> int:
         """How many micro-batches there are up to the next update."""
         return self.every - max(self._counts.values(), default=0)
-
-    def fills_next(self) -> bool:
-        """Whether the next gradients are the last of their ``every``."""
-        return self.left <= 1
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """What `update` would hand on for the gradients ``items`` of a step, nothing changed."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 
-from singanet.errors import CallOrderError
+from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.checks import Grad
+from singanet.optimizer.global_norm import global_norm
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, within
@@ -24,6 +28,8 @@ class ClipByGlobalNorm(Wrapper):
     and all above it find it by running forward and backward once before, each layer's gradients
     dropped once they are read. A norm that is not finite clips nothing, so that it is seen.
     """
+
+    needs_norm = True
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
@@ -65,3 +71,38 @@ class ClipByGlobalNorm(Wrapper):
                 advice="use net.step, net.fit(clip_by='global'), or: with clip.knowing(norm): ...",
             )
         yield names, values, grads, scale * self._factor
+
+
+def clip_by_global_norm(
+    optimizer: Any,
+    max_norm: float,
+    passes: Callable[[], Iterable[Any]],
+    scale: float = 1.0,
+    rehearsal: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> float:
+    """Update so that the norm of all gradients together is ≤ ``max_norm``; returns the norm.
+
+    ``passes()`` runs forward and loss and returns ``net.backward(dy)``; it is called twice, once
+    for the norm and once for the update, so that never more than one layer's gradients exist.
+    It must give the same gradients both times: pass ``rehearsal=net.rehearsal``, and random layers
+    draw the same numbers and running statistics move once. Costs a second forward and backward;
+    clipping the list of all gradients costs their memory instead.
+    """
+    chain = UpdateChain(optimizer)
+    limit = at(checked("clip_by_global_norm", "max_norm", max_norm), 0)
+    with rehearsal():
+        items = passes()
+        for stage in chain.reducers:
+            items = stage.previewed(items)
+        norm = abs(scale) * global_norm(items)
+    if not math.isfinite(norm):
+        raise ArgumentError(
+            "clip_by_global_norm",
+            expected="gradients with a finite norm",
+            received=f"a norm of {norm}",
+            advice="skip this batch, or lower the learning rate",
+        )
+    if norm > limit:
+        scale *= limit / norm
+    chain.apply(passes(), scale=scale)
+    return norm

@@ -29,6 +29,8 @@ class ClipByRunningNorm(Wrapper):
     large gradient is clipped from the layer on in which it shows. Costs no pass and no memory.
     """
 
+    across_layers = True
+
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float, decay: float = 0.9) -> None:
         super().__init__(optimizer)
         self.max_norm = at(checked("ClipByRunningNorm", "max_norm", max_norm), 0)

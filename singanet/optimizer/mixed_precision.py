@@ -166,6 +166,8 @@ class ScaledUpdates(Wrapper):
     It updates the float32 masters by the gradients without the scale, and rounds them.
     """
 
+    holds_all = True
+
     def __init__(self, optimizer: Optimizer | Wrapper, precision: MixedPrecision) -> None:
         super().__init__(optimizer)
         self.precision = precision
@@ -187,8 +189,31 @@ class ScaledUpdates(Wrapper):
         """As `Wrapper.settle`: the masters."""
         return [self.precision.settle(n, v) for n, v in zip(names, values, strict=True)]
 
+    def refresh(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """As `Wrapper.refresh`: the masters."""
+        for name, value in zip(names, values, strict=True):
+            self.precision.master(name, value)
+
+    def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
+        """As `Wrapper.previewed`."""
+        for item in items:
+            yield self.in_float32(*item)
+            # As the walk itself: one layer's gradients are let go before the next one's exist.
+            del item
+
+    def conclude(self, refused: str | None) -> None:
+        """As `Wrapper.conclude`: count the step, from which the scale follows."""
+        if refused is None:
+            self.precision.succeeded()
+        else:
+            self.precision.failed(refused)
+
     def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
         """As `Wrapper.updated`: round the masters."""
+        self.written(names, values)
+
+    def written(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """As `Wrapper.written`: round the masters."""
         for name, value in zip(names, values, strict=True):
             value[...] = self.precision.masters[name]
 

@@ -127,6 +127,8 @@ class Reducer(Wrapper):
     of them, those of parameters that it found no gradient for too. `singanet.parallel` has some.
     """
 
+    waits = True
+
     comm: Collectives
     """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
     batch: SharedBatch
@@ -138,6 +140,11 @@ class Reducer(Wrapper):
 
         Errors: processes whose nets or optimizers differ.
         """
+
+    @property
+    def weighs(self) -> bool:
+        """As `Wrapper.weighs`."""
+        return True
 
     @property
     @abstractmethod
@@ -152,10 +159,6 @@ class Reducer(Wrapper):
     def reduction(self) -> Reduction | None:
         """What a program makes of a step, None where steps are not recorded, or not yet."""
         return None
-
-    @abstractmethod
-    def begin(self, count: float | None) -> None:
-        """The gradients to come are of a mean over ``count`` positions; None: of a sum."""
 
     def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
         """What this process multiplies the gradients of outputs by, before they are walked back.

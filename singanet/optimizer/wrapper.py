@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeAlias
 
 from singanet.base.described import Configurable
@@ -24,11 +25,26 @@ class Wrapper(Counted, Configurable, ABC):
     """A stage: it changes gradients on their way to ``optimizer``, which may be a wrapper itself.
 
     It is used like an optimizer: `update`, `register`, `state_dict`. A subclass says in `take`
-    what becomes of the gradients of a layer, or overrides `update` altogether.
+    what becomes of the gradients of a layer, or overrides `update` altogether. In a step a stage
+    is asked, in this order: `meet` once a net, `begin`, `previewed` where a stage behind it
+    `needs_norm`, `take` for each layer, and `end`.
     """
 
     reads_gradients: ClassVar[bool] = True
     """Whether `take` looks at gradients, and does not only hand them on."""
+    by_element: ClassVar[bool] = False
+    """Whether each element of a gradient is changed by itself: parts of it may be, elsewhere."""
+    across_layers: ClassVar[bool] = False
+    """Whether what becomes of a layer's gradients depends on those of layers before."""
+    gathers: ClassVar[bool] = False
+    """Whether it hands on what it has gathered over ``every`` steps, see `left`."""
+    every: int = 1
+    needs_norm: ClassVar[bool] = False
+    """Whether it is to be told the norm of a step before its first gradients, by `knowing`."""
+    holds_all: ClassVar[bool] = False
+    """Whether all gradients of a step have to be there, and finite, before it takes the first."""
+    waits: ClassVar[bool] = False
+    """Whether it is a `Reducer`, which waits for other processes."""
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
         if not isinstance(optimizer, (Optimizer, Wrapper)):
@@ -39,6 +55,21 @@ class Wrapper(Counted, Configurable, ABC):
                 advice=f"write {type(self).__name__}(SGD(lr=0.1), ...)",
             )
         self.optimizer = optimizer
+
+    @property
+    def weighs(self) -> bool:
+        """Whether `begin` has to be called, since what the loss counts decides over gradients."""
+        return False
+
+    @property
+    def left(self) -> int:
+        """How many steps there are up to the next one whose gradients are handed on, with it."""
+        return 1
+
+    @property
+    def pending(self) -> bool:
+        """Whether gradients wait here for those of other micro-batches."""
+        return False
 
     def update(
         self,
@@ -66,8 +97,43 @@ class Wrapper(Counted, Configurable, ABC):
         """
         yield names, values, grads, scale
 
+    def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
+        """Train ``net`` from now on, behind the stages ``around``, the first of them outermost."""
+
+    def train(self, names: Iterable[str]) -> None:
+        """The parameters ``names`` are those that are trained from now on."""
+
+    def begin(self, count: float | None) -> float | None:
+        """The gradients to come are of a mean over ``count`` positions; None: of a sum.
+
+        Returns what the gradients that are handed on are a mean over.
+        """
+        return count
+
+    def previewed(self, items: Iterable[Any]) -> Iterable[Any]:
+        """What would be handed on of the gradients ``items`` of a step, nothing changed.
+
+        A stage that changes gradients has to override it to stand before one that `needs_norm`.
+        """
+        return items
+
     def end(self) -> None:
         """What is to be done once all updates of a step are; `take` saw every one of them."""
+
+    def conclude(self, refused: str | None) -> None:
+        """The step was taken, or not, as the gradients of the layer ``refused`` are not finite."""
+
+    def refresh(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """Bring what `settle` made up to date with ``values``, which somebody may have changed."""
+
+    def written(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """Let ``values`` follow what `settle` made, to which somebody wrote; it was no update."""
+
+    def before_last(
+        self, names: Sequence[str], values: Sequence[Array]
+    ) -> AbstractContextManager[None]:
+        """Within it the next step is one whose gradients are handed on; then all is as before."""
+        return nullcontext()
 
     def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
         """The parameters ``names`` were changed after `take` went on, or without it."""

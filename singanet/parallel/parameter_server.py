@@ -14,12 +14,11 @@ from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.checks import Grad, check_lists
-from singanet.optimizer.clip_by_value import ClipByValue
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reduction, Traffic
 from singanet.optimizer.scale import Scale
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import Lookups, TableRows
@@ -90,8 +89,8 @@ class ParameterServer(RankReducer):
         self._pulled: dict[str, int] = {}
         self._stale = True
         self._began, self._told = 0.0, Exchanged(0, 0)
-        for stage in stages_of(optimizer)[0]:
-            if stage.reads_gradients and not isinstance(stage, ClipByValue):
+        for stage in UpdateChain(optimizer).stages:
+            if stage.reads_gradients and not stage.by_element:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in ParameterServer",
@@ -121,7 +120,8 @@ class ParameterServer(RankReducer):
 
     def around(self, optimizer: Optimizer | Wrapper) -> ParameterServer:
         """As `Reducer`."""
-        stages, inner = stages_of(optimizer)
+        chain = UpdateChain(optimizer)
+        stages, inner = chain.stages, chain.rule
         if isinstance(inner, Taking):
             if stages:
                 stages[-1].optimizer = inner.rule
@@ -160,7 +160,7 @@ class ParameterServer(RankReducer):
             return self.comm.rank > 0 or servers.restored is not None
 
         if all(map(looks_at_gradients_alone, around)):
-            self._rows = serve(net, stages_of(self.rule)[1], tables_of, wrote)
+            self._rows = serve(net, UpdateChain(self.rule).rule, tables_of, wrote)
 
     def _begin_alike(self, net: NetCore) -> None:
         trained = self._order.by_name
@@ -381,11 +381,11 @@ class ParameterServer(RankReducer):
                 self._pull()
         super().unify(net, samples)
 
-    def begin(self, count: float | None) -> None:
-        """As `Reducer`. What was changed on rank 0 since all had the same goes to the servers."""
+    def begin(self, count: float | None) -> float | None:
+        """As `Wrapper.begin`. What rank 0 changed since all had the same goes to the servers."""
         super().begin(count)
         if self.servers is None or self._stale:
-            return
+            return count
         self._stale = True
         asked = [
             self.servers.start_put(param.name, ops_for(like).host(like))
@@ -394,6 +394,7 @@ class ParameterServer(RankReducer):
         ]
         for each in asked:
             each.wait()
+        return count
 
     def _pull(self) -> None:
         """Let parameters be what they are on the servers now; all ranks come here."""
@@ -412,13 +413,14 @@ class ParameterServer(RankReducer):
 
     def _put(self, param: Param, news: Any) -> None:
         """Let ``param`` be as a server has it, which is no update."""
-        for stage in self._scaling():
-            stage.precision.master(param.name, param.value)
+        names, values = [param.name], [param.value]
+        for stage in self._around:
+            stage.refresh(names, values)
         where, what = news if _rows(news) else (slice(None), news)
         target = self.settled(param.name, param.value)
         target[where if target.ndim else ()] = what
-        for scaling in reversed(self._scaling()):
-            scaling.updated([param.name], [param.value])
+        for stage in reversed(self._around):
+            stage.written(names, values)
 
     def prefetch(self, ids: Mapping[str, Array]) -> None:
         """Begin to pull the rows that the next step looks up, by the names of their parameters.
@@ -466,7 +468,7 @@ class ParameterServer(RankReducer):
         for key, array in state.items():
             name, _, slot = key.rpartition("/")
             if slot == "step" and name:
-                stages_of(self.optimizer)[1].state(name).step = int(array)
+                UpdateChain(self.optimizer).rule.state(name).step = int(array)
 
 
 class _FromServers:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param, ParamSpec
@@ -28,12 +28,12 @@ class Taking(Optimizer):
     @property
     def lr(self) -> Any:
         """The learning rate of the rule elsewhere."""
-        return stages_of(self.rule)[1].lr
+        return UpdateChain(self.rule).rule.lr
 
     @lr.setter
     def lr(self, lr: Any) -> None:
         if lr is not None:
-            stages_of(self.rule)[1].lr = lr
+            UpdateChain(self.rule).rule.lr = lr
 
     def register(self, name: str, spec: ParamSpec) -> None:
         """As `Optimizer`: it is the rule that is told."""
@@ -41,7 +41,7 @@ class Taking(Optimizer):
 
     def spec_of(self, param: Param) -> ParamSpec:
         """As `Optimizer`: what the rule goes by."""
-        found: ParamSpec = stages_of(self.rule)[1].spec_of(param)
+        found: ParamSpec = UpdateChain(self.rule).rule.spec_of(param)
         return found
 
     def _settle_as(self, name: str, spec: ParamSpec) -> None:

@@ -16,9 +16,8 @@ from singanet.base.written import resident_bytes, union
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
-from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import reducers, stages_of, two_passes
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
@@ -83,7 +82,7 @@ def planned_memory(
 
 def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:
     """Refuse an ``optimizer`` whose step waits for other processes: no program has it whole."""
-    for stage in reducers(optimizer):
+    for stage in UpdateChain(optimizer).reducers:
         raise ArgumentError(
             f"{where}, optimizer",
             expected="an optimizer whose step can be recorded",
@@ -116,18 +115,14 @@ def planned_step(
             recorder.step(feed, y, None, optimizer)
 
     with _state_stays(optimizer), _at_last_micro_batch(net, optimizer):
-        walks = 1 if two_passes(optimizer) is None else 2
+        walks = 1 if UpdateChain(optimizer).norm is None else 2
         recorder = rehearse(net, record)
         return _planned(recorder, level, at_once, turns_of(optimizer), walks)
 
 
 def turns_of(optimizer: Any) -> int:
     """How many programs the micro-batches that ``optimizer`` gathers take turns with."""
-    return min(_TURNS, math.prod(stage.every for stage in _accumulators(optimizer)))
-
-
-def _accumulators(optimizer: Any) -> list[Accumulator]:
-    return [stage for stage in stages_of(optimizer)[0] if isinstance(stage, Accumulator)]
+    return min(_TURNS, math.prod(stage.every for stage in UpdateChain(optimizer).stages))
 
 
 @contextmanager
@@ -136,7 +131,7 @@ def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
     trained = [param for param in net.params() if param.trainable and not param.is_state]
     names = [param.name for param in trained]
     with ExitStack() as stack:
-        for stage in _accumulators(optimizer):
+        for stage in UpdateChain(optimizer).stages:
             stack.enter_context(stage.before_last(names, [param.value for param in trained]))
         yield
 
@@ -144,12 +139,12 @@ def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
 @contextmanager
 def _state_stays(optimizer: Any) -> Iterator[None]:
     """Let go of state that a rehearsal makes; it is zeros, of parameters without an update."""
-    rule = stages_of(optimizer)[1]
-    before = {s.name for s in rule.states() if s.arrays} if isinstance(rule, Optimizer) else set()
+    rule = UpdateChain(optimizer).own_rule
+    before = set() if rule is None else {state.name for state in rule.states() if state.arrays}
     try:
         yield
     finally:
-        for state in rule.states() if isinstance(rule, Optimizer) else ():
+        for state in () if rule is None else rule.states():
             if state.name not in before:
                 state.forget()
 

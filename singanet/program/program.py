@@ -14,8 +14,8 @@ from singanet.engine import feeds as checks
 from singanet.engine.net import expect_host
 from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Traffic
-from singanet.optimizer.stages import case_of
 from singanet.program.bind_call import Ready
 from singanet.program.ir import NotRecordableError
 from singanet.program.programs import programs_of
@@ -151,7 +151,7 @@ class Program:
         self._traffic = Traffic()
 
     def _case(self) -> Hashable:
-        return () if self.optimizer is None else case_of(self.optimizer)
+        return () if self.optimizer is None else UpdateChain(self.optimizer).case()
 
     def _expect_recorded(self, feed: Mapping[str, Any], y: Any, weight: Array | None) -> None:
         """Record again, or refuse, where the program does not fit.

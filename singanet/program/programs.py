@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
     from singanet.engine.net import Net
     from singanet.engine.plan import Plan
+    from singanet.optimizer.chain import UpdateChain
     from singanet.program.recompute.choice import Recompute
     from singanet.program.replay.replay import Replay
     from singanet.program.report.report import ProgramReport
@@ -194,28 +195,26 @@ class Programs:
         if not (self.enabled and net.passes_are_its_own):
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
-        self._layers.register(net, optimizer)
+        chain = self._layers.register(net, optimizer)
         of_step = id(optimizer), self.recompute, facts(y), facts(weight)
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
-            from singanet.optimizer.stages import by_passes, case_of, needs_all_gradients, reducers
-
             feed = x = check_feed(net.execution_plan(), x, net.device, net.dtype)
-            by_layers = on_layer is not None or by_passes(optimizer)
+            by_layers = on_layer is not None or chain.knows_norm()
             first = False
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))
-                case = case_of(optimizer)
+                case = chain.case()
                 found = self._find_step(net, key, feed, request, case)
                 first = self._was_first(key, case)
             if found is None:
                 # Passes of their own for steps that no program may ever make.
-                alone = by_layers or needs_all_gradients(optimizer) or bool(reducers(optimizer))
+                alone = by_layers or chain.holds_all or bool(chain.reducers)
                 run = self.forward if alone else self._layers.forward
                 with _before_recording(first):
-                    return self._layers.train(net, partial(run, net, feed, ()), request)
+                    return self._layers.train(net, partial(run, net, feed, ()), request, chain)
         arena = self.take(found)
         try:
             return found.step(arena, x, y, weight, measure)
@@ -234,9 +233,9 @@ class Programs:
 
         return replayed_gradients(net, found, asked, self.take, self.give_back)
 
-    def register(self, net: Net, optimizer: Any) -> None:
-        """Tell ``optimizer`` the settings of the parameters, once for a net as it is."""
-        self._layers.register(net, optimizer)
+    def register(self, net: Net, optimizer: Any) -> UpdateChain:
+        """As `LayerByLayer.register`."""
+        return self._layers.register(net, optimizer)
 
     def _find_step(
         self, net: Net, key: Any, feed: Mapping[str, Any], request: StepRequest, case: Hashable

@@ -21,8 +21,8 @@ from singanet.engine.model import Model, Placed, placed_by
 from singanet.errors import ArgumentError, RankError, SingaNetError
 from singanet.metric import Metric
 from singanet.ops import ops_for
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reducer
-from singanet.optimizer.stages import reducers
 from singanet.training.arrays import cut
 from singanet.training.batches import Batches, WeightedBatch, ended
 from singanet.training.measures import Measures
@@ -61,7 +61,7 @@ def ranks_of(net: Any, optimizer: Any) -> Ranks | None:
 
 def _waiting(optimizer: Any) -> list[Reducer]:
     """The stages of ``optimizer`` that have others to wait for."""
-    return [stage for stage in reducers(optimizer) if stage.comm.size > 1]
+    return [stage for stage in UpdateChain(optimizer).reducers if stage.comm.size > 1]
 
 
 @contextmanager

@@ -12,8 +12,7 @@ import numpy as np
 
 from singanet.base.collectives import gathered
 from singanet.errors import RankError, RankLostError, one_of
-from singanet.optimizer import Accumulator
-from singanet.optimizer.stages import reducers, stages_of
+from singanet.optimizer.chain import UpdateChain
 from singanet.training.hooks import Hooks
 from singanet.training.ranks import Ranks
 from singanet.training.session import Session, own_sources, progress_sources, restore
@@ -51,12 +50,11 @@ class Repairs:
         self._session, self._ranks, self._hooks = session, ranks, hooks
         self._copies: list[_Copy] = []
         self._next = 0.0
-        stages = stages_of(session.optimizer)[0]
-        self._gathering = [stage for stage in stages if isinstance(stage, Accumulator)]
+        self._stages = UpdateChain(session.optimizer).stages
 
     def due(self) -> bool:
         """As `Kept`. Gradients that wait for those of other micro-batches are not kept."""
-        return time.monotonic() >= self._next and not any(s.pending for s in self._gathering)
+        return time.monotonic() >= self._next and not any(s.pending for s in self._stages)
 
     def take(self) -> None:
         """As `Kept`."""
@@ -112,7 +110,7 @@ class Repairs:
         comm = ranks.comm
         was = comm.rank, comm.size
         comm.repair()
-        for stage in {*ranks.stages, *reducers(session.optimizer)}:
+        for stage in {*ranks.stages, *UpdateChain(session.optimizer).reducers}:
             stage.recover(was)
         every = gathered(comm, (was[0], self._copies[-1].number), "who is left")
         gone = sorted(set(range(was[1])) - {rank for rank, _ in every})

@@ -17,8 +17,8 @@ from singanet.engine.model import Model
 from singanet.errors import CallOrderError, SingaNetError, StateMismatchError, one_of
 from singanet.metric import Metric
 from singanet.optimizer import Accumulator, MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.sources import state_sources
-from singanet.optimizer.stages import meet, reducers
 from singanet.params.param import Param
 from singanet.training.batches import Batches, WeightedBatch
 from singanet.training.compiled import Compiled
@@ -188,22 +188,20 @@ class Session:
     def meet(self) -> None:
         """Begin with the values of rank 0, where that was not done: what is loaded stays then."""
         here = self.net if self.ranks is None else self.ranks.here(self.net)
-        meet(self.compiled.scaled(self._outermost), here)
+        UpdateChain(self.compiled.scaled(self._outermost)).meet(here)
 
     def join(self) -> None:
         """Say that this process has no more batches for now; others may have."""
         # One that goes on from the end of an epoch has taken no step yet.
         self.meet()
-        for stage in reducers(self.compiled.scaled(self._outermost)):
+        for stage in UpdateChain(self.compiled.scaled(self._outermost)).reducers:
             stage.join()
 
     @property
     def rule(self) -> Optimizer:
         """The optimizer inside any wrappers, whose ``lr`` is the learning rate."""
-        inner = self.optimizer
-        while isinstance(inner, Wrapper):
-            inner = inner.optimizer
-        return inner
+        rule: Optimizer = UpdateChain(self.optimizer).rule
+        return rule
 
     def state(self) -> dict[str, Array]:
         """All that is needed to go on from here, as copies by name: see `training_sources`.

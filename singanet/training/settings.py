@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from singanet.optimizer.stages import stages_of
+from singanet.optimizer.chain import UpdateChain
 
 
 def settings_of(net: Any, optimizer: Any) -> Callable[[], None]:
@@ -13,7 +13,7 @@ def settings_of(net: Any, optimizer: Any) -> Callable[[], None]:
 
     Callbacks change these in the course of a training: they freeze and thaw, and assign rates.
     """
-    rule = stages_of(optimizer)[1]
+    rule = UpdateChain(optimizer).rule
     numbers = {name: getattr(rule, name) for name in getattr(rule, "hypers", ())}
     params = [(param, param.spec, param.trainable, param.held) for param in net.params()]
     frozen = getattr(net, "frozen_before", [])

@@ -19,8 +19,7 @@ from singanet.optimizer import (
     Optimizer,
     Wrapper,
 )
-from singanet.optimizer.mixed_precision import ScaledUpdates
-from singanet.optimizer.stages import two_passes, within_reduction
+from singanet.optimizer.chain import UpdateChain, within_reduction
 from singanet.training.measures import batch_length
 from singanet.types import Array
 
@@ -63,7 +62,8 @@ def stepper(net: Model, optimizer: Optimizer | Wrapper) -> Step:
     Errors: `ClipByGlobalNorm` inside of other clipping, or for a model whose steps have no
     backward that can be run twice.
     """
-    if two_passes(optimizer) is not None and not isinstance(net, Net):
+    chain = UpdateChain(optimizer)
+    if chain.norm is not None and not isinstance(net, Net):
         raise ArgumentError(
             "net.fit, clip_by='global'",
             expected="a FeedForwardNet, whose backward can be run twice",
@@ -79,7 +79,7 @@ def stepper(net: Model, optimizer: Optimizer | Wrapper) -> Step:
         with np.errstate(over="ignore", invalid="ignore"):
             return step(x, y, weight, on_layer, measure)
 
-    return scaled if isinstance(optimizer, ScaledUpdates) else step
+    return step if chain.scaled is None else scaled
 
 
 def with_empty_batches(step: Step) -> Step:

@@ -229,7 +229,7 @@ def change(given: Given, step: int, net: Any, optimizer: Any) -> None:
     if what in ("freeze", "thaw"):
         net["a"].trainable = what == "thaw"
     elif what == "rate":
-        singanet.optimizer.stages.stages_of(optimizer)[1].lr = 0.01
+        singanet.optimizer.chain.UpdateChain(optimizer).rule.lr = 0.01
     elif what == "tell":
         optimizer.register(weight.name, replace(weight.spec, lr_mult=0.25))
     elif what == "assign":
@@ -291,7 +291,7 @@ def train(
         numbers = by_step(given, net, optimizer, comm)
     else:
         numbers = by_fit(given, net, optimizer, comm, folder, resume)
-    stage = singanet.optimizer.stages.reducers(optimizer)
+    stage = singanet.optimizer.chain.UpdateChain(optimizer).reducers
     if stage:
         stage[0].unify(net)
     found = Outcome(values_of(net), numbers)

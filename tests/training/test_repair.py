@@ -14,7 +14,7 @@ from singanet.layers import Activation, BatchNormalization, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import AUC, Accuracy
 from singanet.optimizer import SGD
-from singanet.optimizer.stages import stages_of
+from singanet.optimizer.chain import UpdateChain
 from singanet.params.param import ParamSpec
 from singanet.testing import communicators
 from singanet.training import Callback
@@ -240,7 +240,7 @@ def test_what_callbacks_changed_in_steps_that_are_undone_is_undone(at, monkeypat
                 net = self.session.net
                 net["a"].trainable = False
                 net["b"].params["bias"].spec = ParamSpec("b/bias", lr_mult=0.0)
-                stages_of(net.compiled.optimizer)[1].lr = 0.01
+                UpdateChain(net.compiled.optimizer).rule.lr = 0.01
 
     made = [lambda comm: Freezes()]
     expected = trained(parallel.Alone(), callbacks=made)

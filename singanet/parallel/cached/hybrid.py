@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.optimizer.clip_by_value import ClipByValue
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.rows import Lookups, TableRows
 from singanet.parallel.cached.rules import bare_copy, follow
@@ -87,7 +86,7 @@ class Hybrid(AllReduce):
         Errors: `ArgumentError` for stages that look at more than gradients.
         """
         if self.is_new(net, around):
-            for stage in (*around, *stages_of(self.optimizer)[0]):
+            for stage in (*around, *UpdateChain(self.optimizer).stages):
                 if not looks_at_gradients_alone(stage):
                     kind = type(stage).__name__
                     raise ArgumentError(
@@ -107,8 +106,8 @@ class Hybrid(AllReduce):
         super().meet(net, around)
 
     def _expect_by_value(self) -> None:
-        for stage in stages_of(self.optimizer)[0]:
-            if stage.reads_gradients and not isinstance(stage, ClipByValue):
+        for stage in UpdateChain(self.optimizer).stages:
+            if stage.reads_gradients and not stage.by_element:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"Hybrid(consistency='bsp') and {kind}",
@@ -144,7 +143,7 @@ class Hybrid(AllReduce):
 
     @property
     def _rule(self) -> Optimizer:
-        rule: Optimizer = stages_of(self.optimizer)[1]
+        rule: Optimizer = UpdateChain(self.optimizer).rule
         return rule
 
     def _is_served(self, key: str) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TypeVar
 
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 
 _Chain = TypeVar("_Chain", bound=Optimizer | Wrapper)
@@ -23,7 +23,7 @@ def bare_copy(optimizer: _Chain) -> _Chain:
 
 def rule_of(optimizer: Optimizer | Wrapper) -> Optimizer:
     """The rule inside of all stages."""
-    found: Optimizer = stages_of(optimizer)[1]
+    found: Optimizer = UpdateChain(optimizer).rule
     return found
 
 

@@ -22,10 +22,8 @@ from singanet.engine.plan import Plan
 from singanet.engine.step import expect_scores, expected_loss
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
-from singanet.optimizer.clip_by_running_norm import ClipByRunningNorm
+from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.global_norm import norm_of
-from singanet.optimizer.mixed_precision import ScaledUpdates
-from singanet.optimizer.stages import apply_updates, stages_of, two_passes
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.pipeline.part import Elsewhere, StagePart, StagePlan
 from singanet.parallel.pipeline.partition import Cost, assigned, counted, is_drawn, measured
@@ -161,14 +159,8 @@ class Pipeline:
         A step that ends with an error has changed no parameter. Errors: mixed precision.
         """
         part, optimizer = self._current(net), request.optimizer
-        if isinstance(optimizer, ScaledUpdates):
-            raise CallOrderError(
-                "net.step",
-                expected="an optimizer in the precision of the net",
-                received="mixed precision, whose scaling a pipeline does not do",
-                advice="compile the net without mixed_precision",
-            )
-        _expect_no_running_norm(optimizer)
+        chain = UpdateChain(optimizer)
+        _expect_layer_by_layer(chain)
         loss = expected_loss(net)
         expect_scores(net.execution_plan(), loss)
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
@@ -178,6 +170,7 @@ class Pipeline:
             mean = getattr(loss, "reduction", "mean") != "sum"
             self._gather = Accumulator(optimizer, len(cuts), mean)
         self._gather.every = len(cuts)
+        gathered = UpdateChain(self._gather)
         run = StageRun(part, self._wire, feed, cuts)
         items: list[LayerGradients] = []
         try:
@@ -185,11 +178,11 @@ class Pipeline:
                 if op.kind == "forward":
                     run.forward(op.micro_batch, True)
                 else:
-                    items += run.backward(op.micro_batch, request, self._gather)
+                    items += run.backward(op.micro_batch, request, gathered)
             told = self.row.broadcast(run.told.as_array(), self.count - 1, "the loss")
             self._join_shared(items)
-            with self._knowing(optimizer, items):
-                apply_updates(optimizer, _popped(items), request.on_layer)
+            with self._knowing(chain.norm, items):
+                chain.apply(_popped(items), request.on_layer)
         except BaseException:
             # What was gathered is of no use to the next step.
             self._gather = None
@@ -411,22 +404,17 @@ class Pipeline:
         self._wire.settle()
 
     def _knowing(
-        self, optimizer: Any, items: Sequence[LayerGradients]
+        self, norm: TwoPasses | None, items: Sequence[LayerGradients]
     ) -> AbstractContextManager[None]:
         """What tells clipping by the global norm that of the gradients of all stages."""
-        ahead = two_passes(optimizer)
-        if ahead is None or ahead.clip.knows:
+        if norm is None or norm.clip.knows:
             return nullcontext()
         # A stage that trains nothing has gathered nothing, and knows by the others that it is due.
-        due, own = ahead.due(), 0.0
-        if due:
-            mine: Any = iter(items)
-            for stage in ahead.gathering:
-                mine = stage.previewed(mine)
-            own = float(norm_of(mine)) ** 2
+        due = norm.due()
+        own = float(norm_of(norm.previewed(iter(items)))) ** 2 if due else 0.0
         told = np.array([own, float(due)])
         squares, those = self.row.all_reduce(told, what="the norm of the gradients").tolist()
-        return ahead.clip.knowing(float(np.sqrt(squares))) if those else nullcontext()
+        return norm.clip.knowing(float(np.sqrt(squares))) if those else nullcontext()
 
     def _refused(self, what: str) -> CallOrderError:
         return CallOrderError(
@@ -447,15 +435,23 @@ def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
     return first if first is None or second is None else RowSparse(first, second)
 
 
-def _expect_no_running_norm(optimizer: Any) -> None:
-    """Errors: clipping by the norm of the layers so far, of which each stage has some."""
-    if any(isinstance(stage, ClipByRunningNorm) for stage in stages_of(optimizer)[0]):
-        raise ArgumentError(
-            "net.step, ClipByRunningNorm",
-            expected="a norm of all layers, which are on several ranks",
-            received="that of the layers before it in the walk back, some of them elsewhere",
-            advice="clip by 'global', whose norm is that of all stages, by 'layer' or by 'value'",
+def _expect_layer_by_layer(chain: UpdateChain) -> None:
+    """Errors: mixed precision; clipping by the layers so far, of which each stage has some."""
+    if chain.scaled is not None:
+        raise CallOrderError(
+            "net.step",
+            expected="an optimizer in the precision of the net",
+            received="mixed precision, whose scaling a pipeline does not do",
+            advice="compile the net without mixed_precision",
         )
+    for stage in chain.stages:
+        if stage.across_layers:
+            raise ArgumentError(
+                f"net.step, {type(stage).__name__}",
+                expected="a norm of all layers, which are on several ranks",
+                received="that of the layers before it in the walk back, some of them elsewhere",
+                advice="clip by 'global', whose norm is that of all stages, by 'layer' or 'value'",
+            )
 
 
 def _popped(items: list[LayerGradients]) -> Iterator[LayerGradients]:

@@ -12,8 +12,7 @@ from singanet.engine.backward import BackwardWalk
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import LayerPass
 from singanet.engine.step import Seen, count_of, expected_loss, gradients_of_loss, widened
-from singanet.optimizer.accumulator import Accumulator
-from singanet.optimizer.stages import begin
+from singanet.optimizer.chain import UpdateChain
 from singanet.parallel.pipeline.part import StagePart
 from singanet.parallel.pipeline.wire import BACKWARD, FORWARD, Wire
 from singanet.params.gradients import LayerGradients
@@ -93,8 +92,8 @@ class StageRun:
             self.alive = max(self.alive, len(self._left))
         return outputs
 
-    def backward(self, i: int, request: StepRequest, gather: Accumulator) -> list[LayerGradients]:
-        """Take micro-batch ``i`` back; what ``gather`` hands on of its gradients.
+    def backward(self, i: int, request: StepRequest, chain: UpdateChain) -> list[LayerGradients]:
+        """Take micro-batch ``i`` back; what the first stage of ``chain`` hands on of its gradients.
 
         Gradients of what came from earlier stages go there. The last stage begins with the loss.
         """
@@ -102,7 +101,7 @@ class StageRun:
         outputs, contexts = self._left.pop(i)
         starts: dict[int, list[Any]] = {}
         if not plan.sent:
-            count, of_loss = self._from_loss(i, outputs, request, gather)
+            count, of_loss = self._from_loss(i, outputs, request, chain)
             starts = {slot: [grad] for slot, grad in of_loss.items()}
             del of_loss
         # As in a walk through all: what reads an output last is added first.
@@ -115,7 +114,7 @@ class StageRun:
                         starts.setdefault(slot, []).append(grad)
             del made
         if plan.sent:
-            begin(gather, None if np.isnan(count) else count)
+            chain.begin(None if np.isnan(count) else count)
         del outputs
         with self._part.net.device.scope():
             walk = BackwardWalk(plan, contexts, {s: g[0] for s, g in starts.items()}, self._asked)
@@ -125,7 +124,7 @@ class StageRun:
             ready: list[LayerGradients] = []
             back: Mapping[str, Any] = {}
             for item in walk.run():
-                for names, values, own, share in gather.take(*item, 1.0):
+                for names, values, own, share in chain.stages[0].take(*item, 1.0):
                     scaled = [_scaled(grad, share) for grad in own]
                     ready.append(LayerGradients(list(names), list(values), scaled, item.layer))
                 back = item.output_grads
@@ -135,7 +134,7 @@ class StageRun:
         return ready
 
     def _from_loss(
-        self, i: int, outputs: dict[str, Any], request: StepRequest, gather: Accumulator
+        self, i: int, outputs: dict[str, Any], request: StepRequest, chain: UpdateChain
     ) -> tuple[float, dict[int, Array]]:
         """What the loss of micro-batch ``i`` counts, NaN for a sum, and its gradients by slot."""
         part = self._part
@@ -144,9 +143,7 @@ class StageRun:
         out = outputs if len(part.plan.outputs) > 1 else outputs[part.plan.outputs[0]]
         count = count_of(expected_loss(part), widened(out), y)
         made = LayerPass(part.plan, dict(outputs), [])
-        of_loss = gradients_of_loss(
-            part, made, seen, StepRequest(None, y, gather, weight, request.measure)
-        )
+        of_loss = gradients_of_loss(part, made, seen, chain)
         samples = self._cuts[i].stop - self._cuts[i].start
         self.told.add(seen, samples if count is None else count, samples)
         return np.nan if count is None else count, of_loss

@@ -12,12 +12,11 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reduction, Traffic
-from singanet.optimizer.stages import two_passes
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.communicators.half import Halves
@@ -161,7 +160,7 @@ class AllReduce(RankReducer):
         """As `Reducer`."""
         if self.comm.size == 1:
             return refused
-        left = math.prod(s.left for s in self._around if isinstance(s, Accumulator))
+        left = math.prod(stage.left for stage in self._around)
         heard = announced(self.comm, "agree", left, refused is not None).wait()
         return refused or ("of another rank" if heard.refused else None)
 
@@ -195,22 +194,20 @@ class AllReduce(RankReducer):
             if said.kind == "count":
                 self._counts(np.zeros(0))
             elif said.kind == "agree":
-                for stage in self._scaling():
-                    if said.refused:
-                        stage.precision.failed("of another rank")
+                for outer in self._around if said.refused else ():
+                    outer.conclude("of another rank")
             elif said.kind == "preview":
                 idle = self._round_of("preview", heard, 0.0)
                 norm = norm_of(self._scaled(*handed) for handed in idle.rest())
-                ahead = two_passes(self)
-                knowing = nullcontext() if ahead is None else ahead.clip.knowing(norm)
+                clipped = UpdateChain(self).norm
+                knowing = nullcontext() if clipped is None else clipped.clip.knowing(norm)
             elif said.kind == "step":
                 with knowing:
                     self._close(self._round_of("step", heard, 0.0))
                 knowing = nullcontext()
                 for outer in self._around:
                     outer.end()
-                for stage in self._scaling():
-                    stage.precision.succeeded()
+                    outer.conclude(None)
             else:
                 return
 

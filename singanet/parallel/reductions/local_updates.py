@@ -16,7 +16,6 @@ from singanet.errors import ArgumentError, DataError
 from singanet.ops import ops_for
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.checks import Grad
-from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
@@ -222,8 +221,7 @@ class LocalUpdates(RankReducer):
     def _array(self, param: Param) -> Array:
         """What the rule updates of ``param``, brought up to date with its value."""
         for stage in self._around:
-            if isinstance(stage, ScaledUpdates):
-                stage.precision.master(param.name, param.value)
+            stage.refresh([param.name], [param.value])
         return self._order.like(param)
 
     def _land(

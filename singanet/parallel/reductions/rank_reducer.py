@@ -10,12 +10,10 @@ from singanet.base.collectives import SharedBatch
 from singanet.base.described import settings_text
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.checks import Grad
-from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
-from singanet.optimizer.stages import follow, stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.reductions.order import Order
@@ -47,17 +45,17 @@ class RankReducer(Reducer):
         self.batch = SharedBatch(self.comm)
         # A file is read by other processes than those that wrote it.
         self.arguments.pop("comm", None)
-        inside = stages_of(optimizer)[0]
+        inside = UpdateChain(optimizer).stages
         for stage in inside:
-            if isinstance(stage, (Accumulator, Reducer)):
+            if stage.weighs or stage.gathers:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     type(self).__name__,
                     expected="a rule, or clipping, inside",
                     received=kind,
-                    advice=f"write {kind}({type(self).__name__}(...), every), which is reduced once"
-                    if isinstance(stage, Accumulator)
-                    else "leave one of them out",
+                    advice="leave one of them out"
+                    if stage.waits
+                    else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
         self._order = Order(any(stage.reads_gradients for stage in inside))
         self._around: tuple[Wrapper, ...] = ()
@@ -81,7 +79,7 @@ class RankReducer(Reducer):
         """
         if not self.is_new(net, around):
             return False
-        follow(self.optimizer, net)
+        UpdateChain(self.optimizer).follow(net)
         self._around = tuple(around)
         if self._by_default:
             self.comm = init(net.device)
@@ -115,7 +113,7 @@ class RankReducer(Reducer):
 
     def _rates(self) -> list[ParamSpec]:
         """How the parameters are trained by what was said last."""
-        rule = stages_of(self.optimizer)[1]
+        rule = UpdateChain(self.optimizer).rule
         return [rule.spec_of(param) for param in self._order.params]
 
     def recover(self, was: tuple[int, int]) -> None:
@@ -129,11 +127,12 @@ class RankReducer(Reducer):
             values = stage.settle([name], values)
         return values[0]
 
-    def begin(self, count: float | None) -> None:
-        """As `Reducer`: ``count`` is what the gradients of this rank weigh, 0 for none."""
+    def begin(self, count: float | None) -> float | None:
+        """As `Wrapper.begin`: ``count`` is what the gradients of this rank weigh, 0 for none."""
         self._count, self._said = count, True
         self.batch.weight = count
         self._before = self.comm.exchanged
+        return count
 
     @property
     def exchanged(self) -> Exchanged:
@@ -143,7 +142,7 @@ class RankReducer(Reducer):
     def _expect_outside(self, around: Sequence[Wrapper]) -> None:
         """Errors: `ArgumentError` for clipping around the reduction."""
         for stage in around:
-            if stage.reads_gradients and not isinstance(stage, (Accumulator, ScaledUpdates)):
+            if stage.reads_gradients and not (stage.gathers or stage.holds_all):
                 kind, own = type(stage).__name__, type(self).__name__
                 raise ArgumentError(
                     f"{kind} around {own}",
@@ -161,17 +160,13 @@ class RankReducer(Reducer):
     ) -> None:
         """Update by what was reduced, and let the stages around see it."""
         changed = [name for name in names if self.optimizer.will_change(name)]
-        for stage in self._scaling():
-            for name, value in zip(names, values, strict=True):
-                stage.precision.master(name, value)
+        for stage in self._around:
+            stage.refresh(names, values)
         targets = [self.settled(n, v) for n, v in zip(names, values, strict=True)]
         self.optimizer.update(names, targets, grads, factor)
         by_name = dict(zip(names, values, strict=True))
         for outer in reversed(self._around):
             outer.updated(changed, [by_name[name] for name in changed])
-
-    def _scaling(self) -> list[ScaledUpdates]:
-        return [stage for stage in self._around if isinstance(stage, ScaledUpdates)]
 
     def _expect_met(self) -> None:
         if not self._met:

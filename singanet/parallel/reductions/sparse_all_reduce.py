@@ -11,11 +11,11 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reduction
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
@@ -93,7 +93,7 @@ class SparseAllReduce(AllReduce):
                 received="error_feedback=False",
                 advice="give the momentum to the rule: SGD(momentum=...)",
             )
-        rule = stages_of(self.optimizer)[1]
+        rule = UpdateChain(self.optimizer).rule
         if getattr(rule, "slots", ()):
             raise ArgumentError(
                 "SparseAllReduce(momentum=)",

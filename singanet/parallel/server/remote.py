@@ -13,10 +13,9 @@ import numpy as np
 from singanet.base.collectives import of_first
 from singanet.errors import ArgumentError, DataError, SingaNetError
 from singanet.initializer import Constant
-from singanet.optimizer.clip_by_value import ClipByValue
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.server.messages import Kind, Message, ServerRanks, pickled, unpickled
@@ -145,13 +144,13 @@ class Servers:
 
     def _bare(self, param: Param, dtype: Any, initializer: Any) -> Param:
         """What servers have to know of ``param``, without its values."""
-        spec = stages_of(self.optimizer)[1].spec_of(param)
+        spec = UpdateChain(self.optimizer).rule.spec_of(param)
         made = Param(spec, param.shape, initializer, param.fans)
         made.dtype, made.seed = np.dtype(dtype), param.seed
         return made
 
     def _hypers(self) -> bytes:
-        rule = stages_of(self.optimizer)[1]
+        rule = UpdateChain(self.optimizer).rule
         return pickle.dumps({name: getattr(rule, name) for name in rule.hypers})
 
     def follow(self) -> None:
@@ -417,8 +416,9 @@ def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
 
     A rule that looks at norms of a whole parameter, or a constraint on them, does not do so.
     """
-    stages, rule = stages_of(optimizer)
+    chain = UpdateChain(optimizer)
+    rule = chain.rule
     alike = isinstance(rule, ElementWise) and type(rule)._sweep is ElementWise._sweep
     bounded = (rule.constraint, rule.spec_of(param).constraint) != (None, None)
-    rest = [stage for stage in stages if not isinstance(stage, ClipByValue)]
-    return alike and not bounded and not any(stage.reads_gradients for stage in rest)
+    apart = all(stage.by_element or not stage.reads_gradients for stage in chain.stages)
+    return alike and not bounded and apart

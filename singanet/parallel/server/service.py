@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import numpy_ops
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.server.messages import Kind, Message, pickled, unpickled
 from singanet.parallel.server.progress import Progress
@@ -257,7 +257,7 @@ class Service:
         return []
 
     def _set(self, worker: int, message: Message) -> list[Array]:
-        rule = stages_of(self.optimizer)[1]
+        rule = UpdateChain(self.optimizer).rule
         for name, value in unpickled(message.arrays[0]).items():
             setattr(rule, name, value)
         return []

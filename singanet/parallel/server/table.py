@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import DataError, ShapeError
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.stages import stages_of
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Done, Request
 from singanet.params.param import Param
@@ -188,7 +188,7 @@ class Shard(Table):
 
     def keep_state(self) -> None:
         """Put the state of the rule, as when it was loaded, into the files of the ``folder``."""
-        rule = stages_of(self.optimizer)[1]
+        rule = UpdateChain(self.optimizer).rule
         state = rule.state(self.name)
         if self._folder is None:
             return

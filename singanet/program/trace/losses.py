@@ -23,7 +23,6 @@ from singanet.engine.step import (
 )
 from singanet.errors import SingaNetError
 from singanet.loss.multi_loss import MultiLoss
-from singanet.optimizer.stages import shares
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in
@@ -122,7 +121,7 @@ class LossStep:
 
         def tell(outputs: Any) -> None:
             counts = counts_of(self.loss, widened(outputs), self.seen.y)
-            for name, share in shares(updates.optimizer, *counts).items():
+            for name, share in updates.chain.shares(*counts).items():
                 factors[name][...] = share
 
         tape.layer, tape.phase = "loss", "loss"

@@ -15,9 +15,8 @@ from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.errors import SingaNetError
-from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.reducer import Reduction
-from singanet.optimizer.stages import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
@@ -96,7 +95,7 @@ class Recorder:
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
         self._expect_unpatched()
-        updates = updates_of(self.tape, optimizer, self.guard, self._trained())
+        updates = updates_of(self.tape, UpdateChain(optimizer), self.guard, self._trained())
         beside = targets(y, weighted)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
@@ -123,7 +122,7 @@ class Recorder:
 
     def _scaled_updates(
         self,
-        scaled: ScaledUpdates,
+        scaled: Any,
         given: Any,
         beside: Any,
         ahead: TwoPasses | None,
@@ -131,7 +130,7 @@ class Recorder:
     ) -> None:
         """A step in mixed precision, whose updates come after a look at all gradients."""
         precision, xp = scaled.precision, self.tape.ops.xp
-        taken = Taken(scaled, [value for param, value in self.params if param.is_state])
+        taken = Taken(updates.chain, [value for param, value in self.params if param.is_state])
         self.tape.add(taken.remember, (), {}, (), "hidden", name="remember").barrier = True
         held = []
         for item in _traced(self._walked(updates, given, beside, True, precision.scaled)):
@@ -145,12 +144,12 @@ class Recorder:
             self.tape.add(taken.agree, (), {}, (), "hidden", name="agree").barrier = True
         knowing: Any = nullcontext()
         if ahead is not None:
-            knowing = ahead.knowing(scaled.in_float32(*item) for item in held)
+            knowing = ahead.knowing(held)
         with knowing:
             for item in held:
                 updates.record(item)
             updates.finish()
-        self.tape.add(precision.succeeded, (), {}, (), "hidden", name="count").barrier = True
+        self.tape.add(taken.succeeded, (), {}, (), "hidden", name="count").barrier = True
 
     def _walked(
         self,
@@ -205,7 +204,9 @@ class Recorder:
         """
         trained = self._trained()
         updates = (
-            None if optimizer is None else updates_of(self.tape, optimizer, self.guard, trained)
+            None
+            if optimizer is None
+            else updates_of(self.tape, UpdateChain(optimizer), self.guard, trained)
         )
         with self._running():
             fed = self._fed(feed)

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.reducer import Reducer, Reduction
 from singanet.optimizer.scale import is_one
-from singanet.optimizer.stages import TwoPasses, agreed, ending, reducers, stages_of, two_passes
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.guard import Guard
@@ -28,20 +27,20 @@ COMMUNICATES = "the optimizer waits for other processes, so that only its passes
 
 
 def updates_of(
-    tape: Tape, optimizer: Any, guard: Guard, trained: Sequence[Param]
+    tape: Tape, chain: UpdateChain, guard: Guard, trained: Sequence[Param]
 ) -> Updates | ReducedUpdates:
-    """What records the updates of ``optimizer``. Raises `NotRecordableError`."""
-    found = [stage for stage in reducers(optimizer) if not (stage.alone or stage.local)]
+    """What records the updates of ``chain``. Raises `NotRecordableError`."""
+    found = [stage for stage in chain.reducers if not (stage.alone or stage.local)]
     if not found:
-        return Updates(tape, optimizer, guard, trained)
+        return Updates(tape, chain, guard, trained)
     reduction = found[0].reduction() if len(found) == 1 else None
     if reduction is None:
         raise NotRecordableError(COMMUNICATES)
-    return ReducedUpdates(tape, optimizer, found[0], reduction, guard, trained)
+    return ReducedUpdates(tape, chain, found[0], reduction, guard, trained)
 
 
 class ReducedUpdates:
-    """As `Updates`, for an ``optimizer`` of which ``reducer`` is a stage.
+    """As `Updates`, for a ``chain`` of which ``reducer`` is a stage.
 
     Gradients go through the stages around it to the buffers of the ``reduction``. The rest of the
     optimizer is recorded where these are summed: as by the layers, when as many others are under
@@ -51,27 +50,25 @@ class ReducedUpdates:
     def __init__(
         self,
         tape: Tape,
-        optimizer: Any,
+        chain: UpdateChain,
         reducer: Reducer,
         reduction: Reduction,
         guard: Guard,
         trained: Sequence[Param],
     ) -> None:
-        self.tape, self.optimizer, self.reduction = tape, optimizer, reduction
-        stages = stages_of(optimizer)[0]
-        outer = stages[: stages.index(reducer)]
+        self.tape, self.chain, self.reduction = tape, chain, reduction
+        outer = chain.stages[: chain.stages.index(reducer)]
         expect_recordable(outer)
         self._reducer = reducer
         self._outer = TracedStages(tape, guard, outer, trained)
         guard.part(reducer)
         watch_case(guard, reducer)
-        self._inner = Updates(tape, reducer.optimizer, guard, trained, summed=True)
+        self._inner = Updates(tape, UpdateChain(reducer.optimizer), guard, trained, summed=True)
         self._values = {param.name: param.value for param in trained if param.served is None}
         self._served: list[tuple[str, Array, Any]] = []
         self._layers: dict[str, str] = {}
-        first = self._outer.traced[0] if outer else None
-        self.scaled = first if isinstance(first, ScaledUpdates) else None
-        self._reached = reducer in ending(optimizer)
+        self.scaled: Any = self._outer.scaled
+        self._reached = reducer in chain.reached()
         self._sums: Sums | None = None
         if self._reached and {n for entry in reduction.entries for n in entry} != {*self._values}:
             raise NotRecordableError(
@@ -90,21 +87,16 @@ class ReducedUpdates:
         """As `Updates`."""
         return True
 
-    def agree(self, refused: str | None) -> str | None:
-        """The layer for which a replay does not take its step, here or on another process."""
-        return agreed(self.optimizer, refused)
-
     def ahead(self) -> TwoPasses | None:
         """As `Updates`."""
-        ahead = two_passes(self.optimizer)
-        if ahead is None or not ahead.due():
+        norm = self.chain.norm
+        if norm is None or not norm.due():
             return None
         inner = self._inner.ahead()
         assert inner is not None
-        outer = [s for s in ahead.gathering if s is not self._reducer]
-        traced: Any = [self._outer.traced[self._outer.stages.index(stage)] for stage in outer]
+        outer = [stage for stage in norm.gathering if stage is not self._reducer]
         mine: Any = self
-        return TwoPasses((*traced, mine), inner.clip)
+        return TwoPasses((*map(self._outer.traced_of, outer), mine), inner.clip)
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`."""
@@ -129,7 +121,7 @@ class ReducedUpdates:
 
     def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
         """As `Updates`."""
-        why = self._outer.weigh(self.optimizer, count, outputs)
+        why = self._outer.weigh(self.chain, count, outputs)
         if why is not None:
             raise NotRecordableError(why)
 

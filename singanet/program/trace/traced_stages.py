@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from singanet.base.origin import is_library
-from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
-from singanet.optimizer.stages import begin, gathering
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param
 from singanet.program.array_tree import map_arrays
@@ -61,6 +60,15 @@ class TracedStages:
             self._watching.append(watch_case(guard, stage))
 
     @property
+    def scaled(self) -> Any:
+        """The first of them, where it holds all gradients of a step."""
+        return self.traced[0] if self.traced and self.stages[0].holds_all else None
+
+    def traced_of(self, stage: Any) -> Any:
+        """What ``stage`` is in the recording."""
+        return self.traced[self.stages.index(stage)]
+
+    @property
     def read_gradients(self) -> bool:
         """Whether one of them looks at gradients."""
         return any(stage.reads_gradients for stage in self.stages)
@@ -97,26 +105,24 @@ class TracedStages:
 
     def weigh(
         self,
-        optimizer: Any,
+        chain: UpdateChain,
         count: float | Callable[[Any], float | None] | None,
         outputs: Any,
     ) -> str | None:
-        """Tell ``optimizer`` the ``count`` of a batch, or what gives it at a replay.
+        """Tell ``chain`` the ``count`` of a batch, or what gives it at a replay.
 
         Returns why accumulators among the stages cannot be recorded, if so.
         """
         why = None
         # Numbers that differ from replay to replay, by the stages that have them.
-        numbers: list[tuple[Accumulator, Array, Array]] = []
-        for stage in gathering(optimizer):
-            if not any(stage is own for own in self.stages) or not self.traced:
+        numbers: list[tuple[Any, Array, Array]] = []
+        for stage, one, watching in zip(self.stages, self.traced, self._watching, strict=False):
+            if not stage.weighs:
                 continue
-            place = self.stages.index(stage)
-            one: Any = self.traced[place]
             if not callable(count):
                 one.begin(count)
                 # The count that weighs 1 is known from now on; it was this one all along.
-                self._watching[place].allow(one.case())
+                watching.allow(one.case())
                 if one.is_even():
                     continue
             if not one.is_together():
@@ -126,7 +132,7 @@ class TracedStages:
             numbers.append((stage, weight, share))
 
         def tell(outputs: Any) -> None:
-            begin(optimizer, count(outputs) if callable(count) else count)
+            chain.begin(count(outputs) if callable(count) else count)
             for stage, weight, share in numbers:
                 weight[...], share[...] = stage.weight, stage.share()
 

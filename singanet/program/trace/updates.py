@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from singanet.base.origin import is_library
 from singanet.errors import SingaNetError
+from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
-from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer, Reduction
 from singanet.optimizer.scale import is_one
-from singanet.optimizer.stages import TwoPasses, ending, gathering, stages_of, two_passes
 from singanet.optimizer.state import ParamState
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -49,7 +48,7 @@ class Member(NamedTuple):
 class Updates:
     """Writes the update of each layer's parameters on the tape.
 
-    Gradients go through the stages of ``optimizer`` to its rule, as they do by the layers; both
+    Gradients go through the stages of ``chain`` to its rule, as they do by the layers; both
     are arithmetic of arrays, which the tape writes down. What is not becomes a Python step of
     the whole optimizer. Small parameters wait, to be updated together. ``trained`` are the
     parameters that will be updated; their gradients may be parts of buffers in which they were
@@ -59,7 +58,7 @@ class Updates:
     def __init__(
         self,
         tape: Tape,
-        optimizer: Any,
+        chain: UpdateChain,
         guard: Guard,
         trained: Iterable[Param],
         summed: bool = False,
@@ -68,17 +67,17 @@ class Updates:
         self.summed = summed
         self.reduction: Reduction | None = None
         self.guard = guard
-        self.optimizer = optimizer
+        self.chain = chain
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.reasons: list[str] = []
-        stages, self.rule = stages_of(optimizer)
-        self.stages: list[Any] = [stage for stage in stages if not _passes_on(stage)]
+        self.rule = chain.rule
+        self.stages: list[Any] = [stage for stage in chain.stages if not stage.waits]
         self._local: list[Reducer] = []
-        for stage in filter(_passes_on, stages):
-            guard.part(stage)
-            if not stage.alone:
-                self._local.append(stage)
+        for reducer in chain.reducers:
+            guard.part(reducer)
+            if not reducer.alone:
+                self._local.append(reducer)
         self._why = refusal([*self.stages, self.rule])
         self._traced = TracedStages(tape, guard, self.stages, trained, self._why is None)
         if self._why is None:
@@ -86,8 +85,7 @@ class Updates:
             if self.rule.case() != ():
                 watch_case(guard, self.rule)
         # A stage may look at a layer's parameters once they are updated, as for rounding them.
-        first = self._traced.traced[0] if self._traced.traced else None
-        self.scaled = first if isinstance(first, ScaledUpdates) else None
+        self.scaled: Any = self._traced.scaled
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
         own = all(is_library(type(stage)) for stage in self.stages)
         # By the layers such a rule works through blocks of a parameter.
@@ -106,32 +104,31 @@ class Updates:
 
         Raises `NotRecordableError` where a Python step would have to know what it found.
         """
-        ahead = two_passes(self.optimizer)
-        due = ahead is not None and ahead.due()
-        if due or isinstance(self.optimizer, ScaledUpdates):
+        norm = self.chain.norm
+        due = norm is not None and norm.due()
+        if due or self.chain.scaled is not None:
             if self._why is not None:
                 raise NotRecordableError(self._why)
             self._whole = True
-        if ahead is None or not due:
+        if norm is None or not due:
             return None
-        around = [each for each in ahead.gathering if not _passes_on(each)]
-        gathering: Any = tuple(map(self.traced_of, around))
-        return TwoPasses(gathering, self.traced_of(ahead.clip))
+        around = [self.traced_of(stage) for stage in norm.gathering if not stage.waits]
+        return TwoPasses(tuple(around), self.traced_of(norm.clip))
 
     def traced_of(self, stage: Any) -> Any:
         """What ``stage`` is in the recording."""
-        return self._traced.traced[self.stages.index(stage)]
+        return self._traced.traced_of(stage)
 
     @property
     def weighs(self) -> bool:
         """Whether a stage has to be told what the loss of the batch counts."""
-        return bool(gathering(self.optimizer) or self._local)
+        return bool(self._local) or any(stage.weighs for stage in self.stages)
 
     def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
         """Tell stages the ``count`` of a batch, or what gives it at a replay."""
         if self._local and (callable(count) or count == 0):
             raise NotRecordableError("a rank that has no samples for a step updates nothing")
-        self._why = self._traced.weigh(self.optimizer, count, outputs) or self._why
+        self._why = self._traced.weigh(self.chain, count, outputs) or self._why
 
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""
@@ -211,7 +208,7 @@ class Updates:
         """Write down the updates that wait, and lay their gradients side by side."""
         self.update_waiting()
         for stage in self._local:
-            if stage in ending(self.optimizer):
+            if stage in self.chain.reached():
                 self.tape.layer, self.tape.phase = "", "communication"
                 end = self.tape.add(stage.end, (), {}, (), "hidden", name="end")
                 end.barrier = True
@@ -369,7 +366,7 @@ class Updates:
             raise NotRecordableError(why)
         if names:
             self.reasons.append(f"{', '.join(names)}: {why}")
-        optimizer, given = self.optimizer, sources(grads)
+        optimizer, given = self.chain.optimizer, sources(grads)
         dense = [grad for grad in given if not isinstance(grad, RowsSource)]
         # No array of the recording stays in the program.
         rows = [grad if isinstance(grad, RowsSource) else None for grad in given]
@@ -385,8 +382,3 @@ class Updates:
             update, (dense,), {}, values, "hidden", changes=True, name="python step"
         )
         call.barrier = True
-
-
-def _passes_on(stage: Any) -> TypeGuard[Reducer]:
-    """Whether a reducer hands gradients on as they are."""
-    return isinstance(stage, Reducer) and (stage.alone or stage.local)

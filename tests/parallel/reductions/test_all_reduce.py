@@ -45,7 +45,7 @@ def steps_together(build, wrap, batches, size, cuts=None):
 
     def work(comm):
         net, optimizer = build(), wrap(comm)
-        stage = singanet.optimizer.stages.reducers(optimizer)[0]
+        stage = singanet.optimizer.chain.UpdateChain(optimizer).reducers[0]
         told = []
         for k, (x, y) in enumerate(batches):
             bounds = cuts[k] if cuts else [len(x) * r // size for r in range(size + 1)]

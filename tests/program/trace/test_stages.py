@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -211,6 +212,85 @@ class Centred(Wrapper):
         yield names, values, [grad - grad.mean() for grad in grads], scale
 
 
+class Gathered(Wrapper):
+    """A user's own accumulator: the plain sum of the gradients of two steps."""
+
+    pure = True
+    gathers = True
+    every = 2
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.sums = {}
+        self.counts = {}
+
+    @property
+    def left(self):
+        return self.every - max(self.counts.values(), default=0)
+
+    def settle(self, names, values):
+        for name, value in zip(names, values, strict=True):
+            if name not in self.sums:
+                self.sums[name], self.counts[name] = np.zeros_like(value), 0
+        return values
+
+    def previewed(self, items):
+        for names, values, grads in items:
+            self.settle(names, values)
+            sums = [self.sums[n] + g for n, g in zip(names, grads, strict=True)]
+            yield names, values, sums
+
+    def take(self, names, values, grads, scale):
+        self.settle(names, values)
+        for name, grad in zip(names, grads, strict=True):
+            self.sums[name] += scale * grad
+        if names and self.counts[names[0]] == self.every - 1:
+            yield names, values, [1.0 * self.sums[name] for name in names], 1.0
+            for name in names:
+                self.sums[name].fill(0.0)
+
+    def case(self):
+        return tuple(self.counts.values())
+
+    def skip(self, names):
+        for name in names:
+            self.counts[name] = (self.counts[name] + 1) % self.every
+
+
+class CountingGathered(Gathered):
+    """As by the layers, where nobody else moves the counts on."""
+
+    def take(self, names, values, grads, scale):
+        yield from super().take(names, values, grads, scale)
+        self.skip(names)
+
+
+class Rescaled(Wrapper):
+    """A user's own clipper by the norm of all gradients: they are brought to the norm 1."""
+
+    pure = True
+    needs_norm = True
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.norm = None
+
+    @property
+    def knows(self):
+        return self.norm is not None
+
+    @contextmanager
+    def knowing(self, norm):
+        vars(self)["norm"] = norm
+        try:
+            yield
+        finally:
+            vars(self)["norm"] = None
+
+    def take(self, names, values, grads, scale):
+        yield names, values, grads, scale / self.norm
+
+
 class Duck:
     """Nothing but what a step asks of an optimizer."""
 
@@ -250,6 +330,23 @@ def test_a_users_stage_of_arithmetic_alone_is_recorded():
     twins = Twins(net, lambda: Centred(kinds.Accumulator(SGD(lr=0.1), 2)))
     for k in range(9):
         twins.step(*batch(k))
+    assert twins.expect_recorded() == []
+
+
+def test_a_users_accumulator_and_clipper_are_stages_like_any():
+    """Sums of two batches' gradients, brought to the norm 1: recorded, and by hand."""
+    twins, plain = Twins(net, lambda: CountingGathered(Rescaled(SGD(lr=0.1)))), net()
+    for k in range(12):
+        if k % 2 == 0:
+            both = [plain.train(*batch(k + i))[0] for i in (0, 1)]
+            sums = [one + two for one, two in zip(*both, strict=True)]
+            norm = np.sqrt(sum(np.sum(each.astype(float) ** 2) for each in sums))
+            for value, each in zip(plain.param_values(), sums, strict=True):
+                value -= (each * (0.1 / norm)).astype(np.float32)
+        twins.step(*batch(k))
+        if k % 2:
+            for a, b in zip(twins.recorded.param_values(), plain.param_values(), strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert twins.expect_recorded() == []
 
 

@@ -23,16 +23,8 @@ from singanet.optimizer import (
     clip_by_global_norm,
 )
 from singanet.optimizer.averaged import Averaged
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import ScaledUpdates
-from singanet.optimizer.stages import (
-    apply_updates,
-    by_passes,
-    case_of,
-    gathering,
-    needs_all_gradients,
-    stages_of,
-    two_passes,
-)
 
 
 class Written:
@@ -56,31 +48,32 @@ def test_the_stages_come_in_the_order_in_which_gradients_meet_them() -> None:
     rule = SGD(lr=1.0)
     inner = ClipByValue(rule, 1.0)
     outer = Accumulator(inner, 2)
-    assert stages_of(outer) == ([outer, inner], rule)
-    assert stages_of(rule) == ([], rule)
-    duck = Written()
-    assert stages_of(duck) == ([], duck)
+    chain = UpdateChain(outer)
+    assert (chain.stages, chain.rule, chain.own_rule) == ((outer, inner), rule, rule)
+    assert (UpdateChain(rule).stages, UpdateChain(rule).rule) == ((), rule)
+    duck = UpdateChain(written := Written())
+    assert (duck.stages, duck.rule, duck.own_rule) == ((), written, None)
 
 
 def test_the_case_is_that_of_every_stage_and_of_the_rule() -> None:
     optimizer = ClipByValue(Accumulator(AccumulatingSGD(2, lr=0.1), 3), 1.0)
     cases = []
     for _ in range(15):
-        cases.append(case_of(optimizer))
+        cases.append(UpdateChain(optimizer).case())
         optimizer.update(["w"], [np.zeros(2)], [np.ones(2)])
     assert len(cases[0]) == 3
     # From the rule's first update on: it counts those, two of them for one change.
     assert cases[3:9] == cases[9:15]
     assert len(set(cases[3:9])) == 6
-    assert case_of(Written()) == ((),)
-    assert case_of(SGD(lr=0.1)) == ((),)
+    assert UpdateChain(Written()).case() == ((),)
+    assert UpdateChain(SGD(lr=0.1)).case() == ((),)
 
 
 def test_only_means_are_weighed() -> None:
     mean, plain_sum = Accumulator(SGD(lr=1.0), 2), Accumulator(SGD(lr=1.0), 2, mean=False)
-    assert gathering(ClipByValue(mean, 1.0)) == [mean]
-    assert gathering(plain_sum) == []
-    assert gathering(SGD(lr=1.0)) == []
+    assert UpdateChain(ClipByValue(mean, 1.0)).weighs
+    assert not UpdateChain(plain_sum).weighs
+    assert not UpdateChain(SGD(lr=1.0)).weighs
 
 
 def test_the_updates_of_a_step() -> None:
@@ -95,7 +88,7 @@ def test_the_updates_of_a_step() -> None:
             order.append(self._name)
 
     rule = Written()
-    apply_updates(rule, items([1.0], [2.0]), order.append)
+    UpdateChain(rule).apply(items([1.0], [2.0]), order.append)
     assert [(names, float(grads[0][0]), scale) for names, grads, scale in rule.seen] == [
         (["a"], 1.0, ()),
         (["b"], 2.0, ()),
@@ -104,10 +97,10 @@ def test_the_updates_of_a_step() -> None:
     order.clear()
     chain = Ends(ClipByValue(Ends(SGD(lr=1.0), "inner"), 9.0), "outer")
     given = items([1.0], [2.0])
-    apply_updates(chain, given)
+    UpdateChain(chain).apply(given)
     assert order == ["outer", "inner"]
     assert [float(values[0][0]) for _, values, _ in given] == [-1.0, -2.0]
-    apply_updates(rule, items([1.0]), scale=0.5)
+    UpdateChain(rule).apply(items([1.0]), scale=0.5)
     assert rule.seen[-1][2] == (0.5,)
 
 
@@ -127,8 +120,8 @@ def test_no_layer_s_gradients_outlive_the_next_ones() -> None:
     def two() -> ClipByGlobalNorm:
         return ClipByGlobalNorm(SGD(lr=1.0), 1.0)
 
-    apply_updates(SGD(lr=1.0), streamed(), lambda item: None)
-    found = two_passes(Accumulator(two(), 1))
+    UpdateChain(SGD(lr=1.0)).apply(streamed(), lambda item: None)
+    found = UpdateChain(Accumulator(two(), 1)).norm
     assert found is not None
     alive.clear()
     with found.knowing(streamed()):
@@ -141,16 +134,16 @@ def test_a_norm_is_due_at_the_last_micro_batch_unless_it_was_said(every: int) ->
     clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
     optimizer = clip if every == 1 else Accumulator(clip, every)
     for k in range(2 * every):
-        found = two_passes(optimizer)
+        found = UpdateChain(optimizer).norm
         assert found is not None
         assert found.clip is clip
         assert len(found.gathering) == (every > 1)
         last = k % every == every - 1
         assert found.due() == last
-        assert not by_passes(optimizer)
+        assert not UpdateChain(optimizer).knows_norm()
         with clip.knowing(1.0):
             assert not found.due()
-            assert by_passes(optimizer)
+            assert UpdateChain(optimizer).knows_norm()
             optimizer.update(["w"], [np.zeros(2)], [np.ones(2)])
 
 
@@ -163,7 +156,7 @@ def test_the_norm_is_that_of_the_mean_of_micro_batches() -> None:
     optimizer.update(["a", "b"], values, [np.array([1.5]), np.array([6.0])])
     optimizer.begin(1)
     last = [np.array([6.0]), np.array([0.0])]
-    found = two_passes(optimizer)
+    found = UpdateChain(optimizer).norm
     assert found is not None
     with found.knowing([(["a"], values[:1], last[:1]), (["b"], values[1:], last[1:])]):
         for k, name in enumerate("ab"):
@@ -175,10 +168,10 @@ def test_the_norm_is_that_of_the_mean_of_micro_batches() -> None:
 def test_clipping_by_all_gradients_goes_outside_of_other_clipping(around: Any) -> None:
     clip = ClipByGlobalNorm(SGD(lr=1.0), 1.0)
     with pytest.raises(ArgumentError, match=f"{around.__name__} around it"):
-        two_passes(around(clip, 1.0))
+        _ = UpdateChain(around(clip, 1.0)).norm
     with pytest.raises(ArgumentError, match=f"write ClipByGlobalNorm\\({around.__name__}"):
-        two_passes(Accumulator(around(clip, 1.0), 2))
-    assert two_passes(ClipByGlobalNorm(around(SGD(lr=1.0), 1.0), 1.0)) is not None
+        _ = UpdateChain(Accumulator(around(clip, 1.0), 2)).norm
+    assert UpdateChain(ClipByGlobalNorm(around(SGD(lr=1.0), 1.0), 1.0)).norm is not None
 
 
 def test_what_only_hands_on_may_stand_around_it() -> None:
@@ -188,18 +181,18 @@ def test_what_only_hands_on_may_stand_around_it() -> None:
         ScaledUpdates(clip, MixedPrecision()),
         ScaledUpdates(Averaged(clip, 0.9), MixedPrecision()),
     ):
-        found = two_passes(optimizer)
+        found = UpdateChain(optimizer).norm
         assert found is not None
-        assert found.gathering == ()
+        assert not any(stage.reads_gradients and not stage.holds_all for stage in found.gathering)
 
 
 def test_what_needs_all_gradients() -> None:
     rule = SGD(lr=1.0)
-    assert not needs_all_gradients(rule)
-    assert not needs_all_gradients(Accumulator(ClipByLayerNorm(rule, 1.0), 2))
-    assert needs_all_gradients(Accumulator(ClipByGlobalNorm(rule, 1.0), 2))
-    assert needs_all_gradients(ScaledUpdates(rule, MixedPrecision()))
-    assert not by_passes(rule)
+    assert not UpdateChain(rule).holds_all
+    assert not UpdateChain(Accumulator(ClipByLayerNorm(rule, 1.0), 2)).holds_all
+    assert UpdateChain(Accumulator(ClipByGlobalNorm(rule, 1.0), 2)).holds_all
+    assert UpdateChain(ScaledUpdates(rule, MixedPrecision())).holds_all
+    assert not UpdateChain(rule).knows_norm()
 
 
 @pytest.mark.parametrize("scale", [1.0, -2.0, 0.25])

@@ -1,0 +1,213 @@
+"""What stands between a gradient and its parameter: the stages of an optimizer, and its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from singanet.errors import ArgumentError
+from singanet.optimizer.global_norm import norm_of
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from singanet.optimizer.mixed_precision import ScaledUpdates
+    from singanet.optimizer.reducer import Reducer
+
+
+class ToldNorm(Protocol):
+    """A stage that `Wrapper.needs_norm`, such as `ClipByGlobalNorm`."""
+
+    @property
+    def knows(self) -> bool:
+        """Whether the norm of the step in work was said."""
+
+    def knowing(self, norm: Scale) -> AbstractContextManager[None]:
+        """Within the block, ``norm`` is that of all gradients that `take` is given."""
+
+
+class UpdateChain:
+    """The ``stages`` of an optimizer in the order in which gradients meet them, and its ``rule``.
+
+    It is of the optimizer as it is now: executors make it anew after each change of a stage. What
+    stages do is told by `Wrapper`, so that a user's own takes part as singanet's do.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        stages: list[Wrapper] = []
+        inner = optimizer
+        while isinstance(inner, Wrapper):
+            stages.append(inner)
+            inner = inner.optimizer
+        self.optimizer = optimizer
+        self.stages: tuple[Wrapper, ...] = tuple(stages)
+        self.rule: Any = inner
+        self.reducers = cast("tuple[Reducer, ...]", tuple(s for s in stages if s.waits))
+        # Scaled gradients are all there before the first goes on to the stages behind.
+        holds = bool(stages) and stages[0].holds_all
+        self.scaled = cast("ScaledUpdates", stages[0]) if holds else None
+        self.weighs = any(stage.weighs for stage in stages)
+
+    @property
+    def own_rule(self) -> Optimizer | None:
+        """The rule, where it is an `Optimizer` and not a user's class like one."""
+        return self.rule if isinstance(self.rule, Optimizer) else None
+
+    def case(self) -> Hashable:
+        """What decides over the arithmetic of the next step; a user's own rule has one case."""
+        of_rule = self.rule.case() if isinstance(self.rule, Optimizer) else ()
+        return (*(stage.case() for stage in self.stages), of_rule)
+
+    # -- before a step ---------------------------------------------------------------------------
+
+    def follow(self, net: Any) -> None:
+        """Tell the rule how the parameters of ``net`` are trained, and the stages which."""
+        if self.stages:
+            trained = [param.name for param in net.execution_plan().trained_params()]
+            for stage in self.stages:
+                stage.train(trained)
+        if isinstance(self.rule, Optimizer):
+            self.rule.follow(net.params())
+        else:
+            self.optimizer.register_all(net.param_specs())
+
+    def meet(self, net: Any) -> None:
+        """Follow what ``net`` says of its parameters, and let every stage meet it."""
+        self.follow(net)
+        for place, stage in enumerate(self.stages):
+            stage.meet(net, self.stages[:place])
+
+    # -- within a step ---------------------------------------------------------------------------
+
+    def begin(self, count: float | None) -> None:
+        """Tell stages what the loss of a batch is a mean over: a reducer, of all micro-batches."""
+        own = count
+        for stage in self.stages:
+            count = stage.begin(count)
+        for reducer in self.reducers:
+            reducer.batch.weight = own
+
+    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
+        """What the gradients of outputs are multiplied by; see `Reducer.shares`."""
+        return self.reducers[0].shares(samples, counts) if self.reducers else {}
+
+    def agree(self, refused: str | None) -> str | None:
+        """The layer for which the step is ``refused``, here or on another process."""
+        for reducer in self.reducers:
+            refused = reducer.agree(refused)
+        return refused
+
+    def conclude(self, refused: str | None) -> None:
+        """Tell stages that the step was taken, or the layer for which it was ``refused``."""
+        for stage in self.stages:
+            stage.conclude(refused)
+
+    def apply(
+        self,
+        items: Iterable[Any],
+        on_layer: Callable[[Any], object] | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        """The updates of a step by the gradients ``items``, each let go before the next exists.
+
+        ``on_layer`` sees them before.
+        """
+        last = self.reached()
+        update = self.optimizer.update
+        for item in items:
+            if on_layer is not None:
+                on_layer(item)
+            update(*item, *(() if scale == 1.0 else (scale,)))
+            # Else the loop variable would hold this layer's gradients through the next one's.
+            del item
+        for stage in last:
+            stage.end()
+
+    def reached(self) -> Sequence[Wrapper]:
+        """The stages that the next step reaches; reducers first, which update at its end."""
+        reached = self.stages
+        for number, stage in enumerate(reached, 1):
+            if stage.left > 1:
+                reached = reached[:number]
+                break
+        return sorted(reached, key=lambda stage: not stage.waits) if self.reducers else reached
+
+    # -- what has to know all gradients ----------------------------------------------------------
+
+    @cached_property
+    def norm(self) -> TwoPasses | None:
+        """The stage that has to know a norm before the first update, if any.
+
+        Errors: such a stage inside of one that changes gradients, and cannot preview them.
+        """
+        around: list[Wrapper] = []
+        for stage in self.stages:
+            if stage.needs_norm:
+                for each in around:
+                    _expect_preview(each)
+                return TwoPasses(tuple(around), cast("ToldNorm", stage))
+            if stage.reads_gradients:
+                around.append(stage)
+        return None
+
+    def needs_norm(self) -> bool:
+        """Whether the next step is clipped by a norm that is not known yet."""
+        return self.norm is not None and self.norm.due()
+
+    def knows_norm(self) -> bool:
+        """Whether somebody has said the norm of the next step: it is made of passes alone."""
+        return self.norm is not None and self.norm.clip.knows
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether something has to see all gradients of a step before any is applied."""
+        return self.scaled is not None or self.norm is not None
+
+
+class TwoPasses(NamedTuple):
+    """A clipping that has to know the norm of a whole step before its first update.
+
+    ``gathering`` are the stages before ``clip`` that look at gradients. Accumulators see that norm
+    only where theirs is the last of their micro-batches.
+    """
+
+    gathering: tuple[Wrapper, ...]
+    clip: ToldNorm
+
+    def due(self) -> bool:
+        """Whether the next step is clipped, and its norm not known yet."""
+        return not self.clip.knows and all(stage.left <= 1 for stage in self.gathering)
+
+    def previewed(self, items: Iterable[Any]) -> Iterable[Any]:
+        """What ``clip`` would get of the gradients ``items``."""
+        for stage in self.gathering:
+            items = stage.previewed(items)
+        return items
+
+    def knowing(self, items: Iterable[Any]) -> AbstractContextManager[None]:
+        """What lets the step be updated whose gradients are ``items``, of which none is kept."""
+        return self.clip.knowing(norm_of(self.previewed(items)))
+
+
+def within_reduction(
+    optimizer: Optimizer | Wrapper, wrap: Callable[[Optimizer | Wrapper], Wrapper]
+) -> Wrapper:
+    """``wrap`` of ``optimizer``, but inside of a reducer, which has to see gradients before."""
+    if isinstance(optimizer, Wrapper) and optimizer.waits:
+        return cast("Reducer", optimizer).around(within_reduction(optimizer.optimizer, wrap))
+    return wrap(optimizer)
+
+
+def _expect_preview(stage: Wrapper) -> None:
+    """Errors: a stage that changes gradients, and does not tell beforehand what they become."""
+    if type(stage).previewed is Wrapper.previewed:
+        kind = type(stage).__name__
+        raise ArgumentError(
+            "ClipByGlobalNorm",
+            expected="ClipByGlobalNorm around other clipping",
+            received=f"{kind} around it",
+            advice=f"write ClipByGlobalNorm({kind}(...), max_norm)",
+        )
