@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
     from singanet.decoding import Decoder
-    from singanet.gradients.names import Name, Names
+    from singanet.gradients.names import Directions, N, Names, Y
     from singanet.layers.layer import Layer
     from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
@@ -196,16 +196,28 @@ class FeedForwardNet(Net):
 
         return evaluate(self, x, y, batch_size, sample_weight)
 
+    @overload
+    def predict(self, x: Any, batch_size: int | None = None) -> Array: ...
+
+    @overload
+    def predict(
+        self, x: Any, batch_size: int | None = None, *, by_name: Literal[True]
+    ) -> dict[str, Array]: ...
+
     @checked_call
-    def predict(self, x: Any, batch_size: int | None = None) -> Any:
+    def predict(
+        self, x: Any, batch_size: int | None = None, *, by_name: bool = False
+    ) -> Array | dict[str, Array]:
         """The net's output for ``x``, through the link of the loss: softmax, sigmoid or none.
 
-        ``batch_size`` None takes ``x`` in one go; with one, ``x`` may also be a loader or another
-        iterable of batches ``x`` or ``(x, ...)``.
+        An array; with several outputs a dict by their names, which with ``by_name`` it is of one
+        output too, so that type checkers know. ``batch_size`` None takes ``x`` in one go; with
+        one, ``x`` may also be a loader or another iterable of batches ``x`` or ``(x, ...)``.
         """
-        from singanet.training.evaluation import predict
+        from singanet.training.evaluation import by_output_name, predict
 
-        return predict(self, x, batch_size)
+        made = predict(self, x, batch_size)
+        return by_output_name(made, self) if by_name else made
 
     @checked_call
     def predictor(self) -> Predictor:
@@ -243,12 +255,12 @@ class FeedForwardNet(Net):
     def gradients(
         self,
         ys: Names,
-        xs: Names,
+        xs: N | Sequence[N],
         feed: Any,
         dys: Any = None,
         train: bool = False,
         unreachable: str = "error",
-    ) -> dict[Name, Any]:
+    ) -> dict[N, Array]:
         """The gradients of ``ys`` by each of ``xs``, by their names.
 
         ``ys`` are layers, or ``(layer, index)`` for one of several outputs, or "loss", for which
@@ -284,7 +296,9 @@ class FeedForwardNet(Net):
 
         return iter_gradients(self, ys, xs, feed, dys, train, unreachable)
 
-    def jacobian(self, ys: Names, xs: Names, feed: Any) -> dict[Name, dict[Name, Any]]:
+    def jacobian(
+        self, ys: Y | Sequence[Y], xs: N | Sequence[N], feed: Any
+    ) -> dict[Y, dict[N, Array]]:
         """The gradient of every element of each y by each x, in evaluation: ``[y][x]``.
 
         Its shape is that of y, then that of x, both with the batch axis. It takes a forward and a
@@ -295,8 +309,8 @@ class FeedForwardNet(Net):
         return jacobian(self, ys, xs, feed)
 
     def hessian_vector_product(
-        self, ys: Names, xs: Names, feed: Any, vectors: Mapping[Name, Any], dys: Any = None
-    ) -> dict[Name, Any]:
+        self, ys: Names, xs: N | Sequence[N], feed: Any, vectors: Directions, dys: Any = None
+    ) -> dict[N, Array]:
         """How the gradients of ``ys`` by ``xs`` change along ``vectors``, in evaluation.
 
         ``vectors`` are directions by name, of anything that may stand among ``xs``, whether it

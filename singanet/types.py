@@ -16,6 +16,12 @@ Arrays: TypeAlias = Array | Sequence[Array]
 Shape: TypeAlias = tuple[int, ...]
 """A shape; for a layer's inputs and outputs a *sample* shape, without the batch axis."""
 
+GivenShape: TypeAlias = tuple[int | None, ...]
+"""A sample shape as users give it: None stands for an axis of any extent."""
+
+GivenShapes: TypeAlias = GivenShape | Sequence[GivenShape]
+"""One given sample shape, or several."""
+
 Shapes: TypeAlias = Shape | list[Shape]
 """One sample shape, or a list for a layer with several inputs or outputs."""
 

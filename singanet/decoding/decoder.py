@@ -89,8 +89,11 @@ class Decoder:
         self._pasts = {name: Past(self._limit) for name in self._readers}
         self._steps, self._samples = 0, 0
 
-    def __call__(self, x: Any) -> Any:
-        """The outputs at the further steps ``x``. Errors: those of ``net.predict``; too many."""
+    def __call__(self, x: Any) -> Array:
+        """The output at the further steps ``x``, of several a dict by name.
+
+        Errors: those of ``net.predict``; too many steps.
+        """
         steps, samples = self._extent(x)
         if self.limit is not None and self._steps + steps > self.limit:
             raise CallOrderError(
@@ -115,7 +118,7 @@ class Decoder:
             )
         results = self._run(x, self._plan.outputs, self._fixed)
         self._steps, self._samples = self._steps + steps, samples
-        out = widened(results if len(results) > 1 else results[self._plan.outputs[0]])
+        out: Array = widened(results if len(results) > 1 else results[self._plan.outputs[0]])
         return out if self.net.loss is None else self.net.loss.link(out)
 
     def _reading(self) -> list[str]:

@@ -37,6 +37,7 @@ from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
     from singanet.loss.loss import Loss
+    from singanet.loss.multi_loss import MultiLoss
     from singanet.metric.metric import Metric
     from singanet.optimizer.optimizer import Optimizer
     from singanet.optimizer.wrapper import Wrapper
@@ -58,7 +59,7 @@ class Net(GraphBuilder):
         layers: Sequence[Layer | GraphBuilder] | Loss | None = None,
         metric: Metric | None = None,
         *,
-        loss: Loss | None = None,
+        loss: Loss | MultiLoss | None = None,
         inputs: Symbol | Sequence[Symbol] = (),
         outputs: Symbol | Sequence[Symbol] = (),
         name: str | None = None,

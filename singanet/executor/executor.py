@@ -15,9 +15,8 @@ from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did
 from singanet.executor import state
 from singanet.executor.graph import Drawing, inputs_of, symbols_of
 from singanet.executor.named import NamedProgram
-from singanet.executor.symbols import Draw
+from singanet.executor.symbols import Draw, Feed
 from singanet.layers.dummy import Dummy
-from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.optimizer.minimize import Update
 from singanet.parallel import AllReduce, Communicator
@@ -83,7 +82,7 @@ class Executor:
     def run(
         self,
         name: str,
-        feed: Mapping[Symbol | str, Any] | None = None,
+        feed: Feed | None = None,
         outputs: Sequence[Any] | None = None,
     ) -> list[Any]:
         """The values that program ``name`` gives for the arrays of ``feed``, in the order asked.
@@ -137,7 +136,7 @@ class Executor:
         """A picture of the program's graph as SVG text, see `FeedForwardNet.plot`."""
         return self.as_net(name).plot(path)
 
-    def memory(self, name: str, shapes: Mapping[Symbol | str, Sequence[int]]) -> PeakMemory:
+    def memory(self, name: str, shapes: Feed) -> PeakMemory:
         """The bytes that program ``name`` takes for arrays of these ``shapes``, batch axis first.
 
         It is rehearsed on ones, or zeros for whole numbers, and changes nothing. Errors: as for

@@ -16,6 +16,7 @@ from singanet.executor.several import Several
 from singanet.executor.symbols import DrawnInput, GradientSymbol
 from singanet.executor.view import Objective, Port, View, picked
 from singanet.gradients import gradients
+from singanet.gradients.names import Name
 from singanet.layers.symbol import Symbol
 from singanet.loss.loss import steps_there
 from singanet.metric.symbol import MetricSymbol
@@ -230,7 +231,7 @@ class NamedProgram:
             found.update({ask: made[x] for ask, x in zip(asks, xs, strict=True)})
         return found
 
-    def _name_of(self, x: Symbol | Param | str) -> Any:
+    def _name_of(self, x: Symbol | Param | str) -> Name:
         if not isinstance(x, Symbol):
             where = f"{self.where}, argument xs of gradients"
             return self._drawing.params(x, where)[0].name

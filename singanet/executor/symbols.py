@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -82,6 +82,10 @@ class Draw:
         self.loader.load_state_dict(state)
 
 
+Feed: TypeAlias = Mapping[Symbol, Any] | Mapping[str, Any] | Mapping[Symbol | str, Any]
+"""What is fed, by symbols or names of inputs."""
+
+
 class DrawnInput(Symbol):
     """An input that ``draw`` fills."""
 
@@ -90,7 +94,7 @@ class DrawnInput(Symbol):
     draw: Draw
 
 
-def from_loader(loader: Loader, names: tuple[str, str] = ("x", "y")) -> Any:
+def from_loader(loader: Loader, names: tuple[str, str] = ("x", "y")) -> tuple[Symbol, Symbol]:
     """Symbols ``x, y`` for the batches of ``loader``; of dicts of arrays, dicts of symbols.
 
     A program that reads them draws a batch at each run where nothing is fed in their place, and
@@ -116,7 +120,8 @@ def from_loader(loader: Loader, names: tuple[str, str] = ("x", "y")) -> Any:
             received="none" if first is None else f"a {type(first).__name__}",
             advice="look at the loader's data and batch_size",
         )
-    return tuple(_symbols(draw, k, part, names[k]) for k, part in enumerate(first))
+    x, y = (_symbols(draw, k, part, names[k]) for k, part in enumerate(first))
+    return x, y
 
 
 def _symbols(draw: Draw, k: int, part: Any, name: str) -> Any:

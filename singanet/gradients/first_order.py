@@ -15,7 +15,7 @@ from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.part import Part
 from singanet.engine.plan import remember
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, one_of
-from singanet.gradients.names import LOSS, Name, Names, Resolver, Target, listed, sample_shape
+from singanet.gradients.names import LOSS, N, Name, Names, Resolver, Target, Y, listed, sample_shape
 from singanet.params.gradients import LayerGradients, dense_gradient
 from singanet.types import Array
 
@@ -29,20 +29,20 @@ _BESIDE = ("targets", "sample_weight")
 def gradients(
     net: Net,
     ys: Names,
-    xs: Names,
+    xs: N | Sequence[N],
     feed: Any,
     dys: Any = None,
     train: bool = False,
     unreachable: str = "error",
-) -> dict[Name, Any]:
+) -> dict[N, Array]:
     """See `FeedForwardNet.gradients`."""
     question = asked_of(net, "net.gradients", ys, xs, feed, dys, train, unreachable)
     return collected(net, question, net.programs.gradients(net, question.asked))
 
 
-def collected(net: Net, question: Question, items: Iterator[LayerGradients]) -> dict[Name, Any]:
+def collected(net: Net, question: Question, items: Iterator[LayerGradients]) -> dict[Any, Array]:
     """What the executor's ``items`` answer, by the names in the question."""
-    found: dict[Name, Any] = {}
+    found: dict[Any, Array] = {}
     for item in _answers(net, question, items):
         for name, grad in zip(item.names, item.grads, strict=True):
             shape = question.params[name].shape
@@ -67,32 +67,40 @@ def iter_gradients(
     return _answers(net, question, net.programs.gradients(net, question.asked))
 
 
-def jacobian(net: Net, ys: Names, xs: Names, feed: Any) -> dict[Name, dict[Name, Any]]:
+def jacobian(
+    net: Net, ys: Y | Sequence[Y], xs: N | Sequence[N], feed: Any
+) -> dict[Y, dict[N, Array]]:
     """See `FeedForwardNet.jacobian`."""
     where = "net.jacobian"
     asked_of(net, where, ys, xs, feed)
-    found: dict[Name, dict[Name, Any]] = {}
+    # By any names: what is asked for is told by ys and xs.
+    found: dict[Any, dict[Any, Array]] = {}
     for y in listed(ys):
-        question = asked_of(net, where, y, xs, feed, unreachable="zeros")
-        shapes = _shapes_of(net, question)
-        if len(shapes) > 1:
-            raise ArgumentError(
-                f"{where}, {y!r} of ys",
-                expected="one array",
-                received=f"a layer of {len(shapes)} outputs",
-                advice=f"name them one by one: ({y!r}, 0)",
-            )
-        rows: list[dict[Name, Any]] = []
-        for k in range(prod(shapes[0])):
-            dy = np.zeros(shapes[0], net.dtype)
-            dy.flat[k] = 1
-            rows.append(gradients(net, y, xs, feed, dy, unreachable="zeros"))
-        like = rows[0] if rows else gradients(net, y, xs, feed, unreachable="zeros")
-        found[y] = {x: net.device.ops.zeros((*shapes[0], *g.shape), g) for x, g in like.items()}
-        for x, blocks in found[y].items():
-            for k, row in enumerate(rows):
-                blocks.reshape(len(rows), *row[x].shape)[k] = row[x]
+        found[y] = dict(_rows(net, where, y, listed(xs), feed))
     return found
+
+
+def _rows(net: Net, where: str, y: Name, xs: list[Name], feed: Any) -> Iterator[tuple[Name, Array]]:
+    """The Jacobian of ``y`` by each x: a walk back for each element of y."""
+    shapes = _shapes_of(net, asked_of(net, where, y, xs, feed, unreachable="zeros"))
+    if len(shapes) > 1:
+        raise ArgumentError(
+            f"{where}, {y!r} of ys",
+            expected="one array",
+            received=f"a layer of {len(shapes)} outputs",
+            advice=f"name them one by one: ({y!r}, 0)",
+        )
+    rows: list[dict[Name, Array]] = []
+    for k in range(prod(shapes[0])):
+        dy = np.zeros(shapes[0], net.dtype)
+        dy.flat[k] = 1
+        rows.append(gradients(net, y, xs, feed, dy, unreachable="zeros"))
+    like = rows[0] if rows else gradients(net, y, xs, feed, unreachable="zeros")
+    for x, grad in like.items():
+        whole = net.device.ops.zeros((*shapes[0], *grad.shape), grad)
+        for k, row in enumerate(rows):
+            whole.reshape(len(rows), *row[x].shape)[k] = row[x]
+        yield x, whole
 
 
 @dataclass(frozen=True)

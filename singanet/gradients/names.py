@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from singanet.engine.part import INPUT, carrying
 from singanet.engine.plan import Plan
@@ -20,6 +20,14 @@ Name: TypeAlias = str | tuple[str, int]
 """A layer, input or parameter, or one output of a layer: ``("split", 1)``."""
 
 Names: TypeAlias = Name | Sequence[Name]
+
+N = TypeVar("N", str, Name)
+"""What is asked by: names of layers, inputs and parameters alone, or also of single outputs."""
+
+Y = TypeVar("Y", str, Name)
+
+Directions: TypeAlias = Mapping[str, Any] | Mapping[tuple[str, int], Any] | Mapping[Name, Any]
+"""Arrays by names, whichever these are."""
 
 LOSS = "loss"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from singanet.engine.gradients import Asked
 from singanet.engine.net import Net, expect_host
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.gradients.first_order import Question, asked_of, collected
-from singanet.gradients.names import Name, Names, Target, listed
+from singanet.gradients.names import Directions, N, Name, Names, Target, listed
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops import numpy_ops
@@ -69,11 +69,11 @@ class _Shift(Layer):
 def hessian_vector_product(
     net: Net,
     ys: Names,
-    xs: Names,
+    xs: N | Sequence[N],
     feed: Any,
-    vectors: Mapping[Name, Any],
+    vectors: Directions,
     dys: Any = None,
-) -> dict[Name, Any]:
+) -> dict[N, Array]:
     """See `FeedForwardNet.hessian_vector_product`."""
     expect_host(net, _WHERE)
     if not isinstance(vectors, Mapping) or not vectors:

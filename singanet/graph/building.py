@@ -283,7 +283,7 @@ class GraphBuilder(metaclass=CheckedType):
 
     # -- symbols ----------------------------------------------------------------------------
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Symbol:
         """Apply the net, which needs a name, to symbols, as if it were a layer."""
         _check_nesting(None, self)
         made = apply(self, inputs)

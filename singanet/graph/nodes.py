@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from singanet.errors import ArgumentError, GraphError, did_you_mean, one_of
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import drawn_stage
-from singanet.types import Shape, Shapes
+from singanet.types import GivenShapes, Shape, Shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Graph:
         ]
         if inputs:
             shapes = [source.output_shapes()[index] for source, index in inputs]
-            in_shapes: Shapes = shapes[0] if len(shapes) == 1 else shapes
+            in_shapes: GivenShapes = shapes[0] if len(shapes) == 1 else shapes
         else:
             in_shapes = _declared_shape(node)
         for source, _ in inputs:
@@ -249,7 +249,7 @@ def _output_index(node: Node, edge: Source, source: Node) -> int:
     return index
 
 
-def _declared_shape(node: Node) -> Shapes:
+def _declared_shape(node: Node) -> GivenShapes:
     shape = node.layer.input_sample_shape
     if shape is None:
         raise GraphError(

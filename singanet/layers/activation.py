@@ -10,7 +10,7 @@ from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops.interface import ACTIVATIONS
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Activation(Layer):
@@ -31,7 +31,7 @@ class Activation(Layer):
         self,
         name: str,
         mode: str | None = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         alpha: float | None = None,
     ) -> None:

@@ -10,7 +10,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 Range: TypeAlias = tuple[int | None, int | None, int | None]
 
@@ -21,7 +21,9 @@ class Power(Layer):
     masks = "keeps"
     any_extent = True
 
-    def __init__(self, name: str, exponent: float, input_sample_shape: Shape | None = None) -> None:
+    def __init__(
+        self, name: str, exponent: float, input_sample_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_sample_shape)
         if not is_number(exponent):
             raise ArgumentError(
@@ -64,7 +66,7 @@ class Clip(Layer):
         name: str,
         low: float | None = None,
         high: float | None = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         ends = [end for end in (low, high) if end is not None]
@@ -111,7 +113,7 @@ class Index(Layer):
     any_extent = True
 
     def __init__(
-        self, name: str, index: Sequence[int | Range], input_sample_shape: Shape | None = None
+        self, name: str, index: Sequence[int | Range], input_sample_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_sample_shape)
         several = isinstance(index, (tuple, list))

@@ -17,7 +17,7 @@ from singanet.layers.joint_statistics import JointStatistics
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.layers.layer_norm import scale_and_shift
 from singanet.ops import Ops
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 
 class BatchNormalization(Layer):
@@ -48,7 +48,7 @@ class BatchNormalization(Layer):
         momentum: float = 0.9,
         beta_specs: ParamSpecs = None,
         gamma_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         epsilon: float = 1e-5,
         synchronized: bool = False,

@@ -10,7 +10,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Cast(Layer):
@@ -25,7 +25,7 @@ class Cast(Layer):
     any_extent = True
 
     def __init__(
-        self, name: str, dtype: str = "float", input_sample_shape: Shape | None = None
+        self, name: str, dtype: str = "float", input_sample_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_sample_shape)
         try:

@@ -8,7 +8,7 @@ from singanet.initializer import Gaussian
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class ClassToken(Layer):
@@ -26,7 +26,7 @@ class ClassToken(Layer):
         name: str,
         count: int = 1,
         W_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.count = expect_int(name, "count", count)

@@ -9,7 +9,7 @@ from typing import Any
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 
 class Concat(Layer):
@@ -23,7 +23,7 @@ class Concat(Layer):
     any_extent = True
 
     def __init__(
-        self, name: str, axis: int, input_sample_shapes: list[Shape] | None = None
+        self, name: str, axis: int, input_sample_shapes: Sequence[GivenShape] | None = None
     ) -> None:
         super().__init__(name, input_sample_shapes)
         self.axis = expect_int(

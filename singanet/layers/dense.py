@@ -8,7 +8,7 @@ from typing import Any
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.types import Array, CSRMatrix, Gradient, RowSparse, Shape, Shapes
+from singanet.types import Array, CSRMatrix, GivenShape, Gradient, RowSparse, Shapes
 
 
 class Dense(Layer):
@@ -31,7 +31,7 @@ class Dense(Layer):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         W_transpose: bool = False,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.num_output = expect_int(

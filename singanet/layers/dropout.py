@@ -9,7 +9,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input, expect_positive
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 _SATURATED = -1.7580993408473766
 """Where the activation selu ends below zero."""
@@ -24,7 +24,9 @@ class Dropout(Layer):
     masks = "keeps"
     any_extent = True
 
-    def __init__(self, name: str, p: float = 0.5, input_sample_shape: Shape | None = None) -> None:
+    def __init__(
+        self, name: str, p: float = 0.5, input_sample_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_sample_shape)
         if not is_number(p) or not 0.0 <= p < 1.0:
             raise ArgumentError(
@@ -74,7 +76,7 @@ class SpatialDropout(Dropout):
         name: str,
         p: float = 0.5,
         axis: int = 1,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, p, input_sample_shape)
         self.axis = expect_int(name, "axis", axis, least=-99, advice="use axis=1 for channels")
@@ -129,7 +131,7 @@ class GaussianNoise(Layer):
     any_extent = True
 
     def __init__(
-        self, name: str, std: float = 0.1, input_sample_shape: Shape | None = None
+        self, name: str, std: float = 0.1, input_sample_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.std = expect_positive(name, "std", std)

@@ -11,7 +11,7 @@ from singanet.errors import ArgumentError, DataError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol, source
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, GivenShapes, Shapes
 
 
 class Dummy(Layer):
@@ -30,7 +30,7 @@ class Dummy(Layer):
     def __init__(
         self,
         name: str,
-        input_sample_shape: Shapes | None = None,
+        input_sample_shape: GivenShapes | None = None,
         dtype: str | None = None,
         sparse: bool = False,
     ) -> None:
@@ -74,7 +74,7 @@ class Dummy(Layer):
 
 @checked_call
 def Input(  # noqa: N802 - reads as the layer it makes
-    name: str, sample_shape: Shape, dtype: Any = None, sparse: bool = False
+    name: str, sample_shape: GivenShape, dtype: Any = None, sparse: bool = False
 ) -> Symbol:
     """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``.
 

@@ -17,7 +17,7 @@ from singanet.layers.cache import Cache
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.layers.masking import Masking
-from singanet.types import Array, RowSparse, Shape, Shapes
+from singanet.types import Array, GivenShape, RowSparse, Shape, Shapes
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Embedding(Layer):
         vocabulary_size: int,
         num_output: int,
         W_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         cache: Cache | None = None,
         *,
         padding_index: int | None = None,

@@ -13,7 +13,7 @@ from singanet.errors import ArgumentError, DataError
 from singanet.layers.arguments import expect_one_batch
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shapes
+from singanet.types import Array, GivenShapes, Shapes
 
 
 class Gather(Layer):
@@ -33,7 +33,7 @@ class Gather(Layer):
         name: str,
         axis: int = 1,
         indices: Sequence[int] | None = None,
-        input_sample_shape: Shapes | None = None,
+        input_sample_shape: GivenShapes | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         listed = [] if indices is None else [*indices]

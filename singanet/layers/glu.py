@@ -7,7 +7,7 @@ from typing import Any
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class GLU(Layer):
@@ -16,7 +16,9 @@ class GLU(Layer):
     -1, the default, is the last axis. Dauphin et al., 2017.
     """
 
-    def __init__(self, name: str, axis: int = -1, input_sample_shape: Shape | None = None) -> None:
+    def __init__(
+        self, name: str, axis: int = -1, input_sample_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_sample_shape)
         advice = "use axis=-1 to gate features by features"
         self.axis = expect_int(name, "axis", axis, least=-99, advice=advice)

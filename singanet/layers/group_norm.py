@@ -10,7 +10,7 @@ from singanet.layers.arguments import expect_int, expect_one_input, expect_posit
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.layers.layer_norm import scale_and_shift
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class GroupNorm(Layer):
@@ -29,7 +29,7 @@ class GroupNorm(Layer):
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         center: bool = True,
         scale: bool = True,
@@ -102,7 +102,7 @@ class InstanceNorm(GroupNorm):
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         center: bool = True,
         scale: bool = True,

@@ -7,14 +7,14 @@ from typing import Any
 from singanet.layers.arguments import expect_one_input, expect_positive
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class L2Norm(Layer):
     """y = x / sqrt(Σ x² + epsilon) along the last axis of (D,) or (..., D) samples."""
 
     def __init__(
-        self, name: str, input_sample_shape: Shape | None = None, epsilon: float = 1e-8
+        self, name: str, input_sample_shape: GivenShape | None = None, epsilon: float = 1e-8
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.epsilon = expect_positive(name, "epsilon", epsilon)

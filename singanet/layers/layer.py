@@ -15,9 +15,9 @@ from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
-from singanet.layers.symbol import apply
+from singanet.layers.symbol import Symbol, apply
 from singanet.params.param import MOST_ELEMENTS, Param, ParamSpec, make_param
-from singanet.types import Array, Arrays, Gradient, Shape, Shapes
+from singanet.types import Array, Arrays, GivenShapes, Gradient, Shape, Shapes
 
 __all__ = ["InputKind", "Layer", "ParamSpecs"]
 
@@ -82,7 +82,7 @@ class Layer(Counted, Configurable):
     By a `SharedBatch` it asks in training alone.
     """
 
-    def __init__(self, name: str, input_sample_shape: Shapes | None = None) -> None:
+    def __init__(self, name: str, input_sample_shape: GivenShapes | None = None) -> None:
         if not isinstance(name, str) or not name:
             raise ArgumentError(
                 type(self).__name__,
@@ -164,20 +164,20 @@ class Layer(Counted, Configurable):
             advice=f"write {method} in {type(self).__name__}",
         )
 
-    def build(self, in_shapes: Shapes) -> Shapes:
+    def build(self, in_shapes: GivenShapes) -> Shapes:
         """Run `setup` once; a later call only checks that the shapes are the same."""
-        in_shapes = normal_shapes(in_shapes)
+        shapes = normal_shapes(in_shapes)
         if self.out_shapes is not None:
-            if in_shapes != self.in_shapes:
+            if shapes != self.in_shapes:
                 raise self.shape_error(
                     f"input sample shape {self.in_shapes}, for which it was set up",
-                    f"{in_shapes}",
+                    f"{shapes}",
                     "use another layer for another shape",
                 )
             return self.out_shapes
-        self._expect_extents(in_shapes)
+        self._expect_extents(shapes)
         try:
-            made = self._set_up(in_shapes)
+            made = self._set_up(shapes)
             if not isinstance(made, (tuple, list)):
                 raise self.shape_error(
                     "setup to return the sample shape(s) that come out",
@@ -189,7 +189,7 @@ class Layer(Counted, Configurable):
             self.out_shapes = None
             self.params.clear()
             raise
-        self.in_shapes = in_shapes
+        self.in_shapes = shapes
         if self._trainable is not None:
             self.trainable = self._trainable
         return self.out_shapes
@@ -331,8 +331,12 @@ class Layer(Counted, Configurable):
             raise self.shape_error(f"one input of sample shape {meaning}", str(in_shape), advice)
         return in_shape
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Apply the layer to symbols; see `singanet.layers.symbol`."""
+    def __call__(self, *inputs: Any) -> Symbol:
+        """The output for symbols; of a layer with several outputs a tuple of them.
+
+        Several inputs may stand as arguments or in one list. A layer called twice shares its
+        parameters. Errors: anything but symbols, or shapes that the layer refuses.
+        """
         return apply(self, inputs)
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ from singanet.layers.arguments import expect_one_input, expect_positive
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.ops import Ops
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class LayerNorm(Layer):
@@ -34,7 +34,7 @@ class LayerNorm(Layer):
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         center: bool = True,
         scale: bool = True,
@@ -129,7 +129,7 @@ class RMSNorm(LayerNorm):
         epsilon: float = 1e-6,
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(
             name, axis, epsilon, affine, gamma_specs, None, input_sample_shape, center=False

@@ -9,7 +9,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class LRN(Layer):
@@ -27,7 +27,7 @@ class LRN(Layer):
         beta: float = 0.75,
         mode: str = "cross_channel",
         k: float = 1.0,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         numbers = all(is_number(value) for value in (alpha, beta, k))

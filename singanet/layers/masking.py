@@ -8,7 +8,7 @@ from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Masking(Layer):
@@ -24,7 +24,7 @@ class Masking(Layer):
     begins_mask = True
 
     def __init__(
-        self, name: str, value: float = 0.0, input_sample_shape: Shape | None = None
+        self, name: str, value: float = 0.0, input_sample_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_sample_shape)
         if not is_number(value):

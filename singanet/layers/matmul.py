@@ -7,7 +7,7 @@ from typing import Any
 
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 
 class MatMul(Layer):
@@ -23,7 +23,7 @@ class MatMul(Layer):
         name: str,
         transpose_a: bool = False,
         transpose_b: bool = False,
-        input_sample_shape: list[Shape] | None = None,
+        input_sample_shape: Sequence[GivenShape] | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.transpose_a = transpose_a

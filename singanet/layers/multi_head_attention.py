@@ -12,7 +12,7 @@ from singanet.layers.context import Context
 from singanet.layers.layer import InputKind, Layer, ParamSpecs
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.rotary import RotaryEmbedding
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShapes, Shape, Shapes
 
 _PARTS = ("query", "value", "key")
 _MASKS = ("boolean", "added", None)
@@ -50,7 +50,7 @@ class MultiHeadAttention(Layer):
         causal: bool = False,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        input_sample_shape: Shapes | None = None,
+        input_sample_shape: GivenShapes | None = None,
         *,
         num_kv_heads: int | None = None,
         num_output: int | None = None,

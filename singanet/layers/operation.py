@@ -10,7 +10,7 @@ from singanet.errors import UnknownNameError, did_you_mean, one_of
 from singanet.layers.context import Context
 from singanet.layers.joins import Combine
 from singanet.ops.numpy.erf import normal_tail
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShapes, Shapes
 
 Function = Callable[..., Array]
 
@@ -89,9 +89,7 @@ class Operation(Combine):
     as floor, passes no gradient on.
     """
 
-    def __init__(
-        self, name: str, mode: str, input_sample_shape: Shape | list[Shape] | None = None
-    ) -> None:
+    def __init__(self, name: str, mode: str, input_sample_shape: GivenShapes | None = None) -> None:
         super().__init__(name, input_sample_shape)
         if not isinstance(mode, str) or mode not in OPERATIONS:
             raise UnknownNameError(

@@ -11,7 +11,7 @@ from singanet.initializer import Gaussian
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class PositionEmbedding(Layer):
@@ -29,7 +29,7 @@ class PositionEmbedding(Layer):
         name: str,
         max_length: int | None = None,
         W_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         if max_length is not None:

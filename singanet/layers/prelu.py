@@ -8,7 +8,7 @@ from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class PReLU(Layer):
@@ -24,7 +24,7 @@ class PReLU(Layer):
         name: str,
         channel_shared: bool = False,
         a_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.channel_shared = channel_shared

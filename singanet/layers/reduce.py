@@ -12,7 +12,7 @@ from singanet.layers.arguments import expect_int, expect_one_input, expect_one_o
 from singanet.layers.context import Context
 from singanet.layers.layer import InputKind, Layer
 from singanet.ops.interface import Ops
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 _MODES = ("sum", "mean", "max", "min")
 _NEUTRAL = {"sum": 0.0, "mean": 0.0, "max": -inf, "min": inf}
@@ -34,7 +34,7 @@ class Reduce(Layer):
         mode: str,
         axes: int | Sequence[int] | None = None,
         keepdims: bool = False,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         given: Any = [axes] if is_int(axes, -99) else axes
@@ -143,7 +143,7 @@ class Expand(Layer):
     """Samples spread to ``shape``: an axis of extent 1 is repeated, -1 leaves an axis as it is."""
 
     def __init__(
-        self, name: str, shape: Sequence[int], input_sample_shape: Shape | None = None
+        self, name: str, shape: Sequence[int], input_sample_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_sample_shape)
         several = isinstance(shape, (tuple, list)) and len(shape) > 0
@@ -183,7 +183,7 @@ class Expand(Layer):
 class RepeatVector(Layer):
     """The sample s, such as a vector, ``count`` times: (count, *s), a sequence of equal steps."""
 
-    def __init__(self, name: str, count: int, input_sample_shape: Shape | None = None) -> None:
+    def __init__(self, name: str, count: int, input_sample_shape: GivenShape | None = None) -> None:
         super().__init__(name, input_sample_shape)
         self.count = expect_int(name, "count", count)
 

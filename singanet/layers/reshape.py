@@ -11,7 +11,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Reshape(Layer):
@@ -24,7 +24,7 @@ class Reshape(Layer):
     any_extent = True
 
     def __init__(
-        self, name: str, shape: Sequence[int], input_sample_shape: Shape | None = None
+        self, name: str, shape: Sequence[int], input_sample_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_sample_shape)
         extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
@@ -80,7 +80,9 @@ class Flatten(Layer):
 
     moves_only = True
 
-    def __init__(self, name: str, axis: int = 1, input_sample_shape: Shape | None = None) -> None:
+    def __init__(
+        self, name: str, axis: int = 1, input_sample_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_sample_shape)
         self.axis = expect_int(
             name, "axis", axis, advice="axis 0 is the batch: use axis=1 to flatten each sample"
@@ -116,7 +118,7 @@ class Permute(Layer):
     any_extent = True
 
     def __init__(
-        self, name: str, axes: Sequence[int], input_sample_shape: Shape | None = None
+        self, name: str, axes: Sequence[int], input_sample_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_sample_shape)
         several = isinstance(axes, (tuple, list)) and all(is_int(axis) for axis in axes)

@@ -26,7 +26,7 @@ from singanet.layers.recurrent import (
 )
 from singanet.layers.scan import Backward, Forward
 from singanet.ops import ops_for
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShapes, Shape, Shapes
 
 
 class RNN(Layer):
@@ -73,7 +73,7 @@ class RNN(Layer):
         input_mode: str = "linear",
         bidirectional: bool = False,
         param_specs: RNNSpecs = None,
-        input_sample_shape: Shapes | None = None,
+        input_sample_shape: GivenShapes | None = None,
         *,
         return_sequences: bool = True,
         return_state: bool = False,
@@ -295,7 +295,7 @@ class _OfOneMode(RNN):
         input_mode: str = "linear",
         bidirectional: bool = False,
         param_specs: RNNSpecs = None,
-        input_sample_shape: Shapes | None = None,
+        input_sample_shape: GivenShapes | None = None,
         *,
         return_sequences: bool = True,
         return_state: bool = False,

@@ -10,7 +10,7 @@ from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Scale(Layer):
@@ -29,7 +29,7 @@ class Scale(Layer):
         use_bias: bool = True,
         gamma_specs: ParamSpecs = None,
         beta_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         offset: float = 0.0,
     ) -> None:
         super().__init__(name, input_sample_shape)

@@ -9,7 +9,7 @@ from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Slice(Layer):
@@ -26,7 +26,7 @@ class Slice(Layer):
         name: str,
         axis: int,
         slice_point: list[int],
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         given = [slice_point] if is_int(slice_point) else slice_point

@@ -7,13 +7,15 @@ from typing import Any
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class _AlongAxis(Layer):
     any_extent = True
 
-    def __init__(self, name: str, axis: int = 1, input_sample_shape: Shape | None = None) -> None:
+    def __init__(
+        self, name: str, axis: int = 1, input_sample_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_sample_shape)
         self.axis = expect_int(
             name, "axis", axis, least=-99, advice="use axis=1 for the first axis of the sample"

@@ -7,7 +7,7 @@ from typing import Any
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Split(Layer):
@@ -20,7 +20,9 @@ class Split(Layer):
 
     any_extent = True
 
-    def __init__(self, name: str, num_output: int, input_sample_shape: Shape | None = None) -> None:
+    def __init__(
+        self, name: str, num_output: int, input_sample_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_sample_shape)
         self.num_output = expect_int(
             name, "num_output", num_output, advice="pass the number of consumers", most=10_000

@@ -55,7 +55,7 @@ class StepList:
                 )
             states.append(state.transpose(1, 0, 2))
         per_sample = [shape[::2]] * count
-        layer.build([(None, padded.shape[2]), *per_sample, ()])  # type: ignore[list-item]
+        layer.build([(None, padded.shape[2]), *per_sample, ()])
         params = {suffix: param.value for suffix, param in layer.params.items()}
         ctx = Context(ops, self.rng, params, is_training(flag), dtype=padded.dtype)
         y, *finals = layer.forward(ctx, [padded, *states, lengths])

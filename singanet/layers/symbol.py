@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
@@ -171,8 +171,14 @@ class Symbol:
         plain = [(k.start, k.stop, k.step) if isinstance(k, slice) else k for k in places[1:]]
         return _drawn("Index", "part", self, index=plain) if plain else self
 
-    # Else Python would go through a[0], a[1] and so on.
-    __iter__ = None
+    if TYPE_CHECKING:
+
+        def __iter__(self) -> Iterator[Symbol]:
+            """What a layer with several outputs returns is a tuple, and type checkers see this."""
+
+    else:
+        # Else Python would go through a[0], a[1] and so on.
+        __iter__ = None
 
     def __repr__(self) -> str:
         return f"Symbol({self.call.layer.name!r}, index={self.index}, shape={self.shape})"
@@ -183,9 +189,7 @@ def _drawn(kind: str, name: str, *inputs: Any, **arguments: Any) -> Symbol:
     # By name, as everybody's layers are when they are first asked for; they stand above.
     layer = getattr(import_module("singanet.layers"), kind)(name, **arguments)
     layer.named = False
-    found = apply(layer, inputs)
-    assert isinstance(found, Symbol)
-    return found
+    return apply(layer, inputs)
 
 
 def source(layer: Applicable, shape: Shape) -> Symbol:
@@ -193,12 +197,8 @@ def source(layer: Applicable, shape: Shape) -> Symbol:
     return Symbol(Call(layer, ()), 0, shape)
 
 
-def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol | tuple[Symbol, ...]:
-    """The symbol(s) that come out when ``layer`` is called on symbols.
-
-    Several inputs may stand as arguments or in one list. A layer called twice shares its
-    parameters. Errors: anything but symbols, or shapes that the layer refuses.
-    """
+def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
+    """What `Layer.__call__` returns."""
     if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
         inputs = tuple(inputs[0])
     for given in inputs:

@@ -10,7 +10,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 
 class TimeDistributed(Layer):
@@ -24,7 +24,9 @@ class TimeDistributed(Layer):
     masks = "keeps"
     any_extent = True
 
-    def __init__(self, name: str, layer: Layer, input_sample_shape: Shape | None = None) -> None:
+    def __init__(
+        self, name: str, layer: Layer, input_sample_shape: GivenShape | None = None
+    ) -> None:
         super().__init__(name, input_sample_shape)
         if not isinstance(layer, Layer):
             raise ArgumentError(

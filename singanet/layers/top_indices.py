@@ -9,7 +9,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class TopIndices(Layer):
@@ -29,7 +29,7 @@ class TopIndices(Layer):
         k: int = 1,
         axis: int = -1,
         largest: bool = True,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.k = expect_int(name, "k", k)

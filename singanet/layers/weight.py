@@ -9,7 +9,7 @@ from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Weight(Layer):
@@ -28,7 +28,7 @@ class Weight(Layer):
         name: str,
         shape: Sequence[int],
         W_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         if not isinstance(shape, (tuple, list)) or not all(is_int(size) for size in shape):

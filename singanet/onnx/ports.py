@@ -55,7 +55,7 @@ class Inputs:
             self._sheet.open.append(port.name)
         whole = port.dtype.kind in "iub"
         name = self._sheet.names.take(port.name)
-        symbol = layers.Input(name, sample, port.dtype.name if whole else None)  # type: ignore[arg-type]
+        symbol = layers.Input(name, sample, port.dtype.name if whole else None)
         self._sheet.inputs.append(symbol)
         self._sheet.values[port.name] = Tensor(symbol, port.dtype, axis, whole=whole)
 

@@ -16,7 +16,7 @@ from singanet.layers.layer import Layer, ParamSpecs
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.start import init
 from singanet.params.param import Param
-from singanet.types import Array, Gradient, RowSparse, Shape, Shapes
+from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes
 
 Split: TypeAlias = Literal["columns", "rows"]
 
@@ -48,7 +48,7 @@ class SplitDense(Dense):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         W_transpose: bool = False,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(
             name, num_output, use_bias, W_specs, b_specs, W_transpose, input_sample_shape
@@ -99,7 +99,7 @@ class SplitEmbedding(Embedding):
         split: Split = "rows",
         comm: Communicator | None = None,
         W_specs: ParamSpecs = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, vocabulary_size, num_output, W_specs, input_sample_shape)
         self.split, self.shared = _checked_split(name, split), _Slices(comm)

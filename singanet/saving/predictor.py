@@ -25,6 +25,7 @@ from singanet.saving.parameters import distinct
 from singanet.training.arrays import input_names
 from singanet.training.evaluation import joined_batches
 from singanet.training.half_kernels import half_device
+from singanet.types import Array
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -114,9 +115,10 @@ class Predictor(CompiledNet):
             yield self._net
             self._net.constants.let_go()
 
-    def __call__(self, x: Any, batch_size: int | None = None) -> Any:
+    def __call__(self, x: Any, batch_size: int | None = None) -> Array:
         """The output for ``x``, through the link of the net's loss: softmax, sigmoid or none.
 
+        With several outputs it is a dict by their names.
         ``x`` is the array of the single input, batch axis first, or a dict by name; with
         ``batch_size`` also a loader or another iterable of batches ``x`` or ``(x, ...)``. What
         comes back is the caller's own. Errors: `ShapeError`, `UnknownNameError` and

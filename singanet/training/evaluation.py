@@ -27,6 +27,7 @@ from singanet.training.feeding import (
 from singanet.training.measures import Measures, batch_length
 from singanet.training.ranks import ranks_of
 from singanet.training.sample_weights import joined_weight
+from singanet.types import Array
 
 USUAL_BATCH = 256
 
@@ -143,15 +144,20 @@ def _measures(net: Model) -> tuple[Measures, str]:
     return Measures.alone(net.loss, metrics, outputs, weighted), first
 
 
-def predict(net: Model, x: Any, batch_size: int | None) -> Any:
-    """`FeedForwardNet.predict`. Errors: no batch."""
+def predict(net: Model, x: Any, batch_size: int | None) -> Array:
+    """`FeedForwardNet.predict`; with several outputs a dict of arrays. Errors: no batch."""
     if batch_size is None:
-        out = widened(net.forward(False, x))
+        out: Array = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
     xp = net.device.ops.xp
     return joined_batches(
         lambda part: predict(net, part, None), x, batch_size, input_names(net), "net.predict", xp
     )
+
+
+def by_output_name(made: Any, net: Model) -> dict[str, Array]:
+    """What `predict` ``made``, by the names of the outputs also where there is one."""
+    return made if isinstance(made, dict) else {output_names(net)[0]: made}
 
 
 def joined_batches(

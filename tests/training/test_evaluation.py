@@ -102,6 +102,20 @@ def outputs():
     return x, {"a": rng.integers(0, 3, 40), "b": rng.normal(size=(40, 2)).astype(np.float32)}
 
 
+def test_predictions_by_name_are_of_each_output(build, data, outputs):
+    """A dict whatever the net, so that who is read by a type checker need not ask."""
+    net, x = several(), outputs[0]
+    for batch_size in (None, 16):
+        found = net.predict(x, batch_size, by_name=True)
+        assert [*found] == ["a", "b"]
+        for name, array in net.predict(x, batch_size).items():
+            np.testing.assert_array_equal(found[name], array)
+    one = build()
+    (found,) = one.predict(data[0], by_name=True).values()
+    np.testing.assert_array_equal(found, one.predict(data[0]))
+    assert [*one.predict(data[0], by_name=True)] == [one.layers[-1].name]
+
+
 NAMES = ["loss", "a_loss", "b_loss", "a_accuracy", "a_f1", "b_far"]
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
@@ -16,6 +17,13 @@ from singanet.ops import ops_for
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
 from singanet.types import Array, Gradient, RowSparse
+
+
+class EpochStatistics(TypedDict):
+    """An epoch of `LayerStatistics`: of each parameter three figures by name."""
+
+    epoch: int
+    parameters: dict[str, dict[str, float]]
 
 
 class LayerStatistics(Callback):
@@ -33,7 +41,7 @@ class LayerStatistics(Callback):
     def __init__(self, path: str | PathLike[str] | None = None, every_steps: int = 1) -> None:
         self.path = None if path is None else Path(path)
         self.every_steps = checked_count("LayerStatistics", "every_steps", every_steps, 1)
-        self.epochs: list[dict[str, object]] = []
+        self.epochs: list[EpochStatistics] = []
         self._rows: dict[str, list[list[float]]] = {}
         self._written = False
 
