@@ -392,23 +392,21 @@ class Net(GraphBuilder):
         The gradients stand in the order of `param_names`, None for what is not trained. This
         holds every gradient in memory; `step` and `backward` do not.
         """
-        from singanet.engine.step import Seen, measure_of, one_pass
+        from singanet.engine.step import Seen, gradients_of_loss, measure_of
 
         feed = checks.check_feed(self.execution_plan(), x, self.device, self.dtype)
         self._forget_pass()
         by_name: dict[str, Gradient] = {}
-
-        def collect(items: Iterable[LayerGradients]) -> None:
-            for names, _, grads in items:
-                by_name.update(zip(names, grads, strict=True))
 
         made: Pass = (
             self.programs.forward(self, feed, ())
             if self.passes_are_its_own
             else MethodPass(self, x)
         )
-        seen = one_pass(self, made, Seen(y, measure_of(self)), collect)
-        return [by_name.get(name) for name in self.param_names()], seen
+        seen = Seen(y, measure_of(self))
+        for names, _, grads in made.backward(self, gradients_of_loss(self, made, seen), ()):
+            by_name.update(zip(names, grads, strict=True))
+        return [by_name.get(name) for name in self.param_names()], (seen.loss, seen.score)
 
     def step(
         self,

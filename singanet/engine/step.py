@@ -3,97 +3,95 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from functools import partial
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 from singanet.engine.feeds import check_gradients
 from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
+from singanet.engine.script import tell
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
 from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
 from singanet.loss.loss import counted
 from singanet.loss.multi_loss import MultiLoss
-from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.mixed_precision import NotFiniteError, ScaledUpdates
+from singanet.optimizer.chain import TwoPasses, UpdateChain
+from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
-Apply: TypeAlias = Callable[[Iterable[LayerGradients]], object]
-"""What becomes of the gradients of a step, of which each layer's are let go before the next."""
-
 
 def train_step(
-    net: NetCore, forward: Callable[[], Pass], request: StepRequest, chain: UpdateChain
-) -> tuple[float, float | None]:
-    """The step of ``request``, on what ``forward`` runs the net on; ``(loss, metric)`` before it.
-
-    Where the norm of all gradients has to be known first, forward and backward run twice, with
-    the same draws; in mixed precision the gradients are held instead, and nothing is updated
-    unless all of them are finite. ``chain`` is that of the request's optimizer.
-    """
-    if chain.scaled is not None:
-        return _scaled_step(net, forward, request, chain, chain.scaled)
-    seen = Seen(request.y, request.measure, request.weight)
-    apply = partial(chain.apply, on_layer=request.on_layer)
-    if chain.norm is None or not chain.norm.due():
-        return one_pass(net, forward(), seen, apply, chain)
-    with net.rehearsal():
-        made = forward()
-        slot_grads = gradients_of_loss(net, made, Seen(request.y, None, request.weight), chain)
-        knowing = chain.norm.knowing(made.backward(net, slot_grads, ()))
-    with knowing:
-        return one_pass(net, forward(), seen, apply, chain)
-
-
-def one_pass(
-    net: NetCore, made: Pass, seen: Seen, apply: Apply, chain: UpdateChain | None = None
-) -> tuple[float, float | None]:
-    """Loss and metric of the forward ``made``, and what ``apply`` does with its gradients."""
-    apply(made.backward(net, gradients_of_loss(net, made, seen, chain), ()))
-    return seen.loss, seen.score
-
-
-def _scaled_step(
     net: NetCore,
     forward: Callable[[], Pass],
     request: StepRequest,
     chain: UpdateChain,
-    scaling: ScaledUpdates,
+    streams: bool = False,
 ) -> tuple[float, float | None]:
-    """`train_step` in mixed precision: all gradients are there before the first update."""
-    state = [(param, param.value.copy()) for param in net.params() if param.is_state]
-    seen = Seen(request.y, request.measure, request.weight)
-    made = forward()
-    slot_grads = gradients_of_loss(net, made, seen, chain, scaling.precision.scaled)
-    held: list[LayerGradients] = []
-    refused = None
-    try:
-        held = scaling.held(made.backward(net, slot_grads, ()))
-    except NotFiniteError as error:
-        refused = error.layer
-    refused = chain.agree(refused)
-    if refused is not None:
-        for param, value in state:
-            param.value[...] = value
-        chain.conclude(refused)
-        return seen.loss, seen.score
-    norm = chain.norm
-    knowing = nullcontext() if norm is None or not norm.due() else norm.knowing(reversed(held))
-    look = request.on_layer
-    on_layer = None if look is None else lambda item: look(scaling.unscaled(item))
-    with knowing:
-        chain.apply(_popped(held), on_layer)
-    chain.conclude(None)
-    return seen.loss, seen.score
+    """The step of ``request``, on what ``forward`` runs the net on; ``(loss, metric)`` before it.
+
+    ``chain`` is that of the request's optimizer. With ``streams`` the gradients of more than a
+    layer are never held.
+    """
+    step = ByLayers(net, forward, request, chain, streams)
+    # A step that is not taken has told its loss.
+    with suppress(NotFiniteError):
+        tell(step, chain)
+    return step.seen.loss, step.seen.score
 
 
-def _popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
-    """The last of ``held`` first, none of them held any longer."""
-    while held:
-        yield held.pop()
+class ByLayers:
+    """Carries a step out by passes over the layers, each made by ``forward``; a `Carrier`."""
+
+    def __init__(
+        self,
+        net: NetCore,
+        forward: Callable[[], Pass],
+        request: StepRequest,
+        chain: UpdateChain,
+        streams: bool = False,
+    ) -> None:
+        self.net, self.chain, self.streams = net, chain, streams
+        self.seen = Seen(request.y, request.measure, request.weight)
+        self._forward, self._on_layer = forward, request.on_layer
+
+    def norm(self) -> TwoPasses | None:
+        """As `Carrier`."""
+        norm = self.chain.norm
+        return None if norm is None or not norm.due() else norm
+
+    def state(self) -> Iterable[Array]:
+        """As `Carrier`."""
+        return [param.value for param in self.net.params() if param.is_state]
+
+    def rehearsed(self) -> AbstractContextManager[None]:
+        """As `Carrier`."""
+        return self.net.rehearsal()
+
+    def walked(self, again: bool) -> Iterator[LayerGradients]:
+        """As `Carrier`."""
+        made = self._forward()
+        seen = Seen(self.seen.y, None, self.seen.weight) if again else self.seen
+        return made.backward(self.net, gradients_of_loss(self.net, made, seen, self.chain), ())
+
+    def do(self, name: str, function: Callable[..., object], *read: Array) -> None:
+        """As `Carrier`."""
+        function(*read)
+
+    def knowing(
+        self, norm: TwoPasses, items: Iterable[LayerGradients]
+    ) -> AbstractContextManager[None]:
+        """As `Carrier`."""
+        return norm.knowing(items)
+
+    def update(self, items: Iterable[LayerGradients]) -> None:
+        """As `Carrier`."""
+        look, scaled = self._on_layer, self.chain.scaled
+        if look is not None and scaled is not None:
+            self.chain.apply(items, lambda item: look(scaled.unscaled(item)))
+        else:
+            self.chain.apply(items, look)
 
 
 class Seen:
@@ -127,11 +125,11 @@ def gradients_of_loss(
     made: Pass,
     seen: Seen,
     chain: UpdateChain | None = None,
-    scaled: Callable[[Array], Array] | None = None,
 ) -> dict[int, Array]:
-    """The gradients of the loss, ``scaled``, by the slot of the output that each belongs to.
+    """The gradients of the loss by the slot of the output that each belongs to.
 
-    The stages of ``chain`` are told how much these gradients weigh beside others.
+    The stages of ``chain`` are told how much these gradients weigh beside others; in mixed
+    precision they are scaled.
     """
     outputs = made.hand_out()
     names = made.plan.outputs
@@ -142,6 +140,7 @@ def gradients_of_loss(
     if chain is not None and chain.weighs:
         chain.begin(count_of(loss, out, seen.y))
     plan = made.plan
+    scaled = None if chain is None or chain.scaled is None else chain.scaled.precision.scaled
     of_slots = check_gradients(plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
     if chain is not None and chain.reducers and counts_apart(plan, loss):
         for name, share in chain.shares(*counts_of(loss, out, seen.y)).items():

@@ -233,16 +233,6 @@ class ScaledUpdates(Wrapper):
         grads: list[Any] = list(map(self.precision.unscaled, item.grads))
         return LayerGradients(item.names, item.values, grads, item.layer)
 
-    def held(self, items: Iterable[LayerGradients]) -> list[LayerGradients]:
-        """All ``items``, the last first. Raises `NotFiniteError` at one that is not finite."""
-        held: list[LayerGradients] = []
-        for item in items:
-            if not all(map(_finite, item.grads)):
-                raise NotFiniteError(item.layer)
-            held.append(item)
-        held.reverse()
-        return held
-
 
 FACTORS = ("bfloat16", "float32_fast", "auto")
 """Precisions that leave arrays float32, and round what convolutions and products multiply."""
@@ -253,11 +243,6 @@ def as_precision(given: Any) -> MixedPrecision | None:
     if given is None or isinstance(given, MixedPrecision) or given in FACTORS:
         return None if isinstance(given, str) else given
     return MixedPrecision(given)
-
-
-def _finite(grad: Any) -> bool:
-    array = grad[1] if isinstance(grad, tuple) else grad
-    return bool(ops_for(array).xp.isfinite(array).all())
 
 
 def _checked_type(dtype: Any) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +13,9 @@ import numpy as np
 from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
+from singanet.engine.script import tell
 from singanet.errors import SingaNetError
-from singanet.optimizer.chain import TwoPasses, UpdateChain
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reduction
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -29,12 +29,11 @@ from singanet.program.trace.foreign import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
 from singanet.program.trace.losses import LossStep
-from singanet.program.trace.python_pass import is_sparse
+from singanet.program.trace.recorded_step import RecordedStep, RehearsedStep
 from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
 from singanet.program.trace.sparse_rows import sources
-from singanet.program.trace.taken import Taken
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, plain
+from singanet.program.trace.traced import plain
 from singanet.program.trace.update_scalars import Numbers
 from singanet.program.trace.updates import Member, Updates
 from singanet.types import Array
@@ -88,149 +87,52 @@ class Recorder:
         self._expect_unpatched()
         with self._running():
             given = self._fed(feed)
-            outputs, _ = self._forward(given, train=False)
+            outputs, _ = self.forward(given, train=False)
             self._hand_out(outputs if finish is None else finish(given, outputs))
         self.tape.drops_unread = True
 
     def step(self, feed: Mapping[str, Any], y: Any, weighted: Any, optimizer: Any) -> None:
         """A training step: forward, loss, backward with the updates."""
         self._expect_unpatched()
-        updates = updates_of(self.tape, UpdateChain(optimizer), self.guard, self._trained())
+        chain = UpdateChain(optimizer)
+        updates = updates_of(self.tape, chain, self.guard, self._trained())
         beside = targets(y, weighted)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
             self._take_in("feed", (given, beside))
             self.of_loss = True
             self.loss = LossStep(self.net, self.plan, y, weighted)
-            ahead = updates.ahead()
-            if updates.scaled is not None:
-                self._scaled_updates(updates.scaled, given, beside, ahead, updates)
-            else:
-                knowing: Any = nullcontext()
-                if ahead is not None:
-                    with self._undone():
-                        items = self._walked(updates, given, beside, False)
-                        knowing = ahead.knowing(_traced(items))
-                with knowing:
-                    for item in self._walked(updates, given, beside):
-                        updates.record(item)
-                        del item
-                    updates.finish()
-        self.numbers, self.members = updates.numbers, updates.members
-        self.reduction = updates.reduction
-        self.notes += updates.reasons
-
-    def _scaled_updates(
-        self,
-        scaled: Any,
-        given: Any,
-        beside: Any,
-        ahead: TwoPasses | None,
-        updates: Updates | ReducedUpdates,
-    ) -> None:
-        """A step in mixed precision, whose updates come after a look at all gradients."""
-        precision, xp = scaled.precision, self.tape.ops.xp
-        taken = Taken(updates.chain, [value for param, value in self.params if param.is_state])
-        self.tape.add(taken.remember, (), {}, (), "hidden", name="remember").barrier = True
-        held = []
-        for item in _traced(self._walked(updates, given, beside, True, precision.scaled)):
-            for grad in item.grads:
-                finite = xp.isfinite(grad).all()
-                call = self.tape.add(partial(taken.look, item.layer), (finite,), {}, (), "hidden")
-                call.name, call.barrier = "finite", True
-            held.append(item)
-        if updates.reduction is not None:
-            self.tape.phase = "communication"
-            self.tape.add(taken.agree, (), {}, (), "hidden", name="agree").barrier = True
-        knowing: Any = nullcontext()
-        if ahead is not None:
-            knowing = ahead.knowing(held)
-        with knowing:
-            for item in held:
-                updates.record(item)
-            updates.finish()
-        self.tape.add(taken.succeeded, (), {}, (), "hidden", name="count").barrier = True
-
-    def _walked(
-        self,
-        updates: Updates | ReducedUpdates,
-        given: Any,
-        beside: Any,
-        looks: bool = True,
-        scaled: Any = None,
-    ) -> Iterator[LayerGradients]:
-        """Forward, loss and the walk back, whose gradients are for ``updates``."""
-        outputs, contexts = self._forward(given, train=True)
-        assert self.loss is not None
-        y, weight = beside
-        single = _single(self.plan, outputs)
-        dy = self.loss.record(self.tape, single, y, weight, looks, scaled)
-        if updates.weighs:
-            updates.begin(self.loss.count(self.tape, single, y), single)
-            dy = self.loss.shared(self.tape, single, dy, updates)
-        del single
-        del outputs
-        return self._backward(contexts, dy)
-
-    @contextmanager
-    def _undone(self) -> Iterator[None]:
-        """Undo, at each replay, the draws and the running state of the forward inside."""
-        draws: list[Any] = []
-        net, tape = self.net, self.tape
-        state = [value.view(Traced) for param, value in self.params if param.is_state]
-        before = []
-        for value in state:
-            before.append(value.copy())
-            # A layer in Python moves it unseen, so that nobody may copy it again, or later.
-            tape.calls[-1].barrier = True
-
-        def remember() -> None:
-            draws[:] = [net.rng.bit_generator.state]
-
-        def restore() -> None:
-            net.rng.bit_generator.state = draws.pop()
-
-        tape.add(remember, (), {}, (), "hidden", name="draws").barrier = True
-        yield
-        tape.layer, tape.phase = "", "backward"
-        tape.add(restore, (), {}, (), "hidden", name="draws").barrier = True
-        for value, old in zip(state, before, strict=True):
-            value[...] = old
+            tell(RecordedStep(self, updates, given, beside), chain)
+        self._keep(updates)
 
     def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
         """A training step without targets: gradients of zeros, updates where there is an optimizer.
 
         It is for its memory alone.
         """
-        trained = self._trained()
-        updates = (
-            None
-            if optimizer is None
-            else updates_of(self.tape, UpdateChain(optimizer), self.guard, trained)
-        )
-        with self._running():
-            fed = self._fed(feed)
-            knowing: Any = nullcontext()
-            ahead = None if updates is None else updates.ahead()
-            if ahead is not None:
-                with self._undone():
-                    knowing = ahead.knowing(_traced(self._walked_by_zeros(fed)))
-            with knowing:
-                for item in self._walked_by_zeros(fed):
-                    if updates is not None:
-                        updates.record(item)
+        if optimizer is None:
+            with self._running():
+                for item in self.walked_by_zeros(self._fed(feed)):
                     del item
-                if updates is not None:
-                    updates.finish()
-        self.numbers = [] if updates is None else updates.numbers
+            return
+        chain = UpdateChain(optimizer)
+        updates = updates_of(self.tape, chain, self.guard, self._trained())
+        with self._running():
+            tell(RehearsedStep(self, updates, self._fed(feed)), chain)
+        self._keep(updates)
 
-    def _walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
+    def _keep(self, updates: Updates | ReducedUpdates) -> None:
+        self.numbers, self.members = updates.numbers, updates.members
+        self.reduction = updates.reduction
+        self.notes += updates.reasons
+
+    def walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
         """Forward, and the walk back with gradients of zeros."""
-        outputs, contexts = self._forward(fed, train=True)
+        outputs, contexts = self.forward(fed, train=True)
         given = own(self.tape, map_arrays(outputs, self._no_gradient))
         self._take_in("dy", (given,), outputs)
         del outputs
-        return self._backward(contexts, given)
+        return self.backward(contexts, given)
 
     def _no_gradient(self, y: Array) -> Array:
         """Zeros of the form of the output ``y``: also of whole numbers, which nobody asks for."""
@@ -246,7 +148,7 @@ class Recorder:
         """
         self._expect_unpatched()
         with self._running():
-            outputs, contexts = self._forward(self._fed(feed), train=True)
+            outputs, contexts = self.forward(self._fed(feed), train=True)
             self._hand_out(outputs)
             # No kernel depends on values, so zeros do.
             slots = iter(output_slots(self.plan))
@@ -255,7 +157,7 @@ class Recorder:
             given = own(self.tape, zeros)
             del outputs
             self._take_in("dy", (given,))
-            for item in self._backward(contexts, given):
+            for item in self.backward(contexts, given):
                 grads, names = sources(item.grads), list(item.names)
                 # The caller may update the parameters then, which no kernel may read afterwards.
                 self._mark("layer", (grads, item.layer, names), (grads,), list(item.values))
@@ -282,7 +184,7 @@ class Recorder:
             if asked.of_loss:
                 self.of_loss = True
                 self.loss = LossStep(self.net, plan, asked.targets, asked.weight)
-                single = _single(plan, {name: outputs[name] for name in plan.outputs})
+                single = self.single({name: outputs[name] for name in plan.outputs})
                 y, weight = beside
                 dy = self.loss.record(self.tape, single, y, weight, looks=False)
                 of_loss = _by_slot(plan, dy)
@@ -350,14 +252,20 @@ class Recorder:
         self._take_in("feed", (given,))
         return given
 
-    def _forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
+    def forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
+        """Outputs by name, and the contexts that layers leave."""
         outputs: Any = self.plan.outputs
         return self.plan.forward(given, outputs, self.tape.ops, self._draws(), train)
 
     def _draws(self) -> Any:
         return Draws(self.net)
 
-    def _backward(self, contexts: list[Any], dy: Mapping[str, Any]) -> Iterator[LayerGradients]:
+    def single(self, outputs: dict[str, Any]) -> Any:
+        """``outputs`` by name, or the array of the only one."""
+        return outputs[self.plan.outputs[0]] if len(self.plan.outputs) == 1 else outputs
+
+    def backward(self, contexts: list[Any], dy: Mapping[str, Any]) -> Iterator[LayerGradients]:
+        """The walk back from the gradients ``dy`` of outputs by name."""
         return BackwardWalk(self.plan, contexts, _by_slot(self.plan, dy), ()).run()
 
     def _trained(self) -> list[Param]:
@@ -453,16 +361,6 @@ def _is_plain(array: Any) -> bool:
     return type(array) is np.ndarray and array.dtype.isnative
 
 
-def _traced(items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
-    """``items``, traced; none may have rows of a table, since how many there are nobody knows."""
-    for item in items:
-        if any(map(is_sparse, item.grads)):
-            raise NotRecordableError("rows of a table in the norm of all gradients")
-        values: list[Array] = [value.view(Traced) for value in item.values]
-        yield LayerGradients(item.names, values, item.grads, item.layer)
-        del item
-
-
 def _by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:
     """Gradients of outputs, by their names in ``dy``, by their slots."""
     slots: dict[int, Array] = {}
@@ -470,10 +368,6 @@ def _by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:
         step = plan.by_name[name]
         slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
     return slots
-
-
-def _single(plan: Plan, outputs: dict[str, Any]) -> Any:
-    return outputs[plan.outputs[0]] if len(plan.outputs) == 1 else outputs
 
 
 def _nothing() -> None:

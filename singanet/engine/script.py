@@ -1,0 +1,145 @@
+"""A training step, told once: its events in order, whoever carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from singanet.ops import ops_for
+from singanet.optimizer.mixed_precision import NotFiniteError
+from singanet.params.gradients import LayerGradients
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.optimizer.chain import TwoPasses, UpdateChain
+
+
+class Carrier(Protocol):
+    """Carries the events of a step out, or writes them down.
+
+    One that ``streams`` never holds the gradients of more than a layer: it walks twice instead.
+    """
+
+    streams: bool
+
+    def norm(self) -> TwoPasses | None:
+        """The clipping that has to know the norm of this step before its first update."""
+
+    def state(self) -> Iterable[Array]:
+        """The running state, which a step that is not taken leaves as it was."""
+
+    def rehearsed(self) -> AbstractContextManager[None]:
+        """What undoes the draws and the running state of the forward inside."""
+
+    def walked(self, again: bool) -> Iterator[LayerGradients]:
+        """Forward, loss and the walk back; loss and metric are noted unless it comes ``again``."""
+
+    def do(self, name: str, function: Callable[..., object], *read: Array) -> None:
+        """Call ``function(*read)``, which computes nothing."""
+
+    def knowing(
+        self, norm: TwoPasses, items: Iterable[LayerGradients]
+    ) -> AbstractContextManager[None]:
+        """What tells the clipping the norm of ``items``."""
+
+    def update(self, items: Iterable[LayerGradients]) -> None:
+        """The updates by ``items``, each let go before the next one comes; then the end."""
+
+
+def tell(step: Carrier, chain: UpdateChain) -> None:
+    """A step whose gradients go through ``chain``.
+
+    Where a norm has to be known first, forward and backward run twice, with the same draws; in
+    mixed precision nothing is updated unless all gradients are finite. Raises `NotFiniteError`
+    where the step is not taken, at once or when it is replayed.
+    """
+    norm = step.norm()
+    taken = None if chain.scaled is None else Taken(chain, step.state())
+    if taken is not None:
+        step.do("remember", taken.remember)
+    if taken is None or step.streams:
+        known: AbstractContextManager[None] = nullcontext()
+        if norm is not None or taken is not None:
+            with step.rehearsed():
+                items = step.walked(True)
+                if taken is not None:
+                    items = _looked(step, taken, items)
+                if norm is not None:
+                    known = step.knowing(norm, items)
+                for item in items:
+                    del item
+        if taken is not None:
+            step.do("agree", taken.agree)
+        with known:
+            step.update(step.walked(False))
+    else:
+        held = [*_looked(step, taken, step.walked(False))]
+        held.reverse()
+        step.do("agree", taken.agree)
+        with nullcontext() if norm is None else step.knowing(norm, reversed(held)):
+            step.update(popped(held))
+    if taken is not None:
+        step.do("count", taken.succeeded)
+
+
+def _looked(
+    step: Carrier, taken: Taken, items: Iterable[LayerGradients]
+) -> Iterator[LayerGradients]:
+    for item in items:
+        for grad in item.grads:
+            array: Any = grad[1] if isinstance(grad, tuple) else grad
+            step.do(
+                "finite", partial(taken.look, item.layer), ops_for(array).xp.isfinite(array).all()
+            )
+        yield item
+        # As the walk itself: one layer's gradients are let go before the next one's exist.
+        del item
+
+
+def popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
+    """The last of ``held`` first, none of them held any longer."""
+    while held:
+        yield held.pop()
+
+
+class Taken:
+    """Looks at all gradients before ``chain`` takes them, and undoes what a step has done so far.
+
+    That is the running ``state``. Raises `NotFiniteError` where a gradient is not finite, here or
+    on another process.
+    """
+
+    def __init__(self, chain: UpdateChain, state: Iterable[Array]) -> None:
+        self._chain = chain
+        self._state = [(value, np.empty_like(value)) for value in state]
+
+    def remember(self) -> None:
+        """What is undone is as it is now."""
+        for value, copy in self._state:
+            copy[...] = value
+
+    def look(self, layer: str, finite: Array) -> None:
+        """At the gradients of ``layer``."""
+        if not finite:
+            self._chain.agree(layer)
+            self._give_up(layer)
+
+    def agree(self) -> None:
+        """Hear from other processes, whose gradients may not be finite."""
+        refused = self._chain.agree(None)
+        if refused is not None:
+            self._give_up(refused)
+
+    def succeeded(self) -> None:
+        """The step is taken."""
+        self._chain.conclude(None)
+
+    def _give_up(self, layer: str) -> None:
+        for value, copy in self._state:
+            value[...] = copy
+        self._chain.conclude(layer)
+        raise NotFiniteError(layer)
