@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,7 +28,7 @@ class Traces(Protocol):
     net: Net
     tape: Tape
     loss: LossStep | None
-    params: Sequence[tuple[Param, Array]]
+    params: list[tuple[Param, Array]]
 
     def forward(self, given: dict[str, Any], train: bool) -> tuple[dict[str, Any], list[Any]]:
         """Outputs by name, and the contexts that layers leave."""
