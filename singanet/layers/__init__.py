@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from singanet.layers.class_token import ClassToken
     from singanet.layers.concat import Concat
     from singanet.layers.context import Context
-    from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D, SeparableConv1D
-    from singanet.layers.conv2d import Conv2D
-    from singanet.layers.conv2d_transpose import Conv2DTranspose
-    from singanet.layers.conv3d import Conv3D, Conv3DTranspose
+    from singanet.layers.conv import Conv1D, Conv2D, Conv3D
+    from singanet.layers.conv_transpose import Conv1DTranspose, Conv2DTranspose, Conv3DTranspose
     from singanet.layers.dense import Dense
-    from singanet.layers.depthwise_conv2d import DepthwiseConv2D
+    from singanet.layers.depthwise_conv import DepthwiseConv1D, DepthwiseConv2D
     from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
     from singanet.layers.dummy import Dummy, Input
     from singanet.layers.embedding import Embedding
@@ -78,7 +76,7 @@ if TYPE_CHECKING:
     from singanet.layers.rnn import GRU, LSTM, RNN
     from singanet.layers.rotary import RotaryEmbedding
     from singanet.layers.scale import Scale
-    from singanet.layers.separable_conv2d import SeparableConv2D
+    from singanet.layers.separable_conv import SeparableConv1D, SeparableConv2D
     from singanet.layers.slice import Slice
     from singanet.layers.softmax import LogSoftmax, Softmax
     from singanet.layers.split import Split

@@ -85,7 +85,7 @@ class AdaptivePooling(Layer):
         return dx.reshape(ctx.saved["x_shape"])
 
 
-class AdaptiveAvgPooling2D(AdaptivePooling):
+class AdaptiveAvgPooling(AdaptivePooling):
     """The mean of the positions."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -102,7 +102,7 @@ class AdaptiveAvgPooling2D(AdaptivePooling):
         return self._spread_back(ctx, ctx.ops.multiply(flat, shares)), {}
 
 
-class AdaptiveMaxPooling2D(AdaptivePooling):
+class AdaptiveMaxPooling(AdaptivePooling):
     """The largest of the positions; of equal values the first counts."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -121,25 +121,33 @@ class AdaptiveMaxPooling2D(AdaptivePooling):
         return self._spread_back(ctx, ctx.ops.where(first, flat, 0.0)), {}
 
 
-class AdaptiveAvgPooling1D(AdaptiveAvgPooling2D):
+class AdaptiveAvgPooling1D(AdaptiveAvgPooling):
     """The mean of the positions of sequences: (C, L) → (C, output_size)."""
 
     axes = 1
 
 
-class AdaptiveMaxPooling1D(AdaptiveMaxPooling2D):
-    """The largest of the positions of sequences: (C, L) → (C, output_size)."""
-
-    axes = 1
+class AdaptiveAvgPooling2D(AdaptiveAvgPooling):
+    """The mean of the positions of images: (C, H, W) → (C, *output_size)."""
 
 
-class AdaptiveAvgPooling3D(AdaptiveAvgPooling2D):
+class AdaptiveAvgPooling3D(AdaptiveAvgPooling):
     """The mean of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
 
     axes = 3
 
 
-class AdaptiveMaxPooling3D(AdaptiveMaxPooling2D):
+class AdaptiveMaxPooling1D(AdaptiveMaxPooling):
+    """The largest of the positions of sequences: (C, L) → (C, output_size)."""
+
+    axes = 1
+
+
+class AdaptiveMaxPooling2D(AdaptiveMaxPooling):
+    """The largest of the positions of images: (C, H, W) → (C, *output_size)."""
+
+
+class AdaptiveMaxPooling3D(AdaptiveMaxPooling):
     """The largest of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
 
     axes = 3

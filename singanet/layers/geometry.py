@@ -1,33 +1,31 @@
-"""What convolutions and pooling share: kernel, stride and padding; a sequence as an image."""
+"""What convolutions and pooling share: kernel, stride and padding, by the number of axes."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
-from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.ops.window import Pads, Pair, Sizes, Window
-from singanet.types import Array, Shape, Shapes
+from singanet.ops.window import Pads, Sizes, Window
+from singanet.types import Array, Shape
 
 __all__ = [
-    "OneAxis",
+    "MEANINGS",
+    "Windowed",
+    "expect_groups",
     "expect_image",
     "expect_nchw",
     "expect_pads",
-    "image_size",
-    "make_window",
-    "one_row",
-    "pair",
     "sizes",
 ]
 
-_AXES = {
+MEANINGS = {
     1: "(channels, length)",
     2: "(channels, height, width)",
     3: "(channels, depth, height, width)",
 }
+"""What the axes of samples are, by how many there are behind the channels."""
 
 
 def sizes(layer: str, what: str, value: Any, axes: int = 2, least: int = 1) -> Sizes:
@@ -39,36 +37,37 @@ def sizes(layer: str, what: str, value: Any, axes: int = 2, least: int = 1) -> S
         and all(is_int(part, least) for part in parts)
     )
     if not good:
-        example = (max(least, 1), *range(2, axes + 1))
+        several = {1: "of", 2: "or a pair of ints,"}.get(axes, f"or {axes} of ints,")
+        one = max(least, 1)
+        example = "" if axes == 1 else f" or {what}={(one, *range(2, axes + 1))}"
         raise ArgumentError(
             f"layer {layer!r}, argument {what}",
-            expected=f"an int or {'a pair' if axes == 2 else axes} of ints, at least {least}",
+            expected=f"an int {several} at least {least}",
             received=repr(value),
-            advice=f"pass for example {what}={max(least, 1)} or {what}={example}",
+            advice=f"pass for example {what}={one}{example}",
         )
     return tuple(int(part) for part in parts)
-
-
-def pair(layer: str, what: str, value: Any, least: int = 1) -> Pair:
-    """``value`` as (height, width); an int stands for both."""
-    height, width = sizes(layer, what, value, 2, least)
-    return height, width
 
 
 def expect_pads(layer: str, pad: Any, axes: int = 0) -> Pads:
     """``pad`` as (before, after) for each axis; an int there is for both.
 
-    An int for all is for each of ``axes``; 0 of them are as many as there are entries.
+    An int for all is for each of ``axes``; 0 of them are as many as there are entries. Of one axis
+    ``pad`` may be (before, after) itself.
     """
-    entries = list(pad) if isinstance(pad, (tuple, list)) else [pad] * max(axes, 1)
+    several = isinstance(pad, (tuple, list)) and not (axes == 1 and len(pad) == 2)
+    entries = list(pad) if several else [pad] * max(axes, 1)
     ends = [each if isinstance(each, (tuple, list)) else (each, each) for each in entries]
     good = ends and all(len(two) == 2 and all(is_int(n, 0) for n in two) for two in ends)
     if not good or (axes and len(ends) != axes):
+        along_one = "an int of at least 0, or two: before and after"
+        along_each = "an int, or ints or pairs of ints of at least 0, one for each axis"
+        example = "(0, 1)" if axes == 1 else "((0, 1), (0, 1)) for height and width"
         raise ArgumentError(
             f"layer {layer!r}, argument pad",
-            expected="an int, or ints or pairs of ints of at least 0, one for each axis",
+            expected=along_one if axes == 1 else along_each,
             received=repr(pad),
-            advice="pass for example pad=1, or pad=((0, 1), (0, 1)) for height and width",
+            advice=f"pass for example pad=1, or pad={example}",
         )
     return tuple((int(before), int(after)) for before, after in ends)
 
@@ -84,49 +83,14 @@ def expect_nchw(layer: str, data_format: str) -> None:
         )
 
 
-def make_window(
-    layer: str,
-    kernel: Any,
-    stride: Any,
-    border_mode: str,
-    pad: Any,
-    dilation: Any = 1,
-    axes: int = 2,
-    ceil: bool = False,
-) -> Window:
-    """The window that the arguments describe; ``pad`` overrides ``border_mode``.
+def expect_image(layer: Layer, in_shape: Any, axes: int) -> Shape:
+    """``in_shape`` itself when it is one (C, ...) of so many ``axes`` with at least one position.
 
-    'same' pads by extent - 1 in all, where extent is the dilated kernel, so that stride 1 keeps
-    the size; of an odd total the larger half comes after (even kernels). 'valid' pads nothing.
+    The length of a sequence may be -1, any.
     """
-    size = sizes(layer, "kernel", kernel, axes)
-    step = sizes(layer, "stride", stride, axes)
-    spread = sizes(layer, "dilation", dilation, axes)
-    if pad is not None:
-        pads = expect_pads(layer, pad, axes)
-    elif border_mode == "same":
-        totals = [d * (k - 1) for k, d in zip(size, spread, strict=True)]
-        pads = tuple((total // 2, total - total // 2) for total in totals)
-    elif border_mode == "valid":
-        pads = ((0, 0),) * axes
-    else:
-        raise ArgumentError(
-            f"layer {layer!r}, argument border_mode",
-            expected="'same' or 'valid'",
-            received=repr(border_mode),
-            advice="or give pad=1, or pad=((1, 2), (0, 1)) for height and width",
-        )
-    return Window(size, step, pads, spread, bool(ceil))
-
-
-def expect_image(layer: Layer, in_shapes: Any, axes: int = 2) -> Shape:
-    """``in_shapes`` itself when it is the (C, H, W) of one input with at least one pixel.
-
-    Of three ``axes`` it is (C, D, H, W).
-    """
-    meaning = _AXES[axes]
-    shape = layer.expect_rank(in_shapes, axes + 1, meaning, "reshape the samples to images")
-    if min(shape) < 1:
+    meaning = MEANINGS[axes]
+    shape = layer.expect_rank(in_shape, axes + 1, meaning, "reshape the samples")
+    if min(shape) < 1 and (axes > 1 or shape[0] < 1 or shape[1] != -1):
         raise layer.shape_error(
             f"one input of sample shape {meaning}, each at least 1",
             str(shape),
@@ -145,110 +109,110 @@ def expect_groups(layer: Layer, channels: int, nb_kernels: int, groups: int) -> 
         )
 
 
-def image_size(layer: Layer, in_shape: Shape, window: Window) -> Sizes:
-    """The output size of ``window`` on a (C, ...) sample; an error where it does not fit."""
-    out = window.out_size(*in_shape[1:])
-    if min(out) < 1:
-        raise layer.shape_error(
-            f"images at least as large as the kernel {window.kernel}"
-            f" with dilation {window.dilation} and padding {window.pads}",
-            f"sample shape {in_shape}",
-            "use a smaller kernel, border_mode='same', or larger images",
-        )
-    return out
+class Windowed(Layer):
+    """A window that slides over the positions of (C, ...) samples, along so many `axes`.
 
-
-def one_row(
-    layer: str,
-    kernel: Any,
-    stride: Any,
-    border_mode: str,
-    pad: Any,
-    dilation: Any = 1,
-) -> dict[str, Any]:
-    """The arguments of a layer over sequences as those of a layer over images of one row.
-
-    ``pad`` may be (before, after); the ``border_mode`` 'causal' is all of the padding before.
-    """
-    width = {"kernel": kernel, "stride": stride, "dilation": dilation}
-    row: dict[str, Any] = {what: (1, _one(layer, what, value)) for what, value in width.items()}
-    if pad is None and border_mode == "causal":
-        pad, border_mode = (row["dilation"][1] * (row["kernel"][1] - 1), 0), "valid"
-    if pad is not None:
-        two = isinstance(pad, (tuple, list)) and len(pad) == 2 and all(is_int(n, 0) for n in pad)
-        row["pad"] = (0, tuple(pad) if two else _one(layer, "pad", pad, least=0))
-    return {**row, "border_mode": border_mode}
-
-
-def _one(layer: str, what: str, value: Any, least: int = 1) -> int:
-    given = value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
-    if not is_int(given, least):
-        raise ArgumentError(
-            f"layer {layer!r}, argument {what}",
-            expected=f"an int of at least {least}",
-            received=repr(value),
-            advice=f"a sequence has one axis: pass for example {what}={max(least, 1)}",
-        )
-    return int(given)
-
-
-class OneAxis(Layer):
-    """Put before an image layer among the bases: samples (C, L) or (L,) pass as (C, 1, L).
-
-    A sample (L,) is one channel; it comes out as (L',) where the layer keeps channels. A length may
-    be -1, any, where the layer takes that.
+    Kernels know images and volumes: sequences (C, L), or (L,) of one channel, go to them as
+    images (C, 1, L) of one row.
     """
 
-    window: Window
+    axes: ClassVar[int] = 2
 
-    def setup(self, in_shapes: Any) -> Shapes:
-        """Sample shape (C, L) → (C', L'), (L,) → (L',) or, of a convolution, (F, L')."""
-        good = not isinstance(in_shapes, list) and len(in_shapes) in (1, 2)
-        channels, length = (1, *in_shapes)[-2:] if good else (0, 0)
-        any_length = length == -1 and getattr(self, "padding_mode", "zeros") == "zeros"
-        if channels < 1 or (length < 1 and not any_length):
-            raise self.shape_error(
-                "one input of sample shape (channels, length) or (length,), each at least 1",
-                str(in_shapes),
-                "reshape the samples to sequences",
+    def __init__(
+        self,
+        name: str,
+        kernel: Any,
+        stride: Any,
+        border_mode: str,
+        pad: Any,
+        dilation: Any,
+        input_sample_shape: Shape | None,
+        ceil: bool = False,
+    ) -> None:
+        """``pad`` overrides ``border_mode``.
+
+        'same' pads by extent - 1 in all, where extent is the dilated kernel, so that stride 1
+        keeps the size; of an odd total the larger half comes after (even kernels). 'valid' pads
+        nothing; 'causal', of sequences, pads as 'same', but before alone.
+        """
+        super().__init__(name, input_sample_shape)
+        size = sizes(name, "kernel", kernel, self.axes)
+        step = sizes(name, "stride", stride, self.axes)
+        spread = sizes(name, "dilation", dilation, self.axes)
+        totals = [d * (k - 1) for k, d in zip(size, spread, strict=True)]
+        if pad is not None:
+            pads = expect_pads(name, pad, self.axes)
+        elif border_mode == "same":
+            pads = tuple((total // 2, total - total // 2) for total in totals)
+        elif border_mode == "valid":
+            pads = ((0, 0),) * self.axes
+        elif border_mode == "causal" and self.axes == 1:
+            pads = ((totals[0], 0),)
+        else:
+            raise ArgumentError(
+                f"layer {name!r}, argument border_mode",
+                expected="'same'" + ", 'causal'" * (self.axes == 1) + " or 'valid'",
+                received=repr(border_mode),
+                advice="or give pad=1, or pad=((1, 2), (0, 1)) for height and width",
             )
+        self._window = Window(size, step, pads, spread, bool(ceil))
+        self._inner = self._window if self.axes > 1 else _of_a_row(self._window)
+
+    @property
+    def window(self) -> Window:
+        """Kernel, stride, padding and dilation, axis by axis."""
+        return self._window
+
+    def channels_first(self, in_shapes: Any) -> Shape:
+        """``in_shapes`` itself when it is one sample shape, of (L,) that with its one channel."""
+        flat = self.axes == 1 and not isinstance(in_shapes, list) and len(in_shapes) == 1
+        return expect_image(self, (1, *in_shapes) if flat else in_shapes, self.axes)
+
+    def out_size(self, shape: Shape) -> Sizes:
+        """Along each axis of (C, ...), the number of windows; any, -1, of any.
+
+        Errors: `ShapeError` where none fits.
+        """
         # What is made for sequences of any length does not depend on it.
-        length = self.window.extent[1] if any_length else length
-        self._expect_length(length, in_shapes)
-        out: Any = super().setup((channels, 1, length))
-        out = (*out[:2], -1) if any_length else out
-        return (out[2],) if len(in_shapes) == 1 and self.keeps_channels else (out[0], out[2])
-
-    def _expect_length(self, length: int, shape: Shape) -> None:
-        if not self.grows and self.window.out_size(1, length)[1] < 1:
+        given = [e if n == -1 else n for n, e in zip(shape[1:], self.window.extent, strict=True)]
+        out = self.window.out_size(*given)
+        if min(out) < 1:
+            window = [_plain(part) for part in (self.window.kernel, self.window.dilation)]
+            what = "sequences at least as long" if self.axes == 1 else "images at least as large"
             raise self.shape_error(
-                f"sequences at least as long as the kernel {self.window.kernel[1]}"
-                f" with dilation {self.window.dilation[1]} and padding {self.window.pads[1]}",
+                f"{what} as the kernel {window[0]}"
+                f" with dilation {window[1]} and padding {_plain(self.window.pads)}",
                 f"sample shape {shape}",
-                "use a smaller kernel, border_mode='same', or longer sequences",
+                "use a smaller kernel, border_mode='same', or larger samples",
             )
+        return tuple(-1 if n == -1 else count for n, count in zip(shape[1:], out, strict=True))
 
-    grows = False
-    """Whether outputs are as a rule longer than inputs, none of which is too short then."""
+    def as_image(self, x: Array) -> Array:
+        """(N, C, L) or (N, L) as (N, C, 1, L); of more axes ``x`` itself."""
+        if self.axes > 1:
+            return x
+        return x[:, None, None] if x.ndim == 2 else x[:, :, None]
 
-    keeps_channels = True
-    """Whether a sample without a channel axis comes out without one."""
+    def first_image(self, x: Array) -> Array:
+        """`as_image` of what comes in. Errors: `ShapeError` where any length comes, for too few."""
+        shape: Any = self.in_shapes
+        if shape[-1] == -1:
+            self.out_size(self.channels_first(x.shape[1:]))
+        return self.as_image(x)
 
-    def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, L) or (N, L) through the image layer."""
-        self._expect_length(x.shape[-1], x.shape[1:])
-        y: Any = super().forward(ctx, _as_image(x))
-        return _as_sequence(y, self.out_shapes)
-
-    def backward(self, ctx: Context, dy: Array) -> tuple[Any, Any]:
-        """Gradients through the image layer."""
-        dx, grads = super().backward(ctx, _as_image(dy))
-        return None if dx is None else _as_sequence(dx, self.in_shapes), grads
-
-
-def _as_image(x: Array) -> Array:
-    return x[:, None, None] if x.ndim == 2 else x[:, :, None]
+    def as_sample(self, image: Array, sample_shape: Any) -> Array:
+        """`as_image` undone, for a sample shape (C, L) or (L,)."""
+        if self.axes > 1:
+            return image
+        return image[:, 0, 0] if len(sample_shape) == 1 else image[:, :, 0]
 
 
-def _as_sequence(image: Array, sample_shape: Shape | Any) -> Array:
-    return image[:, 0, 0] if len(sample_shape) == 1 else image[:, :, 0]
+def _of_a_row(window: Window) -> Window:
+    kernel, stride, dilation = (
+        (1, *part) for part in (window.kernel, window.stride, window.dilation)
+    )
+    return Window(kernel, stride, ((0, 0), *window.pads), dilation, window.ceil)
+
+
+def _plain(values: tuple[Any, ...]) -> Any:
+    return values if len(values) > 1 else values[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from singanet.layers.context import Context
+from singanet.layers.geometry import MEANINGS
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
@@ -15,7 +16,7 @@ class GlobalPooling(Layer):
     With ``keepdims`` these stay, each of one position.
     """
 
-    axes: ClassVar[str] = "(channels, height, width)"
+    axes: ClassVar[int] = 2
 
     def __init__(
         self, name: str, input_sample_shape: Shape | None = None, *, keepdims: bool = False
@@ -25,9 +26,8 @@ class GlobalPooling(Layer):
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (C, ...) → (C,)."""
-        shape = self.expect_rank(
-            in_shapes, self.axes.count(",") + 1, self.axes, "put it before Flatten"
-        )
+        meaning = MEANINGS[self.axes]
+        shape = self.expect_rank(in_shapes, self.axes + 1, meaning, "put it before Flatten")
         if 0 in shape:
             raise self.shape_error(
                 "at least one position to pool over", f"{shape}", "check the layers before it"
@@ -72,34 +72,30 @@ class GlobalMaxPooling(GlobalPooling):
 class GlobalAvgPooling1D(GlobalAvgPooling):
     """The mean of each channel over all positions: (C, L) → (C,)."""
 
-    axes = "(channels, length)"
+    axes = 1
 
 
 class GlobalAvgPooling2D(GlobalAvgPooling):
     """The mean of each channel over all positions: (C, H, W) → (C,)."""
 
-    axes = "(channels, height, width)"
-
 
 class GlobalMaxPooling1D(GlobalMaxPooling):
     """The largest value of each channel over all positions: (C, L) → (C,)."""
 
-    axes = "(channels, length)"
+    axes = 1
 
 
 class GlobalMaxPooling2D(GlobalMaxPooling):
     """The largest value of each channel over all positions: (C, H, W) → (C,)."""
 
-    axes = "(channels, height, width)"
-
 
 class GlobalAvgPooling3D(GlobalAvgPooling):
     """The mean of each channel over all positions: (C, D, H, W) → (C,)."""
 
-    axes = "(channels, depth, height, width)"
+    axes = 3
 
 
 class GlobalMaxPooling3D(GlobalMaxPooling):
     """The largest value of each channel over all positions: (C, D, H, W) → (C,)."""
 
-    axes = "(channels, depth, height, width)"
+    axes = 3

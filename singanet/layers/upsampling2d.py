@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.layers.arguments import expect_one_of
 from singanet.layers.context import Context
-from singanet.layers.geometry import expect_image, pair
+from singanet.layers.geometry import expect_image, sizes
 from singanet.layers.layer import Layer
 from singanet.types import Array, Shape, Shapes
 
@@ -28,12 +28,13 @@ class Upsampling2D(Layer):
         input_sample_shape: Shape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        self.factors = pair(name, "size", size)
+        height, width = sizes(name, "size", size)
+        self.factors = height, width
         self.mode = expect_one_of(name, "mode", mode, _MODES)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, H, W) → (C, H·size, W·size)."""
-        channels, height, width = expect_image(self, in_shapes)
+        channels, height, width = expect_image(self, in_shapes, 2)
         return (channels, height * self.factors[0], width * self.factors[1])
 
     def forward(self, ctx: Context, x: Array) -> Array:

@@ -11,19 +11,11 @@ from math import prod
 from typing import Any
 
 from singanet.base.origin import is_library
-from singanet.layers import (
-    RNN,
-    Conv2D,
-    Conv2DTranspose,
-    Dense,
-    DepthwiseConv2D,
-    Dot,
-    Layer,
-    MatMul,
-    MultiHeadAttention,
-    SeparableConv2D,
-    TimeDistributed,
-)
+from singanet.layers import RNN, Dense, Dot, Layer, MatMul, MultiHeadAttention, TimeDistributed
+from singanet.layers.conv import Convolution
+from singanet.layers.conv_transpose import TransposedConvolution
+from singanet.layers.depthwise_conv import DepthwiseConvolution
+from singanet.layers.separable_conv import SeparableConvolution
 from singanet.types import Shape
 
 Count = Callable[[Any, list[Shape], list[Shape]], int | None]
@@ -55,7 +47,7 @@ def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) ->
     return prod(out_shapes[0]) * layer.params["weight"].shape[1]
 
 
-def _separable(layer: SeparableConv2D, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+def _separable(layer: SeparableConvolution, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
     """Each position of an output by the rows of both weights."""
     weights = (layer.params["depthwise_weight"], layer.params["pointwise_weight"])
     return prod(out_shapes[0][1:]) * sum(prod(weight.shape) for weight in weights)
@@ -98,14 +90,14 @@ def _each_step(
 
 
 _COUNTS: dict[type, Count] = {
-    Conv2D: _by_output,
-    Conv2DTranspose: _by_input,
+    Convolution: _by_output,
     Dense: _dense,
-    DepthwiseConv2D: _by_output,
+    DepthwiseConvolution: _by_output,
     Dot: _dot,
     MatMul: _matmul,
     MultiHeadAttention: _attention,
     RNN: _recurrent,
-    SeparableConv2D: _separable,
+    SeparableConvolution: _separable,
     TimeDistributed: _each_step,
+    TransposedConvolution: _by_input,
 }

@@ -423,3 +423,15 @@ def test_flatten_puts_channels_last_whatever_comes_behind_it(shape, form, dense,
     net = load_model(tmp_path / "m.keras")
     ours = given.transpose(0, 3, 1, 2) if images else given
     same(net.forward(False, ours), model.predict(given, verbose=0))
+
+
+def test_borders_of_steps_whose_channels_are_first(tmp_path):
+    x = keras.Input((4, 6))
+    y = kl.ZeroPadding1D((1, 3), data_format="channels_first")(x)
+    model = keras.Model(x, y)
+    model.save(tmp_path / "m.keras")
+    given = np.random.default_rng(0).normal(size=(2, 4, 6)).astype("f4")
+    same(
+        load_model(tmp_path / "m.keras").forward(False, given),
+        np.pad(given, [(0, 0)] * 2 + [(1, 3)]),
+    )

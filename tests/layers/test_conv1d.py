@@ -147,7 +147,7 @@ def test_layers_follow_each_other_in_a_net(rng):
 @pytest.mark.parametrize(
     ("what", "value"),
     [("kernel", (1, 3)), ("kernel", 0), ("stride", 0), ("stride", None), ("pad", -1),
-     ("pad", (0, 1, 2)), ("pad", ((0, 1),)), ("dilation", 1.5), ("kernel", "3")],
+     ("pad", (0, 1, 2)), ("pad", ((0, 1), 2)), ("dilation", 1.5), ("kernel", "3")],
 )  # fmt: skip
 def test_refuses_bad_arguments(what, value):
     with pytest.raises(ArgumentError, match=rf"'conv', argument {what}: expected an int of at"):
@@ -234,3 +234,29 @@ def test_sequences_of_one_channel_go_through():
         layer.build((4,))
         _, y = LayerCase().run(layer, np.ones((3, 4), np.float32), train=False)
         assert y.shape == (3, *layer.get_output_sample_shape())
+
+
+def test_a_subclass_sees_sequences_and_may_be_called_by_position(rng):
+    class Doubled(Conv1D):
+        def __init__(self, name, nb_kernels, factor=2.0):
+            super().__init__(name, nb_kernels, 3, 1, "same", "fastest", 1024, False)
+            self.factor = factor
+
+        def forward(self, ctx, x):
+            assert x.shape == (2, 3, 7)
+            return self.factor * super().forward(ctx, x)
+
+        def backward(self, ctx, dy):
+            assert dy.shape == (2, 4, 7)
+            return super().backward(ctx, self.factor * dy)
+
+    kinds = Doubled("conv", 4), Conv1D("conv", 4, use_bias=False)
+    x, dy = rng.standard_normal((2, 3, 7)), rng.standard_normal((2, 4, 7))
+    found = []
+    for layer in kinds:
+        layer.build((3, 7))
+        layer.params["weight"].value[...] = np.arange(36).reshape(4, 9)
+        ctx, y = LayerCase().run(layer, x, train=True)
+        found.append([y, layer.backward(ctx, dy)[0]])
+    for doubled, plain in zip(*found, strict=True):
+        np.testing.assert_array_equal(doubled, 2 * plain)

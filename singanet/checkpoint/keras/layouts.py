@@ -7,6 +7,7 @@ and recurrent layers have other orders of gates and one bias where we have two.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 
@@ -101,29 +102,25 @@ def prelu(layer: LayerDescription) -> list[Variable]:
 
 
 def conv(layer: LayerDescription) -> list[Variable]:
-    """kernel (kh, kw, in/groups, out) from (out, in/groups·kh·kw); bias (out)."""
-    taps = _taps(layer)
-    out, width = layer.shape("weight")
-    return _moved(layer, (out, width // _size(taps), *taps), (*range(2, 2 + len(taps)), 1, 0))
+    """kernel (kh, kw, in/groups, out) from (out, in/groups·kh·kw); bias (out).
 
-
-def conv_transpose(layer: LayerDescription) -> list[Variable]:
-    """kernel (kh, kw, out, in) from (in, out·kh·kw); bias (out)."""
-    taps = _taps(layer)
-    channels, width = layer.shape("weight")
-    return _moved(layer, (channels, width // _size(taps), *taps), (*range(2, 2 + len(taps)), 1, 0))
+    Of transposed convolutions (kh, kw, out, in) from (in, out·kh·kw).
+    """
+    taps = layer.settings["kernel"]
+    first, width = layer.shape("weight")
+    return _moved(layer, (first, width // prod(taps), *taps), (*range(2, 2 + len(taps)), 1, 0))
 
 
 def depthwise(layer: LayerDescription) -> list[Variable]:
     """kernel (kh, kw, in, multiplier) from (in·multiplier, kh·kw); bias (in·multiplier)."""
-    taps, many = _taps(layer), layer.settings["depth_multiplier"]
+    taps, many = layer.settings["kernel"], layer.settings["depth_multiplier"]
     axes = (layer.shape("weight")[0] // many, many, *taps)
     return _moved(layer, axes, (*range(2, 2 + len(taps)), 0, 1))
 
 
 def separable(layer: LayerDescription) -> list[Variable]:
     """depthwise_kernel (kh, kw, in, multiplier), pointwise_kernel (1, 1, in·multiplier, out)."""
-    taps, many = _taps(layer), layer.settings["depth_multiplier"]
+    taps, many = layer.settings["kernel"], layer.settings["depth_multiplier"]
     out, between = layer.shape("pointwise_weight")
     ones, behind = (1,) * len(taps), range(2, 2 + len(taps))
     found = [
@@ -156,19 +153,6 @@ def _turned(layer: LayerDescription, index: int, part: str, axes: Shape, order: 
         lambda w: w.reshape(axes).transpose(order),
         lambda w: w.transpose(inverse).reshape(ours),
     )
-
-
-def _taps(layer: LayerDescription) -> Shape:
-    """The kernel's size: (kh, kw), or (k,) along one axis."""
-    kernel = layer.settings["kernel"]
-    return (kernel[1],) if "1D" in layer.kind else tuple(kernel)
-
-
-def _size(taps: Shape) -> int:
-    size = 1
-    for tap in taps:
-        size *= tap
-    return size
 
 
 def attention(layer: LayerDescription) -> list[Variable]:

@@ -10,7 +10,6 @@ from singanet.checkpoint.keras.layouts import (
     CLASSES,
     attention,
     conv,
-    conv_transpose,
     dense,
     depthwise,
     embedding,
@@ -26,16 +25,10 @@ _SCALED = per_feature(("gamma", "gamma"), ("beta", "beta"))
 
 TABLE: dict[str, tuple[str, Callable[[LayerDescription], list[Variable]]]] = {
     "Dense": ("Dense", dense),
-    "Conv1D": ("Conv1D", conv),
-    "Conv2D": ("Conv2D", conv),
-    "Conv3D": ("Conv3D", conv),
-    "Conv1DTranspose": ("Conv1DTranspose", conv_transpose),
-    "Conv2DTranspose": ("Conv2DTranspose", conv_transpose),
-    "Conv3DTranspose": ("Conv3DTranspose", conv_transpose),
-    "DepthwiseConv1D": ("DepthwiseConv1D", depthwise),
-    "DepthwiseConv2D": ("DepthwiseConv2D", depthwise),
-    "SeparableConv1D": ("SeparableConv1D", separable),
-    "SeparableConv2D": ("SeparableConv2D", separable),
+    **{kind: (kind, conv) for kind in ("Conv1D", "Conv2D", "Conv3D")},
+    **{f"{kind}Transpose": (f"{kind}Transpose", conv) for kind in ("Conv1D", "Conv2D", "Conv3D")},
+    **{kind: (kind, depthwise) for kind in ("DepthwiseConv1D", "DepthwiseConv2D")},
+    **{kind: (kind, separable) for kind in ("SeparableConv1D", "SeparableConv2D")},
     "BatchNormalization": (
         "BatchNormalization",
         per_feature(

@@ -63,8 +63,7 @@ def _bias(layer: LayerDescription) -> list[Variable]:
 
 def _kernel(layer: LayerDescription) -> list[Variable]:
     """(F, C/groups·taps) as (F, C/groups, *taps); (C, F/groups·taps) of a transposed one alike."""
-    ours, kernel = layer.shape("weight"), tuple(layer.settings["kernel"])
-    taps = kernel[1:] if "1D" in layer.kind and len(kernel) == 2 else kernel
+    ours, taps = layer.shape("weight"), layer.settings["kernel"]
     shape = (ours[0], ours[1] // int(np.prod(taps)), *taps)
     there, back = (lambda a: a.reshape(shape)), (lambda a: a.reshape(ours))
     return [one("weight", "weight", shape, "weight", there, back), *_bias(layer)]
@@ -137,14 +136,8 @@ _SCALED = _named(gamma="weight", beta="bias")
 
 _TABLE: Mapping[str, Variables] = {
     "Dense": _dense,
-    "Conv1D": _kernel,
-    "Conv2D": _kernel,
-    "Conv3D": _kernel,
-    "Conv1DTranspose": _kernel,
-    "Conv2DTranspose": _kernel,
-    "Conv3DTranspose": _kernel,
-    "DepthwiseConv1D": _kernel,
-    "DepthwiseConv2D": _kernel,
+    **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D"), _kernel),
+    **dict.fromkeys(("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"), _kernel),
     "BatchNormalization": _named(
         gamma="weight", beta="bias", mean="running_mean", var="running_var"
     ),

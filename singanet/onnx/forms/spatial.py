@@ -2,83 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf, prod
 from typing import Any
 
 import numpy as np
 
-from singanet.layers.adaptive_pooling import (
-    AdaptiveAvgPooling1D,
-    AdaptiveAvgPooling2D,
-    AdaptiveAvgPooling3D,
-    AdaptiveMaxPooling1D,
-    AdaptiveMaxPooling2D,
-    AdaptiveMaxPooling3D,
-)
-from singanet.layers.conv1d import Conv1D, Conv1DTranspose, DepthwiseConv1D, SeparableConv1D
-from singanet.layers.conv2d import Conv2D
-from singanet.layers.conv2d_transpose import Conv2DTranspose
-from singanet.layers.conv3d import Conv3D, Conv3DTranspose
-from singanet.layers.depthwise_conv2d import DepthwiseConv2D
-from singanet.layers.geometry import OneAxis
-from singanet.layers.global_pooling import (
-    GlobalAvgPooling1D,
-    GlobalAvgPooling2D,
-    GlobalAvgPooling3D,
-    GlobalMaxPooling1D,
-    GlobalMaxPooling2D,
-    GlobalMaxPooling3D,
-)
+from singanet import layers
 from singanet.layers.layer import Layer
-from singanet.layers.lrn import LRN
-from singanet.layers.pooling import (
-    AvgPooling1D,
-    AvgPooling2D,
-    AvgPooling3D,
-    MaxPooling1D,
-    MaxPooling2D,
-    MaxPooling3D,
-)
-from singanet.layers.separable_conv2d import SeparableConv2D
-from singanet.layers.upsampling2d import Upsampling2D
 from singanet.onnx.forms.graph import Form, Graph, Value
 from singanet.ops.window import Pads, Window
 from singanet.program.prediction.folding import FoldedConvolution
 
 
 def _window(layer: Any, pads: Pads) -> dict[str, Any]:
-    """The attributes of a window, along the axes that the layer's samples have."""
     window: Window = layer.window
-    axes = _axes(layer)
     begins, ends = zip(*pads, strict=True)
     made = {
-        "kernel_shape": [window.kernel[k] for k in axes],
-        "strides": [window.stride[k] for k in axes],
-        "pads": [begins[k] for k in axes] + [ends[k] for k in axes],
+        "kernel_shape": [*window.kernel],
+        "strides": [*window.stride],
+        "pads": [*begins, *ends],
     }
-    spread = [window.dilation[k] for k in axes]
-    return {**made, "dilations": spread} if max(spread) > 1 else made
+    return {**made, "dilations": [*window.dilation]} if max(window.dilation) > 1 else made
 
 
-def _axes(layer: Any) -> Sequence[int]:
-    return (1,) if isinstance(layer, OneAxis) else range(len(layer.window.kernel))
-
-
-def _bordered(
-    g: Graph, layer: Any, x: Value, pads: Pads, mode: str = "constant", value: float = 0.0
-) -> Value:
+def _bordered(g: Graph, x: Value, pads: Pads, mode: str = "constant", value: float = 0.0) -> Value:
     """``x`` (N, C, ...) with the border as an array of its own."""
-    return g.pad(x, [(0, 0), (0, 0), *(pads[k] for k in _axes(layer))], mode, value)
+    return g.pad(x, [(0, 0), (0, 0), *pads], mode, value)
 
 
-def _with_channels(g: Graph, layer: Layer, x: Value) -> Value:
+def _with_channels(g: Graph, layer: Any, x: Value) -> Value:
     """Sequences (N, L) as those of one channel."""
     return g.unsqueeze(x, 1) if _is_flat(layer) else x
 
 
-def _is_flat(layer: Layer) -> bool:
-    return isinstance(layer, OneAxis) and len(layer.in_shapes or ()) == 1
+def _is_flat(layer: Any) -> bool:
+    return len(layer.in_shapes) == len(layer.window.kernel)
 
 
 def _conv(g: Graph, layer: Any, xs: list[Value]) -> Value:
@@ -92,7 +51,7 @@ def _convolved(g: Graph, layer: Any, x: Value, suffix: str, *bias: Value) -> Val
     x, pads = _with_channels(g, layer, x), window.pads
     mode = getattr(layer, "padding_mode", "zeros")
     if mode != "zeros":
-        x, pads = _bordered(g, layer, x, pads, mode), ((0, 0),) * len(pads)
+        x, pads = _bordered(g, x, pads, mode), ((0, 0),) * len(pads)
     attributes = _window(layer, pads)
     shape: Any = layer.in_shapes
     channels = 1 if _is_flat(layer) else shape[0]
@@ -102,9 +61,9 @@ def _convolved(g: Graph, layer: Any, x: Value, suffix: str, *bias: Value) -> Val
     return g.node("Conv", x, weight, *bias, group=channels // per_group, **attributes)
 
 
-def _separable_conv(g: Graph, layer: SeparableConv2D, xs: list[Value]) -> Value:
+def _separable_conv(g: Graph, layer: layers.SeparableConv2D, xs: list[Value]) -> Value:
     inner = _convolved(g, layer, xs[0], "depthwise_weight")
-    shape = (*layer.params["pointwise_weight"].shape, *(1 for _ in _axes(layer)))
+    shape = (*layer.params["pointwise_weight"].shape, *(1,) * len(layer.window.kernel))
     bias = [g.param(layer, "bias")] if layer.use_bias else []
     return g.node("Conv", inner, g.param(layer, "pointwise_weight", shape), *bias)
 
@@ -115,7 +74,7 @@ def _conv_transpose(g: Graph, layer: Any, xs: list[Value]) -> Value:
     shape = (channels, layer.nb_kernels // layer.groups, *attributes["kernel_shape"])
     weight = g.param(layer, "weight", shape)
     bias = [g.param(layer, "bias")] if "bias" in layer.params else []
-    attributes["output_padding"] = [layer.output_padding[k] for k in _axes(layer)]
+    attributes["output_padding"] = [*layer.output_padding]
     x = _with_channels(g, layer, xs[0])
     return g.node("ConvTranspose", x, weight, *bias, group=layer.groups, **attributes)
 
@@ -125,7 +84,7 @@ def _max_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
     x, pads = _with_channels(g, layer, xs[0]), _reach(layer)
     if any(max(ends) >= size for ends, size in zip(pads, window.kernel, strict=True)):
         # A border that wide, as dilation allows, runtimes refuse.
-        x = _bordered(g, layer, x, pads, value=-inf)
+        x = _bordered(g, x, pads, value=-inf)
         pads = ((0, 0),) * len(pads)
     y = g.node("MaxPool", x, **_window(layer, pads))
     return g.squeeze(y, 1) if _is_flat(layer) else y
@@ -135,7 +94,7 @@ def _average_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
     x, pads, counted = _with_channels(g, layer, xs[0]), _reach(layer), layer.count_include_pad
     if counted and pads != layer.window.pads:
         # Of windows beyond the border the border alone counts.
-        x = _bordered(g, layer, x, layer.window.pads)
+        x = _bordered(g, x, layer.window.pads)
         beyond = zip(pads, layer.window.pads, strict=True)
         pads = tuple((0, end - given) for (_, end), (_, given) in beyond)
         counted = False
@@ -145,11 +104,8 @@ def _average_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
 
 def _reach(layer: Any) -> Pads:
     """The pads with which sizes that are rounded down are those of the layer."""
-    shape: Any = layer.in_shapes
-    axes = len(layer.window.kernel)
-    sizes = (1, shape[-1]) if isinstance(layer, OneAxis) else shape[-axes:]
-    found: Pads = layer.window.reach(*sizes)
-    return found
+    window: Window = layer.window
+    return window.reach(*layer.in_shapes[-len(window.kernel) :])
 
 
 def _global_pool(op: str) -> Form:
@@ -178,7 +134,7 @@ def _adaptive_max(g: Graph, layer: Any, xs: list[Value]) -> Value:
     return g.reshape(y, (0, *layer.out_shapes))
 
 
-def _lrn(g: Graph, layer: LRN, xs: list[Value]) -> Value:
+def _lrn(g: Graph, layer: layers.LRN, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     # Runtimes know images alone; the window lies over the channels.
     x = xs[0] if len(shape) == 3 else g.reshape(xs[0], (0, shape[0], -1, 1))
@@ -188,7 +144,7 @@ def _lrn(g: Graph, layer: LRN, xs: list[Value]) -> Value:
     return y if len(shape) == 3 else g.reshape(y, (0, *shape))
 
 
-def _upsampling(g: Graph, layer: Upsampling2D, xs: list[Value]) -> Value:
+def _upsampling(g: Graph, layer: layers.Upsampling2D, xs: list[Value]) -> Value:
     scales = g.constant([1.0, 1.0, *layer.factors], "scales", "float32")
     nearest = layer.mode == "nearest"
     if nearest:
@@ -198,36 +154,24 @@ def _upsampling(g: Graph, layer: Upsampling2D, xs: list[Value]) -> Value:
     return g.node("Resize", xs[0], None, scales, mode="nearest" if nearest else "linear", **modes)
 
 
+def _pools(kind: str, form: Form) -> dict[type[Layer], Form]:
+    return {getattr(layers, f"{kind}Pooling{axes}D"): form for axes in (1, 2, 3)}
+
+
 SPATIAL: Mapping[type[Layer], Form] = {
-    AvgPooling1D: _average_pool,
-    AvgPooling2D: _average_pool,
-    AvgPooling3D: _average_pool,
-    Conv1D: _conv,
-    Conv1DTranspose: _conv_transpose,
-    Conv3DTranspose: _conv_transpose,
-    Conv2D: _conv,
-    Conv2DTranspose: _conv_transpose,
-    Conv3D: _conv,
-    DepthwiseConv1D: _conv,
-    DepthwiseConv2D: _conv,
     FoldedConvolution: _conv,
-    GlobalAvgPooling1D: _global_pool("GlobalAveragePool"),
-    GlobalAvgPooling2D: _global_pool("GlobalAveragePool"),
-    GlobalAvgPooling3D: _global_pool("GlobalAveragePool"),
-    GlobalMaxPooling1D: _global_pool("GlobalMaxPool"),
-    GlobalMaxPooling2D: _global_pool("GlobalMaxPool"),
-    GlobalMaxPooling3D: _global_pool("GlobalMaxPool"),
-    LRN: _lrn,
-    MaxPooling1D: _max_pool,
-    MaxPooling2D: _max_pool,
-    MaxPooling3D: _max_pool,
-    SeparableConv1D: _separable_conv,
-    SeparableConv2D: _separable_conv,
+    layers.LRN: _lrn,
+    layers.Upsampling2D: _upsampling,
+    **dict.fromkeys((layers.Conv1D, layers.Conv2D, layers.Conv3D), _conv),
+    **dict.fromkeys((layers.DepthwiseConv1D, layers.DepthwiseConv2D), _conv),
+    **dict.fromkeys((layers.SeparableConv1D, layers.SeparableConv2D), _separable_conv),
     **dict.fromkeys(
-        (AdaptiveAvgPooling1D, AdaptiveAvgPooling2D, AdaptiveAvgPooling3D), _adaptive_mean
+        (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose), _conv_transpose
     ),
-    **dict.fromkeys(
-        (AdaptiveMaxPooling1D, AdaptiveMaxPooling2D, AdaptiveMaxPooling3D), _adaptive_max
-    ),
-    Upsampling2D: _upsampling,
+    **_pools("Max", _max_pool),
+    **_pools("Avg", _average_pool),
+    **_pools("GlobalMax", _global_pool("GlobalMaxPool")),
+    **_pools("GlobalAvg", _global_pool("GlobalAveragePool")),
+    **_pools("AdaptiveMax", _adaptive_max),
+    **_pools("AdaptiveAvg", _adaptive_mean),
 }

@@ -83,7 +83,7 @@ def _conv(use: Use) -> Tensor:
         layer = layers.DepthwiseConv2D(name, depth_multiplier=len(weight) // channels, **given)
     else:
         layer = _kind("Conv", axes)(name, len(weight), groups=groups, **given)
-    if axes == 1 and x.sample[-1] == -1 and any(layer.window.out_size(1, n)[1] != n for n in STEPS):
+    if axes == 1 and x.sample[-1] == -1 and any(layer.window.out_size(n) != (n,) for n in STEPS):
         raise RefusedError("as many steps as come in, where they may be any number", "others")
     y = over_last(use, x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
@@ -111,21 +111,16 @@ def _conv_transpose(use: Use) -> Tensor:
         pads = [(t // 2, t - t // 2) if upper else (t - t // 2, t // 2) for t in totals]
     else:
         pads = _pads(use, sizes, kernel, stride, spread)
-    if axes == 1:
-        x = x.like(use.reshaped(x, (*x.sample[:-1], 1, x.sample[-1])))
-        x = Tensor(x.symbol, x.dtype, x.axis, x.before, x.after)
-        kernel, stride, spread, extra = [1, *kernel], [1, *stride], [1, *spread], [0, *extra]
-        pads = [(0, 0), *pads]
     if any(e >= s for e, s in zip(extra, stride, strict=True)):
         raise RefusedError("output_padding below the strides", f"{extra}")
     # What the layer would have to leave out unevenly is cut off behind it, or put there.
     inside = [max(min(p), 0) for p in pads]
-    layer = _kind("Conv", max(axes, 2), "Transpose")(
-        use.name(1), weight.shape[1] * groups, tuple(kernel), tuple(stride),
-        use_bias=bias is not None, pad=tuple(inside),
-        output_padding=tuple(extra), dilation=tuple(spread), groups=groups,
+    layer = _kind("Conv", axes, "Transpose")(
+        use.name(1), weight.shape[1] * groups, _plain(kernel), _plain(stride),
+        use_bias=bias is not None, pad=_plain(inside),
+        output_padding=_plain(extra), dilation=_plain(spread), groups=groups,
     )  # fmt: skip
-    y = over_last(use, x, max(axes, 2) + 1, layer)
+    y = over_last(use, x, axes + 1, layer)
     use.fill(layer, {"weight": weight, "bias": bias})
     cut = [(b - i, a - i) for (b, a), i in zip(pads, inside, strict=True)]
     if any(value < 0 for pair in cut for value in pair):
@@ -136,8 +131,6 @@ def _conv_transpose(use: Use) -> Tensor:
     if any(value > 0 for pair in cut for value in pair):
         ends = [(max(b, 0), max(a, 0)) for b, a in cut]
         y = use.make(layers.Cropping, y, crop=tuple(ends))
-    if axes == 1:
-        y = y.like(use.reshaped(y, (*y.sample[:-2], y.sample[-1])))
     return y
 
 

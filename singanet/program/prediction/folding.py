@@ -13,9 +13,9 @@ from singanet.engine.plan import Plan, Step
 from singanet.layers.activation import Activation
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.context import Context
-from singanet.layers.conv2d import Conv2D
+from singanet.layers.conv import Conv2D
 from singanet.layers.dense import Dense, as_rows
-from singanet.layers.depthwise_conv2d import DepthwiseConv2D
+from singanet.layers.depthwise_conv import DepthwiseConv2D
 from singanet.layers.dummy import Dummy
 from singanet.layers.joins import Add
 from singanet.layers.layer import Layer

@@ -1,22 +1,19 @@
-"""Depthwise convolution."""
+"""Depthwise convolutions of sequences and images."""
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.geometry import expect_image, image_size, make_window
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.geometry import Windowed
+from singanet.layers.layer import ParamSpecs
 from singanet.types import Array, Shape, Shapes
 
 
-class DepthwiseConv2D(Layer):
-    """Cross-correlation of each channel of (C, H, W) images with ``depth_multiplier`` kernels.
-
-    Output channel c·M + m is channel c under its kernel m. ``weight`` has shape (C·M, kh·kw),
-    ``bias`` (C·M,); the other arguments are as for `Conv2D`.
-    """
+class DepthwiseConvolution(Windowed):
+    """`DepthwiseConv2D` along so many axes."""
 
     def __init__(
         self,
@@ -33,18 +30,16 @@ class DepthwiseConv2D(Layer):
         *,
         dilation: Any = 1,
     ) -> None:
-        super().__init__(name, input_sample_shape)
-        self.window = make_window(name, kernel, stride, border_mode, pad, dilation)
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
         self.use_bias = use_bias
         self.W_specs = W_specs
         self.b_specs = b_specs
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(C, H, W) → (C·depth_multiplier, H', W')."""
-        shape = expect_image(self, in_shapes)
-        out = image_size(self, shape, self.window)
-        size = self.window.kernel[0] * self.window.kernel[1]
+        """(C, ...) → (C·depth_multiplier, ...)."""
+        shape = self.channels_first(in_shapes)
+        out, size = self.out_size(shape), prod(self.window.kernel)
         channels = shape[0] * self.depth_multiplier
         fans = (size, size * self.depth_multiplier)
         self.add_param("weight", (channels, size), self.W_specs, fans=fans)
@@ -53,27 +48,48 @@ class DepthwiseConv2D(Layer):
         return (channels, *out)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, H, W) → (N, C·M, H', W')."""
+        """(N, C, ...) → (N, C·M, ...)."""
+        x = self.first_image(x)
         ctx.save(x=x)
         weight = self._kernels(ctx)
-        return ctx.ops.depthwise_conv2d(x, weight, ctx.params.get("bias"), self.window)
+        y = ctx.ops.depthwise_conv2d(x, weight, ctx.params.get("bias"), self._inner)
+        return self.as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x, weight and bias; x is the only array kept."""
-        ops, x = ctx.ops, ctx.saved["x"]
+        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
         weight = self._kernels(ctx)
         grads = {}
         if ctx.needs_param_grads:
-            dw = ops.depthwise_conv2d_backward_weights(x, dy, weight.shape, self.window)
+            dw = ops.depthwise_conv2d_backward_weights(x, dy, weight.shape, self._inner)
             grads["weight"] = dw.reshape(ctx.params["weight"].shape)
             if self.use_bias:
                 grads["bias"] = ops.channel_sum(dy)
         if not ctx.needs_input_grad:
             return None, grads
-        return ops.depthwise_conv2d_backward_data(dy, weight, x.shape, self.window), grads
+        dx = ops.depthwise_conv2d_backward_data(dy, weight, x.shape, self._inner)
+        return self.as_sample(dx, self.in_shapes), grads
 
     def _kernels(self, ctx: Context) -> Array:
         """The weight as (C, M, kh, kw)."""
         weight = ctx.params["weight"]
         channels = len(weight) // self.depth_multiplier
-        return weight.reshape(channels, self.depth_multiplier, *self.window.kernel)
+        return weight.reshape(channels, self.depth_multiplier, *self._inner.kernel)
+
+
+class DepthwiseConv1D(DepthwiseConvolution):
+    """`DepthwiseConv2D` of sequences (C, L), or (L,) of one channel: the output is (C·M, L').
+
+    ``weight`` has shape (C·M, k), ``bias`` (C·M,). Other arguments are as for `Conv1D`.
+    """
+
+    axes = 1
+    any_extent = True
+
+
+class DepthwiseConv2D(DepthwiseConvolution):
+    """Cross-correlation of each channel of (C, H, W) images with ``depth_multiplier`` kernels.
+
+    Output channel c·M + m is channel c under its kernel m. ``weight`` has shape (C·M, kh·kw),
+    ``bias`` (C·M,); the other arguments are as for `Conv2D`.
+    """

@@ -1,27 +1,20 @@
-"""Transposed convolution."""
+"""Transposed convolutions of sequences, images and volumes."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.geometry import expect_groups, expect_image, make_window, sizes
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.geometry import Windowed, expect_groups, sizes
+from singanet.layers.layer import ParamSpecs
 from singanet.types import Array, Shape, Shapes
 
 
-class Conv2DTranspose(Layer):
-    """The map that a `Conv2D` of the same arguments has for its input gradient, on (C, H, W).
-
-    The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
-    ``output_padding`` is stride - 1 with border_mode='same', so that the size becomes in·stride,
-    and else 0. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
-    """
-
-    axes: ClassVar[int] = 2
+class TransposedConvolution(Windowed):
+    """`Conv2DTranspose` along so many axes."""
 
     def __init__(
         self,
@@ -40,10 +33,9 @@ class Conv2DTranspose(Layer):
         dilation: Any = 1,
         groups: int = 1,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
-        self.window = make_window(name, kernel, stride, border_mode, pad, dilation, self.axes)
         strides = self.window.stride
         if output_padding is None:
             full = pad is None and border_mode == "same"
@@ -61,8 +53,8 @@ class Conv2DTranspose(Layer):
         self.b_specs = b_specs
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(C, H, W) → (nb_kernels, H', W')."""
-        shape = expect_image(self, in_shapes, self.axes)
+        """(C, ...) → (nb_kernels, ...)."""
+        shape = self.channels_first(in_shapes)
         expect_groups(self, shape[0], self.nb_kernels, self.groups)
         out = self._sizes(shape[1:])
         if min(out) < 1:
@@ -89,28 +81,61 @@ class Conv2DTranspose(Layer):
         )
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, H, W) → (N, F, H', W')."""
+        """(N, C, ...) → (N, F, ...)."""
+        ops, bias, out = ctx.ops, ctx.params.get("bias"), self._sizes(x.shape[-self.axes :])
+        x = self.as_image(x)
         ctx.save(x=x)
-        ops, bias = ctx.ops, ctx.params.get("bias")
-        shape = (len(x), self.nb_kernels, *self._sizes(x.shape[2:]))
-        y = ops.conv2d_backward_data(x, self._kernels(ctx), shape, self.window, self.groups)
-        return y if bias is None else ops.add(y, bias.reshape(-1, *(1,) * self.axes), out=y)
+        ones = (1,) * (x.ndim - 2)
+        shape = (len(x), self.nb_kernels, *ones[self.axes :], *out)
+        y = ops.conv2d_backward_data(x, self._kernels(ctx), shape, self._inner, self.groups)
+        y = y if bias is None else ops.add(y, bias.reshape(-1, *ones), out=y)
+        return self.as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x, weight and bias; x is the only array kept."""
-        ops, x = ctx.ops, ctx.saved["x"]
+        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
         weight = self._kernels(ctx)
         grads = {}
         if ctx.needs_param_grads:
-            dw = ops.conv2d_backward_weights(dy, x, weight.shape, self.window, self.groups)
+            dw = ops.conv2d_backward_weights(dy, x, weight.shape, self._inner, self.groups)
             grads["weight"] = dw.reshape(len(weight), -1)
             if self.use_bias:
                 grads["bias"] = ops.channel_sum(dy)
         if not ctx.needs_input_grad:
             return None, grads
-        return ops.conv2d(dy, weight, None, self.window, self.groups), grads
+        dx = ops.conv2d(dy, weight, None, self._inner, self.groups)
+        return self.as_sample(dx, self.in_shapes), grads
 
     def _kernels(self, ctx: Context) -> Array:
         """The weight as (C, F/groups, kh, kw): that of the convolution from output to input."""
         weight = ctx.params["weight"]
-        return weight.reshape(len(weight), self.nb_kernels // self.groups, *self.window.kernel)
+        return weight.reshape(len(weight), self.nb_kernels // self.groups, *self._inner.kernel)
+
+
+class Conv1DTranspose(TransposedConvolution):
+    """`Conv2DTranspose` of sequences (C, L), or (L,) of one channel: the output is (F, L').
+
+    ``weight`` has shape (C, F/groups·k), ``bias`` (F,). Arguments are ints; ``pad`` may be
+    (before, after).
+    """
+
+    axes = 1
+
+
+class Conv2DTranspose(TransposedConvolution):
+    """The map that a `Conv2D` of the same arguments has for its input gradient, on (C, H, W).
+
+    The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
+    ``output_padding`` is stride - 1 with border_mode='same', so that the size becomes in·stride,
+    and else 0. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
+    """
+
+
+class Conv3DTranspose(TransposedConvolution):
+    """`Conv2DTranspose` of (C, D, H, W) volumes: the output is (F, D', H', W').
+
+    ``weight`` has shape (C, F/groups·kd·kh·kw), ``bias`` (F,). Sizes are ints or (depth, height,
+    width).
+    """
+
+    axes = 3

@@ -1,4 +1,4 @@
-"""Depthwise separable convolution."""
+"""Depthwise separable convolutions of sequences and images."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ from typing import Any
 
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.geometry import expect_image, image_size, make_window
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.geometry import Windowed
+from singanet.layers.layer import ParamSpecs
 from singanet.ops.window import Window
 from singanet.types import Array, Shape, Shapes
 
 _POINT = Window((1, 1), (1, 1), ((0, 0), (0, 0)))
 
 
-class SeparableConv2D(Layer):
-    """`DepthwiseConv2D` of (C, H, W) images without bias, and a 1x1 `Conv2D` of what it makes.
-
-    ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (nb_kernels, C·M), ``bias``
-    (nb_kernels,); M is ``depth_multiplier``. The other arguments are as for `Conv2D`. Sifre, 2014.
-    """
+class SeparableConvolution(Windowed):
+    """`SeparableConv2D` along so many axes."""
 
     def __init__(
         self,
@@ -39,9 +35,8 @@ class SeparableConv2D(Layer):
         *,
         dilation: Any = 1,
     ) -> None:
-        super().__init__(name, input_sample_shape)
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
-        self.window = make_window(name, kernel, stride, border_mode, pad, dilation)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
         self.use_bias = use_bias
         self.depthwise_specs = depthwise_specs
@@ -49,10 +44,10 @@ class SeparableConv2D(Layer):
         self.b_specs = b_specs
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """(C, H, W) → (nb_kernels, H', W')."""
-        shape = expect_image(self, in_shapes)
-        out, size, many = image_size(self, shape, self.window), prod(self.window.kernel), shape[0]
-        many *= self.depth_multiplier
+        """(C, ...) → (nb_kernels, ...)."""
+        shape = self.channels_first(in_shapes)
+        out, size = self.out_size(shape), prod(self.window.kernel)
+        many = shape[0] * self.depth_multiplier
         fans = (size, size * self.depth_multiplier)
         self.add_param("depthwise_weight", (many, size), self.depthwise_specs, fans=fans)
         point = (self.nb_kernels, many)
@@ -62,22 +57,25 @@ class SeparableConv2D(Layer):
         return (self.nb_kernels, *out)
 
     def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, H, W) → (N, F, H', W'); keeps x and what the first step makes."""
+        """(N, C, ...) → (N, F, ...); keeps x and what the first step makes."""
+        x = self.first_image(x)
         depthwise, pointwise = self._kernels(ctx)
-        inner = ctx.ops.depthwise_conv2d(x, depthwise, None, self.window)
+        inner = ctx.ops.depthwise_conv2d(x, depthwise, None, self._inner)
         ctx.save(x=x, inner=inner)
-        return ctx.ops.conv2d(inner, pointwise, ctx.params.get("bias"), _POINT)
+        y = ctx.ops.conv2d(inner, pointwise, ctx.params.get("bias"), _POINT)
+        return self.as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x, both weights and bias."""
         ops, x, inner = ctx.ops, ctx.saved["x"], ctx.saved["inner"]
+        dy = self.as_image(dy)
         depthwise, pointwise = self._kernels(ctx)
         d_inner = ops.conv2d_backward_data(dy, pointwise, inner.shape, _POINT)
         grads = {}
         if ctx.needs_param_grads:
             made = {
                 "depthwise_weight": ops.depthwise_conv2d_backward_weights(
-                    x, d_inner, depthwise.shape, self.window
+                    x, d_inner, depthwise.shape, self._inner
                 ),
                 "pointwise_weight": ops.conv2d_backward_weights(inner, dy, pointwise.shape, _POINT),
             }
@@ -86,11 +84,31 @@ class SeparableConv2D(Layer):
                 grads["bias"] = ops.channel_sum(dy)
         if not ctx.needs_input_grad:
             return None, grads
-        return ops.depthwise_conv2d_backward_data(d_inner, depthwise, x.shape, self.window), grads
+        dx = ops.depthwise_conv2d_backward_data(d_inner, depthwise, x.shape, self._inner)
+        return self.as_sample(dx, self.in_shapes), grads
 
     def _kernels(self, ctx: Context) -> tuple[Array, Array]:
         """The weights as (C, M, kh, kw) and (F, C·M, 1, 1)."""
         depthwise, pointwise = ctx.params["depthwise_weight"], ctx.params["pointwise_weight"]
         channels = len(depthwise) // self.depth_multiplier
-        kernels = depthwise.reshape(channels, self.depth_multiplier, *self.window.kernel)
+        kernels = depthwise.reshape(channels, self.depth_multiplier, *self._inner.kernel)
         return kernels, pointwise.reshape(*pointwise.shape, 1, 1)
+
+
+class SeparableConv1D(SeparableConvolution):
+    """`SeparableConv2D` of sequences (C, L), or (L,) of one channel: the output is (F, L').
+
+    ``depthwise_weight`` has shape (C·M, k), ``pointwise_weight`` (F, C·M), ``bias`` (F,). Other
+    arguments are as for `Conv1D`.
+    """
+
+    axes = 1
+    any_extent = True
+
+
+class SeparableConv2D(SeparableConvolution):
+    """`DepthwiseConv2D` of (C, H, W) images without bias, and a 1x1 `Conv2D` of what it makes.
+
+    ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (nb_kernels, C·M), ``bias``
+    (nb_kernels,); M is ``depth_multiplier``. The other arguments are as for `Conv2D`. Sifre, 2014.
+    """
