@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Array: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 """A NumPy array, or a CuPy array, which offers the same interface."""
 
 Arrays: TypeAlias = Array | Sequence[Array]

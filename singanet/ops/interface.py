@@ -47,6 +47,35 @@ class Prepared:
     drops_nan: bool = False
 
 
+class OfOne(Protocol):
+    """NumPy's function of one array, element by element."""
+
+    def __call__(self, x: Any, /, out: Array | None = None, *, dtype: Any = None) -> Array:
+        """The array that comes out: ``out`` where it is given."""
+
+
+class OfTwo(Protocol):
+    """NumPy's function of two arrays or numbers, element by element."""
+
+    def __call__(self, x: Any, y: Any, /, out: Array | None = None, *, dtype: Any = None) -> Array:
+        """The array that comes out: ``out`` where it is given."""
+
+
+class Reduced(Protocol):
+    """NumPy's sum or mean along ``axis``, of all elements by default."""
+
+    def __call__(
+        self,
+        x: Array,
+        /,
+        axis: int | tuple[int, ...] | None = None,
+        dtype: Any = None,
+        out: Array | None = None,
+        keepdims: bool = False,
+    ) -> Array:
+        """The array that comes out: ``out`` where it is given."""
+
+
 class Ops(Protocol):
     """The kernels over one kind of array.
 
@@ -59,27 +88,27 @@ class Ops(Protocol):
     """The module of the arrays: numpy or cupy."""
     prepared: Prepared | None
 
-    add: Any
-    subtract: Any
-    multiply: Any
-    divide: Any
-    maximum: Any
-    minimum: Any
-    exp: Any
-    log: Any
-    log1p: Any
-    sqrt: Any
-    square: Any
-    tanh: Any
-    absolute: Any
-    negative: Any
-    sign: Any
-    power: Any
-    greater: Any
-    where: Any
-    sum: Any
-    mean: Any
-    copyto: Any
+    add: OfTwo
+    subtract: OfTwo
+    multiply: OfTwo
+    divide: OfTwo
+    maximum: OfTwo
+    minimum: OfTwo
+    power: OfTwo
+    greater: OfTwo
+    exp: OfOne
+    log: OfOne
+    log1p: OfOne
+    sqrt: OfOne
+    square: OfOne
+    tanh: OfOne
+    absolute: OfOne
+    negative: OfOne
+    sign: OfOne
+    sum: Reduced
+    mean: Reduced
+    where: Callable[[Any, Any, Any], Array]
+    copyto: Callable[[Array, Any], None]
 
     # The surroundings of kernels
 
