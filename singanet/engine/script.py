@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,10 +20,11 @@ if TYPE_CHECKING:
 class Carrier(Protocol):
     """Carries the events of a step out, or writes them down.
 
-    One that ``streams`` never holds the gradients of more than a layer: it walks twice instead.
+    One that ``holds`` has all gradients of the step before the first update. Any other walks twice
+    where something has to know all of them.
     """
 
-    streams: bool
+    holds: bool
 
     def norm(self) -> TwoPasses | None:
         """The clipping that has to know the norm of this step before its first update."""
@@ -38,8 +38,14 @@ class Carrier(Protocol):
     def walked(self, again: bool) -> Iterator[LayerGradients]:
         """Forward, loss and the walk back; loss and metric are noted unless it comes ``again``."""
 
-    def do(self, name: str, function: Callable[..., object], *read: Array) -> None:
-        """Call ``function(*read)``, which computes nothing."""
+    def do(self, name: str, function: Callable[[], object]) -> None:
+        """Call ``function``, which computes nothing."""
+
+    def look(self, taken: Taken, layer: str, finite: Array) -> None:
+        """Let ``taken`` know whether gradients of ``layer`` are ``finite``."""
+
+    def agree(self, taken: Taken) -> None:
+        """Let ``taken`` hear from other processes, once all gradients are there."""
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
@@ -61,40 +67,38 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
     taken = None if chain.scaled is None else Taken(chain, step.state())
     if taken is not None:
         step.do("remember", taken.remember)
-    if taken is None or step.streams:
+    if step.holds:
+        held = [*_walked(step, taken, again=False)]
+        held.reverse()
+        if taken is not None:
+            step.agree(taken)
+        with nullcontext() if norm is None else step.knowing(norm, reversed(held)):
+            step.update(popped(held))
+    else:
         known: AbstractContextManager[None] = nullcontext()
         if norm is not None or taken is not None:
             with step.rehearsed():
-                items = step.walked(True)
-                if taken is not None:
-                    items = _looked(step, taken, items)
+                items = _walked(step, taken, again=True)
                 if norm is not None:
                     known = step.knowing(norm, items)
                 for item in items:
                     del item
-        if taken is not None:
-            step.do("agree", taken.agree)
+            if taken is not None:
+                step.agree(taken)
         with known:
-            step.update(step.walked(False))
-    else:
-        held = [*_looked(step, taken, step.walked(False))]
-        held.reverse()
-        step.do("agree", taken.agree)
-        with nullcontext() if norm is None else step.knowing(norm, reversed(held)):
-            step.update(popped(held))
+            step.update(step.walked(again=False))
     if taken is not None:
         step.do("count", taken.succeeded)
 
 
-def _looked(
-    step: Carrier, taken: Taken, items: Iterable[LayerGradients]
-) -> Iterator[LayerGradients]:
-    for item in items:
-        for grad in item.grads:
-            array: Any = grad[1] if isinstance(grad, tuple) else grad
-            step.do(
-                "finite", partial(taken.look, item.layer), ops_for(array).xp.isfinite(array).all()
-            )
+def _walked(step: Carrier, taken: Taken | None, again: bool) -> Iterator[LayerGradients]:
+    """The gradients of the step, each looked at where it may not be ``taken``."""
+    for item in step.walked(again):
+        if taken is not None:
+            for grad in item.grads:
+                array: Any = grad[1] if isinstance(grad, tuple) else grad
+                step.look(taken, item.layer, ops_for(array).xp.isfinite(array).all())
+                del grad, array
         yield item
         # As the walk itself: one layer's gradients are let go before the next one's exist.
         del item

@@ -10,7 +10,7 @@ from singanet.engine.feeds import check_gradients
 from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
-from singanet.engine.script import tell
+from singanet.engine.script import Taken, tell
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
 from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
@@ -52,7 +52,8 @@ class ByLayers:
         chain: UpdateChain,
         streams: bool = False,
     ) -> None:
-        self.net, self.chain, self.streams = net, chain, streams
+        self.net, self.chain = net, chain
+        self.holds = chain.scaled is not None and not streams
         self.seen = Seen(request.y, request.measure, request.weight)
         self._forward, self._on_layer = forward, request.on_layer
 
@@ -75,9 +76,17 @@ class ByLayers:
         seen = Seen(self.seen.y, None, self.seen.weight) if again else self.seen
         return made.backward(self.net, gradients_of_loss(self.net, made, seen, self.chain), ())
 
-    def do(self, name: str, function: Callable[..., object], *read: Array) -> None:
+    def do(self, name: str, function: Callable[[], object]) -> None:
         """As `Carrier`."""
-        function(*read)
+        function()
+
+    def look(self, taken: Taken, layer: str, finite: Array) -> None:
+        """As `Carrier`."""
+        taken.look(layer, finite)
+
+    def agree(self, taken: Taken) -> None:
+        """As `Carrier`."""
+        taken.agree()
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]

@@ -228,6 +228,10 @@ class ScaledUpdates(Wrapper):
         masters = [self.precision.master(n, v) for n, v in zip(names, values, strict=True)]
         return names, masters, [self.precision.unscaled(grad) for grad in grads]
 
+    def around(self, optimizer: Optimizer | Wrapper) -> ScaledUpdates:
+        """Another stage of the same precision, around ``optimizer``."""
+        return ScaledUpdates(optimizer, self.precision)
+
     def unscaled(self, item: LayerGradients) -> LayerGradients:
         """``item`` with its gradients as they are without the scale."""
         grads: list[Any] = list(map(self.precision.unscaled, item.grads))

@@ -123,7 +123,9 @@ def compile_net(
             "net.compile, mixed_precision",
             expected="a FeedForwardNet, all of it on this rank",
             received=f"a {type(net).__name__}" + " on several" * isinstance(net, Net),
-            advice="leave it out: this kind of net computes in float32",
+            advice="compile it before parallel.Pipeline(net)"
+            if isinstance(net, Net)
+            else "leave it out: this kind of net computes in float32",
         )
     narrow = _narrow_type(net, mixed_precision) if isinstance(net, Net) else None
     if isinstance(net, Net):

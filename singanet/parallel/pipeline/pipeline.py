@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,17 +19,19 @@ from singanet.engine.model import StepRequest
 from singanet.engine.net import Net, expect_in_memory
 from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
+from singanet.engine.script import tell
 from singanet.engine.step import expect_scores, expected_loss
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
-from singanet.optimizer.chain import TwoPasses, UpdateChain
-from singanet.optimizer.global_norm import norm_of
+from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.pipeline.part import Elsewhere, StagePart, StagePlan
 from singanet.parallel.pipeline.partition import Cost, assigned, counted, is_drawn, measured
 from singanet.parallel.pipeline.run import StageRun
 from singanet.parallel.pipeline.schedules import alive
 from singanet.parallel.pipeline.schedules import schedule as scheduled
+from singanet.parallel.pipeline.step import MicroBatchedStep
 from singanet.parallel.pipeline.wire import ASKED, SHARED, Wire
 from singanet.parallel.reductions.registration import apart, expect_alike
 from singanet.parallel.start import init
@@ -156,7 +158,7 @@ class Pipeline:
     def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
         """As `Executor`; a metric is the mean of those of the micro-batches, weighed by samples.
 
-        A step that ends with an error has changed no parameter. Errors: mixed precision.
+        A step that ends with an error has changed no parameter.
         """
         part, optimizer = self._current(net), request.optimizer
         chain = UpdateChain(optimizer)
@@ -166,23 +168,17 @@ class Pipeline:
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
         cuts = self._cuts(feed)
         self._layers.register(part, optimizer)
-        if self._gather is None or self._gather.optimizer is not optimizer:
+        behind = optimizer if chain.scaled is None else chain.scaled.optimizer
+        if self._gather is None or self._gather.optimizer is not behind:
             mean = getattr(loss, "reduction", "mean") != "sum"
-            self._gather = Accumulator(optimizer, len(cuts), mean)
+            self._gather = Accumulator(behind, len(cuts), mean)
         self._gather.every = len(cuts)
-        gathered = UpdateChain(self._gather)
+        ops = scheduled(self.schedule, self.count, len(cuts))[self.stage]
         run = StageRun(part, self._wire, feed, cuts)
-        items: list[LayerGradients] = []
+        step = MicroBatchedStep(self.row, run, ops, request, self._gather, self._join_shared)
         try:
-            for op in scheduled(self.schedule, self.count, len(cuts))[self.stage]:
-                if op.kind == "forward":
-                    run.forward(op.micro_batch, True)
-                else:
-                    items += run.backward(op.micro_batch, request, gathered)
-            told = self.row.broadcast(run.told.as_array(), self.count - 1, "the loss")
-            self._join_shared(items)
-            with self._knowing(chain.norm, items):
-                chain.apply(_popped(items), request.on_layer)
+            with suppress(NotFiniteError):
+                tell(step, chain)
         except BaseException:
             # What was gathered is of no use to the next step.
             self._gather = None
@@ -191,7 +187,7 @@ class Pipeline:
         self._wire.settle()
         self.alive = run.alive
         self.row.step += 1
-        return float(told[0]), float(told[1]) if told[2] else None
+        return step.loss, step.score
 
     def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
         """As `Executor`. Errors: always, as a pass of one's own has no micro-batches."""
@@ -403,19 +399,6 @@ class Pipeline:
                 value[...] = self._wire.receive(1, owner, SHARED, what)[0][0]
         self._wire.settle()
 
-    def _knowing(
-        self, norm: TwoPasses | None, items: Sequence[LayerGradients]
-    ) -> AbstractContextManager[None]:
-        """What tells clipping by the global norm that of the gradients of all stages."""
-        if norm is None or norm.clip.knows:
-            return nullcontext()
-        # A stage that trains nothing has gathered nothing, and knows by the others that it is due.
-        due = norm.due()
-        own = float(norm_of(norm.previewed(iter(items)))) ** 2 if due else 0.0
-        told = np.array([own, float(due)])
-        squares, those = self.row.all_reduce(told, what="the norm of the gradients").tolist()
-        return norm.clip.knowing(float(np.sqrt(squares))) if those else nullcontext()
-
     def _refused(self, what: str) -> CallOrderError:
         return CallOrderError(
             what,
@@ -436,25 +419,12 @@ def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
 
 
 def _expect_layer_by_layer(chain: UpdateChain) -> None:
-    """Errors: mixed precision; clipping by the layers so far, of which each stage has some."""
-    if chain.scaled is not None:
-        raise CallOrderError(
-            "net.step",
-            expected="an optimizer in the precision of the net",
-            received="mixed precision, whose scaling a pipeline does not do",
-            advice="compile the net without mixed_precision",
-        )
+    """Errors: clipping by the norm of the layers so far, of which each stage has some."""
     for stage in chain.stages:
         if stage.across_layers:
             raise ArgumentError(
                 f"net.step, {type(stage).__name__}",
                 expected="a norm of all layers, which are on several ranks",
                 received="that of the layers before it in the walk back, some of them elsewhere",
-                advice="clip by 'global', whose norm is that of all stages, by 'layer' or 'value'",
+                advice="clip by 'global', the norm of all stages, by 'layer' or by 'value'",
             )
-
-
-def _popped(items: list[LayerGradients]) -> Iterator[LayerGradients]:
-    """The first of ``items`` first, none of them held any longer."""
-    while items:
-        yield items.pop(0)

@@ -59,7 +59,7 @@ class StageRun:
     def __init__(
         self, part: StagePart, wire: Wire, feed: Mapping[str, Any], cuts: Sequence[slice]
     ) -> None:
-        self._part, self._wire, self._feed, self._cuts = part, wire, feed, cuts
+        self.part, self._wire, self._feed, self._cuts = part, wire, feed, cuts
         self._left: dict[int, tuple[dict[str, Any], list[Any]]] = {}
         whole = part.net.execution_plan()
         below = whole.backward(whole.slots_of(whole.outputs), ()).below
@@ -75,7 +75,7 @@ class StageRun:
         The outputs of the net that are here, and those of the steps ``asked`` for. In training
         they stay for `backward`.
         """
-        net, plan = self._part.net, self._part.plan
+        net, plan = self.part.net, self.part.plan
         given = {name: cut(self._feed[name], self._cuts[i]) for name in plan.fed}
         for k, names in plan.received.items():
             given |= self._receive(names, k, FORWARD, f"micro-batch {i} of stage {k}")[0]
@@ -93,11 +93,13 @@ class StageRun:
         return outputs
 
     def backward(self, i: int, request: StepRequest, chain: UpdateChain) -> list[LayerGradients]:
-        """Take micro-batch ``i`` back; what the first stage of ``chain`` hands on of its gradients.
+        """Take micro-batch ``i`` back; what the gatherer of ``chain`` hands on of its gradients.
 
-        Gradients of what came from earlier stages go there. The last stage begins with the loss.
+        Loss scaling stands before it, if at all. Gradients of what came from earlier stages go
+        there. The last stage begins with the loss.
         """
-        plan = self._part.plan
+        plan = self.part.plan
+        gather: Any = next(stage for stage in chain.stages if stage.gathers)
         outputs, contexts = self._left.pop(i)
         starts: dict[int, list[Any]] = {}
         if not plan.sent:
@@ -116,7 +118,7 @@ class StageRun:
         if plan.sent:
             chain.begin(None if np.isnan(count) else count)
         del outputs
-        with self._part.net.device.scope():
+        with self.part.net.device.scope():
             walk = BackwardWalk(plan, contexts, {s: g[0] for s, g in starts.items()}, self._asked)
             for slot, grads in starts.items():
                 walk.slot_grads[slot] += grads[1:]
@@ -124,11 +126,12 @@ class StageRun:
             ready: list[LayerGradients] = []
             back: Mapping[str, Any] = {}
             for item in walk.run():
-                for names, values, own, share in chain.stages[0].take(*item, 1.0):
+                exact: Any = item if chain.scaled is None else chain.scaled.in_float32(*item)
+                for names, values, own, share in gather.take(*exact, 1.0):
                     scaled = [_scaled(grad, share) for grad in own]
                     ready.append(LayerGradients(list(names), list(values), scaled, item.layer))
                 back = item.output_grads
-                del item
+                del item, exact
         for k, names in plan.received.items():
             self._send([back.get(n) for n in names], names, k, BACKWARD, f"gradients {i}", count)
         return ready
@@ -137,7 +140,7 @@ class StageRun:
         self, i: int, outputs: dict[str, Any], request: StepRequest, chain: UpdateChain
     ) -> tuple[float, dict[int, Array]]:
         """What the loss of micro-batch ``i`` counts, NaN for a sum, and its gradients by slot."""
-        part = self._part
+        part = self.part
         y, weight = cut(request.y, self._cuts[i]), cut(request.weight, self._cuts[i])
         seen = Seen(y, request.measure, weight)
         out = outputs if len(part.plan.outputs) > 1 else outputs[part.plan.outputs[0]]
@@ -153,14 +156,14 @@ class StageRun:
     ) -> None:
         arrays: list[Any] = []
         for name, each in zip(names, made, strict=True):
-            slots = self._part.plan.by_name[name].out_slots
+            slots = self.part.plan.by_name[name].out_slots
             arrays += [None] * len(slots) if each is None else _parts(each)
         self._wire.send(arrays, k, tag, f"{what} to stage {k}", n)
 
     def _receive(
         self, names: Sequence[str], k: int, tag: int, what: str
     ) -> tuple[dict[str, Any], float]:
-        steps = [self._part.plan.by_name[name] for name in names]
+        steps = [self.part.plan.by_name[name] for name in names]
         arrays, number = self._wire.receive(sum(len(s.out_slots) for s in steps), k, tag, what)
         found: dict[str, Any] = {}
         for step in steps:

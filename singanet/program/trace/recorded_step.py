@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from singanet.engine.script import Taken
 from singanet.optimizer.chain import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -49,8 +51,6 @@ class RecordedStep:
     It is of the batch ``given``, traced, with targets and weights ``beside``.
     """
 
-    streams = False
-
     def __init__(
         self,
         recorder: Traces,
@@ -61,6 +61,7 @@ class RecordedStep:
         self._recorder, self._updates, self._given, self._beside = recorder, updates, given, beside
         self._tape = recorder.tape
         self._norm = updates.ahead()
+        self.holds = updates.chain.scaled is not None
 
     def norm(self) -> TwoPasses | None:
         """As `Carrier`."""
@@ -116,13 +117,20 @@ class RecordedStep:
         del outputs
         return recorder.backward(contexts, dy)
 
-    def do(self, name: str, function: Callable[..., object], *read: Array) -> None:
+    def do(self, name: str, function: Callable[[], object]) -> None:
         """As `Carrier`, at each replay."""
-        if name == "agree":
-            if self._updates.reduction is None:
-                return
+        self._tape.add(function, (), {}, (), "hidden", name=name).barrier = True
+
+    def look(self, taken: Taken, layer: str, finite: Array) -> None:
+        """As `Carrier`, at each replay."""
+        look = partial(taken.look, layer)
+        self._tape.add(look, (finite,), {}, (), "hidden", name="finite").barrier = True
+
+    def agree(self, taken: Taken) -> None:
+        """As `Carrier`, at each replay."""
+        if self._updates.reduction is not None:
             self._tape.phase = "communication"
-        self._tape.add(function, read, {}, (), "hidden", name=name).barrier = True
+            self.do("agree", taken.agree)
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]

@@ -20,7 +20,15 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByLayerNorm
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    Adam,
+    ClipByGlobalNorm,
+    ClipByLayerNorm,
+    MixedPrecision,
+)
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.testing import communicators
 
 RNG = np.random.default_rng(0)
@@ -437,7 +445,7 @@ def test_what_is_refused():
             net.forward(True, X)
         with pytest.raises(CallOrderError, match=r"pipeline\.gather"):
             net.as_type("float64")
-        with pytest.raises(ArgumentError, match="mixed_precision"):
+        with pytest.raises(ArgumentError, match=r"compile it before parallel\.Pipeline"):
             net.compile(SGD(lr=0.1), mixed_precision="float16")
         assert net.compiled is None
         with pytest.raises(CallOrderError, match="another rank"):
@@ -445,3 +453,53 @@ def test_what_is_refused():
 
     with communicators(2) as comms:
         comms.run(loops)
+
+
+def float16_step(net):
+    """What a compiled net is stepped with, and the precision that scales its loss."""
+    return net.compiled.scaled(net.compiled.optimizer), net.compiled.precision
+
+
+@pytest.mark.parametrize("clip", [None, 0.3])
+@pytest.mark.parametrize("broken", [None, 0, 1])
+def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
+    """To the bit; a batch whose gradients overflow is refused by all stages and changes nothing."""
+
+    def compiled():
+        net = chain()
+        rule = Adam(lr=0.01) if clip is None else ClipByGlobalNorm(Adam(lr=0.01), clip)
+        net.compile(rule, mixed_precision=MixedPrecision())
+        return net
+
+    def work(comm):
+        net = compiled()
+        pipeline = parallel.Pipeline(net, ["b", "d"], comm=comm, micro_batches=3)
+        optimizer, precision = float16_step(net)
+        losses = []
+        for k in range(4):
+            # What is scaled by more than float16 holds is infinite.
+            precision.scale = 2.0**40 if k == broken else 2.0**15
+            with np.errstate(over="ignore", invalid="ignore"):
+                losses.append(net.step(X, Y, optimizer)[0])
+        pipeline.gather()
+        return losses, net, precision.skipped
+
+    alone = compiled()
+    optimizer, precision = float16_step(alone)
+    gathers = Accumulator(optimizer.optimizer, 3)
+    scaled = ScaledUpdates(gathers, precision)
+    losses = []
+    for k in range(4):
+        if k == broken:
+            precision.skipped += 1
+            continue
+        parts = [(X[part], Y[part]) for part in np.array_split(np.arange(len(Y)), 3)]
+        told = [len(y) * alone.step(x, y, scaled)[0] for x, y in parts]
+        losses.append(sum(told) / len(Y))
+    with communicators(3) as comms:
+        for seen, net, skipped in comms.run(work):
+            assert [loss for k, loss in enumerate(seen) if k != broken] == losses
+            assert skipped == precision.skipped
+            for name, value in values(alone).items():
+                assert values(net)[name].dtype == np.float16
+                np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
