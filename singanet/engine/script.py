@@ -68,7 +68,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
     if taken is not None:
         step.do("remember", taken.remember)
     if step.holds:
-        held = [*_walked(step, taken, again=False)]
+        held = [*_looked(step, taken, step.walked(again=False))]
         held.reverse()
         if taken is not None:
             step.agree(taken)
@@ -78,7 +78,8 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
         known: AbstractContextManager[None] = nullcontext()
         if norm is not None or taken is not None:
             with step.rehearsed():
-                items = _walked(step, taken, again=True)
+                # What the loss counts is said within, before a reducer asks for the first item.
+                items = _looked(step, taken, step.walked(again=True))
                 if norm is not None:
                     known = step.knowing(norm, items)
                 for item in items:
@@ -91,9 +92,11 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
         step.do("count", taken.succeeded)
 
 
-def _walked(step: Carrier, taken: Taken | None, again: bool) -> Iterator[LayerGradients]:
-    """The gradients of the step, each looked at where it may not be ``taken``."""
-    for item in step.walked(again):
+def _looked(
+    step: Carrier, taken: Taken | None, items: Iterable[LayerGradients]
+) -> Iterator[LayerGradients]:
+    """``items``, each looked at where the step may not be ``taken``."""
+    for item in items:
         if taken is not None:
             for grad in item.grads:
                 array: Any = grad[1] if isinstance(grad, tuple) else grad
