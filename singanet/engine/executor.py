@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from singanet.base.edits import changes
 from singanet.engine.feeds import check_feed
@@ -41,7 +41,12 @@ class Executor(Protocol[N_contra]):
 
 
 class LayerByLayer:
-    """Runs the layers one after the other."""
+    """Runs the layers one after the other.
+
+    One that ``streams`` never holds the gradients of a whole step: steps that need them walk twice.
+    """
+
+    streams: ClassVar[bool] = False
 
     def __init__(self, recompute: Recomputer | None = None) -> None:
         self._chain: UpdateChain | None = None
@@ -94,7 +99,7 @@ class LayerByLayer:
         from singanet.engine.step import train_step
 
         with self._recompute.within_step():
-            return train_step(net, forward, request, chain)
+            return train_step(net, forward, request, chain, self.streams)
 
     def gradients(
         self, net: NetCore, asked: Asked, store: ContextStore | None = None

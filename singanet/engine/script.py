@@ -14,29 +14,32 @@ from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
 if TYPE_CHECKING:
+    from singanet.engine.model import NetCore
     from singanet.optimizer.chain import TwoPasses, UpdateChain
 
 
 class Carrier(Protocol):
     """Carries the events of a step out, or writes them down.
 
-    One that ``holds`` has all gradients of the step before the first update. Any other walks twice
-    where something has to know all of them.
+    One that holds no gradients walks twice where something has to know all of them.
     """
 
-    holds: bool
+    @property
+    def net(self) -> NetCore:
+        """The net, or its part, that the step is of."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether all gradients of the step are there before the first update."""
 
     def norm(self) -> TwoPasses | None:
         """The clipping that has to know the norm of this step before its first update."""
-
-    def state(self) -> Iterable[Array]:
-        """The running state, which a step that is not taken leaves as it was."""
 
     def rehearsed(self) -> AbstractContextManager[None]:
         """What undoes the draws and the running state of the forward inside."""
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
-        """Forward, loss and the walk back; loss and metric are noted unless it comes ``again``."""
+        """Forward, loss and the walk back; loss and metric are noted unless it is ``again``."""
 
     def do(self, name: str, function: Callable[[], object]) -> None:
         """Call ``function``, which computes nothing."""
@@ -64,7 +67,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
     where the step is not taken, at once or when it is replayed.
     """
     norm = step.norm()
-    taken = None if chain.scaled is None else Taken(chain, step.state())
+    taken = None if chain.scaled is None else Taken(chain, step.net)
     if taken is not None:
         step.do("remember", taken.remember)
     if step.holds:
@@ -78,8 +81,9 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
         known: AbstractContextManager[None] = nullcontext()
         if norm is not None or taken is not None:
             with step.rehearsed():
-                # What the loss counts is said within, before a reducer asks for the first item.
-                items = _looked(step, taken, step.walked(again=True))
+                # What the loss counts is said within, before a reducer asks for the first item. A
+                # step that is refused has told its loss.
+                items = _looked(step, taken, step.walked(again=taken is None))
                 if norm is not None:
                     known = step.knowing(norm, items)
                 for item in items:
@@ -87,7 +91,7 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
             if taken is not None:
                 step.agree(taken)
         with known:
-            step.update(step.walked(again=False))
+            step.update(step.walked(again=taken is not None))
     if taken is not None:
         step.do("count", taken.succeeded)
 
@@ -116,16 +120,19 @@ def popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
 class Taken:
     """Looks at all gradients before ``chain`` takes them, and undoes what a step has done so far.
 
-    That is the running ``state``. Raises `NotFiniteError` where a gradient is not finite, here or
-    on another process.
+    That is the running state of ``net``, and what it drew. Raises `NotFiniteError` where a gradient
+    is not finite, here or on another process.
     """
 
-    def __init__(self, chain: UpdateChain, state: Iterable[Array]) -> None:
-        self._chain = chain
+    def __init__(self, chain: UpdateChain, net: NetCore) -> None:
+        self._chain, self._net = chain, net
+        state = [param.value for param in net.params() if param.is_state]
         self._state = [(value, np.empty_like(value)) for value in state]
+        self._draws: Any = None
 
     def remember(self) -> None:
         """What is undone is as it is now."""
+        self._draws = self._net.rng.bit_generator.state
         for value, copy in self._state:
             copy[...] = value
 
@@ -146,6 +153,7 @@ class Taken:
         self._chain.conclude(None)
 
     def _give_up(self, layer: str) -> None:
+        self._net.rng.bit_generator.state = self._draws
         for value, copy in self._state:
             value[...] = copy
         self._chain.conclude(layer)

@@ -62,10 +62,6 @@ class ByLayers:
         norm = self.chain.norm
         return None if norm is None or not norm.due() else norm
 
-    def state(self) -> Iterable[Array]:
-        """As `Carrier`."""
-        return [param.value for param in self.net.params() if param.is_state]
-
     def rehearsed(self) -> AbstractContextManager[None]:
         """As `Carrier`."""
         return self.net.rehearsal()

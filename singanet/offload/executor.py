@@ -77,6 +77,8 @@ class Offloaded(LayerByLayer):
     hold goes to the folder as well, and nothing is recomputed.
     """
 
+    streams = True
+
     def __init__(
         self, net: Any, shelf: Shelf, before: Executor[Any], activations: bool = False
     ) -> None:
@@ -88,6 +90,7 @@ class Offloaded(LayerByLayer):
         self._net = net
         self._process = os.getpid()
         self._sees_updates = False
+        self._masters = False
         self._bound: Any = None
         self._finish: Callable[[], object] = lambda: None
 
@@ -128,15 +131,8 @@ class Offloaded(LayerByLayer):
             return _OffloadedPass(self, super().forward(net, feed, asked, starts, own), own)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
-        """As `Executor`. Errors: mixed precision; where the folder fails, the step is undone."""
+        """As `Executor`. Errors: where the folder fails, the step is undone."""
         self._expect_own_process()
-        if UpdateChain(request.optimizer).scaled is not None:
-            raise CallOrderError(
-                "net.step",
-                expected="an optimizer that takes the gradients of a layer as they come",
-                received="mixed precision, which holds all gradients and a copy of all parameters",
-                advice="train an offloaded net in one precision, or call net.onload()",
-            )
         self.bind(request.optimizer)
         self._sees_updates = self.rule is not None and request.on_layer is None
         try:
@@ -198,12 +194,15 @@ class Offloaded(LayerByLayer):
         With ``of_folder`` it takes the state that is there. Errors: a ``keep`` in which a layer
         has no room; state in the folder of another optimizer, or of one where there is none.
         """
-        rule = UpdateChain(optimizer).own_rule
+        chain = UpdateChain(optimizer)
+        rule = chain.own_rule
         if self._bound == (rule, self._net.version, changes.now):
             return
         if rule is not self.rule:
             self.unbind()
             self.rule = rule
+            # In mixed precision the rule has state of masters, which are float32.
+            self._masters = chain.scaled is not None
             if rule is not None:
                 rule.follow(self._net.params())
         entries = [*entries_of(self._net.params()), *self._state_entries()]
@@ -296,7 +295,8 @@ class Offloaded(LayerByLayer):
             sizes = self.rule.slot_sizes(param.shape)
             for slot, size in zip(self.rule.slots, sizes, strict=True):
                 shape = param.shape if size == prod(param.shape) else (size,)
-                found.append(_entry(f"{start}/{slot}", shape, param.array_type))
+                dtype = np.dtype(np.float32) if self._masters else param.array_type
+                found.append(_entry(f"{start}/{slot}", shape, dtype))
         return found
 
     def _expect_room(self, entries: Iterable[Entry]) -> None:

@@ -31,7 +31,15 @@ from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Laye
 from singanet.loss import SquaredError
 from singanet.offload.generation import PlacedFile
 from singanet.offload.shelf import Shelf
-from singanet.optimizer import SGD, Accumulator, Adafactor, Adam, AdamW, AMSGrad
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    Adafactor,
+    Adam,
+    AdamW,
+    AMSGrad,
+    MixedPrecision,
+)
 from singanet.training.callbacks import ModelCheckpoint
 
 WIDTH, DEPTH, KEEP = 160, 4, 700_000
@@ -564,12 +572,35 @@ def test_layers_that_run_again(tmp_path, x_y):
     assert same(arrays_of(net), arrays_of(plain))
 
 
-def test_mixed_precision_is_refused(tmp_path, x_y):
-    net = net_of()
-    net.compile(SGD(lr=0.1), mixed_precision="float16")
-    net.offload(tmp_path / "net")
-    with pytest.raises(CallOrderError, match="mixed precision"):
-        net.fit(*x_y, 4, 1, verbose=False)
+@pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
+@pytest.mark.parametrize("broken", [False, True])
+def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
+    """To the bit, also where the first steps are refused, with running state and draws."""
+    wide, nets = 240, []
+    x, y = np.random.default_rng(0).standard_normal((2, 8, wide), np.float32)
+    for k in (0, 1):
+        layers = [Dense("a", wide, input_sample_shape=(wide,)), BatchNormalization("norm")]
+        layers += [Dropout("drop", 0.2), Activation("relu"), Dense("b", wide)]
+        net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=1)
+        precision = MixedPrecision(scale=2.0**18 if broken else 2.0**8)
+        net.compile(Adam(lr=0.01), mixed_precision=precision)
+        if k:
+            net.offload(tmp_path / "net", 1_500_000)
+            assert net.params()[0].home is not None
+        history = net.fit(x, y, 2, 3, verbose=False, **extra)
+        nets.append((net, history, precision))
+    (plain, history, precision), (net, found, own) = nets
+    assert found == history
+    assert (own.scale, own.good, own.skipped) == (
+        precision.scale,
+        precision.good,
+        precision.skipped,
+    )
+    assert (precision.skipped > 0) == broken
+    assert same(arrays_of(net), arrays_of(plain))
+    assert same(own.masters, precision.masters)
+    states = [each.compiled.optimizer.state_dict() for each in (net, plain)]
+    assert same(*({k: v.ravel() for k, v in state.items()} for state in states))
 
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors"])

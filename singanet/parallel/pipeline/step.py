@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,7 @@ class MicroBatchedStep:
         joined: Callable[[list[LayerGradients]], None],
     ) -> None:
         self._row, self._run, self._ops, self._request = row, run, ops, request
+        self.net: Any = run.part
         self._joined = joined
         self._behind = UpdateChain(gather.optimizer)
         self._scaled = UpdateChain(request.optimizer).scaled
@@ -53,10 +55,6 @@ class MicroBatchedStep:
         """As `Carrier`; whether it is due all stages find out together."""
         norm = self._behind.norm
         return None if norm is None or norm.clip.knows else norm
-
-    def state(self) -> Iterable[Array]:
-        """As `Carrier`."""
-        return [param.value for param in self._run.part.params() if param.is_state]
 
     def rehearsed(self) -> AbstractContextManager[None]:
         """As `Carrier`: nothing comes twice."""
@@ -105,7 +103,7 @@ class MicroBatchedStep:
 
     def update(self, items: Iterable[LayerGradients]) -> None:
         """As `Carrier`: behind the loss scaling, which only rounds what was updated."""
-        values = {param.name: param.value for param in self._run.part.params()}
+        values = {param.name: param.value for param in self.net.params()}
         changed: list[str] = []
 
         def seen(item: LayerGradients) -> None:

@@ -59,7 +59,7 @@ class RecordedStep:
         beside: tuple[Any, Any] = (None, None),
     ) -> None:
         self._recorder, self._updates, self._given, self._beside = recorder, updates, given, beside
-        self._tape = recorder.tape
+        self.net, self._tape = recorder.net, recorder.tape
         self._norm = updates.ahead()
         self.holds = updates.chain.scaled is not None
 
@@ -67,16 +67,13 @@ class RecordedStep:
         """As `Carrier`."""
         return self._norm
 
-    def state(self) -> Iterable[Array]:
-        """As `Carrier`."""
-        return [value for param, value in self._recorder.params if param.is_state]
-
     @contextmanager
     def rehearsed(self) -> Iterator[None]:
         """As `Carrier`, at each replay."""
         draws: list[Any] = []
-        net, tape = self._recorder.net, self._tape
-        state = [value.view(Traced) for value in self.state()]
+        net, tape = self.net, self._tape
+        params = self._recorder.params
+        state = [value.view(Traced) for param, value in params if param.is_state]
         before = []
         for value in state:
             before.append(value.copy())
