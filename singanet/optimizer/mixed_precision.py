@@ -29,10 +29,10 @@ class MixedPrecision(Configurable):
 
     The loss is multiplied by ``scale``, so that small gradients do not vanish in float16. A step
     whose gradients are not all finite is skipped, parameters, running state, draws and optimizer
-    left as they were, and the scale multiplied by ``backoff``; after ``growth_interval`` good steps in a
-    row it is multiplied by ``growth`` (Micikevicius et al. 2018). Updates change a float32 master
-    of each parameter, which is then rounded; a parameter written from elsewhere takes its master
-    along. Holds the float16 gradients of one step, and one float32 copy of what is trained.
+    left as they were, and the scale multiplied by ``backoff``; after ``growth_interval`` good steps
+    in a row it is multiplied by ``growth`` (Micikevicius et al. 2018). Updates change a float32
+    master of each parameter, which is then rounded; a parameter written from elsewhere takes its
+    master along. Holds the float16 gradients of one step, and one float32 copy of what is trained.
     """
 
     moved = ("scale",)
