@@ -19,6 +19,7 @@ from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
+from singanet.optimizer.chain import UpdateChain
 from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute.choice import Recompute
@@ -53,19 +54,12 @@ def fit_within(
 ) -> History:
     """`FeedForwardNet.fit` with a budget; ``arguments`` are the others of `singanet.training.fit`.
 
-    Errors, before the first step: a budget that is no size or cannot be kept; mixed precision,
-    whose memory is not planned; a net that is offloaded already; a folder that `offload` refuses,
-    or none where offloading is allowed; those of `fit`.
+    Errors, before the first step: a budget that is no size or cannot be kept; a net that is
+    offloaded already; a folder that `offload` refuses, or none where offloading is allowed; those
+    of `fit`.
     """
     compiled = expect_compiled(net, _WHERE)
     expect_host(net, _WHERE)
-    if compiled.precision is not None:
-        raise ArgumentError(
-            f"{_WHERE}, memory_budget",
-            expected="a training without mixed precision, whose memory is planned",
-            received="one with it",
-            advice="leave one of the two out",
-        )
     programs = programs_of(net)
     if offload_folder is not None:
         allow = list(dict.fromkeys((*allow, OFFLOAD)))
@@ -77,7 +71,7 @@ def fit_within(
             advice="name one that is empty or new",
         )
     given = arguments.get("clip"), arguments.get("clip_by", "layer"), arguments.get("accumulate", 1)
-    optimizer = compiled.clipped(*given)
+    optimizer = compiled.scaled(compiled.clipped(*given))
     light = light_optimizer(compiled.optimizer)
     callbacks = list(callbacks)
     size = _batch_size(x, batch_size)
@@ -97,7 +91,7 @@ def fit_within(
             allow,
             _beside(net, x, targets, size, callbacks, arguments),
             targets,
-            light if isinstance(light, str) else wrapped(light, *given),
+            light if isinstance(light, str) else compiled.scaled(wrapped(light, *given)),
             _same_shape(x, size, arguments),
             filling,
             _WHERE,
@@ -139,7 +133,10 @@ def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
     layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
     params = [param for layer in layers for param in layer.params.values() if param.filled]
     own = sum(value.nbytes for value in {id(p): p.value for p in params}.values())
-    return held - own - sum(array.nbytes for array in optimizer.state_dict().values())
+    scaled = UpdateChain(optimizer).scaled
+    masters = () if scaled is None else scaled.precision.masters.values()
+    state = [*optimizer.state_dict().values(), *masters]
+    return held - own - sum(array.nbytes for array in state)
 
 
 def _resized(y: Any, size: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from singanet.offload.executor import is_large, least_keep
@@ -33,12 +34,17 @@ class Offload:
 
 def offload_of(net: Net, optimizer: Any) -> Offload:
     """`Offload` of ``net`` and ``optimizer``, None for no state."""
-    rule = UpdateChain(optimizer).own_rule
+    chain = UpdateChain(optimizer)
+    rule = chain.own_rule
+
+    def itemsize(param: Param) -> int:
+        # In mixed precision the rule sees masters.
+        return param.array_type.itemsize if chain.scaled is None else 4
 
     def state_of(param: Param) -> int:
         if rule is None or not param.trainable:
             return 0
-        return sum(rule.slot_sizes(param.shape)) * param.array_type.itemsize
+        return sum(rule.slot_sizes(param.shape)) * itemsize(param)
 
     params = net.params()
     values = [(param, param.value.nbytes) for param in params]
@@ -54,5 +60,5 @@ def offload_of(net: Net, optimizer: Any) -> Offload:
         # Once forward and once backward.
         2 * sum(size for _, size in large),
         written + 2 * moved,
-        sum(size for param, size in values if param.trainable),
+        sum(prod(param.shape) * itemsize(param) for param in params if param.trainable),
     )

@@ -219,7 +219,7 @@ class _Search:
         if key not in self.steps:
             optimizer = self.light if light else self.optimizer
             if micro < self.size and optimizer is not None:
-                optimizer = Accumulator(optimizer, _TURNS)
+                optimizer = _gathered(optimizer)
             y = cut(self.y, slice(0, micro))
             # Kernels that are prepared for batches of other sizes.
             self.net.device.ops.trim(prepared=True)
@@ -314,6 +314,14 @@ class _Search:
             advice=f"give it {least.peak}{more}; or take a smaller batch or an optimizer with less "
             "state",
         )
+
+
+def _gathered(optimizer: Optimizer | Wrapper) -> Wrapper:
+    """``optimizer`` as a fit has it in micro-batches: their gradients are scaled before."""
+    scaled = UpdateChain(optimizer).scaled
+    if scaled is None:
+        return Accumulator(optimizer, _TURNS)
+    return scaled.around(Accumulator(scaled.optimizer, _TURNS))
 
 
 def light_optimizer(optimizer: Any) -> Optimizer | str:
