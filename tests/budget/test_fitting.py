@@ -200,7 +200,7 @@ def test_nothing_has_changed_where_a_budget_is_refused():
 
 @pytest.mark.parametrize("way", ["as it is", "recompute", "micro-batches"])
 def test_mixed_precision_within_a_budget(way):
-    """The ways are planned with masters and held gradients, and give the losses without a budget."""
+    """Masters and held gradients are planned, and losses are those without a budget."""
     x, y = data()
 
     def made():
