@@ -2,7 +2,7 @@
 
 What an optimizer's rule does to as many elements becomes one call, which goes through all of it
 block by block: what one kernel leaves the next finds in the cache. A sum of what was multiplied by
-numbers is one kernel.
+numbers is one kernel. Functions of which the backend has no kernel stay NumPy's, between kernels.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.ops import Ops
+from singanet.ops.numpy.lanes import SWEEP
+from singanet.ops.workers import side_by_side
 from singanet.program.array_tree import address
 from singanet.program.bind_call import Ready
 from singanet.program.ir import Call, Ref, Token
@@ -45,6 +47,7 @@ class Sweep(NamedTuple):
     out: Ref
     operands: tuple[Operand, ...]
     scales: tuple[Operand | None, ...]
+    by_numpy: bool = False
 
     @property
     def size(self) -> int:
@@ -60,6 +63,29 @@ class Sweep(NamedTuple):
         """The kernel for ``size`` elements, see `Ops.sweep`."""
         scaled = tuple(scale is not None for scale in self.scales)
         return ops.sweep(self.function, size, not self.operands[-1].shape, scaled, work)
+
+    def bound(
+        self, ops: Ops, array_of: Callable[[Ref], Array], start: int, end: int, work: int
+    ) -> Ready:
+        """What makes the elements from ``start`` to ``end``."""
+        if not self.by_numpy:
+            ready: Ready = self.kernel(ops, end - start, work).bound(
+                self.addresses(array_of, start), 0
+            )
+            return ready
+        lanes = ops.lanes(end - start, (end - start) * SWEEP)
+        parts = [self._numpys(array_of, start + one.start, start + one.stop) for one in lanes]
+        return parts[0] if len(parts) == 1 else partial(side_by_side, [[part] for part in parts])
+
+    def _numpys(self, array_of: Callable[[Ref], Array], start: int, end: int) -> Ready:
+        def part(value: Any) -> Any:
+            if type(value) is not Ref:
+                return value
+            array = array_of(value)
+            # In the order of memory, which has no gaps.
+            return array.ravel("K")[start:end] if value.shape else array
+
+        return partial(self.function, *map(part, self.call.arguments), out=part(self.out))
 
     def addresses(self, array_of: Callable[[Ref], Array], start: int) -> list[int]:
         """Where its arrays lie, from the element ``start`` on."""
@@ -104,7 +130,9 @@ def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
     if type(out) is not Ref or len(operands) != function.nin:
         return None
     size = math.prod(out.shape)
-    if not (size and ops.has_sweep(function, size) and _is_dense(out)):
+    by_numpy = not ops.has_sweep(function, size)
+    # Alone it is as well off where it is; rules have others around it.
+    if not size or not _is_dense(out) or (by_numpy and call.phase != "update"):
         return None
     if function in (np.add, np.multiply) and _is_number(operands[0]):
         operands = operands[::-1]
@@ -112,7 +140,7 @@ def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
     if not _is_like(first, out) or not all(_is_like(b, out) or _is_number(b) for b in rest):
         return None
     given = [first, *(b if type(b) is Ref else np.asarray(b, _F32) for b in rest)]
-    return Sweep(call, function, out, tuple(given), (None,) * len(given))
+    return Sweep(call, function, out, tuple(given), (None,) * len(given), by_numpy)
 
 
 def _is_like(value: Any, out: Ref) -> bool:
@@ -193,16 +221,19 @@ def _lowered(sweeps: Sequence[Sweep], ops: Ops) -> Call | None:
     """One call that makes ``sweeps`` one after the other in each block; None without kernels."""
     calls, size = [sweep.call for sweep in sweeps], sweeps[0].size
     work, blocks = size * len(sweeps), [(0, size)]
+    known = [sweep for sweep in sweeps if not sweep.by_numpy]
+    if not known:
+        return None
     if len(sweeps) > 1:
         blocks = _blocks(size, 1)
-        first = sweeps[0].kernel(ops, blocks[0][1], work)
+        first = known[0].kernel(ops, blocks[0][1], work)
         blocks = blocks if first is None else _blocks(size, first.threads)
-    if not all(sweep.kernel(ops, end - start, work) for start, end in blocks for sweep in sweeps):
+    if not all(sweep.kernel(ops, end - start, work) for start, end in blocks for sweep in known):
         return None
 
     def bind(array_of: Callable[[Ref], Array]) -> Ready:
-        kernels: list[Ready] = [
-            sweep.kernel(ops, end - start, work).bound(sweep.addresses(array_of, start), 0)
+        kernels = [
+            sweep.bound(ops, array_of, start, end, work)
             for start, end in blocks
             for sweep in sweeps
         ]

@@ -16,7 +16,17 @@ from singanet.device import Device
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops.numpy import NumpyOps
-from singanet.optimizer import SGD, Adam, AdamW, ElementWise, Lion, NAdam, RMSProp
+from singanet.optimizer import (
+    SGD,
+    Adam,
+    Adamax,
+    AdamW,
+    AMSGrad,
+    ElementWise,
+    Lion,
+    NAdam,
+    RMSProp,
+)
 from singanet.program import lower_sweeps
 from singanet.training import Callback
 from tests.program.twins import Twins
@@ -83,8 +93,12 @@ def steps(optimizer, count=4, ops=None):
     return twins
 
 
+def kernels_of(twins):
+    return twins.nets[0].programs.reports()[-1].kernels
+
+
 def names_of(twins):
-    return [kernel.name for kernel in twins.nets[0].programs.reports()[-1].kernels]
+    return [kernel.name for kernel in kernels_of(twins)]
 
 
 @pytest.fixture(params=[1 << 17, 16], ids=["whole", "in blocks"])
@@ -137,6 +151,21 @@ def test_what_has_no_kernel_once_it_is_fused_stays_numpys(block):
     assert "multiply" in names
 
 
+@pytest.mark.parametrize("rule", [Lion, Adamax, AMSGrad])
+def test_what_numpy_alone_has_goes_between_kernels(block, rule):
+    """Signs, maxima and magnitudes ended a call, so these rules went over the arrays anew."""
+    kernels = kernels_of(steps(partial(rule, lr=0.01)))
+    assert [kernel.name for kernel in kernels if kernel.phase == "update"] == ["sweeps"]
+
+
+def test_what_numpy_alone_has_is_shared_by_lanes(block):
+    class InLanes(Sweeping):
+        def lanes(self, samples, multiplications):
+            return [slice(0, samples // 2), slice(samples // 2, samples)]
+
+    steps(partial(Lion, lr=0.01), ops=InLanes(np))
+
+
 def test_kernels_are_asked_for_once_it_is_known_which():
     asked = set()
 
@@ -168,11 +197,13 @@ class Drawn(ElementWise):
         for function, out, a, b, swapped in self.program:
             operand = [*mine, g, *numbers, 0.25][b]
             given = (operand, mine[a]) if swapped else (mine[a], operand)
-            function(*given, out=mine[out])
+            function(*given[-function.nin :], out=mine[out])
 
 
 LINES = st.tuples(
-    st.sampled_from((np.add, np.subtract, np.multiply)),
+    st.sampled_from(
+        (np.add, np.subtract, np.multiply, np.maximum, np.minimum, np.power, np.sign, np.absolute)
+    ),
     st.integers(0, 3),
     st.integers(0, 3),
     st.integers(0, 7),
@@ -181,7 +212,7 @@ LINES = st.tuples(
 
 
 @given(program=st.lists(LINES, max_size=9), blocks=st.sampled_from([16, 1 << 17]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_arithmetic_has_the_bits_of_the_layers(program, blocks):
     known = lower_sweeps._BLOCK
     lower_sweeps._BLOCK = blocks
