@@ -8,6 +8,7 @@ from typing import Any
 
 from singanet.base.budget import Budget, own_errors
 from singanet.errors import FileFormatError, SingaNetError
+from singanet.onnx.constants import OF_CONSTANTS, computed
 from singanet.onnx.fold import FOLDS, fold, pay_view
 from singanet.onnx.read import Graph, Node
 from singanet.onnx.sheet import Sheet
@@ -136,6 +137,8 @@ class Drawing:
             found = fold(use.node, use.values, self._budget)
             if found is not None:
                 return found
+            if use.node.op in OF_CONSTANTS and known:
+                return computed(use.node, use.values, self._sheet)
         for value in known:
             if isinstance(value, Known):
                 for array in value.at:

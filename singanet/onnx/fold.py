@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from singanet.base.budget import Budget
-from singanet.layers.operation import OPERATIONS
 from singanet.onnx.arrays import DTYPES
 from singanet.onnx.read import Node
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value, norm_axis, resolved
@@ -89,51 +88,11 @@ class _Node:
         self._budget.spend(itemsize * count)
         return sizes
 
-    def like(self, *x: Array) -> None:
-        """Room for what is made of ``x`` element by element."""
-        self.room(*np.broadcast_shapes(*(a.shape for a in x)), itemsize=x[0].itemsize)
-
     def reads(self, x: Any) -> None:
         """Pay for going through ``x``, which may be a view of far more elements than it has."""
         if isinstance(x, np.ndarray):
             pay_view(x, self._budget, 1)
             self._budget.spend(x.size // 8)
-
-    def works(self, products: int) -> None:
-        """Pay for the time of so many multiplications."""
-        self._budget.spend(products // 32)
-
-
-def _elementwise(mode: str) -> Folding:
-    row = OPERATIONS[mode].forward
-
-    def run(node: _Node, *x: Array) -> Array:
-        node.like(*x)
-        return np.asarray(row(np, *x)).astype(x[0].dtype, copy=False)
-
-    return run
-
-
-def _truth(name: str) -> Folding:
-    def run(node: _Node, *x: Array) -> Array:
-        node.like(*x)
-        return np.asarray(getattr(np, name)(*x))
-
-    return run
-
-
-def _arithmetic(name: str) -> Folding:
-    def run(node: _Node, *x: Array) -> Array:
-        node.like(*x)
-        whole = name == "divide" and x[0].dtype.kind in "iu"
-        if whole and (x[1] == 0).any():
-            raise RefusedError("a divisor", "zero")
-        made = x[0]
-        for other in x[1:]:
-            made = np.trunc(made / other) if whole else getattr(np, name)(made, other)
-        return np.asarray(made).astype(x[0].dtype, copy=False)
-
-    return run
 
 
 def _shape(node: _Node, x: Any) -> Array:
@@ -247,57 +206,28 @@ def _range(node: _Node, start: Array, limit: Array, step: Array) -> Array:
     return np.arange(start.item(), limit.item(), step.item()).astype(start.dtype)
 
 
-def _tile(node: _Node, x: Array, repeats: Array) -> Array:
-    node.room(*(a * b for a, b in zip(x.shape, repeats.tolist(), strict=True)))
-    return np.tile(x, repeats.tolist())
-
-
-def _reduce(function: Any) -> Folding:
-    def run(node: _Node, x: Array, axes: Array | None = None) -> Array:
-        given = node.ask(axes, "axes")
-        if not given and node.get("noop_with_empty_axes", 0):
-            return x
-        over = tuple(norm_axis(axis, x.ndim) for axis in given) if given else None
-        left = [size for k, size in enumerate(x.shape) if over is not None and k not in over]
-        node.room(*left, itemsize=x.itemsize)
-        return np.asarray(function(x, axis=over, keepdims=bool(node.get("keepdims", 1)))).astype(
-            x.dtype, copy=False
-        )
-
-    return run
-
-
-def _cast(node: _Node, x: Array) -> Array:
-    to = node.get("to")
-    if to not in DTYPES:
-        raise RefusedError("a type of numbers of 8 bits and more", f"type {to}")
-    if x.dtype == DTYPES[to]:
+def _prod(node: _Node, x: Array, axes: Array | None = None) -> Array:
+    given = node.ask(axes, "axes")
+    if not given and node.get("noop_with_empty_axes", 0):
         return x
-    if x.strides and not any(x.strides):
-        return (
-            np.broadcast_to(x.flat[0].astype(DTYPES[to]), x.shape)
-            if x.size
-            else x.astype(DTYPES[to])
-        )
+    over = tuple(norm_axis(axis, x.ndim) for axis in given) if given else None
+    left = [size for k, size in enumerate(x.shape) if over is not None and k not in over]
+    node.room(*left, itemsize=x.itemsize)
+    made = np.prod(x, axis=over, keepdims=bool(node.get("keepdims", 1)))
+    return np.asarray(made).astype(x.dtype, copy=False)
+
+
+def _cast(node: _Node, x: Array, like: Array | None = None) -> Array:
+    to = DTYPES.get(node.get("to")) if like is None else like.dtype
+    if to is None:
+        raise RefusedError("a type of numbers of 8 bits and more", f"type {node.get('to')}")
+    if x.dtype == to:
+        return x
+    if x.size and not any(x.strides):
+        return np.broadcast_to(x.flat[0].astype(to), x.shape)
     node.reads(x)
-    node.room(x.size, itemsize=DTYPES[to].itemsize, most=4 * MOST)
-    return x.astype(DTYPES[to])
-
-
-def _trilu(node: _Node, x: Array, k: Array | None = None) -> Array:
-    node.room(*x.shape)
-    shift = 0 if k is None else int(k)
-    return np.triu(x, shift) if node.get("upper", 1) else np.tril(x, shift)
-
-
-def _where(node: _Node, condition: Array, a: Array, b: Array) -> Array:
-    node.room(*np.broadcast_shapes(condition.shape, a.shape, b.shape))
-    return np.where(condition, a, b)
-
-
-def _clip(node: _Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    node.like(x)
-    return np.clip(x, node.ask(low, "min"), node.ask(high, "max"))
+    node.room(x.size, itemsize=to.itemsize, most=4 * MOST)
+    return x.astype(to)
 
 
 def _transpose(node: _Node, x: Array) -> Array:
@@ -310,73 +240,26 @@ def _flatten(node: _Node, x: Array) -> Array:
     return _reshaped(node, x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
-def _product(node: _Node, a: Array, b: Array) -> Array:
-    stacked = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    made = node.room(*stacked, *a.shape[-2:-1], *b.shape[-1:])
-    node.works(prod(made) * a.shape[-1] * (1 if a.dtype.kind == "f" else 4))
-    return np.matmul(a, b)
-
-
-def _plain(function: Folding) -> Folding:
-    """What is computed element by element."""
-
-    def run(node: _Node, *x: Array) -> Array:
-        node.like(*x)
-        return np.asarray(function(node, *x))
-
-    return run
-
-
 def _non_zero(node: _Node, x: Array) -> Array:
     node.room(x.ndim, x.size)
     return np.array(np.nonzero(x), np.int64)
 
 
-def _cast_like(node: _Node, x: Array, like: Array) -> Array:
-    node.room(x.size, itemsize=like.itemsize, most=4 * MOST)
-    return x.astype(like.dtype)
-
-
-def _dropout(node: _Node, x: Array, *rest: Array) -> list[Array]:
-    return [x, np.broadcast_to(np.True_, x.shape)][: len(node.outputs)]
-
-
 FOLDS: Mapping[str, Folding] = {
-    **{op: _arithmetic(name) for op, name in {
-        "Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "Max": "maximum",
-        "Min": "minimum", "Sum": "add"}.items()},
-    **{op: _elementwise(mode) for op, mode in {
-        "Abs": "abs", "Sqrt": "sqrt", "Exp": "exp", "Log": "log",
-        "Floor": "floor", "Ceil": "ceil", "Round": "round", "Reciprocal": "reciprocal",
-        "Sin": "sin", "Cos": "cos", "Pow": "power", "Sign": "sign"}.items()},
-    **{op: _truth(name) for op, name in {
-        "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal", "Less": "less",
-        "LessOrEqual": "less_equal", "And": "logical_and", "Or": "logical_or",
-        "Xor": "logical_xor", "Not": "logical_not", "IsNaN": "isnan"}.items()},
-    "Neg": _plain(lambda node, x: np.negative(x)),
-    "MatMul": _product,
-    "NonZero": _non_zero,
-    "Tanh": _plain(lambda node, x: np.tanh(x)),
-    "Relu": _plain(lambda node, x: np.maximum(x, 0)),
-    "Mod": _plain(lambda node, a, b: (np.fmod if node.get("fmod", 0) else np.mod)(a, b)),
     "Shape": _shape,
     "Size": lambda node, x: np.array(prod(x.shape), np.int64),
     "Reshape": _reshape, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Flatten": _flatten,
     "Slice": _slice, "Gather": _gather, "Concat": _concat, "Split": _split, "Expand": _expand,
-    "ConstantOfShape": _filled, "Range": _range, "Tile": _tile, "Cast": _cast, "Trilu": _trilu,
-    "CastLike": _cast_like,
-    "Where": _where, "Clip": _clip, "Transpose": _transpose,
-    "Identity": lambda node, x: x,
-    "Dropout": _dropout,
-    "ReduceSum": _reduce(np.sum), "ReduceProd": _reduce(np.prod), "ReduceMax": _reduce(np.max),
-    "ReduceMin": _reduce(np.min), "ReduceMean": _reduce(np.mean),
+    "ConstantOfShape": _filled, "Range": _range, "Cast": _cast,
+    "CastLike": _cast, "Transpose": _transpose, "Identity": lambda node, x: x,
+    "NonZero": _non_zero, "ReduceProd": _prod,
 }  # fmt: skip
-"""What can be worked out, by operator; of all else at least one input is a part of the net."""
+"""What moves and counts numbers: of any type, of none, and as views of very many."""
 
 _SAME = {"Reshape", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Identity", "Expand", "Flatten"}
 """Those after which an array of the file is still that array, and is called so."""
 
 _UNREAD = dict.fromkeys((
     "Shape", "Size", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Expand",
-    "Cast", "Transpose", "Identity", "Dropout"), 1)  # fmt: skip
+    "Cast", "Transpose", "Identity"), 1)  # fmt: skip
 """Those that give views of their first input, whatever it holds; all else is read, and paid for."""

@@ -184,9 +184,9 @@ class Use:
 
     def _of_a_sample(self, value: Known, rank: int, axis: int | None) -> Array:
         """The array of one sample, without the axis of the samples, along which all are equal."""
-        arrays = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in value.at]
         if axis is None:
-            return Known.of(arrays[0], arrays[1]).array
+            return value.array.reshape((1,) * (rank - value.array.ndim) + value.array.shape)
+        arrays = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in value.at]
         for array, batch in zip(arrays, BATCHES, strict=True):
             if array.shape[axis] not in (1, batch) or (
                 array.shape[axis] > 1 and bool((array != array.take([0], axis)).any())

@@ -67,6 +67,9 @@ def _matmul(use: Use) -> Tensor:
     a, b = use.value(0), use.value(1)
     if isinstance(a, Tensor) and isinstance(b, Known):
         a, matrix = use.floats(a), b.array
+        if matrix.ndim == 1 and a.rank > 1:
+            y = dense(use, a, matrix[:, None])
+            return y.like(use.reshaped(y, y.sample[:-1]))
         if matrix.ndim == 2:
             return dense(use, a, matrix)
         return product(use, a, use.weight(b, a))
