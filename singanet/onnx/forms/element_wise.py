@@ -33,18 +33,10 @@ from singanet.layers.softmax import LogSoftmax, Softmax
 from singanet.layers.split import Split
 from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.where import Compare, Where
+from singanet.onnx.elements import ACTIVATIONS, ALPHAS, COMPARISONS, OPERATIONS, turned
 from singanet.onnx.forms.graph import Form, Graph, NoFormError, Value
 
-_PLAIN = {
-    "relu": "Relu",
-    "sigmoid": "Sigmoid",
-    "tanh": "Tanh",
-    "softplus": "Softplus",
-    "selu": "Selu",
-    "softsign": "Softsign",
-    "hard_swish": "HardSwish",
-}
-_WITH_ALPHA = {"leaky_relu": "LeakyRelu", "elu": "Elu", "celu": "Celu"}
+_ACTIVATIONS, _OPERATIONS, _COMPARISONS = map(turned, (ACTIVATIONS, OPERATIONS, COMPARISONS))
 
 
 def _activation(g: Graph, layer: Activation, xs: list[Value]) -> Value:
@@ -53,10 +45,11 @@ def _activation(g: Graph, layer: Activation, xs: list[Value]) -> Value:
 
 def activated(g: Graph, mode: str, x: Value, alpha: float = 0.01) -> Value:
     """The function ``mode`` of ``x``."""
-    if mode in _PLAIN:
-        return g.node(_PLAIN[mode], x)
-    if mode in _WITH_ALPHA:
-        return g.node(_WITH_ALPHA[mode], x, alpha=alpha)
+    op = _ACTIVATIONS.get(mode, "")
+    if op in ALPHAS:
+        return g.node(op, x, alpha=alpha)
+    if op and (op != "Mish" or g.opset >= 18):
+        return g.node(op, x)
     if mode == "relu6":
         return g.node("Clip", x, g.constant(0.0, "low"), g.constant(6.0, "high"))
     if mode == "hard_sigmoid":
@@ -64,8 +57,6 @@ def activated(g: Graph, mode: str, x: Value, alpha: float = 0.01) -> Value:
     if mode == "silu":
         return g.node("Mul", x, g.node("Sigmoid", x))
     if mode == "mish":
-        if g.opset >= 18:
-            return g.node("Mish", x)
         return g.node("Mul", x, g.node("Tanh", g.node("Softplus", x)))
     return _gelu(g, x, "tanh" if mode == "gelu_tanh" else "none")
 
@@ -81,24 +72,6 @@ def _gelu(g: Graph, x: Value, approximate: str) -> Value:
         inner = g.node("Tanh", g.node("Mul", g.node("Add", x, cube), root))
     gate = g.node("Add", inner, g.constant(1.0, "one"))
     return g.node("Mul", g.node("Mul", x, gate), g.constant(0.5, "half"))
-
-
-_OPERATIONS = {
-    **{name: name.capitalize() for name in (
-        "abs", "ceil", "exp", "floor", "log", "reciprocal", "round", "sign", "sqrt", "erf",
-        "sin", "cos", "tan", "asin", "acos", "atan",
-        "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    )},
-    "power": "Pow",
-}  # fmt: skip
-_COMPARISONS = {
-    "==": "Equal",
-    "!=": "Equal",
-    ">": "Greater",
-    ">=": "GreaterOrEqual",
-    "<": "Less",
-    "<=": "LessOrEqual",
-}
 
 
 def _operation(g: Graph, layer: Operation, xs: list[Value]) -> Value:
@@ -126,8 +99,9 @@ def _compare(g: Graph, layer: Compare, xs: list[Value]) -> Value:
     kind = kind if kind.kind == "f" else np.dtype(np.int64)
     sides = [g.cast(x, kind) for x in xs]
     sides += [] if value is None else [g.constant(value, "value", kind)]
-    y = g.node(_COMPARISONS[layer.how], *sides, dtype=bool)
-    return g.node("Not", y) if layer.how == "!=" else y
+    if layer.how == "!=":
+        return g.node("Not", g.node("Equal", *sides, dtype=bool))
+    return g.node(_COMPARISONS[layer.how], *sides, dtype=bool)
 
 
 def _masking(g: Graph, layer: Masking, xs: list[Value]) -> Value:

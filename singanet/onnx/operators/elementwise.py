@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet import layers
 from singanet.onnx.arrays import DTYPES
+from singanet.onnx.elements import ACTIVATIONS, ALPHAS, COMPARISONS, OPERATIONS
 from singanet.onnx.shaping import in_shape
 from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
@@ -371,22 +372,10 @@ def _shrink(use: Use) -> Tensor:
 
 
 ELEMENTWISE: Mapping[str, Converter] = {
-    **{op: _operation(mode) for op, mode in {
-        "Abs": "abs", "Ceil": "ceil", "Exp": "exp", "Floor": "floor", "Log": "log",
-        "Reciprocal": "reciprocal", "Round": "round", "Sign": "sign", "Sqrt": "sqrt", "Erf": "erf",
-        "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan",
-        "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh",
-        "Atanh": "atanh"}.items()},
-    **{op: _compare(how) for op, how in {
-        "Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<",
-        "LessOrEqual": "<="}.items()},
+    **{op: _operation(mode) for op, mode in OPERATIONS.items()},
+    **{op: _compare(how) for op, how in COMPARISONS.items()},
+    **{op: _activation(mode, ALPHAS.get(op)) for op, mode in ACTIVATIONS.items()},
     "And": _joined(layers.Multiply), "Or": _joined(layers.Maximum), "Xor": _xor, "IsNaN": _is_nan,
-    **{op: _activation(mode) for op, mode in {
-        "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Softplus": "softplus",
-        "Softsign": "softsign", "HardSwish": "hard_swish", "Mish": "mish"}.items()},
-    "LeakyRelu": _activation("leaky_relu", 0.01),
-    "Elu": _activation("elu", 1.0),
-    "Celu": _activation("celu", 1.0),
     "Add": _add, "Sum": _add, "Sub": _subtract, "Mul": _multiply, "Div": _divide, "Pow": _power,
     "Max": _extreme(layers.Maximum, "low"), "Min": _extreme(layers.Minimum, "high"),
     "Mean": _mean, "Mod": _modulo, "Clip": _clip, "HardSigmoid": _hard_sigmoid, "Gelu": _gelu,
