@@ -94,22 +94,40 @@ class BackwardWalk:
                 dx, by_suffix = step.layer.backward(ctx, dy)
             if sources_useful:
                 self._pass_on(step, dx)
-        for suffix, param in step.layer.params.items() if trained else ():
+        if trained:
+            self._fill(item, step, by_suffix, ctx.ops)
+        return item
+
+    def _fill(
+        self,
+        item: LayerGradients,
+        step: Step,
+        by_suffix: Mapping[str, Gradient] | None,
+        ops: Ops,
+    ) -> None:
+        """Put the gradients of the parameters of ``step`` into ``item`` that have all their parts.
+
+        Errors: the layer gave none of a parameter.
+        """
+        names, values, grads = item
+        for suffix, param in step.layer.params.items():
             if not self.plan.trains(param):
                 continue
-            part = None if by_suffix is None else _gradient(step, suffix, by_suffix)
-            grad = self._complete(param, part, ctx.ops)
+            grad = None if by_suffix is None else by_suffix.get(suffix)
+            if grad is None and by_suffix is not None:
+                raise _missing(step, suffix, by_suffix)
+            if self.uses_left:
+                grad = self._complete(param, grad, ops)
             if grad is not None:
-                item.names.append(param.name)
-                item.values.append(param.value)
-                item.grads.append(grad)
-        return item
+                names.append(param.name)
+                values.append(param.value)
+                grads.append(grad)
 
     def _take_gradient(self, step: Step, ctx: Context) -> Any:
         """The gradient of the step's output(s), or None; of several, zeros where none came."""
-        parts = [total(self.slot_grads.pop(slot, ()), ctx.ops) for slot in step.out_slots]
         if not step.many_out:
-            return parts[0]
+            return total(self.slot_grads.pop(step.out_slots[0], ()), ctx.ops)
+        parts = [total(self.slot_grads.pop(slot, ()), ctx.ops) for slot in step.out_slots]
         like = next((part for part in parts if part is not None), None)
         if like is None:
             return None
@@ -146,13 +164,10 @@ def total(parts: Sequence[Array], ops: Ops) -> Array | None:
     return ops.add_all(parts)
 
 
-def _gradient(step: Step, suffix: str, by_suffix: Mapping[str, Gradient]) -> Gradient:
-    grad = by_suffix.get(suffix)
-    if grad is None:
-        raise ShapeError(
-            f"layer {step.name!r}",
-            expected=f"backward to return a gradient for the parameter {suffix!r}",
-            received=f"gradients for {sorted(by_suffix)}",
-            advice="return it, or set the parameter's trainable to False",
-        )
-    return grad
+def _missing(step: Step, suffix: str, by_suffix: Mapping[str, Gradient]) -> ShapeError:
+    return ShapeError(
+        f"layer {step.name!r}",
+        expected=f"backward to return a gradient for the parameter {suffix!r}",
+        received=f"gradients for {sorted(by_suffix)}",
+        advice="return it, or set the parameter's trainable to False",
+    )

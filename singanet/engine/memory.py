@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,25 @@ from singanet.layers.context import Context
 from singanet.types import CSRMatrix
 
 
-def arrays_in(value: Any) -> Iterator[Any]:
-    """The arrays in ``value``, in lists, tuples, dicts and contexts."""
-    if type(value) is np.ndarray:
-        yield value  # nearly all: asking for abstract classes takes long
-        return
-    if type(value) is Context:
-        value = value.saved
-    if isinstance(value, (list, tuple, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from arrays_in(part)
-    elif hasattr(value, "nbytes") and hasattr(value, "strides"):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from arrays_in(list(value.values()))
+def arrays_in(value: Any) -> list[Any]:
+    """The arrays in ``value``, in lists, tuples, dicts and contexts, in their order."""
+    found, left = [], [value]
+    while left:
+        part = left.pop()
+        if type(part) is np.ndarray:
+            found.append(part)  # nearly all: asking for abstract classes takes long
+            continue
+        if type(part) is Context:
+            part = part.saved
+        if isinstance(part, (list, tuple)):
+            left += part[::-1]
+        elif isinstance(part, dict):
+            left += [*part.values()][::-1]
+        elif hasattr(part, "nbytes") and hasattr(part, "strides"):
+            found.append(part)
+        elif isinstance(part, Mapping):
+            left += [*part.values()][::-1]
+    return found
 
 
 def root_of(array: Any) -> Any:
@@ -36,7 +41,11 @@ def root_of(array: Any) -> Any:
 
 def roots_in(value: Any) -> frozenset[int]:
     """Whose memory the arrays in ``value`` lie in: valid as long as these live."""
-    return frozenset(id(root_of(array)) for array in arrays_in(value))
+    roots = []
+    for array in arrays_in(value):
+        # Most own their memory.
+        roots.append(id(array if array.base is None else root_of(array)))
+    return frozenset(roots)
 
 
 def apart_from(value: Any, roots: Collection[int]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from singanet.engine.plan import BackwardPlan, Plan, Step
@@ -74,7 +74,7 @@ class Part(Plan):
         """Whether it was asked for, trained or not."""
         return id(param) in self.params
 
-    def trained(self) -> list[bool]:
+    def trained(self) -> Sequence[bool]:
         """Whether a parameter of the step was asked for."""
         return self._trained
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from singanet.base.edits import changes
 from singanet.engine.foreign import apart, is_foreign, run_forward
 from singanet.errors import GraphError
 from singanet.graph.nodes import Node
@@ -98,7 +99,13 @@ class Step:
     @property
     def in_training(self) -> bool:
         """Whether a training forward runs the layer as in training, not as in evaluation."""
-        return not self.frozen and not any(param.held for param in self.layer.params.values())
+        if self.frozen:
+            return False
+        # A plain loop, as every training step asks.
+        for param in self.layer.params.values():  # noqa: SIM110
+            if param.held:
+                return False
+        return True
 
     def params(self) -> Mapping[str, Array]:
         """The live parameter arrays by suffix."""
@@ -240,12 +247,15 @@ class Plan:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
         self.parts: dict[Any, Any] = {}
+        # What is trained, and as of which change.
+        self._trained_now: tuple[int, tuple[bool, ...]] = -1, ()
         self._keeping: dict[Any, list[bool]] = {}
         self._backward: dict[Any, BackwardPlan] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was worked out, which knows the parameters by their ids."""
-        return {**vars(self), "_keeping": {}, "_backward": {}, "parts": {}}
+        fresh = {"_trained_now": (-1, ()), "_keeping": {}, "_backward": {}, "parts": {}}
+        return {**vars(self), **fresh}
 
     def of_steps(self, steps: list[Step], slot_shapes: list[Any]) -> Plan:
         """A plan of other steps between the same inputs and outputs, for evaluations alone."""
@@ -253,6 +263,7 @@ class Plan:
         made.steps, made.slot_shapes = steps, slot_shapes
         made.by_name = {step.name: step for step in steps}
         made.frees = _last_reads(steps)
+        made._trained_now = -1, ()
         return made
 
     def _let_integers_through(self) -> None:
@@ -299,9 +310,14 @@ class Plan:
         """Whether backward yields the gradient of ``param``."""
         return param.trainable
 
-    def trained(self) -> list[bool]:
+    def trained(self) -> Sequence[bool]:
         """For each step whether backward yields parameters of it."""
-        return [not step.frozen and step.layer.trainable for step in self.steps]
+        now, found = self._trained_now
+        if now != changes.now:
+            now = changes.now
+            found = tuple([not step.frozen and step.layer.trainable for step in self.steps])
+            self._trained_now = now, found
+        return found
 
     def trained_params(self) -> Iterator[Param]:
         """The parameters that backward yields, a shared one once for each of its layers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -55,29 +55,25 @@ class ElementWise(Optimizer):
     ) -> None:
         xp = ops_for(value).xp
         regularizer = state.regularizer_at(penalty)
-        if self.only_with_rate and regularizer is None and not is_one(scale):
+        bare = regularizer is None and is_one(scale)
+        if self.only_with_rate and regularizer is None and not bare:
             rate, *others = scalars
-            scalars, scale = (in_type(xp, rate * scale, value.dtype), *others), 1.0
+            scalars, bare = (in_type(xp, rate * scale, value.dtype), *others), True
         for w, g, parts, a, b in self._blocks(xp, value, grad, arrays):
-            g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
+            if not bare:
+                g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
             self._rule(xp, w, g, parts, b, *scalars)
 
-    def _blocks(self, xp: Any, value: Array, grad: Array, arrays: list[Array]) -> Iterator[Block]:
+    def _blocks(self, xp: Any, value: Array, grad: Array, arrays: list[Array]) -> Iterable[Block]:
         """Views of value, gradient and state block by block, each with two scratch arrays."""
         if xp is not np or not (value.flags.c_contiguous and grad.flags.c_contiguous):
             shaped = [array.reshape(value.shape) for array in arrays]
-            yield value, grad, shaped, xp.empty_like(value), xp.empty_like(value)
-            return
+            return ((value, grad, shaped, xp.empty_like(value), xp.empty_like(value)),)
         w, g = value.reshape(-1), grad.reshape(-1)
-        size = w.size
         a, b = self._scratch_of(w)
-        if size <= BLOCK:
-            yield w, g, arrays, a[:size], b[:size]
-            return
-        for start in range(0, size, BLOCK):
-            part = slice(start, start + BLOCK)
-            rest = min(size - start, BLOCK)
-            yield w[part], g[part], [array[part] for array in arrays], a[:rest], b[:rest]
+        if w.size <= BLOCK:
+            return ((w, g, arrays, a[: w.size], b[: w.size]),)
+        return _in_blocks(w, g, arrays, a, b)
 
     def _sweep_rows(
         self,
@@ -111,6 +107,13 @@ class ElementWise(Optimizer):
     @abstractmethod
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         """Change ``w`` and ``arrays`` in place, using ``s`` as scratch; ``g`` is only read."""
+
+
+def _in_blocks(w: Array, g: Array, arrays: list[Array], a: Array, b: Array) -> Iterator[Block]:
+    for start in range(0, w.size, BLOCK):
+        part = slice(start, start + BLOCK)
+        rest = min(w.size - start, BLOCK)
+        yield w[part], g[part], [array[part] for array in arrays], a[:rest], b[:rest]
 
 
 def prepared(

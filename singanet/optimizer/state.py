@@ -104,6 +104,8 @@ class ParamState:
 
         Of a schedule nobody asks the value: it differs from step to step in a recorded rule.
         """
+        if self.regularizer is None:
+            return None
         return self.regularizer if self.is_scheduled or penalty else None
 
     def settle_as(self, other: ParamState) -> None:

@@ -6,6 +6,7 @@ from math import prod
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
+from singanet.ops.numpy.lanes import LEAST
 from singanet.types import Array
 
 
@@ -47,6 +48,9 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
     work = prod(ahead) * a.shape[-2] * a.shape[-1] * b.shape[-1] if a.ndim > 1 < b.ndim else 0
     if not flat and ahead != b.shape[:-2]:
         work = 0
+    if work < LEAST:
+        small: Array = xp.matmul(a, b, out=out)
+        return small
     wide = flat and b.shape[1] > len(a)
     count = b.shape[1] if wide else len(a)
     for lane in ops.lanes(count, work):
