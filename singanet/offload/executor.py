@@ -25,6 +25,7 @@ from singanet.offload.shelf import Shelf
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
+from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.params.store import SMALL
@@ -69,6 +70,26 @@ class Place:
         self.shelf.write(self.name, array)
 
 
+class _Behind(Wrapper):
+    """A stage around reducers, by whom updates come when nobody has the layer's arrays any more.
+
+    What was updated goes back to the folder by ``leave``.
+    """
+
+    reads_gradients = False
+
+    def __init__(
+        self, optimizer: Optimizer | Wrapper, leave: Callable[[Sequence[str]], object]
+    ) -> None:
+        super().__init__(optimizer)
+        self.arguments.pop("leave")
+        self._leave = leave
+
+    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """As `Wrapper.updated`."""
+        self._leave(names)
+
+
 class Offloaded(LayerByLayer):
     """Runs the layers one after the other, each with its arrays read ahead and written back.
 
@@ -91,6 +112,9 @@ class Offloaded(LayerByLayer):
         self._process = os.getpid()
         self._sees_updates = False
         self._masters = False
+        self._behind: _Behind | None = None
+        # Whether a step updates after its walk back, and whether it ends after that.
+        self._updates_late = self._ends_late = False
         self._bound: Any = None
         self._finish: Callable[[], object] = lambda: None
 
@@ -134,14 +158,35 @@ class Offloaded(LayerByLayer):
         """As `Executor`. Errors: where the folder fails, the step is undone."""
         self._expect_own_process()
         self.bind(request.optimizer)
+        chain = UpdateChain(request.optimizer)
+        several = [stage for stage in chain.reducers if not stage.alone]
+        self._ends_late = bool(several)
+        self._updates_late = not all(stage.local for stage in several)
+        # Mixed precision has to be outermost: what it updates goes back at the end of the step.
+        if self._updates_late and chain.scaled is None:
+            request = request._replace(optimizer=self._behind_all(request.optimizer))
         self._sees_updates = self.rule is not None and request.on_layer is None
         try:
-            return super().step(net, request)
+            made = super().step(net, request)
+            if self._ends_late:
+                self.commit()
+            return made
         except FileAccessError:
             self.roll_back()
             raise
         finally:
-            self._sees_updates = False
+            self._sees_updates = self._updates_late = self._ends_late = False
+
+    def _behind_all(self, optimizer: Any) -> _Behind:
+        """``optimizer`` within the stage that hears of late updates; asked again, the same."""
+        if self._behind is None or self._behind.optimizer is not optimizer:
+            self._behind = _Behind(optimizer, self._leave_late)
+        return self._behind
+
+    def _leave_late(self, names: Sequence[str]) -> None:
+        new = [state for state in self._states(names) if not state.is_away]
+        self.shelf.reserve(sum(array.nbytes for state in new for array in state.arrays))
+        self._leave(names, True)
 
     def gradients(
         self, net: Any, asked: Asked, store: ContextStore | None = None
@@ -178,7 +223,7 @@ class Offloaded(LayerByLayer):
                 changed = not self._sees_updates or counts != self._counts(names)
                 moved = moved or changed
                 self._leave(names, changed)
-        if moved:
+        if moved and not self._ends_late:
             self.commit()
 
     # -- parameters and state -------------------------------------------------------------------
@@ -352,7 +397,7 @@ class Offloaded(LayerByLayer):
 
     def _enter(self, names: Iterable[str]) -> None:
         new = 0
-        for state in self._states(names):
+        for state in self._states(() if self._updates_late else names):
             keys = self._state_names(state.name)
             if state.is_away:
                 state.arrays = [self.shelf.lend(key).reshape(-1) for key in keys]
@@ -366,11 +411,13 @@ class Offloaded(LayerByLayer):
             keys = self._state_names(state.name)
             if state.shape is None or not keys:
                 continue
-            for key, array in zip(keys, state.arrays, strict=True):
+            away = state.is_away
+            for key, array in [] if away else zip(keys, state.arrays, strict=True):
                 if not self.shelf.has_lent(key, array):
                     self.shelf.take_over(key, array)
             self.shelf.put_back(keys, changed)
-            self._keep(state, keys)
+            if not away:
+                self._keep(state, keys)
         self.shelf.put_back([f"net/{name}" for name in names], changed)
 
     def _states(self, names: Iterable[str]) -> list[ParamState]:
@@ -388,7 +435,13 @@ class Offloaded(LayerByLayer):
         shelf = self.shelf
         entries = [shelf.entry(key) for key in keys]
         kinds = [(prod(entry.shape), entry.dtype) for entry in entries]
-        state.keep_in(lambda: [shelf.read(key).reshape(-1) for key in keys], kinds)
+
+        def arrays() -> list[Array]:
+            # Who updates late gets them here, and `_Behind` hears when that is done.
+            take = shelf.lend if self._updates_late else shelf.read
+            return [take(key).reshape(-1) for key in keys]
+
+        state.keep_in(arrays, kinds)
 
     def _expect_state(self, entries: Iterable[Entry]) -> None:
         """Refuse state in the folder that is not that of the optimizer which is bound."""

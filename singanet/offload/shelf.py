@@ -332,6 +332,9 @@ class Shelf:
 
     def _wake(self) -> None:
         if self._thread is None:
+            if sys.is_finalizing():
+                # A walk that was left open is closed as Python ends, when no thread starts.
+                return
             # A daemon: what it has not written is no part of a checkpoint yet.
             self._thread = threading.Thread(target=self._run, name="offloading", daemon=True)
             self._thread.start()

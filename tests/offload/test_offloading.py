@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,8 @@ from singanet.optimizer import (
     AMSGrad,
     MixedPrecision,
 )
+from singanet.parallel import AllReduce, LocalSGD
+from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
 
 WIDTH, DEPTH, KEEP = 160, 4, 700_000
@@ -113,6 +116,52 @@ def test_fit_evaluate_and_checkpoints_are_those_in_memory(tmp_path, extra):
     assert net.evaluate(x, y).logs == plain.evaluate(x, y).logs
     saved = [dict(np.load(tmp_path / f"{k}" / "epoch-0002.npz")) for k in (0, 1)]
     assert same({**saved[1], "session": 0}, {**saved[0], "session": 0})
+
+
+@pytest.mark.parametrize("way", [AllReduce, LocalSGD])
+def test_ranks_that_sum_gradients_train_as_in_memory(tmp_path, way):
+    """Updates come once the others' gradients have, when the layer has gone back to its folder."""
+    x, y = batch(samples=8)
+
+    def train(folder, comm):
+        net, rule = net_of(), way(Adam(lr=0.01), comm)
+        if folder is not None:
+            net.offload(folder / f"{comm.rank}", KEEP, optimizer=rule)
+        own = slice(comm.rank, None, comm.size)
+        found = []
+        for _ in range(3):
+            net.step(x[own], y[own], rule)
+            found.append(arrays_of(net))
+            if folder is not None:
+                assert net.programs.shelf.peak <= KEEP
+                other = net_of()
+                other.load(folder / f"{comm.rank}")
+                assert same(arrays_of(other), found[-1])
+        return found, rule.state_dict()
+
+    with communicators(2) as comms:
+        plain = comms.run(partial(train, None))
+    with communicators(2) as comms:
+        offloaded = comms.run(partial(train, tmp_path))
+    for (found, state), (wanted, other) in zip(offloaded, plain, strict=True):
+        assert all(map(same, found, wanted))
+        assert same(state, other)
+
+
+LEFT_OPEN = """
+import sys, time
+from tests.offload.test_offloading import KEEP, batch, net_of
+net, (x, y) = net_of(), batch()
+net.offload(sys.argv[1], KEEP)
+walk = net.backward(net.forward(True, x) - y)
+next(walk)
+time.sleep(0.5)  # until the folder's thread has nothing to do
+"""
+
+
+def test_a_walk_that_is_left_open_lets_the_process_end(tmp_path):
+    call = [sys.executable, "-c", LEFT_OPEN, str(tmp_path / "net")]
+    subprocess.run(call, check=True, timeout=60, cwd=Path(__file__).parents[2])
 
 
 def test_own_loops_may_update_values_in_place(tmp_path, x_y):

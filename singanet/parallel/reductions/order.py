@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from singanet.engine.model import NetCore
 from singanet.params.param import Param, ParamSpec
 from singanet.params.store import SMALL, groups_of
@@ -33,9 +35,16 @@ class Order:
         self.kinds: dict[str, Kind] = {}
         self.entries: list[list[Param]] = []
         self.settled: Callable[[str, Array], Array] = lambda _, value: value
+        self.masters = False
 
-    def start(self, net: NetCore, settled: Callable[[str, Array], Array]) -> None:
-        """Begin anew with ``net``; ``settled`` gives the array of a parameter that is updated."""
+    def start(
+        self, net: NetCore, settled: Callable[[str, Array], Array], masters: bool = False
+    ) -> None:
+        """Begin anew with ``net``; ``settled`` gives the array of a parameter that is updated.
+
+        ``masters`` says that it is another one than the parameter's, of another type.
+        """
+        self.masters = masters
         self.layers, self.kinds, self.settled = _trained(net), {}, settled
         self.params = [param for layer in self.layers for param in layer]
         self.by_name = {param.name: param for param in self.params}
@@ -53,6 +62,9 @@ class Order:
 
     def like(self, param: Param) -> Array:
         """An array of the type and shape that gradients of ``param`` have."""
+        if param.home is not None and param.served is None and not self.masters:
+            # What is kept in a folder need not be read for that.
+            return np.broadcast_to(np.zeros((), param.array_type), param.shape)
         return self.settled(param.name, param.value)
 
     def unknown(self, params: Sequence[Param]) -> bool:

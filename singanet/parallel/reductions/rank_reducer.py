@@ -85,7 +85,7 @@ class RankReducer(Reducer):
             self.comm = init(net.device)
             self.batch.comm = self.comm
         self.share(net)
-        self._order.start(net, self.settled)
+        self._order.start(net, self.settled, any(stage.holds_all for stage in around))
         if self.comm.size > 1:
             settings = settings_text(around[0] if around else self)
             facts = [*self._order.facts(self._rates()), settings]
