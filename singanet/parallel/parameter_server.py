@@ -99,6 +99,7 @@ class ParameterServer(RankReducer):
                     advice="clip by value, or train by AllReduce",
                 )
         if self._ranks is not None:
+            self._ranks.expect_workers("ParameterServer", self.comm)
             self.optimizer, self._told = Taking(optimizer), self._ranks.world.exchanged
         elif self.comm.size > 1:
             raise ArgumentError(
@@ -171,7 +172,7 @@ class ParameterServer(RankReducer):
     def _open(self) -> None:
         servers = self._expect_servers()
         params = self._order.params
-        replicas = [(p, ops_for(p.value).host(self._order.like(p))) for p in params]
+        replicas = [(p, ops_for(p.value).host(self._held(p))) for p in params]
         servers.open(replicas, anew=self._state is not None)
         if self._state is not None and self.comm.rank == 0:
             servers.load_state_dict(self._state)
@@ -388,9 +389,9 @@ class ParameterServer(RankReducer):
             return count
         self._stale = True
         asked = [
-            self.servers.start_put(param.name, ops_for(like).host(like))
-            for param, like in ((p, self._order.like(p)) for p in self._order.params)
-            if self.comm.rank == 0 and _digest(like) != self._pulled[param.name]
+            self.servers.start_put(param.name, ops_for(held).host(held))
+            for param, held in ((p, self._held(p)) for p in self._order.params)
+            if self.comm.rank == 0 and _digest(held) != self._pulled[param.name]
         ]
         for each in asked:
             each.wait()
@@ -408,7 +409,7 @@ class ParameterServer(RankReducer):
             for param in (each for each in entry if each.name in landed):
                 self._put(param, landed[param.name])
         self._stale = False
-        self._pulled = {p.name: _digest(self._order.like(p)) for p in self._order.params}
+        self._pulled = {p.name: _digest(self._held(p)) for p in self._order.params}
         self.comm.barrier("values that all ranks have")
 
     def _put(self, param: Param, news: Any) -> None:
@@ -417,10 +418,14 @@ class ParameterServer(RankReducer):
         for stage in self._around:
             stage.refresh(names, values)
         where, what = news if _rows(news) else (slice(None), news)
-        target = self.settled(param.name, param.value)
+        target = self._held(param)
         target[where if target.ndim else ()] = what
         for stage in reversed(self._around):
             stage.written(names, values)
+
+    def _held(self, param: Param) -> Array:
+        """What the servers have of ``param``, as it is here."""
+        return self.settled(param.name, param.value)
 
     def prefetch(self, ids: Mapping[str, Array]) -> None:
         """Begin to pull the rows that the next step looks up, by the names of their parameters.
@@ -516,7 +521,8 @@ class _FromServers:
         found = self._landed(entry)
         for name, part in zip(self.entries[entry], self._parts(entry, buffer), strict=True):
             new: Any = found.get(name)
-            part[...] = self.like(name) if new is None or _rows(new) else new
+            old = self._owner._held(self._owner._order.by_name[name])
+            part[...] = old if new is None or _rows(new) else new
             if _rows(new):
                 part[new[0]] = new[1]
 

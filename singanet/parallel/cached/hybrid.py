@@ -67,6 +67,8 @@ class Hybrid(AllReduce):
                 received=f"{self.comm.size} workers",
                 advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
             )
+        if self._ranks is not None:
+            self._ranks.expect_workers("Hybrid", self.comm)
         self._rows: dict[str, TableRows] = {}
         self._holder: Servers | _OwnTables | None = None
 

@@ -36,6 +36,7 @@ from singanet.parallel.pipeline.wire import ASKED, SHARED, Wire
 from singanet.parallel.reductions.registration import apart, expect_alike
 from singanet.parallel.start import init
 from singanet.params.gradients import LayerGradients, add_gradients
+from singanet.params.param import Param
 from singanet.types import Array, Gradient, RowSparse
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ class Pipeline:
         part, optimizer = self._current(net), request.optimizer
         chain = UpdateChain(optimizer)
         _expect_layer_by_layer(chain)
+        self._expect_same_stage(chain)
         loss = expected_loss(net)
         expect_scores(net.execution_plan(), loss)
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
@@ -196,6 +198,18 @@ class Pipeline:
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
         """As `Executor`. Errors: always."""
         raise self._refused("net.gradients")
+
+    def _expect_same_stage(self, chain: UpdateChain) -> None:
+        """Errors: gradients summed over ranks that have other stages."""
+        for stage in chain.reducers:
+            if stage.comm.size != self.replicas.size:
+                kind = type(stage).__name__
+                raise ArgumentError(
+                    f"net.step, {kind}",
+                    expected=f"the {self.replicas.size} ranks with this stage of the pipeline",
+                    received=f"{stage.comm.size} ranks",
+                    advice=f"write {kind}(optimizer, comm=pipeline.replicas)",
+                )
 
     # -- what a training asks -------------------------------------------------------------------
 
@@ -237,7 +251,7 @@ class Pipeline:
         elif self.replica == 0:
             asked = np.zeros(1, np.int64)
             while self.row.receive(asked, 0, ASKED, "what rank 0 asks for")[0] >= 0:
-                value = self._params[names[int(asked[0])]].value
+                value = self._params[names[int(asked[0])]].peek()
                 own = np.ascontiguousarray(self.net.device.ops.host(value))
                 self.row.send(own, 0, ASKED, "a parameter for rank 0")
         self.comm.barrier("the end of a gathering")
@@ -246,15 +260,18 @@ class Pipeline:
     def gather(self) -> None:
         """Let every rank have the whole net again, carried out as before. All ranks call it."""
         for name, param in self._params.items():
-            home, root = param.home, self._users[name][0]
-            value = np.empty(param.shape, param.array_type)
-            if home is None:
-                value = np.array(self.net.device.ops.host(param.value), order="C")
-            self.row.broadcast(value, root, f"the value of {name}")
-            if home is not None:
+            value = self._told(param, self._users[name][0])
+            if isinstance(param.home, Elsewhere):
                 param.home = None
                 param.retype(self.net.device.put(value))
         self.net.programs = self.before
+
+    def _told(self, param: Param, root: int) -> Array:
+        """The value of ``param`` on the stage ``root``, told to all of the row."""
+        value = np.empty(param.shape, param.array_type)
+        if not isinstance(param.home, Elsewhere):
+            value = np.array(self.net.device.ops.host(param.peek()), order="C")
+        return self.row.broadcast(value, root, f"the value of {param.name}")
 
     def _ask(self, name: str, number: int) -> Array:
         param, owner = self._params[name], self._users[name][0]
@@ -326,13 +343,10 @@ class Pipeline:
             users = self._users[name]
             if users == before[name]:
                 continue
-            value = np.empty(param.shape, param.array_type)
-            if param.home is None:
-                value = np.array(self.net.device.ops.host(param.value), order="C")
-            self.row.broadcast(value, before[name][0], f"the value of {name}")
+            value = self._told(param, before[name][0])
             if self.stage not in users:
                 param.home = Elsewhere(param, users[0])
-            elif param.home is not None:
+            elif isinstance(param.home, Elsewhere):
                 param.home = None
                 param.retype(self.net.device.put(value))
         self._gather = None

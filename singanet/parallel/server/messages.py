@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.errors import RankError
+from singanet.errors import ArgumentError, RankError
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.types import Array
 
@@ -142,6 +142,16 @@ class ServerRanks:
         self._post = Post(world, ASK)
         self._asked = 0
         self._answers: dict[int, Message] = {}
+
+    def expect_workers(self, where: str, comm: Communicator) -> None:
+        """Errors: `ArgumentError` where ``comm`` are not all of the workers."""
+        if comm.size != len(self.workers):
+            raise ArgumentError(
+                f"{where}(comm=)",
+                expected=f"all of the {len(self.workers)} workers that are served",
+                received=f"{comm.size} of them",
+                advice="sum the gradients of some of the ranks, as of a pipeline, by AllReduce",
+            )
 
     def ask(self, server: int, message: Message, what: str) -> Answer:
         """Send ``message`` to the server of this number; its answer, some time."""
