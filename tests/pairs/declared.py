@@ -1,0 +1,222 @@
+"""What comes of each pair of features, and the table of it in ``docs/architecture.md``.
+
+``python -m tests.pairs.declared`` writes that table anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "architecture.md"
+BEGIN, END = "<!-- pairs -->\n", "<!-- end of pairs -->\n"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """``way`` is how nearly a feature leaves results as they are: "bits", or "close" to rounding.
+
+    Without it a feature makes other results, for which `tests.pairs.by_hand` has formulas.
+    """
+
+    name: str
+    way: Literal["bits", "close", ""] = ""
+
+
+FEATURES = [
+    Feature("recorded", "bits"),
+    Feature("recompute", "bits"),
+    Feature("micro-batches", "close"),
+    Feature("budget", "bits"),
+    Feature("offload", "bits"),
+    Feature("float16"),
+    Feature("bfloat16"),
+    Feature("all-reduce", "close"),
+    Feature("sparse all-reduce", "close"),
+    Feature("parameter server", "close"),
+    Feature("cached embeddings", "bits"),
+    Feature("pipeline", "close"),
+    Feature("clipping by global norm"),
+    Feature("accumulation"),
+    Feature("EMA"),
+    Feature("freezing"),
+    Feature("masks"),
+    Feature("sparse inputs"),
+    Feature("several outputs"),
+    Feature("user's optimizer"),
+    Feature("Executor", "bits"),
+]
+NAMES = [feature.name for feature in FEATURES]
+BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
+CLOSE = frozenset(feature.name for feature in FEATURES if feature.way == "close")
+PAIRS = [frozenset(pair) for pair in combinations(NAMES, 2)]
+
+NOT_THE_BITS = {
+    # What programs keep in bfloat16 the layers do not round.
+    frozenset({"recorded", "bfloat16"}),
+    # Each begins with what is there, rounded or not.
+    frozenset({"float16", "Executor"}),
+    # Sums in another order: parts of batches, rows of several ranks, the norm of rows.
+    frozenset({"micro-batches", "budget"}),
+    frozenset({"all-reduce", "cached embeddings"}),
+    frozenset({"cached embeddings", "clipping by global norm"}),
+}
+"""Pairs with a feature that promises the bits, and that agree up to rounding."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Why the features of ``pairs`` do not combine.
+
+    "refused": with an error whose text has ``says``, and nothing has changed. "left out": the
+    training is right, without the first feature, and ``says`` is in what the net tells of it.
+    "none": there is nothing that could be meant, or nothing to say it by.
+    """
+
+    kind: Literal["refused", "left out", "none"]
+    why: str
+    pairs: tuple[tuple[str, str], ...]
+    says: str = ""
+
+
+def each_with(feature: str, *others: str) -> tuple[tuple[str, str], ...]:
+    """The pairs of ``feature`` with each of the others."""
+    return tuple((feature, other) for other in others)
+
+
+APART = [
+    Apart(
+        "left out",
+        "an offloaded net runs by the layers",
+        each_with("recorded", "offload"),
+        "its steps run by the layers",
+    ),
+    Apart(
+        "left out",
+        "the stages of a pipeline run by the layers, and keep what they have computed",
+        (*each_with("recorded", "pipeline"), *each_with("recompute", "pipeline")),
+        "a Pipeline re",
+    ),
+    Apart(
+        "left out",
+        "a sparse batch has other entries each time, so its calls are not those of the one before",
+        each_with("recorded", "sparse inputs"),
+        "whose entries are others in each batch",
+    ),
+    Apart(
+        "refused",
+        "ranks that sum gradients, and stages of a pipeline, have batches of their own parts",
+        each_with(
+            "micro-batches", "all-reduce", "sparse all-reduce", "parameter server", "pipeline"
+        ),
+        "net.fit, micro_batch: expected None where several ranks train together",
+    ),
+    Apart(
+        "refused",
+        "rows are where no other stage of the optimizer has their values",
+        each_with("cached embeddings", "micro-batches", "accumulation", "EMA", "float16"),
+        "expected no other stages than clipping, since values are elsewhere",
+    ),
+    Apart(
+        "refused",
+        "a step is rehearsed to know its memory, and would wait for the other ranks",
+        each_with(
+            "budget", "all-reduce", "sparse all-reduce", "parameter server", "cached embeddings"
+        ),
+        "which waits for other processes",
+    ),
+    Apart(
+        "refused",
+        "the memory of a stage is not planned",
+        each_with("budget", "pipeline"),
+        "one that is carried out by a Pipeline",
+    ),
+    Apart(
+        "refused",
+        "what a step with a sparse input takes depends on its entries",
+        each_with("budget", "sparse inputs"),
+        "expected inputs whose shapes tell what a step computes",
+    ),
+    Apart(
+        "refused",
+        "a net has one executor, and each of these is one",
+        each_with("offload", "pipeline"),
+        "net.offload: expected a net in memory, whole",
+    ),
+    Apart(
+        "refused",
+        "programs of an Executor are views of a net in memory",
+        (*each_with("Executor", "offload"), *each_with("Executor", "pipeline")),
+        "executor: expected a graph in memory",
+    ),
+    Apart(
+        "refused",
+        "each is a way to sum the same gradients",
+        (
+            *each_with("sparse all-reduce", "all-reduce"),
+            *each_with("sparse all-reduce", "parameter server", "cached embeddings"),
+        ),
+        "expected a rule, or clipping, inside",
+    ),
+    Apart(
+        "refused",
+        "a server has parameters of all workers, of which each stage has some",
+        each_with("parameter server", "pipeline"),
+        "ParameterServer(comm=): expected all of the 4 workers that are served",
+    ),
+    Apart(
+        "refused",
+        "a server sees some of the gradients, one at a time",
+        each_with("parameter server", "clipping by global norm"),
+        "ClipByGlobalNorm in ParameterServer: expected ClipByValue",
+    ),
+    Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
+    Apart(
+        "none",
+        "`run` takes a batch as it is fed, within no budget",
+        each_with("Executor", "micro-batches", "budget"),
+    ),
+]
+"""All pairs that do not combine; any other one does."""
+
+OUTCOMES = {frozenset(pair): apart for apart in APART for pair in apart.pairs}
+
+
+def table() -> str:
+    """The part of the page: a row and a column a feature, and the reasons."""
+    lines = [
+        "| | " + " | ".join(str(k + 1) for k in range(len(NAMES) - 1)) + " |",
+        "|---|" + "---|" * (len(NAMES) - 1),
+    ]
+    letters = {id(apart): chr(ord("a") + k) for k, apart in enumerate(APART)}
+    for row, name in enumerate(NAMES):
+        marks = []
+        for other in NAMES[:row]:
+            pair = frozenset({name, other})
+            apart = OUTCOMES.get(pair)
+            bits = pair & BITS and pair not in NOT_THE_BITS
+            marks.append(("=" if bits else "≈") if apart is None else letters[id(apart)])
+        marks += [""] * (len(NAMES) - 1 - row)
+        lines.append(f"| {row + 1} {name} | " + " | ".join(marks) + " |")
+    told = {"refused": "refused", "left out": "trained without the first", "none": "means nothing"}
+    works = len(PAIRS) - len(OUTCOMES)
+    lines += [
+        "",
+        f"Of {len(PAIRS)} pairs {works} combine: `=` to the bit, `≈` to rounding. Of the others:",
+        "",
+    ]
+    for apart in APART:
+        lines.append(f"* **{letters[id(apart)]}** ({told[apart.kind]}): {apart.why}.")
+    return "\n".join(lines) + "\n"
+
+
+def page_with_table(page: str) -> str:
+    """``page`` with the table as it is now."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + table() + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with_table(PAGE.read_text("utf-8")), "utf-8")

@@ -1,0 +1,111 @@
+"""Each pair of features trains as the plain step does, or says why not; the table tells which."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+from singanet.errors import SingaNetError
+from singanet.parallel import AllReduce
+from singanet.parallel.pipeline.part import Elsewhere
+from tests.pairs.comparing import comparison_of, difference, expected
+from tests.pairs.declared import BITS, CLOSE, NAMES, OUTCOMES, PAGE, PAIRS, page_with_table
+from tests.pairs.training import HAS_BFLOAT16, Case, carried_out, net_of, shape_of
+
+
+def named(features):
+    return " and ".join(sorted(features, key=NAMES.index))
+
+
+def tried(features, folder):
+    """The case, what differs from what it is compared with, and what was left out of it."""
+    skip_without_onednn(features)
+    made = comparison_of(features)
+    case = Case(shape_of(features), features, made.dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = carried_out(case, folder)
+        wanted = expected(case.shape, made)
+    left_out = next((each.missing for each in found if each.missing), "")
+    return difference(found, wanted, made.tolerance), left_out
+
+
+def expect_unchanged(case):
+    """No parameter of any net of ``case`` is other than it was in the beginning."""
+    fresh = {param.name: param.value for param in net_of(Case(case.shape, frozenset())).params()}
+    for net in case.nets:
+        for param in (each for each in net.params() if not isinstance(each.home, Elsewhere)):
+            np.testing.assert_array_equal(param.peek(), fresh[param.name].astype(param.array_type))
+
+
+def skip_without_onednn(features):
+    if "bfloat16" in features and not HAS_BFLOAT16:
+        pytest.skip("no oneDNN here")
+
+
+@pytest.mark.parametrize("features", [frozenset({name}) for name in NAMES], ids=named)
+def test_each_feature_trains_as_the_plain_step(features, tmp_path):
+    wrong, left_out = tried(features, tmp_path)
+    assert not wrong
+    assert not left_out
+
+
+COMBINE = [
+    # Products that most processors do not have take their time.
+    pytest.param(pair, marks=[pytest.mark.full] if "bfloat16" in pair else [])
+    for pair in PAIRS
+    if pair not in OUTCOMES
+]
+
+
+@pytest.mark.parametrize("features", COMBINE, ids=named)
+def test_pairs_train_as_the_plain_step(features, tmp_path):
+    wrong, left_out = tried(features, tmp_path)
+    assert not wrong
+    assert not left_out
+
+
+def of_kind(kind):
+    return [pair for pair, apart in OUTCOMES.items() if apart.kind == kind]
+
+
+@pytest.mark.parametrize("features", of_kind("left out"), ids=named)
+def test_pairs_of_which_one_is_left_out_train_without_it(features, tmp_path):
+    wrong, left_out = tried(features, tmp_path)
+    assert not wrong
+    assert OUTCOMES[features].says in left_out, "it combines now: change declared.APART"
+
+
+@pytest.mark.parametrize("features", of_kind("refused"), ids=named)
+def test_pairs_that_are_refused_have_changed_nothing(features, tmp_path):
+    case = Case(shape_of(features), features)
+    with pytest.raises(SingaNetError, match=re.escape(OUTCOMES[features].says)):
+        carried_out(case, tmp_path)
+    expect_unchanged(case)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in BITS | CLOSE])
+def test_what_changes_results_changes_them(name, tmp_path):
+    """Else its pairs would be compared with nothing."""
+    shape = frozenset({name})
+    skip_without_onednn(shape)
+    with_it = carried_out(Case(shape, shape), tmp_path)[0]
+    without = carried_out(Case(shape, frozenset()), tmp_path)[0]
+    same = (np.array_equal(each, without.values[n]) for n, each in with_it.values.items())
+    assert name in ("masks", "several outputs") or not all(same)
+
+
+def test_a_lost_weight_is_seen(tmp_path, monkeypatch):
+    """Ranks with other numbers of samples weigh by them."""
+    begin = AllReduce.begin
+    monkeypatch.setattr(AllReduce, "begin", lambda self, count: begin(self, 1.0))
+    wrong, _ = tried(frozenset({"all-reduce", "EMA"}), tmp_path)
+    assert "is off by" in wrong
+
+
+def test_the_table_of_the_guide_is_the_declared_one():
+    page = PAGE.read_text("utf-8")
+    assert page == page_with_table(page), "run python -m tests.pairs.declared"

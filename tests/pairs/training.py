@@ -1,0 +1,530 @@
+"""One small training, with any of the features on: which net, which data, which way of stepping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from singanet import Executor, FeedForwardNet, parallel, training
+from singanet.budget import fitting
+from singanet.budget.search import _Search
+from singanet.device import cpu
+from singanet.engine.recompute.by_layers import Recomputer
+from singanet.errors import CallOrderError
+from singanet.layers import (
+    Activation,
+    Add,
+    Cache,
+    Conv2D,
+    Dense,
+    Embedding,
+    Flatten,
+    Input,
+    Reduce,
+)
+from singanet.layers.symbol import Symbol
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.offload.executor import Offloaded
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    ClipByGlobalNorm,
+    ElementWise,
+    MixedPrecision,
+)
+from singanet.optimizer.averaged import Averaged
+from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.parallel.server import ServerRanks, serve
+from singanet.program.programs import Programs
+from singanet.testing import communicators
+from singanet.training import Callback
+from singanet.training.callbacks import EMA
+
+BATCH, BATCHES = 9, 3
+SAMPLES = BATCH * BATCHES - 3
+"""The last batch of an epoch is smaller."""
+COLUMNS, WORDS, STEPS, KINDS = 10, 12, 4, 3
+LR, MOMENTUM, CLIP, GATHERED, DECAY, SCALE, KEPT = 0.1, 0.5, 0.25, 2, 0.5, 2.0**8, "400kB"
+WIDE = 136
+"""A layer of so many inputs and outputs is larger than what an offloaded net keeps in memory."""
+
+
+RECORDED = {"recorded", "budget", "bfloat16", "Executor"}
+"""Features that are programs."""
+
+SUMS = {"all-reduce", "sparse all-reduce", "parameter server"}
+"""Features that make several ranks one."""
+
+HYBRID = frozenset({"all-reduce", "parameter server"})
+"""Both together: what is dense is summed over the ranks, rows are with servers."""
+
+
+HAS_BFLOAT16 = isinstance(cpu().ops, OneDnnBase) and cpu().ops.library() is not None
+"""Whether there is a oneDNN, which plays products of bfloat16 where the processor has none."""
+
+
+PRECISIONS = {"float16", "bfloat16"}
+"""Features for which a net is compiled before its layers go to several ranks."""
+
+SHAPING = {"recorded", "offload", "bfloat16", "cached embeddings", "masks", "several outputs"}
+"""Features for which a training without them has another net, or is carried out otherwise."""
+
+
+def shape_of(features: frozenset[str]) -> frozenset[str]:
+    """Those of ``features`` that the net of a `Case` is made for."""
+    pairs = [HYBRID, frozenset({"recorded", "accumulation"})]
+    return (features & SHAPING).union(*(pair for pair in pairs if pair <= features))
+
+
+class Damped(ElementWise):
+    """w −= lr g / (1 + m), m a moving mean of g²: a rule of a user's own."""
+
+    slots = ("mean",)
+
+    def _scalars(self, state, rate):
+        return (rate,)
+
+    def _rule(self, xp, w, g, arrays, s, *numbers):
+        xp.multiply(g, g, out=s)
+        xp.subtract(s, arrays[0], out=s)
+        xp.multiply(s, 0.25, out=s)
+        xp.add(arrays[0], s, out=arrays[0])
+        xp.add(arrays[0], 1.0, out=s)
+        xp.divide(g, s, out=s)
+        xp.multiply(s, numbers[0], out=s)
+        xp.subtract(w, s, out=w)
+
+
+@dataclass
+class Case:
+    """A training with the features ``on``, of a net and data made for all those of ``shape``.
+
+    So a training without some of them has the same net. ``dtype`` is that of the net where no
+    precision is asked for.
+    """
+
+    shape: frozenset[str]
+    on: frozenset[str]
+    dtype: str = "float32"
+    nets: list[Any] = field(default_factory=list)
+    recomputed: list[Any] = field(default_factory=list)
+
+    @property
+    def epochs(self) -> int:
+        """As many as bring each batch twice in each turn of what is gathered."""
+        return 4 if {"recorded", "accumulation"} <= self.shape else 2
+
+    def __contains__(self, feature: str) -> bool:
+        return feature in self.on
+
+    @property
+    def tables(self) -> bool:
+        """Whether the net looks rows up, which ranks that sum the rest may leave to servers."""
+        return "cached embeddings" in self.shape or self.shape >= HYBRID
+
+    @property
+    def servers(self) -> int:
+        """Ranks that serve."""
+        rows = "cached embeddings" in self and bool(SUMS & self.on)
+        return int("parameter server" in self or rows)
+
+    @property
+    def workers(self) -> int:
+        """Ranks that train."""
+        return (2 if SUMS & self.on else 1) * (2 if "pipeline" in self else 1)
+
+
+# -- the net ------------------------------------------------------------------------------------
+
+
+def inputs(case: Case) -> dict[str, Symbol]:
+    """What the net reads, by name."""
+    found = {"x": Input("x", (COLUMNS,), sparse="sparse inputs" in case)}
+    if case.tables:
+        found["ids"] = Input("ids", (2,))
+    if "masks" in case.shape:
+        found["text"] = Input("text", (STEPS,))
+    if "bfloat16" in case.shape:
+        found["image"] = Input("image", (4, 6, 6))
+    return found
+
+
+def outputs(case: Case, given: dict[str, Symbol], masked: bool = True) -> list[Symbol]:
+    """Scores of classes, and numbers where there are several outputs."""
+    parts = [Dense("a", 8)(given["x"])]
+    if case.tables:
+        cache = Cache("lru", 0.5, 0, 0) if "cached embeddings" in case else None
+        parts.append(
+            Dense("b", 8)(Flatten("flat")(Embedding("e", WORDS, 3, cache=cache)(given["ids"])))
+        )
+    if "masks" in case.shape:
+        words = Embedding("words", WORDS, 3, mask_index=0 if masked else None)(given["text"])
+        parts.append(Dense("c", 8)(Reduce("mean", "mean", axes=1)(words)))
+    if "bfloat16" in case.shape:
+        image = Activation("bend", "relu")(Conv2D("conv", 16, 3)(given["image"]))
+        parts.append(Dense("d", 8)(Flatten("pixels")(Conv2D("conv2", 16, 3)(image))))
+    h = Activation("t", "tanh")(Add("sum")(parts) if len(parts) > 1 else parts[0])
+    if "offload" in case.shape:
+        h = Dense("narrower", 8)(Dense("wide", WIDE)(Dense("wider", WIDE)(h)))
+    h = Activation("u", "tanh")(Dense("g", 6)(h))
+    made = [Dense("kinds", KINDS)(h)]
+    if "several outputs" in case.shape:
+        made.append(Dense("numbers", 2)(h))
+    return made
+
+
+def loss_of(case: Case) -> Any:
+    """That of all outputs."""
+    if "several outputs" in case.shape:
+        return MultiLoss({"kinds": SoftmaxCrossEntropy(), "numbers": SquaredError()})
+    return SoftmaxCrossEntropy()
+
+
+def net_of(case: Case) -> FeedForwardNet:
+    """The net of a case, noted in it."""
+    given = inputs(case)
+    net = FeedForwardNet(
+        inputs=[*given.values()], outputs=outputs(case, given), loss=loss_of(case), seed=7
+    )
+    prepare(case, net)
+    return net
+
+
+def prepare(case: Case, net: Any) -> None:
+    """What is said to a net before it trains."""
+    if case.dtype != "float32":
+        net.as_type(case.dtype)
+    # Where recording is compared, what it is compared with runs by the layers.
+    off = "recorded" in case.shape and "recorded" not in case
+    net.programs.enabled = not off and bool(RECORDED & case.on)
+    if "recompute" in case:
+        net.programs.recompute = "cheap"
+        net["t"].recompute = True
+    if "freezing" in case:
+        net.freeze("g")
+    case.nets.append(net)
+
+
+# -- the data -----------------------------------------------------------------------------------
+
+
+def data(case: Case) -> tuple[dict[str, Any], Any]:
+    """Inputs by name and targets of all samples."""
+    rng = np.random.default_rng(1)
+    count = SAMPLES
+    x = rng.standard_normal((count, COLUMNS)).astype(np.float32)
+    x[rng.random(x.shape) < 0.7] = 0
+    # So that some rows rest in some steps.
+    x[:, -2:] *= np.arange(count)[:, None] % BATCH == 0
+    x[BATCH : 2 * BATCH, -1] = 0
+    kinds = rng.integers(0, KINDS, count)
+    numbers = rng.standard_normal((count, 2)).astype(np.float32)
+    found: dict[str, Any] = {"x": scipy.sparse.csr_array(x) if "sparse inputs" in case else x}
+    ids = rng.integers(0, WORDS, (count, 2))
+    text = rng.integers(1, WORDS, (count, STEPS))
+    lengths = rng.integers(1, STEPS + 1, count)
+    text[np.arange(STEPS) >= lengths[:, None]] = 0
+    image = rng.standard_normal((count, 4, 6, 6)).astype(np.float32)
+    if case.tables:
+        found["ids"] = ids
+    if "masks" in case.shape:
+        found["text"] = text
+    if "bfloat16" in case.shape:
+        found["image"] = image
+    several = "several outputs" in case.shape
+    return found, {"kinds": kinds, "numbers": numbers} if several else kinds
+
+
+def part_of(data: Any, rows: Any) -> Any:
+    """Some of the samples."""
+    if isinstance(data, dict):
+        return {name: each[rows] for name, each in data.items()}
+    return data[rows]
+
+
+# -- the optimizer ------------------------------------------------------------------------------
+
+
+def rule_of(case: Case) -> Any:
+    """The rule alone."""
+    return Damped(lr=LR) if "user's optimizer" in case else SGD(lr=LR, momentum=MOMENTUM)
+
+
+def reduced(case: Case, rule: Any, comm: Any, servers: Any) -> Any:
+    """``rule`` behind what sums its gradients over ranks."""
+    if case.on >= HYBRID or {"all-reduce", "cached embeddings"} <= case.on:
+        return parallel.Hybrid(rule, comm, servers=servers)
+    if "sparse all-reduce" in case:
+        rule = parallel.SparseAllReduce(rule, comm, ratio=1.0)
+    if "parameter server" in case:
+        return parallel.ParameterServer(rule, comm=comm, servers=servers)
+    if "cached embeddings" in case:
+        return parallel.Hybrid(rule, comm, servers=servers)
+    return parallel.AllReduce(rule, comm) if "all-reduce" in case else rule
+
+
+# -- the training -------------------------------------------------------------------------------
+
+
+def batches(case: Case) -> list[slice]:
+    """The samples of each step."""
+    starts = [*range(0, SAMPLES, BATCH)] * case.epochs
+    return [slice(first, min(first + BATCH, SAMPLES)) for first in starts]
+
+
+def epochs_of(losses: Sequence[float]) -> list[float]:
+    """Their means over an epoch, of the losses of its steps."""
+    each = np.reshape(losses, (-1, BATCHES))
+    return [*np.average(each, axis=1, weights=[BATCH, BATCH, SAMPLES - 2 * BATCH])]
+
+
+@dataclass
+class Outcome:
+    """The parameters that a training left, by name, its losses, and what was not done of it."""
+
+    values: dict[str, Any]
+    losses: list[float]
+    missing: str = ""
+
+
+class Watches(Callback):
+    """Sees the net while it trains."""
+
+    missing = ""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    def on_batch_end(self, batch, logs):
+        """Look at what has to be so during the fit."""
+        self.missing = missing(self.case, self.session.net)
+
+
+def missing(case: Case, net: Any, report: Callable[[], Any] | None = None) -> str:
+    """What of the features is not done in the steps of ``net``, and why; "" for none.
+
+    ``report`` is that of the last step, by default the net's.
+    """
+    programs = net.programs
+    if "offload" in case and not isinstance(programs, Offloaded):
+        return "the net is in memory"
+    reports = programs.reports() if isinstance(programs, Programs) else []
+    if report is not None:
+        with suppress(CallOrderError):
+            reports = [report()]
+    again = case.recomputed or any(each.recomputed_kernels for each in reports)
+    if "recompute" in case and not again:
+        return f"a {type(programs).__name__} recomputes nothing"
+    if "recorded" not in case or (reports and not programs.refusals):
+        return ""
+    reasons = getattr(programs, "refusals", []) or getattr(programs, "notes", [])
+    return reasons[0] if reasons else f"a {type(programs).__name__} records nothing"
+
+
+def train(case: Case, folder: Path, comm: Any = None, servers: Any = None) -> Outcome:
+    """Carry it out, as one process or as a rank."""
+    own = folder / f"rank{0 if comm is None else comm.rank}"
+    way = by_executor if "Executor" in case else by_fit
+    return way(case, own, comm, servers)
+
+
+def piped(case: Case, net: Any, comm: Any) -> Any:
+    """The pipeline of ``net``, if there is one, and the ranks that have the same stage."""
+    if "pipeline" not in case:
+        return None, comm
+    made = parallel.Pipeline(net, ["g"], 2, comm=comm, replicas=case.workers // 2)
+    return made, made.replicas
+
+
+def by_fit(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
+    """As `FeedForwardNet.fit` has it."""
+    net = net_of(case)
+    x, y = data(case)
+    pipeline, alike = (None, comm) if PRECISIONS & case.on else piped(case, net, comm)
+    optimizer = reduced(case, rule_of(case), alike, servers)
+    precision: Any = "bfloat16" if "bfloat16" in case else None
+    net.compile(optimizer, mixed_precision=scaling() if "float16" in case else precision)
+    if PRECISIONS & case.on:
+        pipeline, _ = piped(case, net, comm)
+    if "offload" in case and "budget" not in case:
+        net.offload(folder, KEPT)
+    watches = Watches(case)
+    callbacks: list[Any] = [EMA(DECAY), watches] if "EMA" in case else [watches]
+    said: dict[str, Any] = {}
+    if "clipping by global norm" in case:
+        said |= {"clip": CLIP, "clip_by": "global"}
+    if "accumulation" in case:
+        said["accumulate"] = GATHERED
+    fit: Any = partial(training.fit, net)
+    if "budget" in case:
+        fit = partial(net.fit, memory_budget="1GB", **measures(case, folder))
+    elif "micro-batches" in case:
+        said["micro_batch"] = BATCH // 2
+    history = fit(
+        x, y, BATCH, case.epochs, callbacks=callbacks, shuffle=False, verbose=False, **said
+    )
+    if hasattr(optimizer, "unify"):
+        optimizer.unify(net)
+    if pipeline is not None:
+        pipeline.gather()
+    return outcome(net, history["loss"], watches.missing, comm)
+
+
+def staged(case: Case, comm: Any, servers: Any) -> tuple[Any, Averaged | None]:
+    """The rule behind the stages that `fit` would put around it, and what averages."""
+    rule: Any = rule_of(case)
+    if "clipping by global norm" in case:
+        rule = ClipByGlobalNorm(rule, CLIP)
+    if comm is not None or "cached embeddings" in case:
+        rule = reduced(case, rule, comm, servers)
+    if "accumulation" in case:
+        rule = Accumulator(rule, GATHERED)
+    averaged = Averaged(rule, DECAY) if "EMA" in case else None
+    rule = averaged or rule
+    return ScaledUpdates(rule, scaling()) if "float16" in case else rule, averaged
+
+
+def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
+    """As a program of an `Executor` has it; stages that `fit` would add are put around by hand."""
+    given = inputs(case)
+    scores = outputs(case, given)
+    given["kinds"] = Input("of kinds", (), dtype="int64")
+    losses = [SoftmaxCrossEntropy()(scores[0], given["kinds"])]
+    if "several outputs" in case:
+        given["numbers"] = Input("of numbers", (2,))
+        losses.append(SquaredError()(scores[1], given["numbers"]))
+    loss = losses[0] if len(losses) == 1 else Add("both")(losses)
+    own = "all-reduce" in case and not case.tables
+    rule, averaged = staged(case, None if own else comm, servers)
+    executor = Executor(
+        {"train": [loss, rule.minimize(loss)]}, seed=7, parallel=comm if own else None
+    )
+    net = executor.net
+    prepare(case, net)
+    for kind in PRECISIONS & case.on:
+        net.as_type(kind)
+    if averaged is not None:
+        averaged.begin_with(net.params())
+    piped(case, net, comm)
+    if "offload" in case:
+        net.offload(folder, KEPT, optimizer=rule)
+    x, y = data(case)
+    fed = {**x, **(y if isinstance(y, dict) else {"kinds": y})}
+    told = []
+    for rows in batches(case):
+        own = rows if comm is None else slice(rows.start + comm.rank, rows.stop, comm.size)
+        feed = {given[name]: each[own] for name, each in fed.items()}
+        loss = executor.run("train", feed)[0]
+        if comm is not None:
+            share = len(feed[given["x"]]) / (rows.stop - rows.start)
+            loss = float(comm.all_reduce(np.array([loss * share]))[0])
+        told.append(loss)
+    found = missing(case, net, partial(executor.report, "train"))
+    if averaged is not None:
+        for param in net.params():
+            param.value[...] = averaged.averages[param.name]
+    if hasattr(rule, "unify"):
+        rule.unify(net)
+    return outcome(net, epochs_of(told), found, comm)
+
+
+def outcome(net: Any, losses: Any, found: str, comm: Any) -> Outcome:
+    """What is left, once all ranks are there."""
+    values = {param.name: param.peek().copy() for param in net.params()}
+    if comm is not None:
+        comm.barrier("the values")
+    return Outcome(values, list(losses), found)
+
+
+@contextmanager
+def noticing(found: list[Any]) -> Iterator[None]:
+    """Inside, passes by the layers that recompute are noted."""
+    forward = Recomputer.forward
+
+    def by_layers(self: Any, *given: Any) -> Any:
+        made = forward(self, *given)
+        found.extend([] if made is None else [made])
+        return made
+
+    Recomputer.forward = by_layers
+    try:
+        yield
+    finally:
+        Recomputer.forward = forward
+
+
+def scaling() -> MixedPrecision:
+    """With a scale that no step is skipped for."""
+    return MixedPrecision(scale=SCALE)
+
+
+def measures(case: Case, folder: Path) -> dict[str, Any]:
+    """What a budget may be kept by."""
+    if "offload" in case:
+        return {"allow": (), "offload_folder": folder}
+    return {"allow": ("micro-batches",) if "micro-batches" in case else ("recompute",)}
+
+
+@contextmanager
+def taking_measures() -> Iterator[None]:
+    """Inside, a budget is kept by the last of the ways that are allowed.
+
+    No tiny net would be worth them: what is recomputed takes less than the code that does it.
+    """
+    plan, worth = fitting.plan_memory, _Search._worth
+
+    def last(*given: Any, **named: Any) -> Any:
+        made = plan(*given[:3], None, *given[4:], **named)
+        return replace(made, chosen=made.table[1 if len(made.table) > 1 else 0])
+
+    fitting.plan_memory = last
+    _Search._worth = lambda self, way, plain: iter([way])
+    try:
+        yield
+    finally:
+        fitting.plan_memory, _Search._worth = plan, worth
+
+
+@contextmanager
+def multiplying_bfloat16() -> Iterator[None]:
+    """Inside, oneDNN multiplies bfloat16, played where the processor cannot."""
+    library = cpu().ops.library()
+    before = library.bfloat16
+    object.__setattr__(library, "bfloat16", True)
+    try:
+        yield
+    finally:
+        object.__setattr__(library, "bfloat16", before)
+
+
+def carried_out(case: Case, folder: Path) -> list[Outcome]:
+    """What each rank leaves of it."""
+    folder.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        if "bfloat16" in case.on:
+            stack.enter_context(multiplying_bfloat16())
+        if "recompute" in case.on:
+            stack.enter_context(noticing(case.recomputed))
+        if "budget" in case.on:
+            stack.enter_context(taking_measures())
+        size = case.workers + case.servers
+        if size == 1:
+            return [train(case, folder)]
+        comms = stack.enter_context(communicators(size))
+
+        def one(comm):
+            if not case.servers:
+                return train(case, folder, comm)
+            ranks = ServerRanks(comm, [case.workers])
+            part = comm.group(ranks.workers if comm.rank < case.workers else ranks.ranks)
+            return train(case, folder, part, ranks) if comm.rank < case.workers else serve(ranks)
+
+        return comms.run(one)[: case.workers]
