@@ -110,20 +110,16 @@ def _along_channels(d: Described, layer: Layer) -> list[Layer]:
     return [there, layer, back]
 
 
-def _leaky_relu(d: Described) -> list[Layer]:
-    return [layers.Activation(d.name, "leaky_relu", alpha=float(d.config["negative_slope"]))]
+def _sloped(mode: str, key: str) -> Callable[[Described], list[Layer]]:
+    return lambda d: [layers.Activation(d.name, mode, alpha=float(d.config[key]))]
 
 
-def _elu(d: Described) -> list[Layer]:
-    return [layers.Activation(d.name, "elu", alpha=float(d.config["alpha"]))]
+def _joined(kind: str) -> Callable[[Described], list[Layer]]:
+    return lambda d: [getattr(layers, kind)(d.name)]
 
 
 def _activation(d: Described) -> list[Layer]:
     return activation(d, d.config["activation"], d.name) or [layers.Dummy(d.name)]
-
-
-def _softmax(d: Described) -> list[Layer]:
-    return [layers.Softmax(d.name, d.axis())]
 
 
 def _batch_normalization(d: Described) -> list[Layer]:
@@ -250,10 +246,6 @@ def _alpha_dropout(d: Described) -> list[Layer]:
     return [layers.AlphaDropout(d.name, float(d.config["rate"]))]
 
 
-def _gaussian_noise(d: Described) -> list[Layer]:
-    return [layers.GaussianNoise(d.name, float(d.config["stddev"]))]
-
-
 def _embedding(d: Described) -> list[Layer]:
     d.expect(lora_rank=None, quantization_config=None)
     specs = d.specs("embeddings", {(0,): 0, (1,): 1})
@@ -262,30 +254,22 @@ def _embedding(d: Described) -> list[Layer]:
     return [layers.Embedding(d.name, *sizes, specs, mask_index=masked)]
 
 
-def _masking(d: Described) -> list[Layer]:
-    return [layers.Masking(d.name, float(d.config["mask_value"]))]
-
-
-def _concatenate(d: Described) -> list[Layer]:
-    return [layers.Concat(d.name, d.axis())]
-
-
 PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
     "Dense": _dense,
     "Dropout": _dropout,
     "Flatten": _flatten,
     "Activation": _activation,
     "ReLU": _relu,
-    "LeakyReLU": _leaky_relu,
-    "ELU": _elu,
-    "Softmax": _softmax,
+    "LeakyReLU": _sloped("leaky_relu", "negative_slope"),
+    "ELU": _sloped("elu", "alpha"),
+    "Softmax": lambda d: [layers.Softmax(d.name, d.axis())],
     "BatchNormalization": _batch_normalization,
     "LayerNormalization": _layer_normalization,
     "RMSNormalization": _rms_normalization,
     "SpatialDropout1D": _spatial_dropout,
     "SpatialDropout2D": _spatial_dropout,
     "AlphaDropout": _alpha_dropout,
-    "GaussianNoise": _gaussian_noise,
+    "GaussianNoise": lambda d: [layers.GaussianNoise(d.name, float(d.config["stddev"]))],
     "Embedding": _embedding,
     "TimeDistributed": _time_distributed,
     "Reshape": _reshape,
@@ -295,13 +279,18 @@ PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
     "Rescaling": _rescaling,
     "GroupNormalization": _group_normalization,
     "MultiHeadAttention": _attention,
-    "Masking": _masking,
-    "Add": lambda d: [layers.Add(d.name)],
-    "Multiply": lambda d: [layers.Multiply(d.name)],
-    "Average": lambda d: [layers.Average(d.name)],
-    "Maximum": lambda d: [layers.Maximum(d.name)],
-    "Minimum": lambda d: [layers.Minimum(d.name)],
-    "Subtract": lambda d: [layers.Subtract(d.name)],
+    "Masking": lambda d: [layers.Masking(d.name, float(d.config["mask_value"]))],
+    **{
+        kind: _joined(kind)
+        for kind in (
+            "Add",
+            "Multiply",
+            "Average",
+            "Maximum",
+            "Minimum",
+            "Subtract",
+        )
+    },
     "RepeatVector": lambda d: [layers.RepeatVector(d.name, int(d.config["n"]))],
-    "Concatenate": _concatenate,
+    "Concatenate": lambda d: [layers.Concat(d.name, d.axis())],
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from singanet.base.budget import Budget, own_errors
 from singanet.errors import FileFormatError, SingaNetError
-from singanet.onnx.constants import OF_CONSTANTS, computed
+from singanet.onnx.computed import OF_CONSTANTS, computed
 from singanet.onnx.fold import FOLDS, fold, pay_view
 from singanet.onnx.read import Graph, Node
 from singanet.onnx.sheet import Sheet

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.layers.symbol import Symbol
-from singanet.onnx.run import Run
+from singanet.onnx.symbol_values import SymbolValues
 from singanet.onnx.values import STEPS
 from singanet.types import Array, Shape
 
@@ -21,11 +21,11 @@ def extents(shape: Shape) -> Shape:
     return tuple(STEPS[0] if size == -1 else size for size in shape)
 
 
-class Trial(Run):
+class Trial(SymbolValues):
     """A few samples of numbers, drawn, for ``starts``: what a part of the net makes of them.
 
     ``yes_or_no`` are those starts that hold truth values, and false alone in the first sample.
-    ``known`` is as for `Run`.
+    ``known`` is as for `SymbolValues`.
     """
 
     def __init__(

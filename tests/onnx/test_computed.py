@@ -12,7 +12,7 @@ import pytest
 from singanet.base.budget import Budget
 from singanet.errors import FileFormatError, ShapeError, SingaNetError, UnsafeFileError
 from singanet.onnx import load
-from singanet.onnx.constants import OF_CONSTANTS, computed
+from singanet.onnx.computed import OF_CONSTANTS, computed
 from singanet.onnx.fold import FOLDS, fold
 from singanet.onnx.read import Node, graph_of
 from singanet.onnx.sheet import Sheet

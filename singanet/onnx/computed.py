@@ -18,8 +18,8 @@ from singanet.onnx.operators.normalising import NORMALISING
 from singanet.onnx.operators.picking import PICKING
 from singanet.onnx.operators.reducing import REDUCING
 from singanet.onnx.read import Node
-from singanet.onnx.run import Run
 from singanet.onnx.sheet import Sheet
+from singanet.onnx.symbol_values import SymbolValues
 from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value
 from singanet.summary.multiply_adds import multiply_adds
@@ -93,10 +93,10 @@ def _run(node: Node, given: Mapping[str, Array], sheet: Sheet) -> list[Array | N
     made = OF_CONSTANTS[node.op](Use(drawn, node))
     several = list(made) if isinstance(made, (list, tuple)) else [made]
     _pay([each for each in several if isinstance(each, Tensor)], dtype.itemsize, sheet.budget)
-    run = Run({id(param): array for param, array in drawn.fills}, dtype)
-    run.put(start, (first if whole else first.astype(dtype, copy=False))[None])
+    values = SymbolValues({id(param): array for param, array in drawn.fills}, dtype)
+    values.put(start, (first if whole else first.astype(dtype, copy=False))[None])
     return [
-        _typed(run.of(each.symbol)[0], each.dtype) if isinstance(each, Tensor)
+        _typed(values.of(each.symbol)[0], each.dtype) if isinstance(each, Tensor)
         else each.array if isinstance(each, Known) else None
         for each in several
     ]  # fmt: skip

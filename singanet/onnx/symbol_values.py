@@ -13,7 +13,7 @@ from singanet.ops import numpy_ops
 from singanet.types import Array
 
 
-class Run:
+class SymbolValues:
     """Runs each layer once, in floats of ``dtype``.
 
     ``known`` has the arrays of parameters by their ids, which these do not have before the net is
