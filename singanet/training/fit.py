@@ -83,13 +83,6 @@ def fit(
         )
     callbacks = list(callbacks)
     ranks = ranks_of(net, compiled.optimizer)
-    if ranks is not None and micro_batch is not None:
-        raise ArgumentError(
-            "net.fit, micro_batch",
-            expected="None where several ranks train together",
-            received=f"{micro_batch}",
-            advice="use more ranks, a smaller batch_size, or accumulate=",
-        )
     if ranks is not None:
         ranks.expect_mergeable("net.fit", compiled.metrics)
         ranks.expect_same(

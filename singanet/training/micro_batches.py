@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from singanet.engine.model import Model, OnLayer
@@ -16,31 +17,42 @@ class MicroBatches:
 
     Gradients go through ``optimizer``, of which ``accumulator`` is a stage, and weigh by what the
     loss of their part is a mean over: the update is that of the whole batch, up to rounding. A
-    step that ends with an error has changed no parameter.
+    step that ends with an error has changed no parameter. Of several ranks, each with a part of
+    the batch, all have the number of parts that ``most`` makes of their own.
     """
 
     def __init__(
-        self, net: Model, accumulator: Accumulator, optimizer: Optimizer | Wrapper, size: int
+        self,
+        net: Model,
+        accumulator: Accumulator,
+        optimizer: Optimizer | Wrapper,
+        size: int,
+        most: Callable[[int], int] | None = None,
     ) -> None:
         self._net = net
         self._accumulator = accumulator
         self._optimizer = optimizer
         self._size = size
+        self._most = most
 
     def __call__(
         self, x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any
     ) -> float:
         """As `Step`: the loss of the batch, from before its update."""
         gathered, samples = self._accumulator, batch_length(y)
-        starts = range(0, samples, self._size)
-        if gathered.every != len(starts):
-            gathered.every = len(starts)
+        count = -(-samples // self._size)
+        if self._most is not None:
+            count = self._most(count)
+        if gathered.every != count:
+            gathered.every = count
         total = weights = 0.0
-        for start in starts:
+        for start in range(0, count * self._size, self._size):
             part = slice(start, start + self._size)
             given = cut(weight, part)
+            # Where only others have more, nobody hears of this rank's part.
+            heard = (on_layer, measure) if start < samples else (None, None)
             loss, _ = self._net.step(
-                cut(x, part), cut(y, part), self._optimizer, on_layer, given, measure
+                cut(x, part), cut(y, part), self._optimizer, heard[0], given, heard[1]
             )
             total += loss * float(gathered.weight)
             weights += float(gathered.weight)

@@ -131,6 +131,11 @@ class Ranks:
         """The ``value`` of rank 0: plain data or arrays."""
         return gathered(self.comm, None if self.rank else value, what)[0]
 
+    def most(self, count: int) -> int:
+        """The largest ``count`` of any of them."""
+        own = np.array([count], np.int64)
+        return int(self.comm.all_reduce(own, "max", "the parts of a batch")[0])
+
     def expect_same(
         self, where: str, facts: Mapping[str, Any], advice: str = _CALLED_ALIKE
     ) -> None:

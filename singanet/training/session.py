@@ -182,7 +182,8 @@ class Session:
         outer = self.compiled.scaled(self._outermost)
         step: Step = stepper(self.net, outer)
         if self._gathered is not None and self._micro_batch is not None:
-            step = MicroBatches(self.net, self._gathered, outer, self._micro_batch)
+            most = None if self.ranks is None else self.ranks.most
+            step = MicroBatches(self.net, self._gathered, outer, self._micro_batch, most)
         return step if self.ranks is None else with_empty_batches(step)
 
     def meet(self) -> None:

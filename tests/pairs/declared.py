@@ -107,14 +107,6 @@ APART = [
     ),
     Apart(
         "refused",
-        "ranks that sum gradients, and stages of a pipeline, have batches of their own parts",
-        each_with(
-            "micro-batches", "all-reduce", "sparse all-reduce", "parameter server", "pipeline"
-        ),
-        "net.fit, micro_batch: expected None where several ranks train together",
-    ),
-    Apart(
-        "refused",
         "rows are where no other stage of the optimizer has their values",
         each_with("cached embeddings", "micro-batches", "accumulation", "EMA", "float16"),
         "expected no other stages than clipping, since values are elsewhere",

@@ -948,3 +948,35 @@ def test_nothing_warns_where_a_rank_has_no_samples():
         first, *others = on(3, work)
     assert np.isfinite(first).all()
     assert all(each == first for each in others)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("precision", [None, "float16"])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_micro_batches_of_several_ranks_are_whole_batches_of_one(parts, precision, ranks):
+    """A rank may have fewer samples, and so fewer parts, than another one."""
+
+    def train(comm=None, micro_batch=None):
+        x = singanet.Input("x", (5,))
+        h = Activation("t", "tanh")(Dense("a", 8)(x))
+        made = [Dense("b", 3)(h), Dense("c", 1)(h)]
+        loss = MultiLoss({"b": SoftmaxCrossEntropy(), "c": SigmoidCrossEntropy()})
+        net = singanet.FeedForwardNet(loss, inputs=[x], outputs=made, seed=0)
+        rule = SGD(lr=0.2, momentum=0.9)
+        net.compile(
+            rule if comm is None else AllReduce(rule, comm),
+            metrics={"c": BinaryAccuracy()},
+            mixed_precision=precision,
+        )
+        said = {"clip": 0.1, "clip_by": "global", "verbose": False, "micro_batch": micro_batch}
+        return fit(net, X, {"b": Y, "c": YES}, 10, 2, **said), net.param_values()
+
+    told, values = train()
+    with communicators(ranks) as comms:
+        for history, found in comms.run(lambda comm: train(comm, parts)):
+            for name in ("loss", "b_loss", "c_loss", "c_binary_accuracy"):
+                np.testing.assert_allclose(
+                    history[name], told[name], rtol=1e-3 if precision else 1e-5
+                )
+            for one, other in zip(found, values, strict=True):
+                np.testing.assert_allclose(one, other, atol=2e-3 if precision else 2e-6)
