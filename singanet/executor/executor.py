@@ -23,6 +23,7 @@ from singanet.parallel import AllReduce, Communicator
 from singanet.params.param import Param
 from singanet.program.memory import expect_alone, rehearsed_memory
 from singanet.program.peak import PeakMemory
+from singanet.program.programs import programs_of
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.recorder import Recorder
 
@@ -166,7 +167,8 @@ class Executor:
             else:
                 recorder.step(feed, {}, None, program.optimizer)
 
-        return rehearsed_memory(view, record, program.optimizer, view.carried().recompute)
+        level = programs_of(self.net).recompute
+        return rehearsed_memory(view, record, program.optimizer, level)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all that training goes on from to ``path``; whole or not at all.

@@ -201,7 +201,7 @@ class NamedProgram:
         found = self._gradients(given) if self._asks else {}
         outputs: dict[str, Any] = {}
         if view.outputs:
-            outputs = view.programs.evaluate(view, self.checked(given), ())
+            outputs = view.carried().evaluate(view, self.checked(given), ())
         return [
             found[item] if isinstance(item, GradientSymbol) else read(outputs)
             for item, read in zip(self.items, self._readers, strict=True)

@@ -10,6 +10,8 @@ import numpy as np
 
 from singanet.base.edits import Counted, changes
 from singanet.device import Device
+from singanet.engine.executor import Executor
+from singanet.engine.model import placed_by
 from singanet.engine.part import Part
 from singanet.engine.plan import Plan, Step
 from singanet.errors import CallOrderError
@@ -114,19 +116,21 @@ class View:
         """The net's."""
         return self.net.version
 
-    def carried(self) -> Programs:
-        """What carries its steps out, as the net's is set. Errors: a net that is offloaded."""
+    def carried(self) -> Executor[Any]:
+        """What carries its steps out, as the net's is set. Errors: a net on several ranks."""
         own, of_net = self.programs, self.net.programs
-        if not isinstance(of_net, Programs):
+        if isinstance(of_net, Programs):
+            if own.enabled is not of_net.enabled or own.recompute != of_net.recompute:
+                own.enabled, own.recompute = of_net.enabled, of_net.recompute
+            return own
+        if placed_by(self.net) is not None:
             raise CallOrderError(
                 "executor",
-                expected="a graph in memory",
-                received="one that is offloaded",
-                advice="call executor.net.onload() first; only nets run from a folder",
+                expected="a graph whose layers are all on this rank",
+                received=f"one that is carried out by a {type(of_net).__name__}",
+                advice="call pipeline.gather() first",
             )
-        if own.enabled is not of_net.enabled or own.recompute != of_net.recompute:
-            own.enabled, own.recompute = of_net.enabled, of_net.recompute
-        return own
+        return of_net
 
     def execution_plan(self) -> Plan:
         """The steps of the part, worked out anew where other parameters are trained."""

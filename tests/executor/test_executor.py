@@ -35,6 +35,7 @@ from singanet.loss import (
 )
 from singanet.metric import Accuracy, BinaryAccuracy, MeanAbsoluteError, Metric
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByValue, Optimizer
+from singanet.parallel import Pipeline
 from singanet.testing import communicators
 
 RNG = np.random.default_rng(3)
@@ -668,22 +669,54 @@ def test_new_shapes_are_planned_anew_and_a_failed_run_changes_nothing():
         assert np.array_equal(param.value, value)
 
 
-def test_an_offloaded_graph_is_refused_until_it_is_back(tmp_path):
-    executor, x, y, _, _ = classifier(SGD(0.1))
-    net, sgd = by_hand(), SGD(0.1)
-    images, labels = batch()
-    for _ in range(3):
-        executor.run("train", {x: images, y: labels})
-        net.step(images, labels, sgd)
-    executor.net.offload(tmp_path / "parts", optimizer=SGD(0.1))
-    for name, feed in (("train", {x: images, y: labels}), ("infer", {x: images})):
-        with pytest.raises(CallOrderError, match="onload"):
-            executor.run(name, feed)
-    executor.net.onload()
-    for _ in range(3):
-        executor.run("train", {x: images, y: labels})
-        net.step(images, labels, sgd)
-    assert_same_bits(executor.net, net)
+@pytest.mark.parametrize("activations", [False, True])
+def test_programs_of_an_offloaded_graph_run_from_its_folder(tmp_path, activations):
+    """Two programs take turns, each with an optimizer for layers of its own."""
+    drawn = {}
+    for offloaded in (False, True):
+        x, y = Input("x", (130,)), Input("y", (), dtype="int64")
+        low, top = Dense("low", 130), Dense("top", 130)
+        scores = top(Dropout("drop", 0.3)(low(x)))
+        loss = SoftmaxCrossEntropy()(scores, y)
+        programs = {
+            "low": [loss, Adam(lr=0.01).minimize(loss, low)],
+            "top": [loss, ClipByValue(SGD(0.1, momentum=0.9), 0.01).minimize(loss, top)],
+            "infer": [scores, *gradients(loss, ["low/weight"])],
+        }
+        executor = Executor(programs, seed=0)
+        if offloaded:
+            executor.net.offload(tmp_path / "net", "800kB", activations=activations)
+        told = []
+        for k in range(6):
+            images, labels = batch(features=130, seed=k)
+            told.append(executor.run(("low", "top")[k % 2], {x: images, y: labels})[0])
+            inferred = executor.run("infer", {x: images, y: labels})
+        if offloaded:
+            assert any(param.home is not None for param in executor.net.params())
+            with pytest.raises(CallOrderError, match="onload"):
+                executor.memory("infer", {x: (8, 130), y: (8,)})
+            executor.net.onload()
+        # Recorded, once it is back.
+        told += [executor.run("low", {x: images, y: labels})[0] for _ in range(3)]
+        drawn[offloaded] = executor, told, inferred
+    (plain, wanted, outputs), (executor, told, inferred) = drawn.values()
+    assert told == wanted
+    for one, other in zip(inferred, outputs, strict=True):
+        assert np.array_equal(one, other)
+    assert_same_bits(executor.net, plain.net)
+
+
+def test_a_graph_on_several_ranks_runs_no_programs():
+    def work(comm):
+        executor, x, y, _, _ = classifier(SGD(0.1))
+        pipeline = Pipeline(executor.net, stages=["b"], comm=comm)
+        with pytest.raises(CallOrderError, match="carried out by a Pipeline"):
+            executor.run("train", dict(zip((x, y), batch(), strict=True)))
+        pipeline.gather()
+        return executor.run("train", dict(zip((x, y), batch(), strict=True)))[0]
+
+    with communicators(2) as comms:
+        assert len({*comms.run(work)}) == 1
 
 
 @pytest.mark.parametrize(

@@ -139,9 +139,9 @@ APART = [
     ),
     Apart(
         "refused",
-        "programs of an Executor are views of a net in memory",
-        (*each_with("Executor", "offload"), *each_with("Executor", "pipeline")),
-        "executor: expected a graph in memory",
+        "programs of an Executor are parts of a graph whose layers are all on one rank",
+        each_with("Executor", "pipeline"),
+        "one that is carried out by a Pipeline",
     ),
     Apart(
         "refused",
