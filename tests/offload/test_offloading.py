@@ -133,7 +133,7 @@ def test_ranks_that_sum_gradients_train_as_in_memory(tmp_path, way):
             net.step(x[own], y[own], rule)
             found.append(arrays_of(net))
             if folder is not None:
-                assert net.programs.shelf.peak <= KEEP
+                assert net.executor.shelf.peak <= KEEP
                 other = net_of()
                 other.load(folder / f"{comm.rank}")
                 assert same(arrays_of(other), found[-1])
