@@ -265,6 +265,24 @@ def test_a_pass_overridden_on_the_instance_or_later_on_the_class(method, placed,
 # -- methods replaced on instances (05) -----------------------------------------------------
 
 
+class PureTwice(SGD):
+    """A rule that says it is pure, with an update of its own."""
+
+    pure = True
+
+    def update(self, names, values, grads, scale=1.0):
+        super().update(names, values, [2 * grad for grad in grads], scale)
+
+
+def test_an_update_of_a_pure_optimizer_s_own_is_called():
+    """Programs recorded the rule, and the gradients were not doubled."""
+    twins = Twins(chain, lambda: PureTwice(lr=0.1, momentum=0.9))
+    x, y = np.ones((4, 5), np.float32), np.arange(4) % 3
+    for _ in range(3):
+        twins.step(x, y)
+    assert any("an update of its own" in note for note in twins.recorded.programs.notes)
+
+
 @pytest.mark.parametrize("after", [0, 4])
 def test_a_replaced_update_of_the_optimizer_is_called(after, placed):
     calls = []

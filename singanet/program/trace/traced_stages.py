@@ -208,12 +208,19 @@ def refusal(parts: Iterable[Any]) -> str | None:
         kind = type(part).__name__
         if not is_library(type(part)) and not getattr(part, "pure", False):
             return f"{kind} is not singanet's"
-        rule = isinstance(part, Optimizer)
-        if not (part.by_parameter if rule else type(part).update is Wrapper.update):
+        told_by_parts = type(part).update is Wrapper.update
+        if isinstance(part, Optimizer):
+            told_by_parts = part.by_parameter and is_library(_teller(type(part), "update"))
+        if not told_by_parts:
             return f"{kind} has an update of its own"
         if is_patched(part):
             return f"a method of this {kind} was replaced"
     return None
+
+
+def _teller(kind: type, name: str) -> type:
+    """The class above, or ``kind`` itself, whose method ``name`` it is."""
+    return next(above for above in kind.__mro__ if name in vars(above))
 
 
 def expect_recordable(parts: Iterable[Any]) -> None:
