@@ -58,7 +58,7 @@ class Optimizer(Counted, Configurable, ABC):
 
     def __init__(
         self,
-        lr: Hyper | None = None,
+        lr: Hyper | None = 0.001,
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
