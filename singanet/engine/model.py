@@ -76,8 +76,8 @@ class Placed(Protocol):
 
 def placed_by(net: Any) -> Placed | None:
     """The executor of ``net``, where its layers lie on several ranks."""
-    found: Placed | None = net.executor.placed if hasattr(net, "executor") else None
-    return found
+    executor = getattr(net, "programs", None)
+    return executor if hasattr(executor, "measuring") else None
 
 
 class NetCore(Protocol):
