@@ -12,7 +12,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.calls import checked_call
 from singanet.base.elsewhere import OF_NETS, no_attribute
 from singanet.engine.net import Net
-from singanet.program.programs import Programs
+from singanet.program.programs import Programs, programs_of
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -51,8 +51,6 @@ class FeedForwardNet(Net):
     imported when it is first called.
     """
 
-    programs: Programs
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
@@ -64,6 +62,14 @@ class FeedForwardNet(Net):
     def make_executor(self) -> Programs:
         """Passes and steps run as recorded programs where a call comes again."""
         return Programs()
+
+    @property
+    def programs(self) -> Programs:
+        """The recorded programs of the net, with what is said of recording.
+
+        Errors: `CallOrderError` for a net that is offloaded, or on several ranks.
+        """
+        return programs_of(self)
 
     # -- parts ------------------------------------------------------------------------------
 

@@ -771,3 +771,16 @@ def test_a_list_feeds_several_inputs_in_the_order_of_the_symbols(turned, tmp_pat
     assert made.evaluate(x, np.full((3, 2), 2, np.float32)).loss == 0
     with pytest.raises(ArgumentError, match="a dict with the inputs"):
         made.predict(x[:1])
+
+
+def test_an_executor_states_what_it_can(tmp_path):
+    net = mlp((200, 200, 3))
+    assert net.executor is net.programs
+    assert net.executor.can.records
+    net.offload(tmp_path / "net")
+    assert not net.executor.can.records
+    assert net.executor.placed is None
+    with pytest.raises(CallOrderError, match=r"one that is offloaded; call net\.onload"):
+        _ = net.programs
+    net.onload()
+    assert net.programs.enabled

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from singanet.base.edits import changes
 from singanet.engine.feeds import check_feed
-from singanet.engine.model import NetCore, StepRequest
+from singanet.engine.model import NetCore, Placed, StepRequest
 from singanet.engine.passes import LayerPass, MethodPass, Pass
 from singanet.engine.plan import ContextStore
 from singanet.engine.recompute.by_layers import Recomputer
@@ -22,8 +23,34 @@ if TYPE_CHECKING:
 N_contra = TypeVar("N_contra", contravariant=True)
 
 
+@dataclass(frozen=True)
+class Can:
+    """What an executor can do beside steps and evaluations.
+
+    ``records``: steps and passes become programs, which can be planned, tuned and looked at.
+    ``parts``: it carries out the parts of the net that named programs are. What it refuses is told
+    by what ``is_so`` of the net, and by the ``way_back``.
+    """
+
+    records: bool = False
+    parts: bool = True
+    is_so: str = "runs by its layers alone"
+    way_back: str = "build a singanet.FeedForwardNet"
+
+
 class Executor(Protocol[N_contra]):
-    """Carries out the calls of a kind of net; ``asked`` names inner layers to be given as well."""
+    """Carries out the calls of a kind of net; ``asked`` names inner layers to be given as well.
+
+    ``placed`` is itself where the net's layers lie on several ranks, else None.
+    """
+
+    @property
+    def can(self) -> Can:
+        """What it can do beside."""
+
+    @property
+    def placed(self) -> Placed | None:
+        """Who has the layers together with other ranks, if so."""
 
     def evaluate(
         self, net: N_contra, feed: Mapping[str, Any], asked: tuple[str, ...]
@@ -46,6 +73,8 @@ class LayerByLayer:
     One that ``streams`` never holds the gradients of a whole step: steps that need them walk twice.
     """
 
+    can: ClassVar[Can] = Can()
+    placed: ClassVar[None] = None
     streams: ClassVar[bool] = False
 
     def __init__(self, recompute: Recomputer | None = None) -> None:

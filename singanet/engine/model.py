@@ -76,8 +76,8 @@ class Placed(Protocol):
 
 def placed_by(net: Any) -> Placed | None:
     """The executor of ``net``, where its layers lie on several ranks."""
-    executor = getattr(net, "programs", None)
-    return executor if hasattr(executor, "measuring") else None
+    found: Placed | None = net.executor.placed if hasattr(net, "executor") else None
+    return found
 
 
 class NetCore(Protocol):

@@ -78,7 +78,7 @@ class Net(GraphBuilder):
         self._planned_for: Any = None
         self._fill: Callable[[Param], Array] = Param.initial
         self._pass: Pass | None = None
-        self.programs = self.make_executor()
+        self.executor = self.make_executor()
         self.compiled: object | None = None
         self.start(parts, inputs, outputs)
 
@@ -337,11 +337,11 @@ class Net(GraphBuilder):
         if train:
             # The caller may fill its arrays anew before the walk back, which reads the feed.
             feed = apart_from(feed, roots_in(x))
-            made = self.programs.forward(self, feed, asked)
+            made = self.executor.forward(self, feed, asked)
             results = made.hand_out()
             self._pass = made
         else:
-            results = self.programs.evaluate(self, feed, asked)
+            results = self.executor.evaluate(self, feed, asked)
         if len(plan.outputs) == 1 and not asked:
             return results[plan.outputs[0]]
         return results
@@ -402,7 +402,7 @@ class Net(GraphBuilder):
         by_name: dict[str, Gradient] = {}
 
         made: Pass = (
-            self.programs.forward(self, feed, ())
+            self.executor.forward(self, feed, ())
             if self.passes_are_its_own
             else MethodPass(self, x)
         )
@@ -433,7 +433,7 @@ class Net(GraphBuilder):
         if self._pass is not None:
             self._forget_pass()
         request = StepRequest(x, y, optimizer, sample_weight, measure, on_layer)
-        return self.programs.step(self, request)
+        return self.executor.step(self, request)
 
     @contextmanager
     def rehearsal(self, only_failed: bool = False) -> Iterator[None]:

@@ -122,7 +122,7 @@ class Executor:
 
         Errors: `CallOrderError` where nothing is recorded, with the reason if there is one.
         """
-        programs = self._named(name).view.programs
+        programs = self._named(name).view.executor
         found = programs.reports()
         if not found:
             raise CallOrderError(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.csr import is_sparse
+from singanet.engine.executor import Executor
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
@@ -181,13 +182,13 @@ class NamedProgram:
 
     def run(self, feed: Mapping[Any, Any] | None) -> list[Any]:
         """The values of a batch, in the order asked."""
-        programs: Any = self.view.carried()
+        executor = self.view.carried()
         given = self.given(feed)
         if self.view.loss is None:
-            return self._evaluated(given)
+            return self._evaluated(executor, given)
         x = given if self._single is None else given[self._single]
         request = StepRequest(x, _NO_TARGETS, self.optimizer, None, self._measure)
-        loss, _ = programs.step(self.view, request)
+        loss, _ = executor.step(self.view, request)
         if self._measure is None:
             values = self._blank.copy()
             for k in self._places:
@@ -196,12 +197,12 @@ class NamedProgram:
         seen, self._seen = self._seen, None
         return seen
 
-    def _evaluated(self, given: dict[str, Any]) -> list[Any]:
+    def _evaluated(self, executor: Executor[Any], given: dict[str, Any]) -> list[Any]:
         view: Any = self.view
         found = self._gradients(given) if self._asks else {}
         outputs: dict[str, Any] = {}
         if view.outputs:
-            outputs = view.carried().evaluate(view, self.checked(given), ())
+            outputs = executor.evaluate(view, self.checked(given), ())
         return [
             found[item] if isinstance(item, GradientSymbol) else read(outputs)
             for item, read in zip(self.items, self._readers, strict=True)

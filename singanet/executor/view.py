@@ -11,15 +11,13 @@ import numpy as np
 from singanet.base.edits import Counted, changes
 from singanet.device import Device
 from singanet.engine.executor import Executor
-from singanet.engine.model import placed_by
 from singanet.engine.part import Part
 from singanet.engine.plan import Plan, Step
-from singanet.errors import CallOrderError
 from singanet.layers.layer import Layer
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
 from singanet.params.param import Param, ParamSpec
-from singanet.program.programs import Programs
+from singanet.program.programs import Programs, programs_of
 from singanet.types import Array
 
 Port: TypeAlias = tuple[str, int]
@@ -90,7 +88,7 @@ class View:
         params: Collection[Param] | None,
     ) -> None:
         self.net, self.outputs, self.loss = net, list(outputs), loss
-        self.programs = Programs()
+        self.executor = Programs()
         self._params = None if params is None else {id(param) for param in params}
         self._part: ProgramPart | None = None
         self._planned: Any = None
@@ -117,20 +115,14 @@ class View:
         return self.net.version
 
     def carried(self) -> Executor[Any]:
-        """What carries its steps out, as the net's is set. Errors: a net on several ranks."""
-        own, of_net = self.programs, self.net.programs
-        if isinstance(of_net, Programs):
-            if own.enabled is not of_net.enabled or own.recompute != of_net.recompute:
-                own.enabled, own.recompute = of_net.enabled, of_net.recompute
-            return own
-        if placed_by(self.net) is not None:
-            raise CallOrderError(
-                "executor",
-                expected="a graph whose layers are all on this rank",
-                received=f"one that is carried out by a {type(of_net).__name__}",
-                advice="call pipeline.gather() first",
-            )
-        return of_net
+        """What carries its steps out: what does the net's, or programs set as the net's are."""
+        can = self.net.executor.can
+        if can.parts and not can.records:
+            return self.net.executor
+        own, of_net = self.executor, programs_of(self.net)
+        if own.enabled is not of_net.enabled or own.recompute != of_net.recompute:
+            own.enabled, own.recompute = of_net.enabled, of_net.recompute
+        return own
 
     def execution_plan(self) -> Plan:
         """The steps of the part, worked out anew where other parameters are trained."""

@@ -37,7 +37,7 @@ def gradients(
 ) -> dict[N, Array]:
     """See `FeedForwardNet.gradients`."""
     question = asked_of(net, "net.gradients", ys, xs, feed, dys, train, unreachable)
-    return collected(net, question, net.programs.gradients(net, question.asked))
+    return collected(net, question, net.executor.gradients(net, question.asked))
 
 
 def collected(net: Net, question: Question, items: Iterator[LayerGradients]) -> dict[Any, Array]:
@@ -64,7 +64,7 @@ def iter_gradients(
     """See `FeedForwardNet.iter_gradients`."""
     where = "net.iter_gradients"
     question = asked_of(net, where, ys, xs, feed, dys, train, unreachable, True)
-    return _answers(net, question, net.programs.gradients(net, question.asked))
+    return _answers(net, question, net.executor.gradients(net, question.asked))
 
 
 def jacobian(

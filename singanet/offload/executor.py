@@ -13,7 +13,7 @@ import numpy as np
 from singanet.base.edits import changes
 from singanet.checkpoint import Entry
 from singanet.checkpoint.streaming import bytes_of
-from singanet.engine.executor import Executor, LayerByLayer
+from singanet.engine.executor import Can, Executor, LayerByLayer
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
@@ -98,6 +98,7 @@ class Offloaded(LayerByLayer):
     hold goes to the folder as well, and nothing is recomputed.
     """
 
+    can = Can(is_so="is offloaded", way_back="call net.onload() first")
     streams = True
 
     def __init__(

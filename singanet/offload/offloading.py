@@ -48,7 +48,7 @@ def offload(
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     check_unique((param.name for param in params), "net.offload")
     expect_in_memory(params, "net.offload")
-    if isinstance(net.programs, Offloaded):
+    if isinstance(net.executor, Offloaded):
         raise CallOrderError(
             "net.offload",
             expected="a net in memory",
@@ -76,7 +76,7 @@ def offload(
 
 def onload(net: Net) -> None:
     """`FeedForwardNet.onload`."""
-    executor = net.programs
+    executor = net.executor
     if not isinstance(executor, Offloaded):
         raise CallOrderError(
             "net.onload",
@@ -91,7 +91,7 @@ def onload(net: Net) -> None:
             array = param.home.read().copy()
             param.home = None
             param.retype(array)
-    net.programs = executor.before
+    net.executor = executor.before
     executor.end()
 
 
@@ -148,7 +148,7 @@ def _offload(
         latest.close()
         raise
     shelf = Shelf(folder, keep, latest, following, room_on(net.device))
-    executor = Offloaded(net, shelf, net.programs, activations)
+    executor = Offloaded(net, shelf, net.executor, activations)
     executor.ends_with(
         weakref.finalize(shelf, _end, (latest, following, shelf.scratch), folder, owner)
     )
@@ -173,7 +173,7 @@ def _offload(
                 param.retype(array)
         executor.end()
         raise
-    net.programs = executor
+    net.executor = executor
 
 
 def _write_first(net: Net, folder: Path, params: list[Param]) -> None:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from singanet.base.edits import changes
 from singanet.base.heap import large_arrays_apart
-from singanet.engine.executor import LayerByLayer
+from singanet.engine.executor import Can, LayerByLayer
 from singanet.engine.feeds import check_feed
-from singanet.engine.model import StepRequest, placed_by
+from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
@@ -53,17 +53,16 @@ def _before_recording(first: bool) -> AbstractContextManager[None]:
 
 
 def programs_of(net: Net) -> Programs:
-    """The programs of ``net``. Errors: `CallOrderError` for one that runs by its layers alone."""
-    if not isinstance(net.programs, Programs):
-        away = any(param.home is not None for param in net.params()) and not placed_by(net)
-        kind = "is offloaded" if away else f"is carried out by a {type(net.programs).__name__}"
+    """The programs of ``net``. Errors: `CallOrderError` for a net of another executor."""
+    can = net.executor.can
+    if not can.records:
         raise CallOrderError(
             "net.programs",
             expected="a net whose steps are recorded",
-            received=f"one that {kind}",
-            advice="call net.onload() first" if away else "build a singanet.FeedForwardNet",
+            received=f"one that {can.is_so}",
+            advice=can.way_back,
         )
-    return net.programs
+    return cast("Programs", net.executor)
 
 
 class Programs:
@@ -72,6 +71,9 @@ class Programs:
     A call is recorded when it comes again, or ``at_once``, which saves the memory of a first one
     by the layers. Where ``enabled`` is False every call runs the layers.
     """
+
+    can = Can(records=True)
+    placed = None
 
     def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
         self.enabled = enabled

@@ -279,7 +279,7 @@ def test_a_net_goes_to_its_folder_where_nothing_else_is_enough(tmp_path):
     least = int(str(caught.value).split(", or ")[1].split()[0])
     assert not folder.exists()
     assert run(net, memory_budget=least, allow=(), offload_folder=folder) == wanted
-    assert net.programs.shelf.peak <= 3 * 4 * 320 * 320
+    assert net.executor.shelf.peak <= 3 * 4 * 320 * 320
     for own, other in zip(net.params(), plain.params(), strict=True):
         assert np.array_equal(own.peek(), other.value)
     with pytest.raises(CallOrderError, match="offloaded"):

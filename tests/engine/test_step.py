@@ -82,7 +82,7 @@ def test_an_executor_of_the_users_carries_out_every_call(batch):
     net.step(*batch, SGD(lr=0.1))
     net.train(*batch)
     net.step(*batch, ClipByGlobalNorm(SGD(lr=0.1), 0.1))
-    assert net.programs.calls == ["evaluate", "forward", "forward", "forward", "forward"]
+    assert net.executor.calls == ["evaluate", "forward", "forward", "forward", "forward"]
 
 
 class Doubling(singanet.FeedForwardNet):
@@ -117,7 +117,7 @@ def test_a_step_goes_by_methods_that_the_user_has_written(batch, wrap):
 
 def test_a_pass_hands_its_outputs_out_and_keeps_none(batch):
     net = fill(Net(Plain(), seed=0))
-    made = net.programs.forward(net, {"a": batch[0]}, ())
+    made = net.executor.forward(net, {"a": batch[0]}, ())
     assert isinstance(made, LayerPass)
     outputs = made.hand_out()
     gone = weakref.ref(outputs["b"])

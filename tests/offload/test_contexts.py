@@ -84,7 +84,7 @@ def same(found: dict, wanted: dict) -> bool:
 
 def is_clean(net: singanet.FeedForwardNet, folder) -> bool:
     """Whether nothing of a pass is left, neither in memory nor in the folder."""
-    scratch = net.programs.shelf.scratch
+    scratch = net.executor.shelf.scratch
     return (
         not scratch.entries
         and scratch._file is None
@@ -120,7 +120,7 @@ def test_fits_are_those_in_memory(tmp_path, extra):
     found, wanted = (each.fit(x, y, 64, 1, verbose=False, **extra) for each in (net, plain))
     assert found == wanted
     assert same(arrays_of(net), arrays_of(plain))
-    assert net.programs.shelf.peak <= KEEP
+    assert net.executor.shelf.peak <= KEEP
 
 
 def test_most_of_the_activations_are_not_in_memory(tmp_path):
@@ -136,7 +136,7 @@ def test_most_of_the_activations_are_not_in_memory(tmp_path):
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-        assert net.programs.shelf.peak <= 500_000
+        assert net.executor.shelf.peak <= 500_000
     activation = x.nbytes
     assert peaks[0] > 2 * DEPTH * activation
     # What is kept, and what the layer at work has and makes.
@@ -296,7 +296,7 @@ def test_a_vanished_folder_is_told_and_loses_nothing(tmp_path):
 def shelf(tmp_path_factory):
     net = singanet.FeedForwardNet([Dense("fc", 200, input_sample_shape=(200,))])
     net.offload(tmp_path_factory.mktemp("shelf") / "net", 200_000, activations=True)
-    yield net.programs.shelf
+    yield net.executor.shelf
     net.onload()
 
 

@@ -91,7 +91,7 @@ def test_steps_are_those_in_memory(tmp_path, x_y, rule):
     net.offload(tmp_path / "net", KEEP)
     for _ in range(3):
         assert net.step(*x_y, there) == plain.step(*x_y, here)
-    assert net.programs.shelf.peak <= KEEP
+    assert net.executor.shelf.peak <= KEEP
     assert same(arrays_of(net), arrays_of(plain))
     assert same(there.state_dict(), here.state_dict())
     np.testing.assert_array_equal(net.predict(x_y[0]), plain.predict(x_y[0]))
@@ -133,7 +133,7 @@ def test_ranks_that_sum_gradients_train_as_in_memory(tmp_path, way):
             net.step(x[own], y[own], rule)
             found.append(arrays_of(net))
             if folder is not None:
-                assert net.programs.shelf.peak <= KEEP
+                assert net.executor.shelf.peak <= KEEP
                 other = net_of()
                 other.load(folder / f"{comm.rank}")
                 assert same(arrays_of(other), found[-1])
@@ -176,7 +176,7 @@ def test_own_loops_may_update_values_in_place(tmp_path, x_y):
                 for value in values:
                     value -= 1e-3
     assert same(arrays_of(net), arrays_of(plain))
-    assert net.programs.shelf.peak <= KEEP
+    assert net.executor.shelf.peak <= KEEP
     for each in (plain, net):  # broken off after a layer
         walk = each.backward(each.forward(True, x_y[0]) - x_y[1])
         for _, values, grads in walk:
@@ -254,7 +254,7 @@ def test_changed_values_stay_when_the_optimizers_state_gets_its_place(tmp_path, 
         top.trainable = False
         top.params["weight"].value = np.ones((WIDTH, WIDTH), np.float32)
         each.step(*x_y, Adam(lr=0.01))
-    net.programs.end()
+    net.executor.end()
     again = net_of()
     again.layers[-1].trainable = False
     again.offload(tmp_path / "net", KEEP, optimizer=Adam(lr=0.01), resume=True)
@@ -276,7 +276,7 @@ def test_what_a_hook_changes_is_kept_and_what_nobody_changes_is_not_written(tmp_
         each.step(*x_y, gathering)
     # A gradient was added, and that is all.
     assert latest.read_text("ascii") == before
-    net.programs.end()
+    net.executor.end()
     again = net_of()
     again.offload(tmp_path / "net", KEEP, optimizer=SGD(lr=0.1), resume=True)
     found, wanted = arrays_of(again), arrays_of(plain)
@@ -305,7 +305,7 @@ def test_files_are_read_and_written_one_array_at_a_time(tmp_path, suffix):
     net.offload(tmp_path / "net", 310_000)
     net.load(tmp_path / f"plain.{suffix}")
     net.save(tmp_path / f"net.{suffix}")
-    assert net.programs.shelf.peak <= 310_000
+    assert net.executor.shelf.peak <= 310_000
     other = net_of(seed=5)
     other.load(tmp_path / f"net.{suffix}")
     assert same(arrays_of(other), arrays_of(plain))
@@ -323,7 +323,7 @@ def test_a_net_is_filled_in_the_folder(tmp_path):
         if name == "weight"
     )
     assert same(arrays_of(net), arrays_of(net_of()))
-    assert not net.programs.notes[0].startswith("recorded")
+    assert not net.executor.notes[0].startswith("recorded")
 
 
 def test_going_on_from_the_folder(tmp_path, x_y):
@@ -334,7 +334,7 @@ def test_going_on_from_the_folder(tmp_path, x_y):
     for _ in range(2):
         plain.step(*x_y, rule)
         first.step(*x_y, mine)
-    first.programs.end()
+    first.executor.end()
     net, other = net_of(seed=3), Adam(lr=0.01)
     net.offload(tmp_path / "net", KEEP, optimizer=other, resume=True)
     for _ in range(2):
@@ -669,7 +669,7 @@ def test_checkpoints_of_fits_are_written_one_array_at_a_time(tmp_path, suffix):
     finally:
         tracemalloc.stop()
     # Beside what is kept: a layer's gradient, and its state when it is new.
-    assert net.programs.shelf.peak <= 2 * layer
+    assert net.executor.shelf.peak <= 2 * layer
     assert peak < 0.45 * whole
     other = singanet.load_model(tmp_path / "net.singanet")
     assert same(arrays_of(other), arrays_of(net))

@@ -59,7 +59,7 @@ def test_steps_are_those_in_the_memory_of_the_device(tmp_path, device, rule):
     batch = batch_on(device)
     for _ in range(3):
         assert net.step(*batch, there) == plain.step(*batch, here)
-    assert net.programs.shelf.peak <= KEEP
+    assert net.executor.shelf.peak <= KEEP
     np.testing.assert_array_equal(
         device.ops.host(net.predict(batch[0])), device.ops.host(plain.predict(batch[0]))
     )
@@ -92,7 +92,7 @@ def test_a_training_goes_on_from_the_folder_and_from_checkpoints(tmp_path, devic
     kept = ModelCheckpoint(tmp_path / "kept", monitor=None)
     net.fit(x, y, batch_size=4, epochs=2, initial_epoch=1, callbacks=[kept], verbose=False)
     plain.fit(x, y, batch_size=4, epochs=2, initial_epoch=1, verbose=False)
-    net.programs.end()
+    net.executor.end()
     again = net_on(device)
     again.compile(Adam(lr=0.01))
     again.offload(tmp_path / "net", KEEP, resume=True)

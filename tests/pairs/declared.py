@@ -123,7 +123,7 @@ APART = [
         "refused",
         "the memory of a stage is not planned",
         each_with("budget", "pipeline"),
-        "one that is carried out by a Pipeline",
+        "one that is on several ranks",
     ),
     Apart(
         "refused",
@@ -139,9 +139,9 @@ APART = [
     ),
     Apart(
         "refused",
-        "programs of an Executor are parts of a graph whose layers are all on one rank",
+        "programs of an Executor are parts of a net, and a stage has a part itself",
         each_with("Executor", "pipeline"),
-        "one that is carried out by a Pipeline",
+        "one that is on several ranks",
     ),
     Apart(
         "refused",

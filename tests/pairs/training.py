@@ -313,7 +313,7 @@ def missing(case: Case, net: Any, report: Callable[[], Any] | None = None) -> st
 
     ``report`` is that of the last step, by default the net's.
     """
-    programs = net.programs
+    programs = net.executor
     if "offload" in case and not isinstance(programs, Offloaded):
         return "the net is in memory"
     reports = programs.reports() if isinstance(programs, Programs) else []

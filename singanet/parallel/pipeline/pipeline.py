@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.collectives import gathered, of_first
 from singanet.checkpoint.names import check_unique
-from singanet.engine.executor import LayerByLayer
+from singanet.engine.executor import Can, LayerByLayer
 from singanet.engine.feeds import check_feed
-from singanet.engine.model import StepRequest
+from singanet.engine.model import Placed, StepRequest
 from singanet.engine.net import Net, expect_in_memory
 from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
@@ -68,6 +68,8 @@ class Pipeline:
     row; a net that another executor carries out; nets that differ between ranks.
     """
 
+    can = Can(parts=False, is_so="is on several ranks", way_back="call pipeline.gather() first")
+
     def __init__(
         self,
         net: Net,
@@ -91,7 +93,7 @@ class Pipeline:
             )
         self.count, self.schedule = self.comm.size // rows, schedule
         self.replica, self.stage = divmod(self.comm.rank, self.count)
-        self.net, self.before = net, net.programs
+        self.net, self.before = net, net.executor
         self.share = self.replica, rows
         self.measuring = range(self.count - 1, self.comm.size, self.count)
         plan = self._checked(net, stages, memory, samples)
@@ -116,9 +118,14 @@ class Pipeline:
         for name, param in self._params.items():
             if self.stage not in self._users[name]:
                 param.home = Elsewhere(param, self._users[name][0])
-        net.programs = self
+        net.executor = self
         self.part = self._part_of(net)
         self._hand_back()
+
+    @property
+    def placed(self) -> Placed:
+        """As `Executor`."""
+        return cast("Placed", self)
 
     def __repr__(self) -> str:
         return (
@@ -264,7 +271,7 @@ class Pipeline:
             if isinstance(param.home, Elsewhere):
                 param.home = None
                 param.retype(self.net.device.put(value))
-        self.net.programs = self.before
+        self.net.executor = self.before
 
     def _told(self, param: Param, root: int) -> Array:
         """The value of ``param`` on the stage ``root``, told to all of the row."""
