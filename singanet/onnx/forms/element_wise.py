@@ -33,8 +33,8 @@ from singanet.layers.softmax import LogSoftmax, Softmax
 from singanet.layers.split import Split
 from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.where import Compare, Where
-from singanet.onnx.elements import ACTIVATIONS, ALPHAS, COMPARISONS, OPERATIONS, turned
 from singanet.onnx.forms.graph import Form, Graph, NoFormError, Value
+from singanet.onnx.vocabulary import ACTIVATIONS, ALPHAS, COMPARISONS, OPERATIONS, turned
 
 _ACTIVATIONS, _OPERATIONS, _COMPARISONS = map(turned, (ACTIVATIONS, OPERATIONS, COMPARISONS))
 

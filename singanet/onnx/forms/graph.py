@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.checkpoint.entry import Source
 from singanet.layers.layer import Layer
+from singanet.onnx.vocabulary import PAD_MODES, turned
 from singanet.params.param import Param
 from singanet.types import Array, Shape
 
@@ -184,8 +185,7 @@ class Graph:
         ends = self.ints([before for before, _ in pads] + [after for _, after in pads], "pads")
         if mode == "constant":
             return self.node("Pad", x, ends, self.constant(value, "value", x.dtype))
-        names = {"replicate": "edge", "circular": "wrap"}
-        return self.node("Pad", x, ends, mode=names.get(mode, mode))
+        return self.node("Pad", x, ends, mode=turned(PAD_MODES)[mode])
 
     def _wrapped(self, x: Value, pads: Sequence[tuple[int, int]]) -> Value:
         for axis, (before, after) in enumerate(pads):

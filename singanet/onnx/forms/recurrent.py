@@ -10,16 +10,16 @@ import numpy as np
 from singanet.layers.layer import Layer
 from singanet.layers.rnn import GRU, LSTM, RNN
 from singanet.onnx.forms.graph import Form, Graph, NoFormError, Value
+from singanet.onnx.vocabulary import GATES
 from singanet.types import Array
 
-_OPERATORS: Mapping[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
-    # Of i f g o they have i o f c, of r z n they have z r h.
-    "lstm": ("LSTM", (0, 3, 1, 2), {}),
-    "gru": ("GRU", (1, 0, 2), {"linear_before_reset": 1}),
-    "tanh": ("RNN", (0,), {"activations": ["Tanh"]}),
-    "relu": ("RNN", (0,), {"activations": ["Relu"]}),
+_OPERATORS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "lstm": ("LSTM", {}),
+    "gru": ("GRU", {"linear_before_reset": 1}),
+    "tanh": ("RNN", {"activations": ["Tanh"]}),
+    "relu": ("RNN", {"activations": ["Relu"]}),
 }
-"""The operator of each mode, with its gates in terms of ours."""
+"""The operator of each mode."""
 
 
 def _recurrent(g: Graph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
@@ -110,14 +110,14 @@ def _stack(
     read: int,
 ) -> list[Value]:
     """Output (T, directions, N, H) and the ``read`` final states (directions, N, H) of a stack."""
-    op, order, attributes = _OPERATORS[layer.rnn_mode]
+    op, attributes = _OPERATORS[layer.rnn_mode]
     if "activations" in attributes:
         attributes = {"activations": attributes["activations"] * layer.directions}
     # The way back along steps from the last to the first is the operator's way forward.
     swapped = layer.go_backwards and layer.bidirectional
     if swapped:
         starts = [g.reversed(start, 0) for start in starts]
-    given: list[Value | None] = [x, *_weights(g, layer, stack, order), lengths, *starts]
+    given: list[Value | None] = [x, *_weights(g, layer, stack, GATES[op]), lengths, *starts]
     while given[-1] is None:
         given.pop()
     direction = "reverse" if layer.go_backwards else "forward"

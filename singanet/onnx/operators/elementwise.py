@@ -11,10 +11,10 @@ import numpy as np
 
 from singanet import layers
 from singanet.onnx.arrays import DTYPES
-from singanet.onnx.elements import ACTIVATIONS, ALPHAS, COMPARISONS, OPERATIONS
 from singanet.onnx.shaping import in_shape
 from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
+from singanet.onnx.vocabulary import ACTIVATIONS, ALPHAS, COMPARISONS, OPERATIONS
 
 _BOOL = np.dtype(bool)
 

@@ -14,6 +14,7 @@ from singanet.onnx.fold import slices, split_sizes
 from singanet.onnx.shaping import in_shape
 from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, STEPS, Known, RefusedError, Tensor, norm_axis, resolved
+from singanet.onnx.vocabulary import PAD_MODES
 
 
 def moved(use: Use) -> Tensor:
@@ -225,9 +226,7 @@ def _pad(use: Use) -> Tensor:
     value = use.setting("value", 2, 0.0)
     value = value if isinstance(value, (int, float)) else value[0]
     over = range(x.rank) if axes is None else [norm_axis(k, x.rank) for k in axes.tolist()]
-    mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}[
-        use.attribute("mode", "constant")
-    ]
+    mode = PAD_MODES[use.attribute("mode", "constant")]
     ends = [(0, 0)] * len(x.sample)
     cut: list[slice | int] = [slice(None)] * x.rank
     half = len(pads) // 2

@@ -12,10 +12,9 @@ from singanet import layers
 from singanet.onnx.operators.moving import transposed
 from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor
+from singanet.onnx.vocabulary import GATES
 from singanet.types import Array
 
-_ORDERS = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
-"""Where our gates are among ONNX': i f g o of i o f c, r z n of z r h."""
 _USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
@@ -52,7 +51,7 @@ def _of_samples(use: Use) -> list[Tensor]:
     ways = {"forward": 1, "reverse": 1, "bidirectional": 2}[way]
     size = inner.shape[2] if size is None else size
     mode = _mode(use, kind, ways)
-    if weight.shape[0] != ways or inner.shape != (ways, len(_ORDERS[kind]) * size, size):
+    if weight.shape[0] != ways or inner.shape != (ways, len(GATES[kind]) * size, size):
         raise RefusedError(f"arrays for {ways} directions of {size}", f"{inner.shape}")
     if not use.attribute("layout", 0):
         x = transposed(use, x, [1, 0, 2])
@@ -117,7 +116,7 @@ def _run(
     made = use.draw(layer, *inputs)
     weight, inner, bias = arrays
     for k, way in enumerate(("forward", "backward")[:ways]):
-        gates = _ORDERS[kind]
+        gates = GATES[kind]
         both = np.zeros((2, len(gates) * size)) if bias is None else bias[k].reshape(2, -1)
         use.fill(layer, {
             f"l0/{way}/weight_x": _by_gate(weight[k], gates).T,
@@ -157,9 +156,9 @@ def _states(use: Use, x: Tensor, kind: str, ways: int, size: int) -> Sequence[Te
     return found
 
 
-def _by_gate(array: Array, order: Sequence[int]) -> Array:
-    blocks = np.split(array, len(order), axis=0)
-    return np.concatenate([blocks[k] for k in order], axis=0)
+def _by_gate(array: Array, gates: Sequence[int]) -> Array:
+    blocks = np.split(array, len(gates), axis=0)
+    return np.concatenate([blocks[k] for k in np.argsort(gates)], axis=0)
 
 
 def _turned(use: Use, x: Tensor) -> Tensor:

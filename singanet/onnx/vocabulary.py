@@ -1,4 +1,4 @@
-"""Operators on each element and what our layers call them: the reader and the writer go by it."""
+"""What ONNX and our layers call the same: the reader goes one way by it, the writer the other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,15 @@ COMPARISONS: Mapping[str, str] = {
 }  # fmt: skip
 """How a `Compare` compares."""
 
+PAD_MODES: Mapping[str, str] = {
+    "constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"
+}  # fmt: skip
+"""Modes of `Pad`."""
+
+GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
+"""Which of our gates each of theirs is: i o f c of i f g o, z r h of r z n."""
+
 
 def turned(table: Mapping[str, str]) -> Mapping[str, str]:
-    """The operators by what we call them."""
-    return {ours: op for op, ours in table.items()}
+    """Theirs by ours."""
+    return {ours: theirs for theirs, ours in table.items()}
