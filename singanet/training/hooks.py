@@ -37,6 +37,11 @@ class Hooks:
                 advice="construct a second one",
             )
         self._session = session
+        # Of a callback of rank 0 alone the others hear the rate that it sets, and tell it the loss.
+        begins, ends = (
+            any(_overrides(callback, name) for callback in self.callbacks)
+            for name in ("on_batch_begin", "on_batch_end")
+        )
         if session.rank:
             self.callbacks = [each for each in self.callbacks if not each.first_rank_only]
         self._in_order = sorted(self.callbacks, key=lambda callback: callback.runs_last)
@@ -48,12 +53,13 @@ class Hooks:
         self.layer = self._overriding("on_layer_gradients")
         self.stop = self._overriding("on_stop")
         ranks = session.ranks
-        if ranks is not None and (self.batch_begin or self.batch_end):
+        if ranks is not None and ends and not self.batch_end:
+            self.batch_end.append(lambda batch, logs: None)
+        if ranks is not None and (begins or ends):
             self.batch_begin.append(lambda _: ranks.follow(session.rule))
 
     def _overriding(self, name: str) -> list[Callable[..., None]]:
-        plain = getattr(Callback, name)
-        those = [c for c in self._in_order if getattr(type(c), name) is not plain]
+        those = [c for c in self._in_order if _overrides(c, name)]
         return [self._told(c, getattr(c, name)) for c in those]
 
     def _told(self, callback: Callback, hook: Callable[..., None]) -> Callable[..., None]:
@@ -139,6 +145,11 @@ class Hooks:
         """Take the session away, so that a callback that is kept does not keep the data."""
         for callback in self.begun:
             callback._session = None
+
+
+def _overrides(callback: Callback, name: str) -> bool:
+    """Whether the hook ``name`` does anything."""
+    return getattr(type(callback), name) is not getattr(Callback, name)
 
 
 def _within_a_step(callback: Callback, stop: StopTraining) -> RankError:
