@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.reducer import Reducer
 from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute.choice import Recompute
@@ -30,6 +32,7 @@ from singanet.training.compiled import expect_compiled
 from singanet.training.feeding import holds_arrays
 from singanet.training.fit import fit
 from singanet.training.history import History
+from singanet.training.ranks import ranks_of
 from singanet.training.resident import private_bytes
 from singanet.training.steps import wrapped
 
@@ -54,6 +57,8 @@ def fit_within(
 ) -> History:
     """`FeedForwardNet.fit` with a budget; ``arguments`` are the others of `singanet.training.fit`.
 
+    Of several ranks each has the budget for its part of a batch.
+
     Errors, before the first step: a budget that is no size or cannot be kept; a net that is
     offloaded already; a folder that `offload` refuses, or none where offloading is allowed; those
     of `fit`.
@@ -71,10 +76,17 @@ def fit_within(
             advice="name one that is empty or new",
         )
     given = arguments.get("clip"), arguments.get("clip_by", "layer"), arguments.get("accumulate", 1)
-    optimizer = compiled.scaled(compiled.clipped(*given))
+    ranks = ranks_of(net, compiled.optimizer)
+    reducers = UpdateChain(compiled.optimizer).reducers
+    # No step of one process waits for others: it is planned by what is inside, and the sums beside.
+    alone = wrapped(_alone(compiled.optimizer), *given) if reducers else compiled.clipped(*given)
+    optimizer = compiled.scaled(alone)
     light = light_optimizer(compiled.optimizer)
     callbacks = list(callbacks)
     size = _batch_size(x, batch_size)
+    if ranks is not None and holds_arrays(x):
+        size = -(-size // ranks.part[1])
+    verbose = bool(verbose) and (ranks is None or ranks.rank == 0)
     before = _bytes_without(net, optimizer)
     targets = None
     if y is not None:
@@ -89,12 +101,13 @@ def fit_within(
             memory_budget,
             _extent(net, x),
             allow,
-            _beside(net, x, targets, size, callbacks, arguments),
+            _beside(net, x, targets, size, callbacks, arguments, reducers),
             targets,
             light if isinstance(light, str) else compiled.scaled(wrapped(light, *given)),
-            _same_shape(x, size, arguments),
+            ranks is None and _same_shape(x, size, arguments),
             filling,
             _WHERE,
+            at_once=ranks is None,
         )
     if verbose:
         sys.stderr.write(f"{plan}\n")
@@ -104,7 +117,9 @@ def fit_within(
     chosen = plan.chosen
     del plan
     trim()
-    parts = chosen.micro_batch if chosen.micro_batch < size else None
+    # Smaller parts than were planned do no harm.
+    micro = chosen.micro_batch if ranks is None else -ranks.most(-chosen.micro_batch)
+    parts = micro if micro < size else None
     if chosen.keep is not None and offload_folder is not None:
         offload(net, offload_folder, chosen.keep, optimizer, resume=False)
     if chosen.optimizer is not None and not isinstance(light, str):
@@ -120,6 +135,17 @@ def fit_within(
             micro_batch=parts,
             **arguments,
         )
+
+
+def _alone(optimizer: Any) -> Any:
+    """``optimizer`` without the stages that wait for other processes; the others as copies."""
+    if not isinstance(optimizer, Wrapper):
+        return optimizer
+    if isinstance(optimizer, Reducer):
+        return _alone(optimizer.inside)
+    made = copy(optimizer)
+    made.optimizer = _alone(optimizer.optimizer)
+    return made
 
 
 def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
@@ -200,8 +226,9 @@ def _beside(
     size: int,
     callbacks: list[Any],
     arguments: dict[str, Any],
+    reducers: Sequence[Reducer],
 ) -> dict[str, int]:
-    """Bytes of batches that are drawn and waiting, of callbacks, of a checkpoint in work."""
+    """Bytes of batches that are drawn and waiting, of callbacks, checkpoints, sums under way."""
     fed = ones(net.execution_plan(), 1, net.device, _extent(net, x))
     sample = sum(array.nbytes for array in arrays_in(fed))
     # Targets are as large as the inputs at most, where nobody can look at them.
@@ -216,7 +243,9 @@ def _beside(
         for each in callbacks
     )
     own = sum(int(getattr(each, "memory_bytes", 0)) for each in callbacks)
+    trained = sum(param.value.nbytes for param in net.params() if param.trainable)
     return {
+        "sums": trained * sum(stage.copies for stage in reducers if not stage.alone),
         "batches": waiting * size * sample,
         "callbacks": copies * sum(sizes) + own,
         # Files are written one array at a time, which may lie in another order.

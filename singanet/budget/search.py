@@ -67,6 +67,7 @@ def plan_memory(
     same_shape: bool = False,
     filling: int = 0,
     where: str = "net.plan",
+    at_once: bool = True,
 ) -> MemoryPlan:
     """See `FeedForwardNet.plan`.
 
@@ -75,6 +76,7 @@ def plan_memory(
     place of the optimizer where its state may be less, or why nothing does, None to find out. With
     ``same_shape`` no batch is smaller, and no other program recorded. ``filling`` are bytes that
     the parameters take as they are filled, beside what is found of those that have no values yet.
+    The first step is recorded ``at_once``, or runs by the layers.
     """
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:
@@ -112,6 +114,7 @@ def plan_memory(
             y,
             same_shape,
             max(filling, of_these),
+            at_once,
         )
         try:
             return search.run(
@@ -156,6 +159,7 @@ class _Search:
     y: Any
     same_shape: bool
     filling: int
+    at_once: bool = True
     table: list[Way] = field(default_factory=list)
     base: int = 0
     chosen_again: bool = False
@@ -193,7 +197,8 @@ class _Search:
     def _recomputed(self, plain: Way, micro: int, light: bool) -> Iterator[Way]:
         """As ``plain``, within the limit where that can be, and else with the least memory."""
         arena, self.chosen_again = plain.parts["arena"], True
-        if self.limit is None:
+        # Programs with the sums of several ranks may not keep the bytes of those without.
+        if self.limit is None or not self.at_once:
             yield from self._worth(self._way(micro, "cheap", light), plain)
             if 1 < micro < self.size:
                 return
@@ -223,7 +228,7 @@ class _Search:
             y = cut(self.y, slice(0, micro))
             # Kernels that are prepared for batches of other sizes.
             self.net.device.ops.trim(prepared=True)
-            step = planned_step(self.net, micro, optimizer, self.extent, level, True, y)
+            step = planned_step(self.net, micro, optimizer, self.extent, level, self.at_once, y)
             self.steps[key] = step
             self.base = self.base or step.work
         return self.steps[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from singanet.base.collectives import Collectives, SharedBatch
 from singanet.optimizer.optimizer import Optimizer
@@ -133,6 +133,8 @@ class Reducer(Wrapper):
     """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
     batch: SharedBatch
     """What synchronized layers see of it."""
+    copies: ClassVar[int] = 2
+    """Of what is trained, the copies that it holds at most: sums under way, what is sent."""
 
     @abstractmethod
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
@@ -145,6 +147,11 @@ class Reducer(Wrapper):
     def weighs(self) -> bool:
         """As `Wrapper.weighs`."""
         return True
+
+    @property
+    def inside(self) -> Optimizer | Wrapper:
+        """What a process that trains alone would update by."""
+        return self.optimizer
 
     @property
     @abstractmethod

@@ -115,6 +115,11 @@ class ParameterServer(RankReducer):
         return self._ranks is None
 
     @property
+    def inside(self) -> Optimizer | Wrapper:
+        """As `Reducer`."""
+        return self.rule
+
+    @property
     def restored(self) -> int:
         """The steps that had been taken by the snapshot that the servers began from, 0 for none."""
         return (self.servers and self.servers.restored) or 0

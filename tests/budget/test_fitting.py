@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from singanet.errors import ArgumentError, CallOrderError, FileAccessError
 from singanet.layers import Activation, BatchNormalization, Dense, TimeDistributed
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, ElementWise, FactoredAdam
+from singanet.parallel import AllReduce, SparseAllReduce
+from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback, MemoryCheck, ModelCheckpoint
 from singanet.training.fit import fit
 
@@ -102,6 +105,29 @@ def test_micro_batches_give_the_same_losses_and_steps(make):
     np.testing.assert_allclose(within[1].losses, plain[1].losses, rtol=1e-6)
     for name in ("loss", "accuracy", "val_loss"):
         np.testing.assert_allclose(within[0][name], plain[0][name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("way", [AllReduce, partial(SparseAllReduce, ratio=1.0)])
+def test_each_of_several_ranks_keeps_the_budget_for_its_part(way):
+    """What is refused on one rank is on all, with the bytes that would do; then all fit in them."""
+
+    def train(budget, comm):
+        net = chain(way(SGD(lr=0.1, momentum=0.9), comm))
+        x, y = data()
+        said = {"allow": ("micro-batches",), "memory_budget": budget}
+        history = net.fit(x, y, 16, 3, verbose=False, **said)
+        return history["loss"], np.concatenate([value.ravel() for value in net.param_values()])
+
+    history, _, values, _ = trained(lambda: SGD(lr=0.1, momentum=0.9))
+    with communicators(2) as comms, pytest.raises(ArgumentError, match="at least") as caught:
+        comms.run(partial(train, 1))
+    assert "for batches of 8, which takes" in str(caught.value)
+    least = int(caught.value.advice.split()[2].rstrip(",;"))
+    for budget in (least, "1GB"):
+        with communicators(2) as comms:
+            for losses, found in comms.run(partial(train, budget)):
+                np.testing.assert_allclose(losses, history["loss"], rtol=1e-5)
+                np.testing.assert_allclose(found, values, rtol=1e-5, atol=1e-6)
 
 
 def test_sequences_of_any_length_are_planned_at_the_longest():

@@ -113,14 +113,6 @@ APART = [
     ),
     Apart(
         "refused",
-        "a step is rehearsed to know its memory, and would wait for the other ranks",
-        each_with(
-            "budget", "all-reduce", "sparse all-reduce", "parameter server", "cached embeddings"
-        ),
-        "which waits for other processes",
-    ),
-    Apart(
-        "refused",
         "the memory of a stage is not planned",
         each_with("budget", "pipeline"),
         "one that is on several ranks",

@@ -980,3 +980,24 @@ def test_micro_batches_of_several_ranks_are_whole_batches_of_one(parts, precisio
                 )
             for one, other in zip(found, values, strict=True):
                 np.testing.assert_allclose(one, other, atol=2e-3 if precision else 2e-6)
+
+
+def test_what_rank_0_alone_does_at_each_batch_stops_nobody():
+    """The others hear of the rate that it may have set, though they have nothing to do there."""
+
+    class Lowers(Callback):
+        first_rank_only = True
+
+        def on_batch_end(self, batch, logs):
+            self.session.rule.lr *= 0.9
+
+    def train(comm):
+        net = plain(optimizer=AllReduce(SGD(lr=0.2), comm))
+        net.fit(X, Y, 8, 2, callbacks=[Lowers()], verbose=False)
+        return net.param_values(), net.compiled.optimizer.optimizer.lr
+
+    with communicators(2) as comms:
+        (first, rate), (second, other) = comms.run(train)
+    assert rate == other == pytest.approx(0.2 * 0.9**10)
+    for one, two in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, two)

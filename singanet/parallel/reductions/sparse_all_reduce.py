@@ -46,6 +46,9 @@ class SparseAllReduce(AllReduce):
     has that of all. From the state of another rank it is left out.
     """
 
+    copies = 8
+    """With what is not sent yet, momentum, and magnitudes to choose among: measured."""
+
     def __init__(
         self,
         optimizer: Optimizer | Wrapper,
