@@ -23,7 +23,8 @@ class Taking(Optimizer):
 
     def __init__(self, rule: Optimizer | Wrapper) -> None:
         self.rule = rule
-        super().__init__()
+        # The rule keeps its rate.
+        super().__init__(lr=None)
 
     @property
     def lr(self) -> Any:
