@@ -25,7 +25,7 @@ class Several(Optimizer):
     by_parameter: ClassVar[bool] = False
 
     def __init__(self, by_name: Mapping[str, Any]) -> None:
-        super().__init__()
+        super().__init__(lr=None)
         self._by_name = dict(by_name)
         self._all = list({id(one): one for one in self._by_name.values()}.values())
         for optimizer in self._all:

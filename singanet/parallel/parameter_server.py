@@ -16,16 +16,19 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.checks import Grad, check_lists
+from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
+from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reduction, Traffic
 from singanet.optimizer.scale import Scale
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import Lookups, TableRows
 from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
 from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.reductions.registration import apart, spread
+from singanet.parallel.reductions.round import Announcement, Round, announced
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Files, Servers
 from singanet.parallel.server.service import DENSE, NOTHING, ROWS, Load
@@ -36,6 +39,9 @@ from singanet.params.param import Param
 from singanet.params.served import served_by
 from singanet.params.store import BUCKET, SMALL
 from singanet.types import Array, RowSparse
+
+_PREVIEWED = 4
+"""Sums of gradients under way at a time, for a norm."""
 
 Consistency: TypeAlias = Literal["asp", "bsp", "ssp"]
 
@@ -52,8 +58,9 @@ class ParameterServer(RankReducer):
     has all of them, and pulls the rows that anybody has changed.
 
     ``snapshots`` is a folder in which every server writes its part after each ``every`` steps,
-    and from which a job begins, with ``restored`` steps. Clipping by value belongs inside,
-    accumulation outside. ``comm`` are the workers and ``servers`` who serves them, by default as
+    and from which a job begins, with ``restored`` steps. Clipping by value belongs inside, with
+    "bsp" by the global norm, too, for which the workers sum their gradients; accumulation outside.
+    ``comm`` are the workers and ``servers`` who serves them, by default as
     ``singanet launch --servers`` says; a lone process without servers trains by itself.
     """
 
@@ -75,7 +82,7 @@ class ParameterServer(RankReducer):
         self.snapshots = None if snapshots is None else Path(snapshots)
         self.every = checked_count("ParameterServer", "every", every, 1)
         self._ranks = servers_of_job() if comm is None and servers is None else servers
-        self.rule = optimizer
+        self.rule = self._inside = optimizer
         self.traffic = Traffic()
         self.servers: Servers | None = None
         self._state: Mapping[str, Array] | None = None
@@ -89,18 +96,28 @@ class ParameterServer(RankReducer):
         self._pulled: dict[str, int] = {}
         self._stale = True
         self._began, self._told = 0.0, Exchanged(0, 0)
-        for stage in UpdateChain(optimizer).stages:
+        self._clip: _ClippedPush | None = None
+        stages = UpdateChain(optimizer).stages
+        clip = stages[0] if stages and consistency == "bsp" else None
+        if not isinstance(clip, ClipByGlobalNorm):
+            clip = None
+        for stage in stages if clip is None else stages[1:]:
             if stage.reads_gradients and not stage.by_element:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     f"{kind} in ParameterServer",
-                    expected="ClipByValue: a server sees some of the gradients, and one at a time",
+                    expected="ClipByValue: a server sees some of the gradients, and one at a time;"
+                    " or ClipByGlobalNorm around all, with 'bsp'",
                     received=kind,
-                    advice="clip by value, or train by AllReduce",
+                    advice="clip by one of these, or train by AllReduce",
                 )
         if self._ranks is not None:
             self._ranks.expect_workers("ParameterServer", self.comm)
-            self.optimizer, self._told = Taking(optimizer), self._ranks.world.exchanged
+            self._told = self._ranks.world.exchanged
+            self.rule = optimizer if clip is None else clip.optimizer
+            self.optimizer = Taking(self.rule)
+            if clip is not None:
+                self.optimizer = self._clip = _ClippedPush(self.optimizer, clip.max_norm)
         elif self.comm.size > 1:
             raise ArgumentError(
                 "ParameterServer",
@@ -117,7 +134,7 @@ class ParameterServer(RankReducer):
     @property
     def inside(self) -> Optimizer | Wrapper:
         """As `Reducer`."""
-        return self.rule
+        return self._inside
 
     @property
     def restored(self) -> int:
@@ -139,9 +156,17 @@ class ParameterServer(RankReducer):
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. The parameters of rank 0, or of a snapshot, become those of all.
 
-        Errors: as `RankReducer`; `ArgumentError` for clipping around.
+        Errors: as `RankReducer`; `ArgumentError` for clipping around, and for mixed precision
+        around clipping by the global norm.
         """
         self._expect_outside(around)
+        if self._clip is not None and any(stage.holds_all for stage in around):
+            raise ArgumentError(
+                "ParameterServer and ClipByGlobalNorm",
+                expected="one precision, as each worker skips steps of its own in mixed precision",
+                received="mixed precision, and a norm that all workers sum up",
+                advice="leave one of them out, or train by AllReduce",
+            )
         if self._ranks is None:
             self.met(net, around)
             return
@@ -165,7 +190,8 @@ class ParameterServer(RankReducer):
         def wrote() -> bool:
             return self.comm.rank > 0 or servers.restored is not None
 
-        if all(map(looks_at_gradients_alone, around)):
+        # The norm is of rows, too.
+        if self._clip is None and all(map(looks_at_gradients_alone, around)):
             self._rows = serve(net, UpdateChain(self.rule).rule, tables_of, wrote)
 
     def _begin_alike(self, net: NetCore) -> None:
@@ -228,6 +254,8 @@ class ParameterServer(RankReducer):
             return
         check_lists("ParameterServer", names, values, grads)
         self._expect_begun()
+        if self._clip is not None:
+            scale = self._clip.of_push(scale)
         for name, value, grad in zip(names, values, grads, strict=True):
             if grad is not None and served_by(value) is not None:
                 self._served.append((name, value, grad, scale))
@@ -335,7 +363,7 @@ class ParameterServer(RankReducer):
 
     def reduction(self) -> Reduction | None:
         """As `Reducer`: what it finishes are values, which the rule inside here takes."""
-        if self.alone or not self._met:
+        if self.alone or not self._met or self._clip is not None:
             return None
         from_servers: Reduction = _FromServers(self)
         return from_servers
@@ -345,8 +373,24 @@ class ParameterServer(RankReducer):
         return self._version
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Reducer`: the rank's own."""
-        yield from items
+        """As `Reducer`: the rank's own; where a norm clips, the sums of all."""
+        if self._clip is None:
+            yield from items
+            return
+        self._expect_begun()
+        weight = 1.0 if self._count is None else self._count
+        yield from self._preview(announced(self.comm, "preview", self._count), weight).sums(items)
+
+    def _preview_of_others(self) -> None:
+        """Take part in the sums that others clip by, until nobody has any."""
+        while self._clip is not None:
+            heard = announced(self.comm, "")
+            if not heard.wait().kind:
+                return
+            norm_of(self._preview(heard, 0.0).sums(()))
+
+    def _preview(self, heard: Announcement, weight: float) -> Round:
+        return Round(self.comm, self._order, _PREVIEWED, None, heard, weight, self.traffic)
 
     def agree(self, refused: str | None) -> str | None:
         """As `Reducer`: each rank takes its own steps; one that is refused has no gradients."""
@@ -371,7 +415,7 @@ class ParameterServer(RankReducer):
         if self.alone:
             return
         self._expect_met()
-        self._expect_servers().leave()
+        self._expect_servers().leave(self._preview_of_others)
         self._pull()
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
@@ -479,6 +523,25 @@ class ParameterServer(RankReducer):
             name, _, slot = key.rpartition("/")
             if slot == "step" and name:
                 UpdateChain(self.optimizer).rule.state(name).step = int(array)
+
+
+class _ClippedPush(ClipByGlobalNorm):
+    """Clips what a worker pushes; what comes to the rule inside here are values."""
+
+    def of_push(self, scale: float) -> float:
+        """What gradients are multiplied by where ``scale`` was said. Errors: no norm is known."""
+        ((_, _, _, clipped),) = super().take((), (), (), scale)
+        return float(clipped)
+
+    def take(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`."""
+        yield names, values, grads, scale
 
 
 class _FromServers:

@@ -150,12 +150,6 @@ APART = [
         each_with("parameter server", "pipeline"),
         "ParameterServer(comm=): expected all of the 4 workers that are served",
     ),
-    Apart(
-        "refused",
-        "a server sees some of the gradients, one at a time",
-        each_with("parameter server", "clipping by global norm"),
-        "ClipByGlobalNorm in ParameterServer: expected ClipByValue",
-    ),
     Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
     Apart(
         "none",

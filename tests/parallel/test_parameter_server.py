@@ -54,6 +54,8 @@ RULES = {
     "adam": lambda: Adam(lr=0.01),
     "decay": lambda: SGD(lr=0.1, weight_decay=0.01, constraint=0.1),
     "clipped": lambda: ClipByValue(SGD(lr=0.1), 0.02),
+    "by the norm": lambda: ClipByGlobalNorm(SGD(lr=0.1, momentum=0.9), 0.1),
+    "by both": lambda: ClipByGlobalNorm(ClipByValue(SGD(lr=0.1), 0.01), 0.1),
 }
 
 
@@ -100,9 +102,13 @@ def test_without_waiting_each_push_is_an_update():
     assert max(int(state["a/weight/step"]) for *_, state in made) == 18
 
 
-def test_others_go_on_while_a_worker_has_no_batches():
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_others_go_on_while_a_worker_has_no_batches(clip):
+    def rule():
+        return SGD(lr=0.1) if clip is None else ClipByGlobalNorm(SGD(lr=0.1), clip)
+
     def work(comm, ranks):
-        stage = ParameterServer(SGD(lr=0.1), comm=comm, servers=ranks)
+        stage = ParameterServer(rule(), comm=comm, servers=ranks)
         net = uneven_net()
         for _ in range(2):
             for _ in range(2 + 3 * comm.rank):
@@ -112,9 +118,9 @@ def test_others_go_on_while_a_worker_has_no_batches():
 
     made = served(work)
     expect_same_values(made)
-    alone, rule = uneven_net(), SGD(lr=0.1)
+    alone, own = uneven_net(), rule()
     for _ in range(10):
-        alone.step(X[:8], Y[:8], rule)
+        alone.step(X[:8], Y[:8], own)
     for name, value in values_of(alone).items():
         np.testing.assert_allclose(made[0][name], value, atol=1e-6)
 
@@ -207,6 +213,18 @@ def test_fit_clips_by_value_accumulates_averages_and_computes_in_half():
         np.testing.assert_allclose(nets[0][name], value, rtol=0, atol=1e-6)
 
 
+def test_a_norm_of_all_workers_is_refused_in_mixed_precision():
+    def work(comm, ranks):
+        net = uneven_net()
+        net.compile(
+            ParameterServer(SGD(lr=0.1), comm=comm, servers=ranks), mixed_precision="float16"
+        )
+        with pytest.raises(ArgumentError, match="each worker skips steps of its own"):
+            net.fit(X, Y, batch_size=8, clip=0.1, clip_by="global", verbose=False)
+
+    served(work)
+
+
 def test_a_job_begins_from_the_snapshots_of_its_servers(tmp_path):
     def work(steps):
         def one(comm, ranks):
@@ -229,9 +247,10 @@ def test_a_job_begins_from_the_snapshots_of_its_servers(tmp_path):
 
 
 def test_what_is_refused():
-    for wrong in (ClipByGlobalNorm(SGD(lr=0.1), 1.0), ClipByLayerNorm(SGD(lr=0.1), 1.0)):
+    norm, layer = ClipByGlobalNorm(SGD(lr=0.1), 1.0), ClipByLayerNorm(SGD(lr=0.1), 1.0)
+    for wrong in ((layer,), (norm, "asp"), (ClipByValue(norm, 1.0),)):
         with pytest.raises(ArgumentError, match="ClipByValue"):
-            ParameterServer(wrong)
+            ParameterServer(*wrong)
     with pytest.raises(UnknownNameError, match="did you mean 'bsp'"):
         ParameterServer(SGD(lr=0.1), "bps")
     with pytest.raises(ArgumentError, match="staleness=3"):

@@ -139,22 +139,19 @@ class AllReduce(RankReducer):
         if self.alone:
             yield from items
             return
-        opened = self._opened("preview")
-        for names, values, grads in items:
-            for name, value in zip(names, values, strict=True):
-                if served_by(value) is not None:
-                    raise ArgumentError(
-                        f"{type(self).__name__}, parameter {name!r}",
-                        expected="a norm of gradients that all ranks see",
-                        received="rows that a table has, others on each rank",
-                        advice="clip by value, or by the norm of each layer",
-                    )
-            opened.give(names, grads, 1.0)
-            del names, values, grads
-            for handed in opened.finished():
-                yield self._scaled(*handed)
-        for handed in opened.rest():
-            yield self._scaled(*handed)
+        yield from self._opened("preview").sums(map(self._reduced, items))
+
+    def _reduced(self, item: Any) -> Any:
+        """``item``. Errors: gradients of rows that a table has."""
+        for name, value in zip(item[0], item[1], strict=True):
+            if served_by(value) is not None:
+                raise ArgumentError(
+                    f"{type(self).__name__}, parameter {name!r}",
+                    expected="a norm of gradients that all ranks see",
+                    received="rows that a table has, others on each rank",
+                    advice="clip by value, or by the norm of each layer",
+                )
+        return item
 
     def agree(self, refused: str | None) -> str | None:
         """As `Reducer`."""
@@ -198,7 +195,7 @@ class AllReduce(RankReducer):
                     outer.conclude("of another rank")
             elif said.kind == "preview":
                 idle = self._round_of("preview", heard, 0.0)
-                norm = norm_of(self._scaled(*handed) for handed in idle.rest())
+                norm = norm_of(idle.sums(()))
                 clipped = UpdateChain(self).norm
                 knowing = nullcontext() if clipped is None else clipped.clip.knowing(norm)
             elif said.kind == "step":
@@ -249,12 +246,3 @@ class AllReduce(RankReducer):
     def _apply(self, handed: Iterable[Handed]) -> None:
         for names, values, grads, factor in handed:
             self._hand_on(names, values, grads, float(factor))
-
-    def _scaled(
-        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Any], factor: Any
-    ) -> tuple[Sequence[str], Sequence[Array], list[Any]]:
-        """What was handed on, with the factor in the gradients, which are nobody else's."""
-        for grad in grads:
-            array = grad[1] if isinstance(grad, tuple) else grad
-            array *= array.dtype.type(factor)
-        return names, values, list(grads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -329,6 +329,17 @@ class Round:
         if self._learnt:
             self.order.group()
 
+    def sums(self, items: Iterable[Any]) -> Iterator[Any]:
+        """For the gradients ``items`` of this rank, layer by layer, those of all ranks."""
+        for names, _, grads in items:
+            self.give(names, grads, 1.0)
+            # As the walk itself: one layer's gradients are let go before the next one's exist.
+            del names, grads
+            for handed in self.finished():
+                yield _scaled(*handed)
+        for handed in self.rest():
+            yield _scaled(*handed)
+
     def _next(self) -> Iterator[Handed]:
         """Begin the next entry, and hand out what the window is over.
 
@@ -414,6 +425,16 @@ class Round:
         if params:
             names = [param.name for param in params]
             yield names, [param.value for param in params], [found[n] for n in names], self.factor
+
+
+def _scaled(
+    names: Sequence[str], values: Sequence[Array], grads: Sequence[Any], factor: Any
+) -> tuple[Sequence[str], Sequence[Array], list[Any]]:
+    """What was handed on, with the factor in the gradients, which are nobody else's."""
+    for grad in grads:
+        array = grad[1] if isinstance(grad, tuple) else grad
+        array *= array.dtype.type(factor)
+    return names, values, list(grads)
 
 
 def marked(indices: Array, rows: Array) -> tuple[Array, Array]:

@@ -194,10 +194,11 @@ class Servers:
             self._ask(server, Kind.FINISH, arrays=arrays)
         self.finished += 1
 
-    def leave(self) -> None:
-        """Let others go on without this worker, until all have come here."""
+    def leave(self, meanwhile: Callable[[], object]) -> None:
+        """Let others go on without this worker, until all have come here; it does ``meanwhile``."""
         for each in [self._ask(server, Kind.LEAVE) for server in self.servers]:
             each.wait()
+        meanwhile()
         steps = self.comm.all_reduce(np.array([self.finished]), "max", "the end of an epoch")
         self.finished = int(steps[0])
 
