@@ -17,7 +17,7 @@ from singanet.onnx.operators.moving import MOVING
 from singanet.onnx.operators.normalising import NORMALISING
 from singanet.onnx.operators.picking import PICKING
 from singanet.onnx.operators.reducing import REDUCING
-from singanet.onnx.read import Node
+from singanet.onnx.read import FileNode
 from singanet.onnx.sheet import Sheet
 from singanet.onnx.symbol_values import SymbolValues
 from singanet.onnx.use import Converter, Use
@@ -41,7 +41,7 @@ _LAST = np.iinfo(np.int64).max
 """What stands for the end of an axis, and goes through floats as the largest there is."""
 
 
-def computed(node: Node, values: Sequence[Value | None], sheet: Sheet) -> list[Known | None]:
+def computed(node: FileNode, values: Sequence[Value | None], sheet: Sheet) -> list[Known | None]:
     """The outputs of ``node``, one of `OF_CONSTANTS` of which all inputs are known, by its layers.
 
     Errors: what converter and layers refuse, what takes more than the budget has, and whole
@@ -58,7 +58,7 @@ def computed(node: Node, values: Sequence[Value | None], sheet: Sheet) -> list[K
     return [None if a is None or b is None else Known.of(a, b) for a, b in pairs]
 
 
-def _outputs(node: Node, given: Mapping[str, Array], sheet: Sheet) -> list[Array | None]:
+def _outputs(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[Array | None]:
     for array in given.values():
         if array.dtype.kind not in "biuf":
             raise RefusedError("arrays of numbers", f"type {array.dtype}")
@@ -77,7 +77,7 @@ def _outputs(node: Node, given: Mapping[str, Array], sheet: Sheet) -> list[Array
     return [np.empty(shapes[1], each.dtype) for each in made if each is not None]
 
 
-def _run(node: Node, given: Mapping[str, Array], sheet: Sheet) -> list[Array | None]:
+def _run(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[Array | None]:
     """What the layers make: the first input is that of a net, its whole array one sample."""
     (name, first), *_ = given.items()
     whole = first.dtype.kind in "iub"

@@ -10,7 +10,7 @@ from singanet.base.budget import Budget, own_errors
 from singanet.errors import FileFormatError, SingaNetError
 from singanet.onnx.computed import OF_CONSTANTS, computed
 from singanet.onnx.fold import FOLDS, fold, pay_view
-from singanet.onnx.read import Graph, Node
+from singanet.onnx.read import FileGraph, FileNode
 from singanet.onnx.sheet import Sheet
 from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import Known, RefusedError, Tensor
@@ -18,7 +18,7 @@ from singanet.onnx.values import Known, RefusedError, Tensor
 _ADVICE = "see docs/onnx.md for what is taken, or export the model with fixed shapes"
 
 
-class Drawing:
+class NodeDrawer:
     """Draws nodes on a sheet: each by folding, by a pattern or by the converter of its operator."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Drawing:
         self._table, self._patterns = table, patterns
         self._same: dict[str, str] = {}
 
-    def expect_known(self, graph: Graph) -> None:
+    def expect_known(self, graph: FileGraph) -> None:
         """Errors: one for all operators that have no converter."""
         missing: dict[str, list[str]] = {}
         stack = [graph]
@@ -42,7 +42,9 @@ class Drawing:
                 if node.op not in self._table and node.op not in FOLDS and node.op != "If":
                     where = node.name or (node.outputs[0] if node.outputs else "")
                     missing.setdefault(node.op, []).append(where)
-                stack += [value for value in node.attributes.values() if isinstance(value, Graph)]
+                stack += [
+                    value for value in node.attributes.values() if isinstance(value, FileGraph)
+                ]
         if missing:
             told = [
                 f"{op[:40]!r} at {', '.join(repr(name[:60]) for name in names[:3])}"
@@ -56,7 +58,7 @@ class Drawing:
                 advice="export the part of the model before them, or write them as layers",
             )
 
-    def draw(self, graph: Graph) -> None:
+    def draw(self, graph: FileGraph) -> None:
         """Give a value to every output of the graph's nodes."""
         for name, array in graph.arrays.items():
             self._sheet.values[name] = Known((array, array), name)
@@ -69,13 +71,13 @@ class Drawing:
             self._node(node)
             self._pass_on(node)
 
-    def _behind_casts(self, node: Node) -> Node:
+    def _behind_casts(self, node: FileNode) -> FileNode:
         """The node with inputs as they were before nodes that change nothing."""
         if not any(name in self._same for name in node.inputs):
             return node
         return replace(node, inputs=tuple(self._same.get(name, name) for name in node.inputs))
 
-    def _pass_on(self, node: Node) -> None:
+    def _pass_on(self, node: FileNode) -> None:
         """Note what comes out of a node as it went in, so that patterns reach across it."""
         if node.op not in ("Cast", "Identity") or not node.inputs or not node.outputs:
             return
@@ -86,7 +88,7 @@ class Drawing:
             self._same[made] = given
             readers[given] += readers.get(made, 0) - 1
 
-    def _node(self, node: Node) -> None:
+    def _node(self, node: FileNode) -> None:
         use = Use(self._sheet, node)
 
         def refused(expected: str, received: str) -> FileFormatError:

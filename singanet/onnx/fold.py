@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.budget import Budget
 from singanet.onnx.arrays import DTYPES
-from singanet.onnx.read import Node
+from singanet.onnx.read import FileNode
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value, norm_axis, resolved
 from singanet.types import Array
 
@@ -24,7 +24,7 @@ MOST = 1 << 22
 Folding = Callable[..., Any]
 
 
-def fold(node: Node, values: Sequence[Value | None], budget: Budget) -> list[Known] | None:
+def fold(node: FileNode, values: Sequence[Value | None], budget: Budget) -> list[Known] | None:
     """The outputs of a node whose inputs are known, or a Shape; None where layers have to do it."""
     function = FOLDS.get(node.op)
     if function is None:
@@ -68,7 +68,7 @@ class _Shaped:
 class _Node:
     """What folding asks of a node."""
 
-    def __init__(self, node: Node, budget: Budget) -> None:
+    def __init__(self, node: FileNode, budget: Budget) -> None:
         self.op, self.opset, self.outputs = node.op, node.opset, node.outputs
         self._attributes, self._budget = node.attributes, budget
 

@@ -20,7 +20,7 @@ import numpy as np
 from singanet import layers
 from singanet.layers.context import Context
 from singanet.layers.symbol import Symbol
-from singanet.onnx.trial import Trial, agree, extents, numbers_in
+from singanet.onnx.trial import TrialValues, agree, extents, numbers_in
 from singanet.onnx.use import Use
 from singanet.onnx.values import Tensor
 from singanet.ops import ops_for
@@ -170,7 +170,7 @@ def _stands_for(
     hides = [each for each in scores.hides if _constant(each, known) is None]
     boolean = [each for kind, each in scores.masks if kind == "boolean"]
     starts = [*inputs, *(each for each in hides if not any(each is one for one in inputs))]
-    trial = Trial(starts, [*boolean, *hides], known)
+    trial = TrialValues(starts, [*boolean, *hides], known)
     weight, bias = last
     expected = trial.of(before) @ np.asarray(weight, np.float64)
     return agree(expected if bias is None else expected + bias, trial.of(whole))

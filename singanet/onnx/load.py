@@ -12,11 +12,11 @@ from singanet.base.budget import Budget, own_errors
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
-from singanet.onnx.drawing import Drawing
+from singanet.onnx.drawing import NodeDrawer
 from singanet.onnx.operators import TABLE
 from singanet.onnx.patterns import PATTERNS
-from singanet.onnx.ports import Inputs, outputs
-from singanet.onnx.read import Graph, broken, read
+from singanet.onnx.ports import GraphInputs, outputs
+from singanet.onnx.read import FileGraph, broken, read
 from singanet.onnx.sheet import Sheet
 from singanet.types import Shape
 
@@ -55,7 +55,7 @@ def load(
 
 
 def build(
-    graph: Graph,
+    graph: FileGraph,
     budget: Budget,
     where: str,
     shapes: Mapping[str, Shape],
@@ -100,7 +100,7 @@ def build(
 
 
 def _drawn(
-    graph: Graph,
+    graph: FileGraph,
     budget: Budget,
     where: str,
     shapes: Mapping[str, Shape],
@@ -110,9 +110,9 @@ def _drawn(
     """The sheet with the graph on it, and the symbols of its outputs."""
     sheet = Sheet(budget, written_out=written_out)
     sheet.read(graph.outputs)
-    drawing = Drawing(sheet, budget, where, TABLE, PATTERNS)
+    drawing = NodeDrawer(sheet, budget, where, TABLE, PATTERNS)
     drawing.expect_known(graph)
-    inputs = Inputs(sheet, where, batch_axis)
+    inputs = GraphInputs(sheet, where, batch_axis)
     for port in graph.inputs:
         inputs.draw(port, shapes.get(port.name))
     drawing.draw(graph)

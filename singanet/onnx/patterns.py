@@ -12,7 +12,7 @@ from singanet.onnx.operators.dense import dense
 from singanet.onnx.operators.einsum import by_matrix, letters
 from singanet.onnx.operators.elementwise import channels
 from singanet.onnx.operators.normalising import normalised
-from singanet.onnx.read import Node
+from singanet.onnx.read import FileNode
 from singanet.onnx.use import Converter, Use
 from singanet.onnx.values import Known, Tensor, norm_axis
 
@@ -87,7 +87,7 @@ def _number(use: Use, name: str) -> float | None:
     return None
 
 
-def _split(use: Use, node: Node) -> tuple[str, float] | None:
+def _split(use: Use, node: FileNode) -> tuple[str, float] | None:
     """The array and the number that a node of two inputs reads."""
     if len(node.inputs) != 2:
         return None
@@ -163,7 +163,7 @@ def _layer_norm(use: Use) -> Tensor | None:
     return None
 
 
-def _standardised(use: Use, over: Node) -> tuple[Tensor, int, float, list[Node]] | None:
+def _standardised(use: Use, over: FileNode) -> tuple[Tensor, int, float, list[FileNode]] | None:
     """X, the first of its last axes that are standardised, ε and the nodes that do it."""
     makers = use.sheet.makers
     centred = makers.get(over.inputs[0])

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from singanet import layers
 from singanet.errors import FileFormatError
 from singanet.layers.symbol import Symbol
-from singanet.onnx.read import Node, Port
+from singanet.onnx.read import FileNode, Port
 from singanet.onnx.sheet import Sheet
 from singanet.onnx.use import Use
 from singanet.onnx.values import Known, Tensor
 from singanet.types import Shape
 
 
-class Inputs:
+class GraphInputs:
     """The inputs of a graph, whose samples stand along one axis of each, or nowhere.
 
     One extent that the file leaves open, by one name, is any: steps of sequences.
@@ -104,5 +104,5 @@ def _constant(sheet: Sheet, where: str, name: str, value: Known) -> Tensor:
             received="a constant",
             advice="leave it out of the model's outputs",
         )
-    node = sheet.makers.get(name) or Node("Constant", name, (), (name,), {}, 1)
+    node = sheet.makers.get(name) or FileNode("Constant", name, (), (name,), {}, 1)
     return Use(sheet, node).constant(value, value.array, None)

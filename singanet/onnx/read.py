@@ -31,7 +31,7 @@ _OURS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
-class Node:
+class FileNode:
     """One use of an operator: what it reads and makes, by name; ``opset`` says which operator."""
 
     op: str
@@ -52,16 +52,16 @@ class Port:
 
 
 @dataclass
-class Graph:
+class FileGraph:
     """What a file says: nodes in an order in which they can be computed."""
 
     inputs: list[Port]
     outputs: list[str]
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[FileNode] = field(default_factory=list)
     arrays: dict[str, Array] = field(default_factory=dict)
 
 
-def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Graph, Budget]:
+def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[FileGraph, Budget]:
     """The graph in a file, and what it may still ask for: bytes by its size, or ``max_bytes``.
 
     Arrays outside of the file are read from its folder alone. Errors: `FileAccessError`;
@@ -85,7 +85,7 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Gr
         return graph_of(model, path.parent, where, budget), budget
 
 
-def graph_of(model: Any, folder: Path, where: str, budget: Budget) -> Graph:
+def graph_of(model: Any, folder: Path, where: str, budget: Budget) -> FileGraph:
     """The graph of a ``ModelProto`` whose outside arrays lie in ``folder``."""
     return _Reader(model, folder, where, budget).graph
 
@@ -185,7 +185,7 @@ class _Reader:
             )
         return found
 
-    def read_graph(self, message: Any, scope: dict[str, str]) -> Graph:
+    def read_graph(self, message: Any, scope: dict[str, str]) -> FileGraph:
         """The graph of ``message``, whose names from outside stand in ``scope``."""
         if message.sparse_initializer:
             raise broken(self.where, "dense arrays", "sparse initializers")
@@ -195,7 +195,7 @@ class _Reader:
                 raise broken(self.where, "arrays of different names", repr(tensor.name)[:80])
             arrays[tensor.name] = self._array(tensor)
         ports = [self._port(info) for info in message.input if info.name not in arrays]
-        graph = Graph(ports, [info.name for info in message.output], [], arrays)
+        graph = FileGraph(ports, [info.name for info in message.output], [], arrays)
         self._add_nodes(graph, message.node, dict(scope), {}, self.opsets)
         known = {port.name for port in ports} | arrays.keys() | set(scope)
         _sort(graph, known, self.where)
@@ -223,7 +223,7 @@ class _Reader:
 
     def _add_nodes(
         self,
-        graph: Graph,
+        graph: FileGraph,
         messages: Any,
         names: dict[str, str],
         given: Mapping[str, Any],
@@ -249,14 +249,14 @@ class _Reader:
                 self._inline(graph, function, inputs, outputs, attributes)
                 continue
             op = f"{domain}.{message.op_type}" if domain else message.op_type
-            node = Node(op, message.name, inputs, outputs, attributes, opsets.get(domain, 1))
+            node = FileNode(op, message.name, inputs, outputs, attributes, opsets.get(domain, 1))
             if op == "Constant" and len(outputs) == 1:
                 graph.arrays[outputs[0]] = self._constant(node)
             else:
                 graph.nodes.append(node)
 
     def _inline(
-        self, graph: Graph, function: Any, inputs: Any, outputs: Any, attributes: dict[str, Any]
+        self, graph: FileGraph, function: Any, inputs: Any, outputs: Any, attributes: dict[str, Any]
     ) -> None:
         self.fresh += 1
         names = dict.fromkeys(function.input, "") | dict(zip(function.input, inputs, strict=False))
@@ -273,7 +273,7 @@ class _Reader:
             self._add_nodes(graph, function.node, names, defaults | attributes, inner, prefix)
 
     def _attributes(
-        self, message: Any, given: Mapping[str, Any], graph: Graph, names: dict[str, str]
+        self, message: Any, given: Mapping[str, Any], graph: FileGraph, names: dict[str, str]
     ) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for attribute in message.attribute:
@@ -286,7 +286,7 @@ class _Reader:
                 found[attribute.name] = self._value(attribute, graph, names)
         return found
 
-    def _value(self, attribute: Any, graph: Graph, names: dict[str, str]) -> Any:
+    def _value(self, attribute: Any, graph: FileGraph, names: dict[str, str]) -> Any:
         kinds, kind = AttributeProto.AttributeType, attribute.type
         if kind == kinds.TENSOR:
             return self._array(attribute.t)
@@ -315,7 +315,7 @@ class _Reader:
             )
         return plain[kind]()
 
-    def _constant(self, node: Node) -> Array:
+    def _constant(self, node: FileNode) -> Array:
         plain: dict[str, Any] = {
             "value_float": np.float32,
             "value_floats": np.float32,
@@ -349,7 +349,7 @@ def _node_copied(message: Any) -> int:
     return inside + sum(_PER_TEXT + 4 * len(name) for name in names)
 
 
-def _sort(graph: Graph, known: set[str], where: str) -> None:
+def _sort(graph: FileGraph, known: set[str], where: str) -> None:
     """Put the nodes into an order in which each comes after those it reads. Kahn's algorithm."""
     makers: dict[str, int] = {}
     for k, node in enumerate(graph.nodes):
@@ -370,7 +370,7 @@ def _sort(graph: Graph, known: set[str], where: str) -> None:
         for maker in needed:
             readers[maker].append(k)
     ready = [k for k in reversed(range(len(missing))) if not missing[k]]
-    ordered: list[Node] = []
+    ordered: list[FileNode] = []
     while ready:
         k = ready.pop()
         ordered.append(graph.nodes[k])
@@ -383,11 +383,11 @@ def _sort(graph: Graph, known: set[str], where: str) -> None:
     graph.nodes = ordered
 
 
-def _read_by(node: Node) -> list[str]:
+def _read_by(node: FileNode) -> list[str]:
     """The names that a node reads, those of the graphs inside it included."""
     found = list(node.inputs)
     for value in node.attributes.values():
-        if isinstance(value, Graph):
+        if isinstance(value, FileGraph):
             own = value.arrays.keys() | {port.name for port in value.inputs}
             own |= {name for inner in value.nodes for name in inner.outputs}
             reads = [name for inner in value.nodes for name in _read_by(inner)]

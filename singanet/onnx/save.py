@@ -17,7 +17,7 @@ from singanet.layers.dummy import Dummy
 from singanet.loss.loss import Loss
 from singanet.loss.multi_loss import MultiLoss
 from singanet.loss.regression import Poisson
-from singanet.onnx.forms.graph import Graph, NoFormError, Value
+from singanet.onnx.forms.graph import NoFormError, Value, WrittenGraph
 from singanet.onnx.forms.table import put
 from singanet.onnx.write import Port, write
 from singanet.saving.predictor import Predictor, expect_own_calls
@@ -89,7 +89,7 @@ class _Export:
                 received=f"one of {dtype}",
                 advice="call net.as_type('float32') first",
             )
-        self.graph = Graph(opset, dtype)
+        self.graph = WrittenGraph(opset, dtype)
         self.inputs: list[Port] = []
         self.outputs: list[Port] = []
         self._predicts = predicts

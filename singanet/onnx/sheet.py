@@ -10,7 +10,7 @@ from singanet.base.arguments import name_trouble
 from singanet.base.budget import Budget
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
-from singanet.onnx.read import Node
+from singanet.onnx.read import FileNode
 from singanet.onnx.values import Tensor, Value
 from singanet.params.param import Param
 from singanet.types import Array
@@ -54,7 +54,7 @@ class Sheet:
 
     budget: Budget
     values: dict[str, Value] = field(default_factory=dict)
-    makers: dict[str, Node] = field(default_factory=dict)
+    makers: dict[str, FileNode] = field(default_factory=dict)
     readers: dict[str, int] = field(default_factory=dict)
     """How many nodes and outputs read each array."""
     names: Names = field(default_factory=Names)

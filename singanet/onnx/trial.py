@@ -21,7 +21,7 @@ def extents(shape: Shape) -> Shape:
     return tuple(STEPS[0] if size == -1 else size for size in shape)
 
 
-class Trial(SymbolValues):
+class TrialValues(SymbolValues):
     """A few samples of numbers, drawn, for ``starts``: what a part of the net makes of them.
 
     ``yes_or_no`` are those starts that hold truth values, and false alone in the first sample.

@@ -12,7 +12,7 @@ from singanet import layers
 from singanet.layers.joins import Combine
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
-from singanet.onnx.read import Node
+from singanet.onnx.read import FileNode
 from singanet.onnx.sheet import Sheet
 from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value
 from singanet.types import Array
@@ -29,7 +29,7 @@ class Use:
     """One node with the values that it reads: what a converter sees."""
 
     sheet: Sheet
-    node: Node
+    node: FileNode
     drawn: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ class Use:
             )
         return found
 
-    def before(self, value_name: str, *ops: str) -> Node | None:
+    def before(self, value_name: str, *ops: str) -> FileNode | None:
         """The node that makes an array which nobody else reads, if it is one of ``ops``."""
         node = self.sheet.makers.get(value_name)
         fits = node is not None and node.op in ops and self.sheet.single_reader(value_name)

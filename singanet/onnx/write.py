@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from singanet.base.files import remove_leftovers, replacing
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.streaming import bytes_of
-from singanet.onnx.forms.graph import Graph, Node, Value, element_type
+from singanet.onnx.forms.graph import Value, WrittenGraph, WrittenNode, element_type
 from singanet.schema.onnx_pb2 import (
     AttributeProto,
     GraphProto,
@@ -39,7 +39,7 @@ Port = tuple[Value, Sequence[int | str]]
 
 def write(
     path: Path,
-    graph: Graph,
+    graph: WrittenGraph,
     name: str,
     inputs: Sequence[Port],
     outputs: Sequence[Port],
@@ -157,7 +157,7 @@ def _port(value: Value, extents: Sequence[int | str]) -> Any:
     return made
 
 
-def _node(node: Node) -> Any:
+def _node(node: WrittenNode) -> Any:
     made = NodeProto(name=node.name, op_type=node.op)
     made.input.extend("" if value is None else value.name for value in node.inputs)
     made.output.extend(value.name for value in node.outputs)

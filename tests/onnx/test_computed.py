@@ -14,7 +14,7 @@ from singanet.errors import FileFormatError, ShapeError, SingaNetError, UnsafeFi
 from singanet.onnx import load
 from singanet.onnx.computed import OF_CONSTANTS, computed
 from singanet.onnx.fold import FOLDS, fold
-from singanet.onnx.read import Node, graph_of
+from singanet.onnx.read import FileNode, graph_of
 from singanet.onnx.sheet import Sheet
 from singanet.onnx.values import Known, RefusedError
 from singanet.schema.onnx_pb2 import ModelProto
@@ -61,7 +61,7 @@ def budget_of(size, name="constants"):
 
 
 def node_of(op, count, **attributes):
-    return Node(op, "n", tuple(f"x{k}" for k in range(count)), ("y",), attributes, 18)
+    return FileNode(op, "n", tuple(f"x{k}" for k in range(count)), ("y",), attributes, 18)
 
 
 def of_constants(case):

@@ -33,17 +33,17 @@ from singanet.layers.softmax import LogSoftmax, Softmax
 from singanet.layers.split import Split
 from singanet.layers.stop_gradient import StopGradient
 from singanet.layers.where import Compare, Where
-from singanet.onnx.forms.graph import Form, Graph, NoFormError, Value
+from singanet.onnx.forms.graph import Form, NoFormError, Value, WrittenGraph
 from singanet.onnx.vocabulary import ACTIVATIONS, ALPHAS, COMPARISONS, OPERATIONS, turned
 
 _ACTIVATIONS, _OPERATIONS, _COMPARISONS = map(turned, (ACTIVATIONS, OPERATIONS, COMPARISONS))
 
 
-def _activation(g: Graph, layer: Activation, xs: list[Value]) -> Value:
+def _activation(g: WrittenGraph, layer: Activation, xs: list[Value]) -> Value:
     return activated(g, layer.mode, xs[0], layer.alpha)
 
 
-def activated(g: Graph, mode: str, x: Value, alpha: float = 0.01) -> Value:
+def activated(g: WrittenGraph, mode: str, x: Value, alpha: float = 0.01) -> Value:
     """The function ``mode`` of ``x``."""
     op = _ACTIVATIONS.get(mode, "")
     if op in ALPHAS:
@@ -61,7 +61,7 @@ def activated(g: Graph, mode: str, x: Value, alpha: float = 0.01) -> Value:
     return _gelu(g, x, "tanh" if mode == "gelu_tanh" else "none")
 
 
-def _gelu(g: Graph, x: Value, approximate: str) -> Value:
+def _gelu(g: WrittenGraph, x: Value, approximate: str) -> Value:
     if g.opset >= 20:
         return g.node("Gelu", x, approximate=approximate)
     if approximate == "none":
@@ -74,7 +74,7 @@ def _gelu(g: Graph, x: Value, approximate: str) -> Value:
     return g.node("Mul", g.node("Mul", x, gate), g.constant(0.5, "half"))
 
 
-def _operation(g: Graph, layer: Operation, xs: list[Value]) -> Value:
+def _operation(g: WrittenGraph, layer: Operation, xs: list[Value]) -> Value:
     mode = layer.mode
     if mode in _OPERATIONS:
         return g.node(_OPERATIONS[mode], *xs)
@@ -89,7 +89,7 @@ def _operation(g: Graph, layer: Operation, xs: list[Value]) -> Value:
     raise NoFormError(f"mode={mode!r}")
 
 
-def _compare(g: Graph, layer: Compare, xs: list[Value]) -> Value:
+def _compare(g: WrittenGraph, layer: Compare, xs: list[Value]) -> Value:
     value = layer.value
     kinds = [x.dtype for x in xs]
     if value is not None and float(value) != int(value) and kinds[0].kind != "f":
@@ -104,7 +104,7 @@ def _compare(g: Graph, layer: Compare, xs: list[Value]) -> Value:
     return g.node(_COMPARISONS[layer.how], *sides, dtype=bool)
 
 
-def _masking(g: Graph, layer: Masking, xs: list[Value]) -> Value:
+def _masking(g: WrittenGraph, layer: Masking, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     x = xs[0] if xs[0].dtype.kind == "f" else g.cast(xs[0], np.int64)
     fills = g.node("Equal", x, g.constant(layer.value, "value", x.dtype), dtype=bool)
@@ -115,22 +115,22 @@ def _masking(g: Graph, layer: Masking, xs: list[Value]) -> Value:
     return g.cast(found, bool)
 
 
-def _where(g: Graph, layer: Where, xs: list[Value]) -> Value:
+def _where(g: WrittenGraph, layer: Where, xs: list[Value]) -> Value:
     rest = xs[1:]
     a = rest[0] if layer.a is None else g.constant(layer.a, "a")
     b = rest[-1] if layer.b is None else g.constant(layer.b, "b")
     return g.node("Where", g.cast(xs[0], bool), a, b, dtype=g.dtype)
 
 
-def _cast(g: Graph, layer: Cast, xs: list[Value]) -> Value:
+def _cast(g: WrittenGraph, layer: Cast, xs: list[Value]) -> Value:
     return g.cast(xs[0], g.dtype if layer.dtype == "float" else layer.dtype)
 
 
-def _softmax(g: Graph, layer: Softmax, xs: list[Value]) -> Value:
+def _softmax(g: WrittenGraph, layer: Softmax, xs: list[Value]) -> Value:
     return g.node("Softmax", xs[0], axis=layer.axis)
 
 
-def _log_softmax(g: Graph, layer: LogSoftmax, xs: list[Value]) -> Value:
+def _log_softmax(g: WrittenGraph, layer: LogSoftmax, xs: list[Value]) -> Value:
     return g.node("LogSoftmax", xs[0], axis=layer.axis)
 
 
@@ -140,18 +140,18 @@ def by_channel(layer: Layer, suffix: str) -> tuple[int, ...]:
     return (*layer.params[suffix].shape, *(1 for _ in shape[1:]))
 
 
-def _prelu(g: Graph, layer: PReLU, xs: list[Value]) -> Value:
+def _prelu(g: WrittenGraph, layer: PReLU, xs: list[Value]) -> Value:
     return g.node("PRelu", xs[0], g.param(layer, "a", by_channel(layer, "a")))
 
 
-def _scale(g: Graph, layer: Scale, xs: list[Value]) -> Value:
+def _scale(g: WrittenGraph, layer: Scale, xs: list[Value]) -> Value:
     if layer.factor is not None:
         y = g.node("Mul", xs[0], g.constant(layer.factor, "factor"))
         return g.node("Add", y, g.constant(layer.offset, "offset")) if layer.offset else y
     return scaled(g, layer, xs[0])
 
 
-def scaled(g: Graph, layer: Layer, x: Value) -> Value:
+def scaled(g: WrittenGraph, layer: Layer, x: Value) -> Value:
     """``x`` times gamma plus beta, one of each a channel, as far as the layer has them."""
     for op, suffix in (("Mul", "gamma"), ("Add", "beta")):
         if suffix in layer.params:
@@ -159,37 +159,37 @@ def scaled(g: Graph, layer: Layer, x: Value) -> Value:
     return x
 
 
-def _power(g: Graph, layer: Power, xs: list[Value]) -> Value:
+def _power(g: WrittenGraph, layer: Power, xs: list[Value]) -> Value:
     return g.node("Pow", xs[0], g.constant(layer.exponent, "exponent"))
 
 
-def _clip(g: Graph, layer: Clip, xs: list[Value]) -> Value:
+def _clip(g: WrittenGraph, layer: Clip, xs: list[Value]) -> Value:
     low = None if layer.low is None else g.constant(layer.low, "low")
     high = None if layer.high is None else g.constant(layer.high, "high")
     return g.node("Clip", xs[0], low, *([] if high is None else [high]))
 
 
-def _glu(g: Graph, layer: GLU, xs: list[Value]) -> Value:
+def _glu(g: WrittenGraph, layer: GLU, xs: list[Value]) -> Value:
     shape: Any = layer.out_shapes
     axis = layer._of(len(shape) + 1)
     a, b = g.nodes_of("Split", 2, xs[0], g.ints([shape[axis - 1]] * 2, "sizes"), axis=axis)
     return g.node("Mul", a, g.node("Sigmoid", b))
 
 
-def _same(g: Graph, layer: Layer, xs: list[Value]) -> Value | list[Value]:
+def _same(g: WrittenGraph, layer: Layer, xs: list[Value]) -> Value | list[Value]:
     """What evaluation passes on."""
     return xs if len(xs) > 1 else xs[0]
 
 
-def _split(g: Graph, layer: Split, xs: list[Value]) -> list[Value]:
+def _split(g: WrittenGraph, layer: Split, xs: list[Value]) -> list[Value]:
     return xs * layer.num_output
 
 
-def _sum(g: Graph, layer: Layer, xs: list[Value]) -> Value:
+def _sum(g: WrittenGraph, layer: Layer, xs: list[Value]) -> Value:
     return g.node("Add" if len(xs) == 2 else "Sum", *xs)
 
 
-def _multiply(g: Graph, layer: Multiply, xs: list[Value]) -> Value:
+def _multiply(g: WrittenGraph, layer: Multiply, xs: list[Value]) -> Value:
     y = xs[0]
     for x in xs[1:]:
         y = g.node("Mul", y, x)
@@ -201,7 +201,7 @@ def _joined(op: str) -> Form:
     return lambda g, layer, xs: g.node(op, *xs)
 
 
-def _dot(g: Graph, layer: Dot, xs: list[Value]) -> Value:
+def _dot(g: WrittenGraph, layer: Dot, xs: list[Value]) -> Value:
     return g.reduce("Sum", g.node("Mul", *xs), [-1])
 
 

@@ -14,7 +14,7 @@ from singanet.onnx.vocabulary import PAD_MODES, turned
 from singanet.params.param import Param
 from singanet.types import Array, Shape
 
-__all__ = ["FAR", "Form", "Graph", "NoFormError", "Node", "Value"]
+__all__ = ["FAR", "Form", "NoFormError", "Value", "WrittenGraph", "WrittenNode"]
 
 
 class NoFormError(Exception):
@@ -31,7 +31,7 @@ class Value:
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class WrittenNode:
     """One operator; an input that is left out is None."""
 
     op: str
@@ -41,7 +41,7 @@ class Node:
     attributes: dict[str, Any]
 
 
-class Graph:
+class WrittenGraph:
     """What the forms of layers are put into, for operators of ``opset`` and floats of ``dtype``.
 
     ``names`` are not given to anything that forms make. ``scope`` is the layer under way, after
@@ -52,7 +52,7 @@ class Graph:
         self.opset = opset
         self.dtype = dtype
         self.scope = ""
-        self.nodes: list[Node] = []
+        self.nodes: list[WrittenNode] = []
         self.initializers: list[tuple[Value, Source]] = []
         self._names = set(names)
         self._params: dict[int, tuple[Value, Shape]] = {}
@@ -80,7 +80,7 @@ class Graph:
         rows = next((x.rows for x in inputs if x is not None and x.rows != "batch"), "batch")
         names = [name, *(self.fresh(f"{name}/{k}") for k in range(1, count))]
         outputs = [Value(each, kind, rows) for each in names]
-        self.nodes.append(Node(op, name, list(inputs), outputs, attributes))
+        self.nodes.append(WrittenNode(op, name, list(inputs), outputs, attributes))
         return outputs
 
     def constant(self, array: Any, what: str, dtype: Any = None) -> Value:
@@ -222,7 +222,7 @@ class Graph:
 FAR = int(np.iinfo(np.int64).min)
 """Before the first element: where a range that goes backwards ends."""
 
-Form: TypeAlias = "Callable[[Graph, Any, list[Value]], Value | list[Value]]"
+Form: TypeAlias = "Callable[[WrittenGraph, Any, list[Value]], Value | list[Value]]"
 """What puts a layer into a graph: its inputs give the output, or a list of several."""
 
 _TYPES = {

@@ -13,10 +13,10 @@ from singanet.layers.l2_norm import L2Norm
 from singanet.layers.layer import Layer
 from singanet.layers.layer_norm import LayerNorm, RMSNorm
 from singanet.onnx.forms.element_wise import scaled
-from singanet.onnx.forms.graph import Form, Graph, Value
+from singanet.onnx.forms.graph import Form, Value, WrittenGraph
 
 
-def _batch_norm(g: Graph, layer: BatchNormalization, xs: list[Value]) -> Value:
+def _batch_norm(g: WrittenGraph, layer: BatchNormalization, xs: list[Value]) -> Value:
     count = layer.params["mean"].shape
     params = [
         g.param(layer, suffix) if suffix in layer.params else g.constant(np.full(count, k), suffix)
@@ -33,20 +33,20 @@ def _batch_norm(g: Graph, layer: BatchNormalization, xs: list[Value]) -> Value:
     return g.transpose(y, 0, *range(2, last + 1), 1)
 
 
-def _layer_norm(g: Graph, layer: LayerNorm, xs: list[Value]) -> Value:
+def _layer_norm(g: WrittenGraph, layer: LayerNorm, xs: list[Value]) -> Value:
     inputs = [xs[0], _gamma(g, layer)]
     if layer.center:
         inputs.append(g.param(layer, "beta"))
     return g.node("LayerNormalization", *inputs, axis=layer.axis, epsilon=layer.epsilon)
 
 
-def _gamma(g: Graph, layer: LayerNorm) -> Value:
+def _gamma(g: WrittenGraph, layer: LayerNorm) -> Value:
     shape: Any = layer.in_shapes
     normalised = shape[layer._first(len(shape) + 1) - 1 :]
     return g.param(layer, "gamma") if layer.scale else g.constant(np.ones(normalised), "ones")
 
 
-def _rms_norm(g: Graph, layer: RMSNorm, xs: list[Value]) -> Value:
+def _rms_norm(g: WrittenGraph, layer: RMSNorm, xs: list[Value]) -> Value:
     if g.opset >= 23:
         gamma = _gamma(g, layer)
         return g.node("RMSNormalization", xs[0], gamma, axis=layer.axis, epsilon=layer.epsilon)
@@ -59,7 +59,7 @@ def _rms_norm(g: Graph, layer: RMSNorm, xs: list[Value]) -> Value:
     return g.node("Mul", y, g.param(layer, "gamma")) if layer.affine else y
 
 
-def _group_norm(g: Graph, layer: GroupNorm, xs: list[Value]) -> Value:
+def _group_norm(g: WrittenGraph, layer: GroupNorm, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     channels, groups = shape[0], layer.groups_of(shape[0])
     if groups == channels:
@@ -74,11 +74,11 @@ def _group_norm(g: Graph, layer: GroupNorm, xs: list[Value]) -> Value:
     return scaled(g, layer, g.reshape(y, (0, *shape)))
 
 
-def _instance_norm(g: Graph, layer: GroupNorm, xs: list[Value]) -> Value:
+def _instance_norm(g: WrittenGraph, layer: GroupNorm, xs: list[Value]) -> Value:
     return g.node("InstanceNormalization", xs[0], *_both(g, layer), epsilon=layer.epsilon)
 
 
-def _both(g: Graph, layer: GroupNorm) -> list[Value]:
+def _both(g: WrittenGraph, layer: GroupNorm) -> list[Value]:
     """Factor and offset of each channel."""
     channels = (layer.in_shapes or ())[0]
     return [
@@ -87,7 +87,7 @@ def _both(g: Graph, layer: GroupNorm) -> list[Value]:
     ]
 
 
-def _l2_norm(g: Graph, layer: L2Norm, xs: list[Value]) -> Value:
+def _l2_norm(g: WrittenGraph, layer: L2Norm, xs: list[Value]) -> Value:
     squares = g.reduce("Sum", g.node("Mul", xs[0], xs[0]), [-1])
     length = g.node("Sqrt", g.node("Add", squares, g.constant(layer.epsilon, "epsilon")))
     return g.node("Div", xs[0], length)

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.layers.layer import Layer
 from singanet.layers.rnn import GRU, LSTM, RNN
-from singanet.onnx.forms.graph import Form, Graph, NoFormError, Value
+from singanet.onnx.forms.graph import Form, NoFormError, Value, WrittenGraph
 from singanet.onnx.vocabulary import GATES
 from singanet.types import Array
 
@@ -22,7 +22,7 @@ _OPERATORS: Mapping[str, tuple[str, dict[str, Any]]] = {
 """The operator of each mode."""
 
 
-def _recurrent(g: Graph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
+def _recurrent(g: WrittenGraph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
     inputs, x = layer.inputs, xs[0]
     if layer.stateful:
         raise NoFormError("states that stay from batch to batch; as inputs and outputs they may")
@@ -57,7 +57,7 @@ def _recurrent(g: Graph, layer: RNN, xs: list[Value]) -> Value | list[Value]:
     return [out, *(g.transpose(state, 1, 0, 2) for state in states)]
 
 
-def _there_first(g: Graph, x: Value, mask: Value) -> tuple[Value, Value, Value]:
+def _there_first(g: WrittenGraph, x: Value, mask: Value) -> tuple[Value, Value, Value]:
     """``x`` with the steps that are there before the others, how many, and the way back.
 
     To leave out steps whose states stay is to take the others one after the other.
@@ -71,19 +71,19 @@ def _there_first(g: Graph, x: Value, mask: Value) -> tuple[Value, Value, Value]:
     return _steps(g, x, order), number, _order(g, order)
 
 
-def _order(g: Graph, places: Value) -> Value:
+def _order(g: WrittenGraph, places: Value) -> Value:
     """The indices by which the numbers of each row rise, of which none is there twice."""
     found = g.nodes_of("TopK", 2, places, g.extent(places, 1), axis=1, largest=0)
     return found[1]
 
 
-def _steps(g: Graph, x: Value, order: Value) -> Value:
+def _steps(g: WrittenGraph, x: Value, order: Value) -> Value:
     """(N, T, ·) with the steps of each sample in the ``order`` (N, T)."""
     spread = g.node("Expand", g.unsqueeze(order, 2), g.node("Shape", x, dtype=np.int64))
     return g.node("GatherElements", x, spread, axis=1)
 
 
-def _by_stack(g: Graph, layer: RNN, state: Value) -> list[Value]:
+def _by_stack(g: WrittenGraph, layer: RNN, state: Value) -> list[Value]:
     """Initial states (N, stacks·directions, H) as (directions, N, H) for each stack."""
     rows = g.transpose(state, 1, 0, 2)
     count = layer.num_stacks
@@ -92,7 +92,7 @@ def _by_stack(g: Graph, layer: RNN, state: Value) -> list[Value]:
     return g.nodes_of("Split", count, rows, g.ints([layer.directions] * count, "sizes"), axis=0)
 
 
-def _side_by_side(g: Graph, layer: RNN, y: Value, order: tuple[int, ...]) -> Value:
+def _side_by_side(g: WrittenGraph, layer: RNN, y: Value, order: tuple[int, ...]) -> Value:
     """(T, directions, N, H) in another order of the axes, the last two of which become one."""
     if layer.directions == 1:
         y = g.squeeze(y, 1)
@@ -101,7 +101,7 @@ def _side_by_side(g: Graph, layer: RNN, y: Value, order: tuple[int, ...]) -> Val
 
 
 def _stack(
-    g: Graph,
+    g: WrittenGraph,
     layer: RNN,
     stack: int,
     x: Value,
@@ -142,7 +142,7 @@ def _stack(
     return [y, *finals]
 
 
-def _weights(g: Graph, layer: RNN, stack: int, order: Sequence[int]) -> list[Value | None]:
+def _weights(g: WrittenGraph, layer: RNN, stack: int, order: Sequence[int]) -> list[Value | None]:
     """W, R and B of a stack, in the order of their gates; without biases no B."""
     runs = layer.runs[stack * layer.directions : (stack + 1) * layer.directions]
     runs = runs[::-1] if layer.go_backwards else runs

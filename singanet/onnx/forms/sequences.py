@@ -13,11 +13,11 @@ from singanet.layers.embedding import Embedding
 from singanet.layers.layer import Layer
 from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
-from singanet.onnx.forms.graph import Form, Graph, Value
+from singanet.onnx.forms.graph import Form, Value, WrittenGraph
 from singanet.types import Array
 
 
-def _dense(g: Graph, layer: Dense, xs: list[Value]) -> Value:
+def _dense(g: WrittenGraph, layer: Dense, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     if len(shape) > 1:
         return dense_of_steps(g, layer, xs[0])
@@ -26,7 +26,7 @@ def _dense(g: Graph, layer: Dense, xs: list[Value]) -> Value:
     return g.node("Gemm", *inputs, **({"transB": 1} if layer.W_transpose else {}))
 
 
-def dense_of_steps(g: Graph, layer: Dense, x: Value) -> Value:
+def dense_of_steps(g: WrittenGraph, layer: Dense, x: Value) -> Value:
     """The layer along the last axis of (N, ..., in)."""
     weight = g.param(layer, "weight")
     if layer.W_transpose:
@@ -34,18 +34,18 @@ def dense_of_steps(g: Graph, layer: Dense, x: Value) -> Value:
     return _product(g, x, weight, g.optional(layer, "bias"))
 
 
-def _product(g: Graph, x: Value, weight: Value, bias: Value | None) -> Value:
+def _product(g: WrittenGraph, x: Value, weight: Value, bias: Value | None) -> Value:
     y = g.node("MatMul", x, weight)
     return y if bias is None else g.node("Add", y, bias)
 
 
-def _embedding(g: Graph, layer: Embedding, xs: list[Value]) -> Value:
+def _embedding(g: WrittenGraph, layer: Embedding, xs: list[Value]) -> Value:
     # Of whole numbers Gather knows two types.
     index = xs[0] if xs[0].dtype in ("int32", "int64") else g.cast(xs[0], np.int64)
     return g.node("Gather", g.param(layer, "weight"), index)
 
 
-def _position_embedding(g: Graph, layer: PositionEmbedding, xs: list[Value]) -> Value:
+def _position_embedding(g: WrittenGraph, layer: PositionEmbedding, xs: list[Value]) -> Value:
     weight = g.param(layer, "weight")
     longest, steps = layer.params["weight"].shape[0], _steps(layer)
     if steps == -1:
@@ -56,7 +56,7 @@ def _position_embedding(g: Graph, layer: PositionEmbedding, xs: list[Value]) -> 
     return g.node("Add", xs[0], weight)
 
 
-def _class_token(g: Graph, layer: ClassToken, xs: list[Value]) -> Value:
+def _class_token(g: WrittenGraph, layer: ClassToken, xs: list[Value]) -> Value:
     return g.node("Concat", g.of_every_sample(xs[0], layer, "weight"), xs[0], axis=1)
 
 
@@ -65,7 +65,7 @@ def _steps(layer: Layer) -> int:
     return int(shape[0])
 
 
-def _sinusoidal_position(g: Graph, layer: SinusoidalPosition, xs: list[Value]) -> Value:
+def _sinusoidal_position(g: WrittenGraph, layer: SinusoidalPosition, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     steps, size = shape
     places = np.arange(size)
@@ -78,7 +78,7 @@ def _sinusoidal_position(g: Graph, layer: SinusoidalPosition, xs: list[Value]) -
     return g.node("Add", xs[0], _waves(g, xs[0], rate, phase))
 
 
-def _waves(g: Graph, x: Value, rate: Array, phase: Any) -> Value:
+def _waves(g: WrittenGraph, x: Value, rate: Array, phase: Any) -> Value:
     """sin(t rate + phase) at each step t of ``x``, (T, rates): by doubles, as angles are large."""
     rates, phases = (g.constant(a, w, "float64") for a, w in ((rate, "rate"), (phase, "phase")))
     step = g.unsqueeze(g.cast(g.count(x, 1), np.float64), 1)
@@ -86,7 +86,7 @@ def _waves(g: Graph, x: Value, rate: Array, phase: Any) -> Value:
     return g.cast(g.node("Sin", angles), g.dtype)
 
 
-def _attention(g: Graph, layer: MultiHeadAttention, xs: list[Value]) -> Value | list[Value]:
+def _attention(g: WrittenGraph, layer: MultiHeadAttention, xs: list[Value]) -> Value | list[Value]:
     given = xs[: layer.given]
     query, value, key = (given + [given[-1]] * 2)[:3]
     q, v, k = (
@@ -115,7 +115,7 @@ def _attention(g: Graph, layer: MultiHeadAttention, xs: list[Value]) -> Value | 
     return [y, weights] if layer.return_weights else y
 
 
-def _heads(g: Graph, layer: MultiHeadAttention, part: str, x: Value) -> Value:
+def _heads(g: WrittenGraph, layer: MultiHeadAttention, part: str, x: Value) -> Value:
     """(N, heads, T, size) of queries and values, (N, heads, size, T) of keys."""
     size, groups = layer.dims[part], layer.num_kv_heads or layer.num_heads
     count = layer.num_heads if part == "query" else groups
@@ -134,7 +134,7 @@ def _heads(g: Graph, layer: MultiHeadAttention, part: str, x: Value) -> Value:
     return g.reshape(spread, (0, layer.num_heads, *rest))
 
 
-def _turned(g: Graph, layer: MultiHeadAttention, heads: Value, x: Value) -> Value:
+def _turned(g: WrittenGraph, layer: MultiHeadAttention, heads: Value, x: Value) -> Value:
     """Heads (N, heads, T, size) turned by their positions in ``x``."""
     rotary, half = layer.rotary, layer.dims["key"] // 2
     assert rotary is not None
@@ -150,24 +150,24 @@ def _turned(g: Graph, layer: MultiHeadAttention, heads: Value, x: Value) -> Valu
     return g.node("Concat", first, second, axis=3)
 
 
-def _mask(g: Graph, layer: MultiHeadAttention, mask: Value) -> Value:
+def _mask(g: WrittenGraph, layer: MultiHeadAttention, mask: Value) -> Value:
     """The mask with the axes samples, heads, queries and keys."""
     shapes: Any = layer.in_shapes
     missing = 3 - len(shapes[-1])
     return g.unsqueeze(mask, *range(1, 1 + missing)) if missing else mask
 
 
-def _projected(g: Graph, layer: Layer, part: str, x: Value) -> Value:
+def _projected(g: WrittenGraph, layer: Layer, part: str, x: Value) -> Value:
     weight, bias = g.param(layer, f"{part}_weight"), g.optional(layer, f"{part}_bias")
     return _product(g, x, weight, bias)
 
 
-def _lowest(g: Graph) -> Value:
+def _lowest(g: WrittenGraph) -> Value:
     """The score of what is not to be seen; infinite ones alone would have no softmax."""
     return g.constant(float(np.finfo(g.dtype).min), "lowest")
 
 
-def _causal(g: Graph, layer: MultiHeadAttention, query: Value, key: Value) -> Value:
+def _causal(g: WrittenGraph, layer: MultiHeadAttention, query: Value, key: Value) -> Value:
     """Which keys each query may see, (queries, keys)."""
     shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
     queries, keys = shapes[0][0], shapes[layer.given - 1][0]
@@ -177,7 +177,7 @@ def _causal(g: Graph, layer: MultiHeadAttention, query: Value, key: Value) -> Va
     return g.node("LessOrEqual", g.count(key, 1), last, dtype=bool)
 
 
-def _there(g: Graph, key: Value, lengths: Value) -> Value:
+def _there(g: WrittenGraph, key: Value, lengths: Value) -> Value:
     """Which keys each sample has, (N, 1, 1, keys)."""
     ends = g.cast(g.reshape(lengths, (-1, 1, 1, 1)), np.int64)
     return g.node("Less", g.count(key, 1), ends, dtype=bool)

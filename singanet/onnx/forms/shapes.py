@@ -20,40 +20,40 @@ from singanet.layers.reshape import Flatten, Permute, Reshape
 from singanet.layers.slice import Slice
 from singanet.layers.top_indices import TopIndices
 from singanet.layers.weight import Weight
-from singanet.onnx.forms.graph import FAR, Form, Graph, Value
+from singanet.onnx.forms.graph import FAR, Form, Value, WrittenGraph
 
 
-def _reshape(g: Graph, layer: Reshape, xs: list[Value]) -> Value:
+def _reshape(g: WrittenGraph, layer: Reshape, xs: list[Value]) -> Value:
     shape: Any = layer.out_shapes
     return g.reshape(xs[0], (0, *shape))
 
 
-def _flatten(g: Graph, layer: Flatten, xs: list[Value]) -> Value:
+def _flatten(g: WrittenGraph, layer: Flatten, xs: list[Value]) -> Value:
     y = g.node("Flatten", xs[0], axis=layer.axis)
     if layer.axis > 1:
         y.rows = f"{g.scope}_rows"
     return y
 
 
-def _permute(g: Graph, layer: Permute, xs: list[Value]) -> Value:
+def _permute(g: WrittenGraph, layer: Permute, xs: list[Value]) -> Value:
     return g.transpose(xs[0], 0, *layer.axes)
 
 
-def _concat(g: Graph, layer: Concat, xs: list[Value]) -> Value:
+def _concat(g: WrittenGraph, layer: Concat, xs: list[Value]) -> Value:
     y = g.node("Concat", *xs, axis=layer.axis)
     if layer.axis == 0:
         y.rows = f"{g.scope}_rows"
     return y
 
 
-def _slice(g: Graph, layer: Slice, xs: list[Value]) -> list[Value]:
+def _slice(g: WrittenGraph, layer: Slice, xs: list[Value]) -> list[Value]:
     shape: Any = layer.in_shapes
     bounds = [0, *layer.slice_point, shape[layer.axis - 1]]
     sizes = [end - first for first, end in pairwise(bounds)]
     return g.nodes_of("Split", len(sizes), xs[0], g.ints(sizes, "sizes"), axis=layer.axis)
 
 
-def _index(g: Graph, layer: Index, xs: list[Value]) -> Value:
+def _index(g: WrittenGraph, layer: Index, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     ranges, gone = [], []
     for k, (place, size) in enumerate(zip(layer.index, shape, strict=False), 1):
@@ -72,12 +72,12 @@ def _index(g: Graph, layer: Index, xs: list[Value]) -> Value:
     return g.squeeze(y, *gone) if gone else y
 
 
-def _pad(g: Graph, layer: Pad, xs: list[Value]) -> Value:
+def _pad(g: WrittenGraph, layer: Pad, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     return g.pad(xs[0], [(0, 0), *layer._by_axis(len(shape))], layer.mode, layer.value)
 
 
-def _gather(g: Graph, layer: Gather, xs: list[Value]) -> Value:
+def _gather(g: WrittenGraph, layer: Gather, xs: list[Value]) -> Value:
     shapes: Any = layer.in_shapes
     if layer.indices is not None:
         axis = layer._at(len(shapes) + 1)
@@ -92,7 +92,7 @@ def _gather(g: Graph, layer: Gather, xs: list[Value]) -> Value:
     return g.node("GatherElements", x, g.cast(indices, np.int64), axis=axis)
 
 
-def _top_indices(g: Graph, layer: TopIndices, xs: list[Value]) -> Value:
+def _top_indices(g: WrittenGraph, layer: TopIndices, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     axis = layer._at(len(shape) + 1)
     if layer.k == 1:
@@ -103,7 +103,7 @@ def _top_indices(g: Graph, layer: TopIndices, xs: list[Value]) -> Value:
     return found
 
 
-def _cropping(g: Graph, layer: Cropping, xs: list[Value]) -> Value:
+def _cropping(g: WrittenGraph, layer: Cropping, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     inside = [
         (axis, before, size - after)
@@ -115,7 +115,7 @@ def _cropping(g: Graph, layer: Cropping, xs: list[Value]) -> Value:
     return g.slice(xs[0], *map(list, zip(*inside, strict=True))) if inside else xs[0]
 
 
-def _reduce(g: Graph, layer: Reduce, xs: list[Value]) -> Value:
+def _reduce(g: WrittenGraph, layer: Reduce, xs: list[Value]) -> Value:
     shapes: Any = layer.in_shapes
     mode = layer.mode.capitalize()
     if len(xs) == 1:
@@ -137,21 +137,21 @@ def _reduce(g: Graph, layer: Reduce, xs: list[Value]) -> Value:
     return y if layer.keepdims else g.squeeze(y, *axes)
 
 
-def _expand(g: Graph, layer: Expand, xs: list[Value]) -> Value:
+def _expand(g: WrittenGraph, layer: Expand, xs: list[Value]) -> Value:
     shape: Any = layer.out_shapes
     return g.node("Expand", xs[0], g.ints([1, *shape], "shape"))
 
 
-def _repeat(g: Graph, layer: RepeatVector, xs: list[Value]) -> Value:
+def _repeat(g: WrittenGraph, layer: RepeatVector, xs: list[Value]) -> Value:
     shape: Any = layer.out_shapes
     return g.node("Expand", g.unsqueeze(xs[0], 1), g.ints([1, *shape], "shape"))
 
 
-def _weight(g: Graph, layer: Weight, xs: list[Value]) -> Value:
+def _weight(g: WrittenGraph, layer: Weight, xs: list[Value]) -> Value:
     return g.of_every_sample(xs[0], layer, "weight")
 
 
-def _matmul(g: Graph, layer: MatMul, xs: list[Value]) -> Value:
+def _matmul(g: WrittenGraph, layer: MatMul, xs: list[Value]) -> Value:
     shapes: Any = layer.in_shapes
     rank = len(shapes[0]) + 1
     order = (*range(rank - 2), rank - 1, rank - 2)

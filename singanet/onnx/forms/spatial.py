@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet import layers
 from singanet.layers.layer import Layer
-from singanet.onnx.forms.graph import Form, Graph, Value
+from singanet.onnx.forms.graph import Form, Value, WrittenGraph
 from singanet.ops.window import Pads, Window
 from singanet.program.prediction.folding import FoldedConvolution
 
@@ -26,12 +26,14 @@ def _window(layer: Any, pads: Pads) -> dict[str, Any]:
     return {**made, "dilations": [*window.dilation]} if max(window.dilation) > 1 else made
 
 
-def _bordered(g: Graph, x: Value, pads: Pads, mode: str = "constant", value: float = 0.0) -> Value:
+def _bordered(
+    g: WrittenGraph, x: Value, pads: Pads, mode: str = "constant", value: float = 0.0
+) -> Value:
     """``x`` (N, C, ...) with the border as an array of its own."""
     return g.pad(x, [(0, 0), (0, 0), *pads], mode, value)
 
 
-def _with_channels(g: Graph, layer: Any, x: Value) -> Value:
+def _with_channels(g: WrittenGraph, layer: Any, x: Value) -> Value:
     """Sequences (N, L) as those of one channel."""
     return g.unsqueeze(x, 1) if _is_flat(layer) else x
 
@@ -40,12 +42,12 @@ def _is_flat(layer: Any) -> bool:
     return len(layer.in_shapes) == len(layer.window.kernel)
 
 
-def _conv(g: Graph, layer: Any, xs: list[Value]) -> Value:
+def _conv(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     bias = [g.param(layer, "bias")] if "bias" in layer.params else []
     return _convolved(g, layer, xs[0], "weight", *bias)
 
 
-def _convolved(g: Graph, layer: Any, x: Value, suffix: str, *bias: Value) -> Value:
+def _convolved(g: WrittenGraph, layer: Any, x: Value, suffix: str, *bias: Value) -> Value:
     """``x`` under the layer's window, with the parameter ``suffix`` for kernels."""
     window: Window = layer.window
     x, pads = _with_channels(g, layer, x), window.pads
@@ -61,14 +63,14 @@ def _convolved(g: Graph, layer: Any, x: Value, suffix: str, *bias: Value) -> Val
     return g.node("Conv", x, weight, *bias, group=channels // per_group, **attributes)
 
 
-def _separable_conv(g: Graph, layer: layers.SeparableConv2D, xs: list[Value]) -> Value:
+def _separable_conv(g: WrittenGraph, layer: layers.SeparableConv2D, xs: list[Value]) -> Value:
     inner = _convolved(g, layer, xs[0], "depthwise_weight")
     shape = (*layer.params["pointwise_weight"].shape, *(1,) * len(layer.window.kernel))
     bias = [g.param(layer, "bias")] if layer.use_bias else []
     return g.node("Conv", inner, g.param(layer, "pointwise_weight", shape), *bias)
 
 
-def _conv_transpose(g: Graph, layer: Any, xs: list[Value]) -> Value:
+def _conv_transpose(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     attributes = _window(layer, layer.window.pads)
     channels = layer.params["weight"].shape[0]
     shape = (channels, layer.nb_kernels // layer.groups, *attributes["kernel_shape"])
@@ -79,7 +81,7 @@ def _conv_transpose(g: Graph, layer: Any, xs: list[Value]) -> Value:
     return g.node("ConvTranspose", x, weight, *bias, group=layer.groups, **attributes)
 
 
-def _max_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
+def _max_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     window: Window = layer.window
     x, pads = _with_channels(g, layer, xs[0]), _reach(layer)
     if any(max(ends) >= size for ends, size in zip(pads, window.kernel, strict=True)):
@@ -90,7 +92,7 @@ def _max_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
     return g.squeeze(y, 1) if _is_flat(layer) else y
 
 
-def _average_pool(g: Graph, layer: Any, xs: list[Value]) -> Value:
+def _average_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     x, pads, counted = _with_channels(g, layer, xs[0]), _reach(layer), layer.count_include_pad
     if counted and pads != layer.window.pads:
         # Of windows beyond the border the border alone counts.
@@ -109,32 +111,32 @@ def _reach(layer: Any) -> Pads:
 
 
 def _global_pool(op: str) -> Form:
-    def put(g: Graph, layer: Any, xs: list[Value]) -> Value:
+    def put(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
         y = g.node(op, xs[0])
         return y if layer.keepdims else g.node("Flatten", y, axis=1)
 
     return put
 
 
-def _adaptive_windows(g: Graph, layer: Any, x: Value) -> Value:
+def _adaptive_windows(g: WrittenGraph, layer: Any, x: Value) -> Value:
     """(N, C, positions of the output, positions of each)."""
     flat = g.reshape(x, (0, layer.in_shapes[0], -1))
     places = g.constant(layer.found()[0], "places", np.int64)
     return g.node("Gather", flat, places, axis=2)
 
 
-def _adaptive_mean(g: Graph, layer: Any, xs: list[Value]) -> Value:
+def _adaptive_mean(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     shares = g.constant(layer.found()[1], "shares")
     y = g.node("Mul", _adaptive_windows(g, layer, xs[0]), shares)
     return g.reshape(g.reduce("Sum", y, [3], keepdims=False), (0, *layer.out_shapes))
 
 
-def _adaptive_max(g: Graph, layer: Any, xs: list[Value]) -> Value:
+def _adaptive_max(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
     y = g.reduce("Max", _adaptive_windows(g, layer, xs[0]), [3], keepdims=False)
     return g.reshape(y, (0, *layer.out_shapes))
 
 
-def _lrn(g: Graph, layer: layers.LRN, xs: list[Value]) -> Value:
+def _lrn(g: WrittenGraph, layer: layers.LRN, xs: list[Value]) -> Value:
     shape: Any = layer.in_shapes
     # Runtimes know images alone; the window lies over the channels.
     x = xs[0] if len(shape) == 3 else g.reshape(xs[0], (0, shape[0], -1, 1))
@@ -144,7 +146,7 @@ def _lrn(g: Graph, layer: layers.LRN, xs: list[Value]) -> Value:
     return y if len(shape) == 3 else g.reshape(y, (0, *shape))
 
 
-def _upsampling(g: Graph, layer: layers.Upsampling2D, xs: list[Value]) -> Value:
+def _upsampling(g: WrittenGraph, layer: layers.Upsampling2D, xs: list[Value]) -> Value:
     scales = g.constant([1.0, 1.0, *layer.factors], "scales", "float32")
     nearest = layer.mode == "nearest"
     if nearest:

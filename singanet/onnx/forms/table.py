@@ -10,7 +10,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.time_distributed import TimeDistributed
 from singanet.loss.layer import LossLayer
 from singanet.onnx.forms.element_wise import ELEMENT_WISE
-from singanet.onnx.forms.graph import Form, Graph, NoFormError, Value
+from singanet.onnx.forms.graph import Form, NoFormError, Value, WrittenGraph
 from singanet.onnx.forms.norms import NORMS
 from singanet.onnx.forms.recurrent import RECURRENT
 from singanet.onnx.forms.sequences import SEQUENCES, dense_of_steps
@@ -20,7 +20,7 @@ from singanet.onnx.forms.spatial import SPATIAL
 __all__ = ["FORMS", "REFUSED", "put"]
 
 
-def put(g: Graph, layer: Layer, xs: list[Value]) -> list[Value]:
+def put(g: WrittenGraph, layer: Layer, xs: list[Value]) -> list[Value]:
     """The outputs of ``layer`` on ``xs`` in the graph. Errors: `NoFormError`."""
     form = FORMS.get(type(layer))
     if form is None:
@@ -31,7 +31,7 @@ def put(g: Graph, layer: Layer, xs: list[Value]) -> list[Value]:
     return made if isinstance(made, list) else [made]
 
 
-def _time_distributed(g: Graph, layer: TimeDistributed, xs: list[Value]) -> Value:
+def _time_distributed(g: WrittenGraph, layer: TimeDistributed, xs: list[Value]) -> Value:
     inner, x = layer.layer, xs[0]
     if type(inner) is Dense and "forward" not in vars(inner):
         return dense_of_steps(g, inner, x)
