@@ -22,7 +22,7 @@ from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.npz.archive import open_archive, zip_errors
 from singanet.checkpoint.reader import open_file
 from singanet.errors import ArgumentError, FileFormatError, GraphError, UnsafeFileError
-from singanet.keras.config import Drawing, draw, refused
+from singanet.keras.config import DrawnModel, draw, refused
 from singanet.net import FeedForwardNet
 
 _LONGEST = 16 << 20
@@ -102,7 +102,7 @@ def save_model(
             archive.write(Path(folder) / _WEIGHTS, _WEIGHTS)
 
 
-def _fill(net: FeedForwardNet, weights: Path, drawing: Drawing) -> None:
+def _fill(net: FeedForwardNet, weights: Path, drawing: DrawnModel) -> None:
     """Give the net the arrays in the file ``weights``, and those of the description."""
     params = {param.name: param for param in net.params()}
     placed = _placed(net, drawing)
@@ -115,7 +115,7 @@ def _fill(net: FeedForwardNet, weights: Path, drawing: Drawing) -> None:
             params[f"{name}/{suffix}"].put(np.asarray(array, np.float32))
 
 
-def _placed(net: FeedForwardNet, drawing: Drawing) -> list[LayerDescription]:
+def _placed(net: FeedForwardNet, drawing: DrawnModel) -> list[LayerDescription]:
     """The layers whose arrays are in the file, each with its place there."""
     found = []
     for layer in describe_net(net, None):

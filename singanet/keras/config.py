@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from singanet.checkpoint.keras.table import numbered
 from singanet.errors import FileFormatError, GraphError, ShapeError, SingaNetError
-from singanet.keras.described import Described, Made, unknown
+from singanet.keras.described import DescribedLayer, WeightGroup, unknown
 from singanet.keras.operations import OPERATIONS
 from singanet.keras.table import FILLED, MASKED, MERGES, TABLE
 from singanet.layers import Input, LogSoftmax, Permute, Softmax, TimeDistributed
@@ -30,7 +30,7 @@ Key: TypeAlias = tuple[str, int]
 
 
 @dataclass
-class Drawing:
+class DrawnModel:
     """The symbols of a net, whose parameters have shapes and no arrays yet.
 
     ``places`` are the layers whose arrays are in the file of weights, by their names.
@@ -40,7 +40,7 @@ class Drawing:
     inputs: list[Symbol] = field(default_factory=list)
     outputs: list[Symbol] = field(default_factory=list)
     layers: list[Layer] = field(default_factory=list)
-    places: dict[str, Made] = field(default_factory=dict)
+    places: dict[str, WeightGroup] = field(default_factory=dict)
     calls: int = 0
     elsewise: set[tuple[int, int]] = field(default_factory=set)
     """Symbols, by call and index, that differ from Keras' at steps that are not there."""
@@ -72,10 +72,10 @@ def _without_mask(symbol: Symbol) -> Symbol:
     return Symbol(symbol.call, symbol.index, symbol.shape)
 
 
-def draw(config: dict[str, Any], where: str) -> Drawing:
+def draw(config: dict[str, Any], where: str) -> DrawnModel:
     """The model that ``config`` describes. Errors: `FileFormatError` naming the layer."""
     try:
-        drawing = Drawing(_data_format(config, where))
+        drawing = DrawnModel(_data_format(config, where))
         model = _Model(config, drawing, where)
         drawing.inputs = model.input_symbols()
         drawing.outputs = model(drawing.inputs)
@@ -144,7 +144,7 @@ class _Model:
     def __init__(
         self,
         config: dict[str, Any],
-        drawing: Drawing,
+        drawing: DrawnModel,
         where: str,
         prefix: str = "",
         place: str = "",
@@ -312,7 +312,7 @@ class _Model:
         table = OPERATIONS if _is_operation(entry) else TABLE
         if kind not in table or entry.get("registered_name") not in (None, kind):
             raise unknown(where, f"classes among {', '.join(table)}", kind[:60])
-        described = Described(
+        described = DescribedLayer(
             config,
             [symbol.shape for symbol in sources],
             self.drawing.data_format,

@@ -30,7 +30,7 @@ WHOLE: Axes = {(0,): None}
 
 
 @dataclass(frozen=True)
-class Made:
+class WeightGroup:
     """Where the arrays of one of our layers are: in a group, as of ``kind``.
 
     An empty ``kind`` is the layer's own. ``fixed`` are arrays that the description has instead.
@@ -42,7 +42,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedLayer:
     """A layer as its config describes it, with the sample shapes that go in.
 
     ``call`` is what it is called with beside its inputs, of which some may be ``masked``.
@@ -57,7 +57,7 @@ class Described:
     call: Mapping[str, Any] = field(default_factory=dict)
     masked: bool = False
     taken: set[str] = field(default_factory=set)
-    marks: dict[str, Made] = field(default_factory=dict)
+    marks: dict[str, WeightGroup] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -69,13 +69,13 @@ class Described:
         """Whether the input is (C, H, W) here and (H, W, C) there."""
         return len(self.shapes[0]) == 3 and self.data_format == "channels_last"
 
-    def inner(self, config: dict[str, Any], shape: Shape) -> Described:
+    def inner(self, config: dict[str, Any], shape: Shape) -> DescribedLayer:
         """What is wrapped, at each step of a sequence."""
-        return Described(config, [shape], self.data_format, self.where, f"{self.name}/")
+        return DescribedLayer(config, [shape], self.data_format, self.where, f"{self.name}/")
 
-    def place_of(self, layer: Layer, group: str) -> Made:
+    def place_of(self, layer: Layer, group: str) -> WeightGroup:
         """Where the arrays of ``layer`` are, if it has any, within those of the Keras layer."""
-        mark = self.marks.get(layer.name, Made(""))
+        mark = self.marks.get(layer.name, WeightGroup(""))
         return replace(mark, group=f"{group}/{mark.group}" if mark.group else group)
 
     def expect(self, **usual: Any) -> None:
@@ -132,7 +132,7 @@ class Described:
         return int(axis)
 
 
-def activation(described: Described, mode: Any, name: str) -> list[Layer]:
+def activation(described: DescribedLayer, mode: Any, name: str) -> list[Layer]:
     """The layers of Keras' activation ``mode``; none for linear."""
     if mode == "linear":
         return []

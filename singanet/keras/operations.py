@@ -7,7 +7,7 @@ from typing import Any
 
 from singanet import layers
 from singanet.base.arguments import is_number
-from singanet.keras.described import Described, unknown
+from singanet.keras.described import DescribedLayer, unknown
 from singanet.layers.layer import Layer
 
 _JOINS = {
@@ -21,8 +21,8 @@ _JOINS = {
 }
 
 
-def _arithmetic(kind: str) -> Callable[[Described], list[Layer]]:
-    def make(d: Described) -> list[Layer]:
+def _arithmetic(kind: str) -> Callable[[DescribedLayer], list[Layer]]:
+    def make(d: DescribedLayer) -> list[Layer]:
         first, second = _arguments(d)
         if first is None and second is None:
             return [_JOINS[kind](d.name)]
@@ -40,7 +40,7 @@ def _arithmetic(kind: str) -> Callable[[Described], list[Layer]]:
     return make
 
 
-def _item(d: Described) -> list[Layer]:
+def _item(d: DescribedLayer) -> list[Layer]:
     _, places = _arguments(d)
     places = places if isinstance(places, list) else [places]
     first, *rest = map(_place, places)
@@ -56,13 +56,13 @@ def _place(place: Any) -> Any:
     return int(place)
 
 
-def _arguments(d: Described) -> tuple[Any, Any]:
+def _arguments(d: DescribedLayer) -> tuple[Any, Any]:
     d.taken.add("args")
     first, second = d.call["args"]
     return first, second
 
 
-OPERATIONS: dict[str, Callable[[Described], list[Layer]]] = {
+OPERATIONS: dict[str, Callable[[DescribedLayer], list[Layer]]] = {
     **{kind: _arithmetic(kind) for kind in _JOINS},
     "GetItem": _item,
 }

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from singanet import layers
-from singanet.keras.described import WHOLE, Described, Made, activation, unknown
+from singanet.keras.described import WHOLE, DescribedLayer, WeightGroup, activation, unknown
 from singanet.layers.layer import Layer
 
 
-def _dense(d: Described) -> list[Layer]:
+def _dense(d: DescribedLayer) -> list[Layer]:
     d.expect(lora_rank=None, quantization_config=None)
     if len(d.shapes[0]) > 2:
         raise unknown(d.where, "rows or sequences", f"samples of {len(d.shapes[0])} axes")
@@ -25,7 +25,7 @@ def _dense(d: Described) -> list[Layer]:
     return [dense, *d.activation()]
 
 
-def _time_distributed(d: Described) -> list[Layer]:
+def _time_distributed(d: DescribedLayer) -> list[Layer]:
     """Each layer that the wrapped one is made of, at every step."""
     inner, shape = d.config["layer"], d.shapes[0]
     if inner["class_name"] not in PLAIN or len(shape) > 3:
@@ -35,12 +35,12 @@ def _time_distributed(d: Described) -> list[Layer]:
     described = d.inner(inner["config"], shape[1:])
     made = PLAIN[inner["class_name"]](described)
     described.expect_all_taken()
-    d.marks.update({layer.name: Made("layer") for layer in made})
+    d.marks.update({layer.name: WeightGroup("layer") for layer in made})
     names = (d.name, *(f"{d.name}_{k}" for k in range(1, len(made))))
     return [layers.TimeDistributed(n, layer) for n, layer in zip(names, made, strict=True)]
 
 
-def _reshape(d: Described) -> list[Layer]:
+def _reshape(d: DescribedLayer) -> list[Layer]:
     """By rows of (H, W, C), as Keras has them."""
     target = tuple(int(axis) for axis in d.config["target_shape"])
     if len(target) > 3:
@@ -53,7 +53,7 @@ def _reshape(d: Described) -> list[Layer]:
     return made
 
 
-def _permute(d: Described) -> list[Layer]:
+def _permute(d: DescribedLayer) -> list[Layer]:
     axes = tuple(int(axis) for axis in d.config["dims"])
     if d.is_image:
         # Ours of Keras' axes H, W, C are 2, 3, 1; what is last there is first here.
@@ -62,7 +62,7 @@ def _permute(d: Described) -> list[Layer]:
     return [layers.Permute(d.name, axes)]
 
 
-def _flatten(d: Described) -> list[Layer]:
+def _flatten(d: DescribedLayer) -> list[Layer]:
     """Keras flattens with the channels last: rows as there mean the same to whatever reads them."""
     axes = len(d.shapes[0])
     if axes < 2 or (axes == 2 and d.data_format != "channels_first"):
@@ -71,7 +71,7 @@ def _flatten(d: Described) -> list[Layer]:
     return [last, layers.Flatten(d.name)]
 
 
-def _dropout(d: Described) -> list[Layer]:
+def _dropout(d: DescribedLayer) -> list[Layer]:
     shape = d.config.get("noise_shape")
     rate = float(d.config["rate"])
     if shape is None:
@@ -81,7 +81,7 @@ def _dropout(d: Described) -> list[Layer]:
     return [layers.SpatialDropout(d.name, rate, 0)]
 
 
-def _relu(d: Described) -> list[Layer]:
+def _relu(d: DescribedLayer) -> list[Layer]:
     d.expect(threshold=0.0)
     slope, most = float(d.config.get("negative_slope") or 0.0), d.config.get("max_value")
     if most == 6 and not slope:
@@ -94,7 +94,7 @@ def _relu(d: Described) -> list[Layer]:
     return made
 
 
-def _prelu(d: Described) -> list[Layer]:
+def _prelu(d: DescribedLayer) -> list[Layer]:
     shape, shared = d.shapes[0], d.config.get("shared_axes")
     if sorted(shared or []) != list(range(1, len(shape))):
         raise unknown(d.where, "one slope a channel or feature", f"shared_axes={shared}")
@@ -104,25 +104,25 @@ def _prelu(d: Described) -> list[Layer]:
     return _along_channels(d, slopes)
 
 
-def _along_channels(d: Described, layer: Layer) -> list[Layer]:
+def _along_channels(d: DescribedLayer, layer: Layer) -> list[Layer]:
     """A layer whose channels are the features of (T, F)."""
     there, back = (layers.Permute(f"{d.name}_{end}", (2, 1)) for end in ("first", "last"))
     return [there, layer, back]
 
 
-def _sloped(mode: str, key: str) -> Callable[[Described], list[Layer]]:
+def _sloped(mode: str, key: str) -> Callable[[DescribedLayer], list[Layer]]:
     return lambda d: [layers.Activation(d.name, mode, alpha=float(d.config[key]))]
 
 
-def _joined(kind: str) -> Callable[[Described], list[Layer]]:
+def _joined(kind: str) -> Callable[[DescribedLayer], list[Layer]]:
     return lambda d: [getattr(layers, kind)(d.name)]
 
 
-def _activation(d: Described) -> list[Layer]:
+def _activation(d: DescribedLayer) -> list[Layer]:
     return activation(d, d.config["activation"], d.name) or [layers.Dummy(d.name)]
 
 
-def _batch_normalization(d: Described) -> list[Layer]:
+def _batch_normalization(d: DescribedLayer) -> list[Layer]:
     d.expect(renorm=False)
     axis = d.axis()
     if axis != 1 and len(d.shapes[0]) != 2:
@@ -145,7 +145,7 @@ def _batch_normalization(d: Described) -> list[Layer]:
     ]
 
 
-def _normalization(d: Described) -> list[Layer]:
+def _normalization(d: DescribedLayer) -> list[Layer]:
     """Fixed statistics of each channel; a BatchNormalization that does not train has them."""
     d.expect(invert=False)
     axis = d.axis()
@@ -161,11 +161,11 @@ def _normalization(d: Described) -> list[Layer]:
         name, 0.0, epsilon=1e-14, center=False, scale=False, axis=1 if axis == 1 else -1
     )
     norm.trainable = False
-    d.marks[name] = Made("", kind="Normalization", fixed=given or None)
+    d.marks[name] = WeightGroup("", kind="Normalization", fixed=given or None)
     return [norm]
 
 
-def _rescaling(d: Described) -> list[Layer]:
+def _rescaling(d: DescribedLayer) -> list[Layer]:
     scale, offset = (np.asarray(d.config[key], np.float32) for key in ("scale", "offset"))
     if scale.ndim == offset.ndim == 0:
         return [layers.Scale(d.name, float(d.config["scale"]), offset=float(d.config["offset"]))]
@@ -174,11 +174,11 @@ def _rescaling(d: Described) -> list[Layer]:
     channels = np.zeros(d.shapes[0][0], np.float32)
     each = layers.Scale(d.name)
     each.trainable = False
-    d.marks[d.name] = Made("", fixed={"gamma": channels + scale, "beta": channels + offset})
+    d.marks[d.name] = WeightGroup("", fixed={"gamma": channels + scale, "beta": channels + offset})
     return [each]
 
 
-def _group_normalization(d: Described) -> list[Layer]:
+def _group_normalization(d: DescribedLayer) -> list[Layer]:
     if d.axis() != (1 if len(d.shapes[0]) == 3 else len(d.shapes[0])):
         d.expect(axis="the channels")
     groups = int(d.config["groups"])
@@ -194,7 +194,7 @@ def _group_normalization(d: Described) -> list[Layer]:
     return [norm] if len(d.shapes[0]) != 2 else _along_channels(d, norm)
 
 
-def _attention(d: Described) -> list[Layer]:
+def _attention(d: DescribedLayer) -> list[Layer]:
     """Query, value and key in this order, as ours."""
     if d.config.get("attention_axes") != [1]:
         d.expect(attention_axes=None)
@@ -215,7 +215,7 @@ def _attention(d: Described) -> list[Layer]:
     return [attention]
 
 
-def _layer_normalization(d: Described) -> list[Layer]:
+def _layer_normalization(d: DescribedLayer) -> list[Layer]:
     d.expect(rms_scaling=False)
     if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
         d.expect(axis="the last of a sequence or row")
@@ -230,23 +230,23 @@ def _layer_normalization(d: Described) -> list[Layer]:
     return [norm]
 
 
-def _rms_normalization(d: Described) -> list[Layer]:
+def _rms_normalization(d: DescribedLayer) -> list[Layer]:
     if d.axis() != len(d.shapes[0]) or len(d.shapes[0]) == 3:
         d.expect(axis="the last of a sequence or row")
     return [layers.RMSNorm(d.name, epsilon=float(d.config["epsilon"]))]
 
 
-def _spatial_dropout(d: Described) -> list[Layer]:
+def _spatial_dropout(d: DescribedLayer) -> list[Layer]:
     images = len(d.shapes[0]) == 3
     return [layers.SpatialDropout(d.name, float(d.config["rate"]), 1 if images else -1)]
 
 
-def _alpha_dropout(d: Described) -> list[Layer]:
+def _alpha_dropout(d: DescribedLayer) -> list[Layer]:
     d.expect(noise_shape=None)
     return [layers.AlphaDropout(d.name, float(d.config["rate"]))]
 
 
-def _embedding(d: Described) -> list[Layer]:
+def _embedding(d: DescribedLayer) -> list[Layer]:
     d.expect(lora_rank=None, quantization_config=None)
     specs = d.specs("embeddings", {(0,): 0, (1,): 1})
     masked = 0 if d.config.get("mask_zero") else None
@@ -254,7 +254,7 @@ def _embedding(d: Described) -> list[Layer]:
     return [layers.Embedding(d.name, *sizes, specs, mask_index=masked)]
 
 
-PLAIN: dict[str, Callable[[Described], list[Layer]]] = {
+PLAIN: dict[str, Callable[[DescribedLayer], list[Layer]]] = {
     "Dense": _dense,
     "Dropout": _dropout,
     "Flatten": _flatten,

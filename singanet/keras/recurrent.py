@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from singanet import layers
-from singanet.keras.described import Described, unknown
+from singanet.keras.described import DescribedLayer, unknown
 from singanet.layers.layer import Layer
 
 _SHARED = ("units", "activation", "recurrent_activation", "use_bias", "reset_after")
 _MODES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "tanh"}
 
 
-def _recurrent(kind: str) -> Callable[[Described], list[Layer]]:
+def _recurrent(kind: str) -> Callable[[DescribedLayer], list[Layer]]:
     return lambda d: [_layer(d, kind, d.name, False)]
 
 
-def _layer(d: Described, kind: str, name: str, bidirectional: bool) -> Layer:
+def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Layer:
     # What would change the outputs, or the training, of the layer we have.
     d.expect(
         stateful=False,
@@ -43,7 +43,7 @@ def _layer(d: Described, kind: str, name: str, bidirectional: bool) -> Layer:
     )
 
 
-def _bidirectional(d: Described) -> list[Layer]:
+def _bidirectional(d: DescribedLayer) -> list[Layer]:
     d.expect(merge_mode="concat")
     inner = d.config["layer"]
     kind = inner["class_name"]
@@ -52,11 +52,11 @@ def _bidirectional(d: Described) -> list[Layer]:
     back = d.config.get("backward_layer") or {}
     if back and any(back["config"].get(key) != inner["config"].get(key) for key in _SHARED):
         raise unknown(d.where, "the same layer in both directions", "another one backwards")
-    described = Described(inner["config"], d.shapes, d.data_format, d.where, d.prefix)
+    described = DescribedLayer(inner["config"], d.shapes, d.data_format, d.where, d.prefix)
     return [_layer(described, kind, d.name, True)]
 
 
-RECURRENT: dict[str, Callable[[Described], list[Layer]]] = {
+RECURRENT: dict[str, Callable[[DescribedLayer], list[Layer]]] = {
     **{kind: _recurrent(kind) for kind in _MODES},
     "Bidirectional": _bidirectional,
 }

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from singanet import layers
-from singanet.keras.described import WHOLE, Described
+from singanet.keras.described import WHOLE, DescribedLayer
 from singanet.layers.layer import Layer
 
 Pads = list[tuple[int, int]]
-Maker = Callable[[Described], list[Layer]]
+Maker = Callable[[DescribedLayer], list[Layer]]
 
 
-def _along(d: Described, axes: int, layer: Layer, keeps: bool = True) -> list[Layer]:
+def _along(d: DescribedLayer, axes: int, layer: Layer, keeps: bool = True) -> list[Layer]:
     """``layer`` on Keras' samples: channels are first here, and of sequences (T, F) last there."""
     if axes > 1 or d.config.get("data_format", "channels_last") == "channels_first":
         return [layer]
@@ -23,7 +23,7 @@ def _along(d: Described, axes: int, layer: Layer, keeps: bool = True) -> list[La
 
 
 def _conv(axes: int) -> Maker:
-    def make(d: Described) -> list[Layer]:
+    def make(d: DescribedLayer) -> list[Layer]:
         d.expect(lora_rank=None, quantization_config=None)
         conv = _kind("Conv", axes)(
             d.name,
@@ -38,7 +38,7 @@ def _conv(axes: int) -> Maker:
 
 
 def _depthwise(axes: int) -> Maker:
-    def make(d: Described) -> list[Layer]:
+    def make(d: DescribedLayer) -> list[Layer]:
         conv = _kind("DepthwiseConv", axes)(
             d.name,
             depth_multiplier=d.config["depth_multiplier"],
@@ -51,7 +51,7 @@ def _depthwise(axes: int) -> Maker:
 
 
 def _separable(axes: int) -> Maker:
-    def make(d: Described) -> list[Layer]:
+    def make(d: DescribedLayer) -> list[Layer]:
         conv = _kind("SeparableConv", axes)(
             d.name,
             d.config["filters"],
@@ -65,7 +65,7 @@ def _separable(axes: int) -> Maker:
     return make
 
 
-def _window(d: Described, axes: int) -> dict[str, Any]:
+def _window(d: DescribedLayer, axes: int) -> dict[str, Any]:
     """What all convolutions take."""
     causal = axes == 1 and d.config["padding"] == "causal"
     border = {"border_mode": "causal"} if causal else {"pad": _pads(d, "kernel_size", axes)}
@@ -80,7 +80,7 @@ def _window(d: Described, axes: int) -> dict[str, Any]:
 
 
 def _transposed(axes: int) -> Maker:
-    def make(d: Described) -> list[Layer]:
+    def make(d: DescribedLayer) -> list[Layer]:
         """Keras cuts kernel − stride off, the larger half behind, or fills up to the stride."""
         d.expect(output_padding=None)
         if d.config["dilation_rate"] not in (1, [1] * axes):
@@ -105,7 +105,7 @@ def _transposed(axes: int) -> Maker:
 
 
 def _pooling(kind: str, axes: int) -> Maker:
-    def make(d: Described) -> list[Layer]:
+    def make(d: DescribedLayer) -> list[Layer]:
         pads = _pads(d, "pool_size", axes)
         if kind == "Avg" and any(before != after for before, after in pads):
             # Keras' backends do not agree on what a mean takes in behind the last row.
@@ -122,7 +122,7 @@ def _adaptive(kind: str, axes: int) -> Maker:
 
 
 def _global(kind: str, axes: int) -> Maker:
-    def make(d: Described) -> list[Layer]:
+    def make(d: DescribedLayer) -> list[Layer]:
         keeps = bool(d.config["keepdims"])
         pool = _kind(f"Global{kind}Pooling", axes)(d.name, keepdims=keeps)
         return _along(d, axes, pool, keeps)
@@ -130,14 +130,14 @@ def _global(kind: str, axes: int) -> Maker:
     return make
 
 
-def _mean_of_steps(d: Described) -> list[Layer]:
+def _mean_of_steps(d: DescribedLayer) -> list[Layer]:
     """A layer that goes by a mask, too."""
     axis = 2 if d.config["data_format"] == "channels_first" else 1
     return [layers.Reduce(d.name, "mean", axis, bool(d.config["keepdims"]))]
 
 
 def _ends(kind: Callable[..., Layer], key: str, axes: int) -> Maker:
-    def make(d: Described) -> list[Layer]:
+    def make(d: DescribedLayer) -> list[Layer]:
         given = d.config[key] if axes > 1 else [d.config[key]]
         ends = [(int(before), int(after)) for before, after in given]
         first = d.config.get("data_format") == "channels_first"
@@ -146,13 +146,13 @@ def _ends(kind: Callable[..., Layer], key: str, axes: int) -> Maker:
     return make
 
 
-def _upsampling(d: Described) -> list[Layer]:
+def _upsampling(d: DescribedLayer) -> list[Layer]:
     if d.config["interpolation"] != "bilinear":
         d.expect(interpolation="nearest")
     return [layers.Upsampling2D(d.name, _sizes(d, "size", 2), d.config["interpolation"])]
 
 
-def _pads(d: Described, key: str, axes: int) -> Pads:
+def _pads(d: DescribedLayer, key: str, axes: int) -> Pads:
     """Keras' 'same': as many outputs as strides fit, the larger half of the border behind."""
     if d.config["padding"] != "same":
         d.expect(padding="valid")
@@ -169,7 +169,7 @@ def _same(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]
     return total // 2, total - total // 2
 
 
-def _sizes(d: Described, key: str, axes: int) -> tuple[int, ...]:
+def _sizes(d: DescribedLayer, key: str, axes: int) -> tuple[int, ...]:
     value: Any = d.config[key]
     return tuple(map(int, value if isinstance(value, list) else [value] * axes))
 
