@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.budget import Budget
-from singanet.data.pickles import Made, Text, pieces, recognise, run_program, text
+from singanet.data.pickles import Made, StoredText, pieces, recognise, run_program, text
 from singanet.errors import DataError, SingaNetError
 from singanet.types import Array
 
@@ -39,7 +39,7 @@ def load_plain_pickle(content: bytes, where: str) -> dict[str, Any]:
         raise refuse("a pickled dict", f"a {type(value).__name__}")
 
     def plain(entry: Any) -> Any:
-        if isinstance(entry, Text):
+        if isinstance(entry, StoredText):
             budget.spend(entry.size)
             return b"".join(pieces(stream, entry))
         if not (entry is None or isinstance(entry, int | bytes | str)):

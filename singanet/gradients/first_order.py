@@ -15,7 +15,17 @@ from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.part import Part
 from singanet.engine.plan import remember
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, one_of
-from singanet.gradients.names import LOSS, N, Name, Names, Resolver, Target, Y, listed, sample_shape
+from singanet.gradients.names import (
+    LOSS,
+    GradientTarget,
+    N,
+    Name,
+    Names,
+    Resolver,
+    Y,
+    listed,
+    sample_shape,
+)
 from singanet.params.gradients import LayerGradients, dense_gradient
 from singanet.types import Array
 
@@ -108,8 +118,8 @@ class Question:
     """Checked arguments: ``asked`` is for the executor, ``zeros`` are answered without it."""
 
     asked: Asked
-    targets: Sequence[Target]
-    zeros: Sequence[Target]
+    targets: Sequence[GradientTarget]
+    zeros: Sequence[GradientTarget]
     params: Mapping[str, Any]
     resolver: Resolver
     zeros_allowed: bool
@@ -291,7 +301,7 @@ def _answers(
     """Items with parameters by their names and outputs by those in the question; zeros last."""
     here = [target for target in question.targets if target not in question.zeros]
     left = {target.name: target for target in here}
-    by_step: dict[str, list[Target]] = {}
+    by_step: dict[str, list[GradientTarget]] = {}
     for target in here:
         by_step.setdefault(target.step, []).append(target)
     if here:
@@ -315,7 +325,7 @@ def _answers(
         yield LayerGradients([], [], [], "", zeros)
 
 
-def _zeros(net: Net, question: Question, target: Target) -> Any:
+def _zeros(net: Net, question: Question, target: GradientTarget) -> Any:
     ops, plan = net.device.ops, question.resolver.plan
     like = ops.xp.empty(0, net.dtype)
     if target.param is not None:

@@ -33,7 +33,7 @@ LOSS = "loss"
 
 
 @dataclass(frozen=True)
-class Target:
+class GradientTarget:
     """What ``name`` stands for: a parameter, or outputs of a step, or what a step is fed with.
 
     ``step`` is the name of the step whose outputs these are in a `Part`.
@@ -88,7 +88,7 @@ class Resolver:
             for k, slot in (slots if index is None else [slots[self._index(name, index, slots)]])
         ]
 
-    def target(self, name: Name) -> Target:
+    def target(self, name: Name) -> GradientTarget:
         """What one of ``xs`` means. Errors: nothing, or integers."""
         layer, index = name if isinstance(name, tuple) else (name, None)
         step = self.plan.by_name.get(layer)
@@ -97,10 +97,10 @@ class Resolver:
             if index is not None:
                 index = self._index(name, index, step.out_slots)
                 index = index if step.many_out else None
-            return Target(name, step.name, index)
+            return GradientTarget(name, step.name, index)
         if layer in self.params and index is None:
             self._expect_no_state(self.params[layer])
-            return Target(name, param=self.params[layer])
+            return GradientTarget(name, param=self.params[layer])
         fed = self.inputs.get(layer)
         if fed is None:
             raise self._unknown(name, "xs", [*self.inputs, *self.plan.by_name, *self.params])
@@ -108,30 +108,30 @@ class Resolver:
         asked = step.integers if index is None else step.integers & {index}
         self._expect_float(name, "xs", bool(asked))
         if self._input_name(fed) == fed:
-            return Target(name, fed, index)
+            return GradientTarget(name, fed, index)
         shapes = step.layer.in_shapes
         if index is not None:
             index = self._index(name, index, shapes if isinstance(shapes, list) else [shapes])
             index = index if isinstance(shapes, list) else None
-        return Target(name, fed + INPUT, index, fed)
+        return GradientTarget(name, fed + INPUT, index, fed)
 
     def split(
-        self, targets: Sequence[Target], slots: Iterable[int], zeros: bool
-    ) -> tuple[list[Target], list[Target]]:
+        self, targets: Sequence[GradientTarget], slots: Iterable[int], zeros: bool
+    ) -> tuple[list[GradientTarget], list[GradientTarget]]:
         """Those of ``targets`` that lie below ``slots``, and the others.
 
         Errors: there are others, unless ``zeros`` are to be given for them.
         """
         carries, steps = carrying(self.plan, slots)
-        here: list[Target] = []
-        others: list[Target] = []
+        here: list[GradientTarget] = []
+        others: list[GradientTarget] = []
         for target in targets:
             (here if self._is_below(target, carries, steps) else others).append(target)
         if others and not zeros:
             raise self.unreachable(others[0], carries, steps)
         return here, others
 
-    def _is_below(self, target: Target, carries: set[int], steps: Sequence[bool]) -> bool:
+    def _is_below(self, target: GradientTarget, carries: set[int], steps: Sequence[bool]) -> bool:
         if target.param is not None:
             return any(
                 comes and any(param is target.param for param in step.layer.params.values())
@@ -144,7 +144,7 @@ class Resolver:
         return not carries.isdisjoint(slots if target.index is None else [slots[target.index]])
 
     def unreachable(
-        self, target: Target, carries: Collection[int] = (), steps: Sequence[bool] = ()
+        self, target: GradientTarget, carries: Collection[int] = (), steps: Sequence[bool] = ()
     ) -> ArgumentError:
         """The error for a target that no gradient comes to."""
         above = [step for step, comes in zip(self.plan.steps, steps, strict=False) if comes]
@@ -217,7 +217,7 @@ class Resolver:
         )
 
 
-def sample_shape(plan: Plan, target: Target) -> list[Shape]:
+def sample_shape(plan: Plan, target: GradientTarget) -> list[Shape]:
     """The shapes, without batch axis, of what ``target`` stands for."""
     step = plan.by_name[target.fed or target.step]
     shapes: Any = step.layer.in_shapes if target.fed else None

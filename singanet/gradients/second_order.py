@@ -14,7 +14,7 @@ from singanet.engine.gradients import Asked
 from singanet.engine.net import Net, expect_host
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.gradients.first_order import Question, asked_of, collected
-from singanet.gradients.names import Directions, N, Name, Names, Target, listed
+from singanet.gradients.names import Directions, GradientTarget, N, Name, Names, listed
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops import numpy_ops
@@ -126,7 +126,7 @@ def _in_double(net: Net) -> Net:
 
 
 def _shifts(
-    question: Question, shifted: list[tuple[Target, Any]], seeds: list[tuple[Array, Any]]
+    question: Question, shifted: list[tuple[GradientTarget, Any]], seeds: list[tuple[Array, Any]]
 ) -> dict[str, Layer]:
     """Layers behind the steps that ``shifted`` names; what they add is among the ``seeds`` then."""
     behind: dict[str, _Shift] = {}

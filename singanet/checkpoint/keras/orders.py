@@ -35,7 +35,7 @@ class Block:
         return prod(self.shape)
 
 
-class Units:
+class FreeUnits:
     """A part of a row that may stand in any order, until ``row`` says which."""
 
     def __init__(self, size: int) -> None:
@@ -43,7 +43,7 @@ class Units:
         self.row: list[Part] | None = None
 
 
-Part: TypeAlias = Block | Units
+Part: TypeAlias = Block | FreeUnits
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class _Walk:
             return [Mixed(node.name)] * len(outs)
         if kind == "Dense" and isinstance(first, list):
             known = self.uses.get(id(layer))
-            return [[Units(outs[0][0])] if known is None else known.made]
+            return [[FreeUnits(outs[0][0])] if known is None else known.made]
         if kind in ("Dense", "BatchNormalization") and isinstance(first, tuple):
             return [self._along_features(node, first)]
         if kind in ("Flatten", "Reshape", "Permute"):
@@ -227,7 +227,7 @@ class _Walk:
         # One kind of axes is meant by what follows; without a choice the usual ones.
         usual = self._usual(node, out)
         assert isinstance(usual, tuple)
-        free = any(isinstance(part, Units) for part in _resolved(row))
+        free = any(isinstance(part, FreeUnits) for part in _resolved(row))
         kinds = [usual] if free else [usual, tuple(range(len(out))), (*range(1, len(out)), 0)]
         return next((axes for axes in kinds if _agree(row, [_block(out, axes)])), Mixed(node.name))
 
@@ -284,7 +284,7 @@ def _block(shape: Shape, axes: Shape) -> Block:
 def _resolved(row: Sequence[Part]) -> list[Part]:
     found: list[Part] = []
     for part in row:
-        if isinstance(part, Units) and part.row is not None:
+        if isinstance(part, FreeUnits) and part.row is not None:
             found += _resolved(part.row)
         else:
             found.append(part)
@@ -314,9 +314,9 @@ def _agree(a: Order, b: Order) -> bool:
         one, other = _start(x, size, left), _start(y, size, right)
         if one is None or other is None:
             return False
-        if isinstance(one, Units):
+        if isinstance(one, FreeUnits):
             one.row = [other]
-        elif isinstance(other, Units):
+        elif isinstance(other, FreeUnits):
             other.row = [one]
         elif one != other:
             return False
@@ -326,7 +326,7 @@ def _agree(a: Order, b: Order) -> bool:
 def _next(row: list[Part]) -> Part:
     """Take the first part of ``row``, by what is known of it."""
     part = row.pop(0)
-    while isinstance(part, Units) and part.row is not None:
+    while isinstance(part, FreeUnits) and part.row is not None:
         part, *rest = part.row
         row[:0] = rest
     return part
@@ -339,8 +339,8 @@ def _start(part: Part, size: int, rest: list[Part]) -> Part | None:
     """
     if part.size == size:
         return part
-    if isinstance(part, Units):
-        part.row = [Units(size), Units(part.size - size)]
+    if isinstance(part, FreeUnits):
+        part.row = [FreeUnits(size), FreeUnits(part.size - size)]
         rest.insert(0, part.row[1])
         return part.row[0]
     if len(part.axes) > 1:

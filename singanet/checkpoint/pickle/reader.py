@@ -15,7 +15,7 @@ from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.singa import find_pickle
 from singanet.checkpoint.streaming import as_bools, bytes_of, check_digest, read_bytes
 from singanet.checkpoint.version import KEY, check_version
-from singanet.data.pickles import RAW, Pickled, Text, pieces, recognise, run_program, text
+from singanet.data.pickles import RAW, Pickled, StoredText, pieces, recognise, run_program, text
 from singanet.errors import FileFormatError, UnsafeFileError
 from singanet.types import Array
 
@@ -93,13 +93,13 @@ class PickleReader(StreamReader):
         array = as_bools(flat).reshape(entry.shape, order=order)  # type: ignore[call-overload]
         return np.asarray(array, dtype=entry.dtype, order="C")
 
-    def _fill(self, out: memoryview, data: bytes | Text, where: str) -> bytes:
-        if isinstance(data, Text) and data.coding == RAW and data.size == len(out):
+    def _fill(self, out: memoryview, data: bytes | StoredText, where: str) -> bytes:
+        if isinstance(data, StoredText) and data.coding == RAW and data.size == len(out):
             self._stream.seek(data.offset)
             return read_bytes(self._stream, out, self._beside, where)
         checksum, filled = Checksum(), 0
         try:
-            parts = pieces(self._stream, data) if isinstance(data, Text) else [data]
+            parts = pieces(self._stream, data) if isinstance(data, StoredText) else [data]
             for piece in parts:
                 if len(piece) > len(out) - filled:
                     raise ValueError(f"more than {len(out)} bytes of elements")

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from singanet.checkpoint.checksum import Beside, Checksum
-from singanet.checkpoint.snapshot.record import Record, Segment
+from singanet.checkpoint.snapshot.record import DataRun, Record
 from singanet.checkpoint.snapshot.varint import decode_all
 from singanet.checkpoint.streaming import bytes_of, read_bytes
 from singanet.errors import FileFormatError
@@ -57,7 +57,7 @@ def wrong_count(where: str, shape: Shape, expected: int, received: int) -> FileF
     )
 
 
-def _unpacked(stream: BinaryIO, segment: Segment, width: int, out: Array) -> int:
+def _unpacked(stream: BinaryIO, segment: DataRun, width: int, out: Array) -> int:
     count = segment.size // width
     raw = out.view(np.uint8).reshape(-1, width)
     # From the first tag on, so that every number is preceded by one.
@@ -69,7 +69,7 @@ def _unpacked(stream: BinaryIO, segment: Segment, width: int, out: Array) -> int
     return count
 
 
-def _integers(stream: BinaryIO, segment: Segment, out: Array, where: str) -> tuple[int, bytes]:
+def _integers(stream: BinaryIO, segment: DataRun, out: Array, where: str) -> tuple[int, bytes]:
     checksum = Checksum()
     stream.seek(segment.offset)
     left, rest, filled, seen = segment.size, b"", 0, 0

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from singanet.checkpoint.snapshot.types import DATA_FIELDS, KINDS, Kind
+from singanet.checkpoint.snapshot.types import DATA_FIELDS, KINDS, ElementType
 from singanet.checkpoint.snapshot.varint import LONGEST
 from singanet.checkpoint.streaming import truncated
 from singanet.errors import FileFormatError
@@ -19,7 +19,7 @@ _MOST_SEGMENTS = 1000
 _CHUNK = 5 * 9 << 14  # a multiple of both unpacked widths
 
 
-class Segment(NamedTuple):
+class DataRun(NamedTuple):
     """A run of data; ``step`` is 0 for packed numbers, else the bytes from one to the next.
 
     For unpacked integers, whose lengths vary, the run includes their tags.
@@ -36,10 +36,10 @@ class Record:
     """``head`` is the message without its data, which lie in ``segments``."""
 
     head: Any
-    segments: list[Segment]
+    segments: list[DataRun]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ElementType:
         """The type of the numbers."""
         return KINDS[self.head.data_type]
 
@@ -74,7 +74,7 @@ class _Scanner:
         self.end = end
         self.where = where
         self.head = bytearray()
-        self.segments: list[Segment] = []
+        self.segments: list[DataRun] = []
 
     def field(self) -> None:
         """Take one field: into ``head``, or if it holds data into ``segments``."""
@@ -113,7 +113,7 @@ class _Scanner:
             raise truncated(
                 self.where, f"{size} bytes of data", f"{self.end - self.position} bytes"
             )
-        self._append(Segment(number, self.position, size, step))
+        self._append(DataRun(number, self.position, size, step))
         self.position += size
         self.stream.seek(self.position)
 
@@ -126,7 +126,7 @@ class _Scanner:
         if last and last.step and last.field == number and last.offset + last.size == start:
             self.segments[-1] = last._replace(size=last.size + size)
         else:
-            self._append(Segment(number, start, size, tag_size))
+            self._append(DataRun(number, start, size, tag_size))
 
     def _unpacked(self, raw: bytes, number: int, width: int) -> None:
         """A run of numbers each behind its own tag, as protobuf wrote them in 1.0.0."""
@@ -144,9 +144,9 @@ class _Scanner:
                 self.position -= (len(same) - whole) * step
                 self.stream.seek(self.position)
                 break
-        self._append(Segment(number, first, count * width, step))
+        self._append(DataRun(number, first, count * width, step))
 
-    def _append(self, segment: Segment) -> None:
+    def _append(self, segment: DataRun) -> None:
         self.segments.append(segment)
         if len(self.segments) > _MOST_SEGMENTS:
             raise self.broken(f"data in more than {_MOST_SEGMENTS} pieces")

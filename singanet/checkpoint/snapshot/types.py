@@ -12,7 +12,7 @@ FLOAT32, FLOAT16, INT, CHAR, DOUBLE, UCHAR = range(6)
 BYTES_FIELD, INT_FIELD = 7, 6
 
 
-class Kind(NamedTuple):
+class ElementType(NamedTuple):
     """``width`` is the size of one number in the file, 0 for variable-length integers."""
 
     dtype: np.dtype[Any]
@@ -22,14 +22,14 @@ class Kind(NamedTuple):
     """How protobuf writes one number that is not packed."""
 
 
-KINDS: dict[int, Kind] = {
-    FLOAT32: Kind(np.dtype("<f4"), 4, 4, 5),
-    DOUBLE: Kind(np.dtype("<f8"), 5, 8, 1),
-    INT: Kind(np.dtype("<i4"), INT_FIELD, 0, 0),
+KINDS: dict[int, ElementType] = {
+    FLOAT32: ElementType(np.dtype("<f4"), 4, 4, 5),
+    DOUBLE: ElementType(np.dtype("<f8"), 5, 8, 1),
+    INT: ElementType(np.dtype("<i4"), INT_FIELD, 0, 0),
     # SINGA has these types but never writes them; bytes_data is the field it left for them.
-    FLOAT16: Kind(np.dtype("<f2"), BYTES_FIELD, 2, 2),
-    CHAR: Kind(np.dtype("i1"), BYTES_FIELD, 1, 2),
-    UCHAR: Kind(np.dtype("u1"), BYTES_FIELD, 1, 2),
+    FLOAT16: ElementType(np.dtype("<f2"), BYTES_FIELD, 2, 2),
+    CHAR: ElementType(np.dtype("i1"), BYTES_FIELD, 1, 2),
+    UCHAR: ElementType(np.dtype("u1"), BYTES_FIELD, 1, 2),
 }
 
 DATA_TYPES = {kind.dtype: number for number, kind in KINDS.items()}

@@ -18,7 +18,14 @@ from singanet.checkpoint.npz.archive import open_archive, zip_errors
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.safetensors.header import BFLOAT
 from singanet.checkpoint.streaming import as_bools, bytes_of, read_bytes, widen
-from singanet.checkpoint.torch.storages import NAMES, Storage, Tensor, storage_of, tensor_of, width
+from singanet.checkpoint.torch.storages import (
+    NAMES,
+    Storage,
+    StoredTensor,
+    storage_of,
+    tensor_of,
+    width,
+)
 from singanet.data.pickles import Made, run_program
 from singanet.errors import FileFormatError, UnsafeFileError
 from singanet.types import Array
@@ -45,7 +52,7 @@ class TorchReader(StreamReader):
     format = "torch"
 
     def __init__(self, path: Path) -> None:
-        self._tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, StoredTensor] = {}
         self._storages: dict[str, Storage] = {}
         self._places: dict[str, int] = {}
         self._unchecked: dict[str, zipfile.ZipInfo] = {}
@@ -127,7 +134,7 @@ class TorchReader(StreamReader):
             raise self._damaged("every storage in the file", "fewer")
         return found
 
-    def _flat(self, value: Any, path: str, budget: Budget) -> Iterator[tuple[str, Tensor]]:
+    def _flat(self, value: Any, path: str, budget: Budget) -> Iterator[tuple[str, StoredTensor]]:
         """The tensors in dicts in ``value``, each with the keys that lead to it."""
         if type(value) is not dict:
             return

@@ -62,7 +62,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class StoredTensor:
     """A view of ``storage``; ``start`` and ``strides`` are in elements of ``kind``."""
 
     storage: Storage
@@ -110,7 +110,7 @@ def storage_of(told: Any, seen: dict[str, Storage]) -> Storage:
     return found
 
 
-def tensor_of(value: Any, limit: int, refuse: Refusal) -> Tensor | None:
+def tensor_of(value: Any, limit: int, refuse: Refusal) -> StoredTensor | None:
     """The tensor that ``value`` stands for, None where it stands for none.
 
     It claims at most ``limit`` bytes, and lies inside its storage. Errors: those of ``refuse``.
@@ -135,7 +135,7 @@ def tensor_of(value: Any, limit: int, refuse: Refusal) -> Tensor | None:
         raise
     except (TypeError, ValueError, LookupError, AttributeError):
         raise refuse("a tensor as PyTorch writes it", "one put together otherwise") from None
-    found = Tensor(storage, kind, int(start), axes, tuple(map(int, strides)), negated)
+    found = StoredTensor(storage, kind, int(start), axes, tuple(map(int, strides)), negated)
     if (found.start + found.span) * width(kind) > storage.nbytes:
         received = f"{found.span} behind the first {found.start}"
         raise refuse(f"elements within the {storage.nbytes} bytes of a storage", received)

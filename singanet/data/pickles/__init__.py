@@ -9,7 +9,7 @@ from __future__ import annotations
 from singanet.data.pickles.arrays import Pickled, recognise, text
 from singanet.data.pickles.steps import run_program
 from singanet.data.pickles.strings import RAW, pieces
-from singanet.data.pickles.tokens import ALLOWED, Global, Made, Text
+from singanet.data.pickles.tokens import ALLOWED, Global, Made, StoredText
 
 __all__ = [
     "ALLOWED",
@@ -17,7 +17,7 @@ __all__ = [
     "Global",
     "Made",
     "Pickled",
-    "Text",
+    "StoredText",
     "pieces",
     "recognise",
     "run_program",

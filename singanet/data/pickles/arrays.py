@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.budget import Refusal, checked_shape
-from singanet.data.pickles.tokens import Global, Made, Text
+from singanet.data.pickles.tokens import Global, Made, StoredText
 from singanet.errors import SingaNetError
 from singanet.types import Shape
 
@@ -23,12 +23,12 @@ class Pickled:
     shape: Shape
     dtype: np.dtype[Any]
     fortran_order: bool
-    data: bytes | Text
+    data: bytes | StoredText
 
     @property
     def stored(self) -> int:
         """Bytes that its data take in the file, escapes and all."""
-        return self.data.size if isinstance(self.data, Text) else len(self.data)
+        return self.data.size if isinstance(self.data, StoredText) else len(self.data)
 
 
 def recognise(value: Any, size: int, refuse: Refusal, unsafe: Refusal) -> Pickled:
@@ -48,7 +48,7 @@ def recognise(value: Any, size: int, refuse: Refusal, unsafe: Refusal) -> Pickle
         else:
             (kind, data), shape, fortran = value.args, (), False
         dtype = _dtype(kind, unsafe)
-        if not isinstance(data, (bytes, Text)):
+        if not isinstance(data, (bytes, StoredText)):
             raise TypeError("no bytes for its elements")
         axes = checked_shape(shape, dtype.itemsize, size, refuse)
     except (TypeError, ValueError, LookupError, AttributeError) as error:

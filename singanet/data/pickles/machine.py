@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from singanet.base.budget import Budget, Refusal
 from singanet.data.pickles.strings import ESCAPED, LATIN, UNICODE, UTF8, decoded
-from singanet.data.pickles.tokens import Global, Made, Text
+from singanet.data.pickles.tokens import Global, Made, StoredText
 
 _SHORT = 4096  # a name may be that long
 _LONGEST_LINE = 4096
@@ -80,7 +80,7 @@ class Machine:
         self._spend(_TOKEN + min(size, _SHORT))
         if size > _SHORT:
             self._stream.seek(size, io.SEEK_CUR)
-            return Text(start, size, coding)
+            return StoredText(start, size, coding)
         data = self.take(size)
         if coding == ESCAPED and b"\\" in data:
             self._spend(0, _ESCAPES)
@@ -190,7 +190,7 @@ class Machine:
             text, coding = args
             if coding not in ("latin1", "latin-1"):
                 raise ValueError
-            self._spend(_TOKEN + (0 if isinstance(text, Text) else len(text)))
+            self._spend(_TOKEN + (0 if isinstance(text, StoredText) else len(text)))
             self.push(_latin(text))
         elif maker.name == "bytes":
             self.push(b"" if not args else self.broken("a call of bytes"))
@@ -222,9 +222,9 @@ class Machine:
 
 def _latin(text: Any) -> Any:
     """``text`` as the bytes it stands for, one a character."""
-    if isinstance(text, Text):
+    if isinstance(text, StoredText):
         codings = {UTF8: LATIN, UNICODE: UNICODE}
-        return Text(text.offset, text.size, codings[text.coding])
+        return StoredText(text.offset, text.size, codings[text.coding])
     if not isinstance(text, str):
         raise TypeError
     return text.encode("latin-1")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from singanet.data.pickles.tokens import Text
+from singanet.data.pickles.tokens import StoredText
 
 RAW = "bytes as they are"
 ESCAPED = "Python 2 repr"
@@ -27,7 +27,7 @@ def decoded(data: bytes, coding: str) -> Any:
     return data.decode("utf-8" if coding == UTF8 else UNICODE)
 
 
-def pieces(stream: BinaryIO, text: Text) -> Iterator[bytes]:
+def pieces(stream: BinaryIO, text: StoredText) -> Iterator[bytes]:
     """The bytes ``text`` stands for. Raises ValueError as `decoded` does."""
     stream.seek(text.offset)
     left, rest = text.size, b""

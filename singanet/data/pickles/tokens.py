@@ -33,7 +33,7 @@ class Global:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class StoredText:
     """A long string left in the file; ``coding`` says how its bytes are spelled there."""
 
     offset: int
