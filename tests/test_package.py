@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import pkgutil
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,42 @@ def test_modules_are_imported_and_documented():
         if len(text or "") <= 4:
             silent.append(name)
     assert silent == [], "they say nothing about themselves"
+
+
+def public_methods():
+    """Every public method of the package's public classes, with its class and name."""
+    for module in {name: None for name, _ in walk()}:
+        try:
+            found = vars(importlib.import_module(module))
+        except BackendError:  # the library that it stands on is not there
+            continue
+        for kind in found.values():
+            if isinstance(kind, type) and kind.__module__ == module and kind.__name__[0] != "_":
+                for name, member in vars(kind).items():
+                    function = getattr(member, "fget", getattr(member, "__func__", member))
+                    # Kernels stand in a table of functions, which have the text.
+                    own = getattr(function, "__qualname__", "").startswith(kind.__qualname__)
+                    if name[0] != "_" and own and isinstance(function, types.FunctionType):
+                        yield kind, name
+
+
+def test_methods_have_a_text_their_own_or_an_inherited_one():
+    methods = list(public_methods())
+    assert len(methods) > 2000
+    silent = [(kind, name) for kind, name in methods if not inspect.getdoc(getattr(kind, name))]
+    # The names of the tests that layers inherit are sentences.
+    assert [each for each in silent if not each[1].startswith("test_")] == []
+
+
+def test_texts_that_are_inherited_are_not_pointed_at():
+    """ "As `Loss`." and the like stands where nothing is inherited, and nowhere else."""
+    pointing = []
+    for kind, name in public_methods():
+        above = [getattr(base, name) for base in kind.__mro__[1:] if name in vars(base)]
+        own = getattr(getattr(kind, name), "__doc__", None) or ""
+        if re.fullmatch(r"(As|See) `[\w.]+`\.", own) and any(map(inspect.getdoc, above)):
+            pointing.append(f"{kind.__qualname__}.{name}")
+    assert pointing == []
 
 
 @pytest.mark.parametrize("name", [name for name, is_package in walk() if is_package])

@@ -54,7 +54,6 @@ class Several(Optimizer):
         grads: Sequence[Grad],
         scale: float = 1.0,
     ) -> None:
-        """As `Optimizer`."""
         groups: dict[int, tuple[Any, list[int]]] = {}
         for k, name in enumerate(names):
             optimizer = self._by_name[name]
@@ -64,12 +63,10 @@ class Several(Optimizer):
             optimizer.update(*mine, scale)
 
     def state(self, name: str) -> ParamState:
-        """As `Optimizer`."""
         found: ParamState = self._by_name[name].state(name)
         return found
 
     def settle(self, name: str, value: Array) -> ParamState:
-        """As `Optimizer`."""
         found: ParamState = self._by_name[name].settle(name, value)
         return found
 
@@ -78,7 +75,6 @@ class Several(Optimizer):
         return list(chain.from_iterable(one.states() for one in self._all))
 
     def will_change(self, name: str) -> bool:
-        """As `Optimizer`."""
         return bool(self._by_name[name].will_change(name))
 
     def slot_sizes(self, shape: Shape) -> tuple[int, ...]:

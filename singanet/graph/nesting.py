@@ -31,11 +31,14 @@ class Nestable(Protocol):
     name: str | None
     pending: list[Any]
 
-    def build(self, in_shapes: Any) -> Shapes: ...  # noqa: D102 - GraphBuilder describes them
+    def build(self, in_shapes: Any) -> Shapes:
+        """As `GraphBuilder.build`."""
 
-    def nodes(self) -> list[Node]: ...  # noqa: D102
+    def nodes(self) -> list[Node]:
+        """As `GraphBuilder.nodes`."""
 
-    def ports(self) -> Ports: ...  # noqa: D102
+    def ports(self) -> Ports:
+        """As `GraphBuilder.ports`."""
 
 
 class Nests:

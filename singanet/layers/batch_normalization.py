@@ -181,7 +181,6 @@ class BatchNormalization(Layer):
         return scale_and_shift(ctx.ops, params.get("gamma"), params.get("beta"), params["mean"])
 
     def share(self, batch: SharedBatch) -> None:
-        """As `Layer`."""
         if self.synchronized and self.shared is not batch:
             self.shared = batch
 

@@ -81,7 +81,6 @@ class LSTMCell(Cell):
         direction: Direction,
         keep: bool,
     ) -> Trace:
-        """See `Cell`."""
         weights, bias = _weights(params), _joint_bias(ops, params)
         h, c, notes = ops.lstm_layer(x, weights, bias, (starts[0], starts[1]), direction, keep)
         return {"h": h, "c": c, "notes": notes}
@@ -97,7 +96,6 @@ class LSTMCell(Cell):
         direction: Direction,
         needs_dx: bool,
     ) -> RecurrentGradients:
-        """See `Cell`."""
         weights, h, notes = _weights(params), trace["h"], trace["notes"]
         return ops.lstm_layer_backward(dy, ends, x, weights, h, notes, direction, needs_dx)
 
@@ -116,7 +114,6 @@ class GRUCell(Cell):
         direction: Direction,
         keep: bool,
     ) -> Trace:
-        """See `Cell`."""
         weights, biases = _weights(params), _biases(ops, params)
         h, notes = ops.gru_layer(x, weights, biases, starts[0], direction, keep)
         return {"h": h, "notes": notes}
@@ -132,7 +129,6 @@ class GRUCell(Cell):
         direction: Direction,
         needs_dx: bool,
     ) -> RecurrentGradients:
-        """See `Cell`."""
         weights, biases = _weights(params), _biases(ops, params)
         h, notes = trace["h"], trace["notes"]
         return ops.gru_layer_backward(
@@ -156,7 +152,6 @@ class ElmanCell(Cell):
         direction: Direction,
         keep: bool,
     ) -> Trace:
-        """See `Cell`."""
         weights, bias = _weights(params), _joint_bias(ops, params)
         h, notes = ops.elman_layer(x, weights, bias, starts[0], direction, self.mode, keep)
         return {"h": h, "notes": notes, "bias": bias}
@@ -172,7 +167,6 @@ class ElmanCell(Cell):
         direction: Direction,
         needs_dx: bool,
     ) -> RecurrentGradients:
-        """See `Cell`."""
         weights, bias, h, notes = _weights(params), trace["bias"], trace["h"], trace["notes"]
         return ops.elman_layer_backward(
             dy, ends[0], x, weights, bias, h, notes, direction, self.mode, needs_dx

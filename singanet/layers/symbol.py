@@ -44,9 +44,11 @@ class Applicable(Protocol):
     """What can be called on symbols: a layer, or a net with a name."""
 
     @property
-    def name(self) -> str | None: ...
+    def name(self) -> str | None:
+        """What its parameters are called after."""
 
-    def build(self, in_shapes: Any) -> Shapes: ...
+    def build(self, in_shapes: Any) -> Shapes:
+        """The sample shapes that come out."""
 
 
 class Call:

@@ -58,7 +58,6 @@ class SigmoidCrossEntropy(_TwoTerms):
         return ops_for(x).sigmoid(x)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         y = self._targets(ops, x, y)
         if self._weights is None:
             return ops.sigmoid_cross_entropy(x, y), (x, y, None, None)
@@ -70,7 +69,6 @@ class SigmoidCrossEntropy(_TwoTerms):
         return losses, (x, y, yes, no)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         x, y, yes, no = saved
         dx = ops.sigmoid(x)
         if yes is None:
@@ -91,7 +89,6 @@ class BinaryCrossEntropy(_TwoTerms):
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         y = self._targets(ops, x, y)
         if x.size and (float(x.min()) < 0 or float(x.max()) > 1):
             raise DataError(
@@ -106,7 +103,6 @@ class BinaryCrossEntropy(_TwoTerms):
         return losses, (x, yes, no)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         x, yes, no = saved
         edge = float(np.finfo(x.dtype).eps)
         return no / ops.maximum(1 - x, edge) - yes / ops.maximum(x, edge)
@@ -146,7 +142,6 @@ class SigmoidFocal(Loss):
         return x.size
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         y = unit_targets("SigmoidFocal", ops, x, y)
         p = ops.sigmoid(x)
         off = y * (1 - p) + (1 - y) * p
@@ -157,7 +152,6 @@ class SigmoidFocal(Loss):
         return factor * each, (p, y, off, factor, each)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         p, y, off, factor, each = saved
         # The derivative of off by x is (1 - 2 y) p (1 - p), which is 0 where off may be.
         info = np.finfo(p.dtype)

@@ -77,7 +77,6 @@ class CTC(Loss):
         return beam_search(x, self.blank, checked_count("CTC.beam", "width", width, 1), mask)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         return self.compute_masked(ops, x, y, None)
 
     def count_masked(self, x: Array, y: Array, mask: Array) -> float:
@@ -102,7 +101,6 @@ class CTC(Loss):
         return losses, (lattice, alphas, total, share)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         lattice, alphas, total, share = saved
         dx = lattice.posterior(alphas, total)
         xp = ops.xp

@@ -28,7 +28,6 @@ class Hinge(Loss):
         return x.size
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         y = real_targets("Hinge", x, y)
         wrong = (y != 1) & (y != 0) & (y != -1)
         if bool(wrong.any()):
@@ -46,5 +45,4 @@ class Hinge(Loss):
         return short, -sign * (short > 0)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         return saved

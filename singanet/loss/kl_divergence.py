@@ -31,7 +31,6 @@ class KLDivergence(Loss):
         return prod(x.shape[:-1])
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         target = real_targets("KLDivergence", x, y)
         if x.ndim < 2 or x.shape[-1] == 0:
             raise DataError(
@@ -57,7 +56,6 @@ class KLDivergence(Loss):
         return losses.reshape(x.shape[:-1]), (x.shape, p, target)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         shape, p, target = saved
         p -= target
         return p.reshape(shape)

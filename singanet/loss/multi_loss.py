@@ -115,7 +115,6 @@ class MultiLoss(Counted, Configurable):
         return {name: loss.backward() * self.weights[name] for name, loss in self.losses.items()}
 
     def __getstate__(self) -> dict[str, Any]:
-        """As `Loss`."""
         return {**vars(self), "_ready": False}
 
     def evaluate(

@@ -25,14 +25,12 @@ class SquaredError(Loss):
         return x.size
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         difference = ops.subtract(x, real_targets("SquaredError", x, y))
         losses = ops.multiply(difference, difference)
         losses *= 0.5
         return losses, difference
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         return saved
 
 
@@ -47,12 +45,10 @@ class MeanSquaredError(Loss):
         return x.size
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         difference = ops.subtract(x, real_targets("MeanSquaredError", x, y))
         return ops.multiply(difference, difference), difference
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         return saved * 2
 
 
@@ -67,12 +63,10 @@ class MeanAbsoluteError(Loss):
         return x.size
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         difference = ops.subtract(x, real_targets("MeanAbsoluteError", x, y))
         return ops.absolute(difference), difference
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         return ops.sign(saved)
 
 
@@ -91,7 +85,6 @@ class Huber(Loss):
         return x.size
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         difference = ops.subtract(x, real_targets(type(self).__name__, x, y))
         slope = ops.maximum(ops.minimum(difference, self.delta), -self.delta)
         # With s the slope, both branches are s (d - s / 2).
@@ -99,7 +92,6 @@ class Huber(Loss):
         return losses, slope
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         return saved
 
 
@@ -113,7 +105,6 @@ class SmoothL1(Huber):
         super().__init__(checked_positive("SmoothL1(beta=)", beta), reduction)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         losses, slope = super().compute(ops, x, y)
         return losses / self.delta, slope / self.delta
 
@@ -134,14 +125,12 @@ class Poisson(Loss):
         return x.size
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         y = real_targets("Poisson", x, y)
         ops.check(_expect_counts, y)
         rate = ops.exp(x)
         return rate - ops.multiply(x, y), rate - y
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         return saved
 
 
@@ -169,7 +158,6 @@ class GaussianNLL(Loss):
         return prod(x.shape[:-1])
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         if x.ndim < 2 or x.shape[-1] % 2 or not x.shape[-1]:
             raise ShapeError(
                 "GaussianNLL",
@@ -186,5 +174,4 @@ class GaussianNLL(Loss):
         return losses, (slope / half, (0.5 - 0.5 * squares) / half)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         return ops.concat(list(saved), saved[0].ndim - 1)

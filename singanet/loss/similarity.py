@@ -26,7 +26,6 @@ class CosineSimilarity(Loss):
         return prod(x.shape[:-1])
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         if x.ndim < 2:
             raise ShapeError(
                 "CosineSimilarity",
@@ -70,7 +69,6 @@ class Dice(Loss):
         return prod(x.shape[:2]) if x.ndim > 2 else len(x)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         if x.ndim < 2:
             raise ShapeError(
                 "Dice",
@@ -87,7 +85,6 @@ class Dice(Loss):
         return losses.reshape(x.shape[: len(x.shape) - len(axes)]), (p, y, both, each)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         p, y, both, each = saved
         return (both / each - 2 * y) / each * p * (1 - p)
 
@@ -105,7 +102,6 @@ class TripletMargin(Loss):
         self.margin = checked_positive("TripletMargin(margin=)", margin)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         if x.ndim != 3 or x.shape[1] != 3:
             raise ShapeError(
                 "TripletMargin",
@@ -122,7 +118,6 @@ class TripletMargin(Loss):
         return losses, (ways / lengths[:, :, None], sign * (losses > 0))
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         toward, sign = saved
         near, far = toward[:, 0], -toward[:, 1]
         dx = ops.concat([part[:, None] for part in (near + far, -near, -far)], 1)

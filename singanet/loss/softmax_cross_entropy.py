@@ -104,7 +104,6 @@ class SoftmaxCrossEntropy(_OfClasses):
         return ops_for(x).softmax(x)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         rows = self._rows(x)
         if self._class_weight is not None:
             target, mask = self._targets(ops, x, y)
@@ -126,7 +125,6 @@ class SoftmaxCrossEntropy(_OfClasses):
         return losses.reshape(x.shape[:-1]), (x.shape, p, labels, mask, None)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         shape, p, target, mask, total = saved
         if target.ndim == 2:
             p -= target
@@ -150,7 +148,6 @@ class CategoricalCrossEntropy(_OfClasses):
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         rows = self._rows(x)
         target, _ = self._targets(ops, x, y)
         ops.check(_expect_probabilities, rows)
@@ -159,7 +156,6 @@ class CategoricalCrossEntropy(_OfClasses):
         return losses.reshape(x.shape[:-1]), (x.shape, above, target)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         shape, above, target = saved
         return ops.negative(ops.divide(target, above)).reshape(shape)
 
@@ -189,7 +185,6 @@ class SoftmaxFocal(_OfClasses):
         return ops_for(x).softmax(x)
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """See `Loss`."""
         target, mask = self._targets(ops, x, y)
         rows = _counted(ops, self._rows(x), mask)
         # What a class costs that is not asked for is nothing, be its score -inf.
@@ -201,7 +196,6 @@ class SoftmaxFocal(_OfClasses):
         return losses.reshape(x.shape[:-1]), (x.shape, p, target, log_p, rest, factor)
 
     def gradient(self, ops: Ops, saved: Any) -> Array:
-        """See `Loss`."""
         shape, p, target, log_p, rest, factor = saved
         # (1 - p)^(γ - 1) p log p goes to 0 with 1 - p for any γ above 0.
         least = float(np.finfo(p.dtype).tiny)

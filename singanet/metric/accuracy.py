@@ -24,7 +24,6 @@ class Accuracy(MeanMetric):
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """See `MeanMetric`."""
         labels = scored_classes("Accuracy", ops, x, y)
         xp = ops.xp
         rows = x.reshape(-1, x.shape[-1])

@@ -118,7 +118,6 @@ class AUC(Metric):
         self.samples += len(x)
 
     def compute(self) -> float:
-        """See `Metric`."""
         scores, positive = np.concatenate(self._scores), np.concatenate(self._positive)
         area = _under_roc if self.curve == "roc" else _average_precision
         own = np.concatenate(self._weight) if self._weight else np.ones(len(scores))

@@ -29,7 +29,6 @@ class BinaryAccuracy(MeanMetric):
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """See `MeanMetric`."""
         scores, wanted = yes_or_no("BinaryAccuracy", x, y)
         right = (scores > self.threshold) == wanted
         if self.all_labels:

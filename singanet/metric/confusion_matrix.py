@@ -62,5 +62,4 @@ class ConfusionMatrix(Metric):
         return float(np.trace(counts) / counts.sum())
 
     def compute(self) -> Array:
-        """See `Metric`."""
         return np.array(self.counts)

@@ -82,7 +82,6 @@ class _ByClass(Metric):
         self.samples += len(x)
 
     def compute(self) -> float | Array:
-        """See `Metric`."""
         both, taken, wanted = np.asarray(self._counts, np.float64)
         if self.average == "micro":
             return float(self._ratio(both.sum(), taken.sum(), wanted.sum()))

@@ -56,6 +56,5 @@ class Perplexity(Metric):
         self.samples += len(x)
 
     def compute(self) -> float:
-        """See `Metric`."""
         mean = self._nats / (self._count or 1.0)
         return math.exp(mean) if mean < 700 else math.inf

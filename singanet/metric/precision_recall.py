@@ -23,7 +23,6 @@ class Precision(MeanMetric):
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """See `MeanMetric`."""
         return hits(ops, x, multi_hot("Precision", x, y), self.top_k) / self.top_k
 
 
@@ -41,7 +40,6 @@ class Recall(MeanMetric):
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """See `MeanMetric`."""
         labels = multi_hot("Recall", x, y)
         found = hits(ops, x, labels, self.top_k)
         found /= ops.maximum(labels.sum(axis=1), 1)

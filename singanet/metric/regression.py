@@ -19,7 +19,6 @@ class MeanAbsoluteError(MeanMetric):
     better = "min"
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        """See `MeanMetric`."""
         off: Array = ops.absolute(x - real_targets("MeanAbsoluteError", x, y))
         return off.astype("float64")
 
@@ -96,7 +95,6 @@ class R2(Metric):
         self._mean, self._spread, self._error = mean, spread, error
 
     def compute(self) -> float:
-        """See `Metric`."""
         if self._spread is None or self._error is None:
             return math.nan
         flat = self._spread <= 0

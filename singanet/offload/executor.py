@@ -86,7 +86,6 @@ class _Behind(Wrapper):
         self._leave = leave
 
     def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
-        """As `Wrapper.updated`."""
         self._leave(names)
 
 
@@ -134,7 +133,6 @@ class Offloaded(LayerByLayer):
     # -- what executors do ----------------------------------------------------------------------
 
     def evaluate(self, net: Any, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
-        """As `Executor`."""
         self._begin(lambda: forward_groups(net.execution_plan()))
         return super().evaluate(net, feed, asked)
 
@@ -192,7 +190,6 @@ class Offloaded(LayerByLayer):
     def gradients(
         self, net: Any, asked: Asked, store: ContextStore | None = None
     ) -> Iterator[LayerGradients]:
-        """As `Executor`."""
         plan = net.execution_plan()
         self._begin(lambda: self._training_groups(plan))
         own = self._store(asked.part, asked.feed) if self.activations else None

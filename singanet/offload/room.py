@@ -61,31 +61,27 @@ class DeviceRoom(Room):
             self._computing: Any = self._cuda and self._cuda.get_current_stream()
 
     def new(self, nbytes: int) -> Array:
-        """As `Room`."""
         with self._copying():
             found: Array = self.xp.empty(nbytes, np.uint8)
         return found
 
     def put(self, array: Array) -> Array:
-        """As `Room`."""
         return self._device.put(array)
 
     def fill(self, array: Array, read: Move) -> None:
-        """As `Room`."""
         staging = self._staged(array)
         read(bytes_of(staging))
         with self._copying():
             array.set(staging)  # type: ignore[attr-defined]
 
     def drain(self, array: Array, write: Move) -> None:
-        """As `Room`."""
         staging = self._staged(array)
         with self._copying():
             array.get(out=staging)  # type: ignore[attr-defined]
         write(bytes_of(staging))
 
     def lock(self, array: Array) -> None:
-        """As `Room`."""
+        """Nothing: on a device it cannot be forbidden."""
 
     def _staged(self, array: Array) -> Array:
         """Host memory as large as ``array``, the same for all."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import wraps
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+from singanet.ops.interface import Ops
+
 Half = Literal["lift", "native"]
 """What float16 means for a kernel of the CPU: computed in float32 and handed back, or as it is."""
 
@@ -24,11 +26,14 @@ def kernel(*, half: Half) -> Callable[[F], F]:
     """Declare a function, whose first argument is the backend, to be a kernel.
 
     ``half`` is "lift" for many sums or products, for which float16 is too coarse and, without a
-    BLAS, 150 times too slow; such a kernel changes none of its arguments but ``out``.
+    BLAS, 150 times too slow; such a kernel changes none of its arguments but ``out``. One that
+    says nothing of itself is what `Ops` says of it.
     """
 
     def mark(function: F) -> F:
         function.half = half  # type: ignore[attr-defined]
+        described = getattr(Ops, function.__name__, None)
+        function.__doc__ = function.__doc__ or getattr(described, "__doc__", None)
         return function
 
     return mark

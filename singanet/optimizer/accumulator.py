@@ -182,7 +182,6 @@ class Accumulator(Wrapper):
         return count == 0, count + 1 if count + 1 >= self.every else 0, count == weight
 
     def skip(self, names: Sequence[str]) -> None:
-        """As `Wrapper.skip`."""
         for ready in self._gathered(names).values():
             self._begin(ready)
 
@@ -225,7 +224,6 @@ class Accumulator(Wrapper):
             vars(self).update(before)
 
     def will_change(self, name: str) -> bool:
-        """As `Optimizer.will_change`."""
         fills = self._begun(name)[0] + 1 >= self.every
         return fills and self.optimizer.will_change(name)
 

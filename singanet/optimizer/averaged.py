@@ -82,7 +82,6 @@ class Averaged(Wrapper):
         self._changed.update(dict.fromkeys(changed))
 
     def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
-        """As `Wrapper.updated`."""
         self._changed.update(dict.fromkeys(names))
 
     def end(self) -> None:

@@ -75,7 +75,6 @@ class ClipByRunningNorm(Wrapper):
         return tuple(self._seen)
 
     def skip(self, names: Sequence[str]) -> None:
-        """As `Wrapper.skip`."""
         if self._ends_with(names):
             self._seen.clear()
         self._seen.update(dict.fromkeys(names))

@@ -66,7 +66,6 @@ class Rows(Factors):
         )
 
     def root(self, part: slice, out: Array) -> None:
-        """As `Factors.root`."""
         self.xp.multiply(self._root_rows[part, None], self._root_columns, out=out)
 
 

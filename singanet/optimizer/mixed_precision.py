@@ -179,7 +179,6 @@ class ScaledUpdates(Wrapper):
         grads: Sequence[Grad],
         scale: Scale,
     ) -> Iterator[Handed]:
-        """As `Wrapper.take`."""
         names, masters, exact = self.in_float32(names, values, grads)
         yield names, masters, exact, scale
         for value, master in zip(values, masters, strict=True):
@@ -195,7 +194,6 @@ class ScaledUpdates(Wrapper):
             self.precision.master(name, value)
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Wrapper.previewed`."""
         for item in items:
             yield self.in_float32(*item)
             # As the walk itself: one layer's gradients are let go before the next one's exist.

@@ -145,7 +145,6 @@ class Reducer(Wrapper):
 
     @property
     def weighs(self) -> bool:
-        """As `Wrapper.weighs`."""
         return True
 
     @property

@@ -128,12 +128,10 @@ class ParameterServer(RankReducer):
 
     @property
     def alone(self) -> bool:
-        """As `Reducer`."""
         return self._ranks is None
 
     @property
     def inside(self) -> Optimizer | Wrapper:
-        """As `Reducer`."""
         return self._inside
 
     @property
@@ -142,7 +140,6 @@ class ParameterServer(RankReducer):
         return (self.servers and self.servers.restored) or 0
 
     def around(self, optimizer: Optimizer | Wrapper) -> ParameterServer:
-        """As `Reducer`."""
         chain = UpdateChain(optimizer)
         stages, inner = chain.stages, chain.rule
         if isinstance(inner, Taking):

@@ -76,7 +76,6 @@ class FakeCommunicator(Communicator):
         raise _DeathError
 
     def repair(self) -> None:
-        """As `Communicator`."""
         if not self.elastic:
             super().repair()
         world = self._world
@@ -93,8 +92,6 @@ class FakeCommunicator(Communicator):
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
-        """As `Communicator`."""
-
         def reduced(parts: list[Array]) -> Array:
             total = parts[0].copy()
             for part in parts[1:]:
@@ -106,7 +103,6 @@ class FakeCommunicator(Communicator):
         return self._collective(f"{op} of", array, what, reduced, (array.shape, array.dtype.str))
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
-        """As `Communicator`."""
         checked_array(what, array)
         facts = (array.shape[1:], array.dtype.str)
         # What the others give is counted once it is there.
@@ -114,7 +110,6 @@ class FakeCommunicator(Communicator):
         return self._collective("gathered", array, what, lambda parts: list(parts), facts, False)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
-        """As `Communicator`."""
         checked_array(what, array)
         checked_peer(what, root, self.size)
         facts = (array.shape, array.dtype.str)
@@ -122,7 +117,6 @@ class FakeCommunicator(Communicator):
         return self._collective(f"from {root},", array, what, lambda parts: parts[root], facts)
 
     def start_barrier(self, what: str = "a barrier") -> Request:
-        """As `Communicator`."""
         return self._collective("barrier", np.empty(0), what, lambda _: None, (), False)
 
     def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
@@ -144,7 +138,6 @@ class FakeCommunicator(Communicator):
     def start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
-        """As `Communicator`."""
         checked_array(what, array)
         source = self._members[checked_peer(what, source, self.size)]
         mail = source, self._own, self._tagged(tag)
@@ -160,7 +153,6 @@ class FakeCommunicator(Communicator):
         return _Flying(self, receipt, array, what)
 
     def group(self, ranks: Sequence[int]) -> FakeCommunicator:
-        """As `Communicator`."""
         members = tuple(self._members[rank] for rank in checked_group(self, ranks))
         return FakeCommunicator(self._world, members, self._own)
 
@@ -478,7 +470,7 @@ class _Messages:
         return all(rank in self.world.ended for rank in self._sources)
 
 
-class _Flying:
+class _Flying(Request):
     """A `Request` for what `_Meeting` or `_Receipt` will have."""
 
     def __init__(self, comm: FakeCommunicator, awaited: Any, array: Any, what: str) -> None:
@@ -507,7 +499,6 @@ class _Flying:
         return self._delivered
 
     def wait(self) -> Any:
-        """As `Request`."""
         comm, awaited = self._comm, self._awaited
         world, rank = self._world, self._rank
         with world.changed:

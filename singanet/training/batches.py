@@ -120,11 +120,9 @@ class ArrayBatches(Batches):
         self._given = steps
 
     def can_share_out(self, ranks: int) -> bool:
-        """As `Batches`."""
         return True
 
     def share_out(self, rank: int, ranks: int) -> None:
-        """As `Batches`."""
         self.loader.share_out(rank, ranks)
 
     def one_pass(self) -> Iterator[WeightedBatch]:
@@ -199,7 +197,6 @@ class IteratedBatches(Batches):
         return self._keeps_position and knows and hasattr(self.source, "share_out")
 
     def share_out(self, rank: int, ranks: int) -> None:
-        """As `Batches`."""
         self.source.share_out(rank, ranks)  # type: ignore[attr-defined]
         if self._given is None:
             self.steps = _length(self.source)

@@ -36,19 +36,16 @@ Function = Callable[..., Array]
 
 @kernel(half="native")
 def activation(ops: Ops, mode: str, x: Array, slope: float = 0.01) -> Array:
-    """See `Ops`."""
     return _in_blocks(ops, _MODES[mode].forward, slope, x)
 
 
 @kernel(half="native")
 def activation_backward(ops: Ops, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:
-    """See `Ops`."""
     return _in_blocks(ops, _MODES[mode].backward, slope, dy, kept)
 
 
 @kernel(half="native")
 def sigmoid(ops: Ops, x: Array) -> Array:
-    """See `Ops`."""
     return _in_blocks(ops, _sigmoid, 0.0, x)
 
 

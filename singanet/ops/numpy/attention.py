@@ -29,7 +29,6 @@ def attention_weights(
     added: Array | None = None,
     first: int = 0,
 ) -> Array:
-    """See `Ops`."""
     xp = ops.xp
     weights, _ = seen_scores(ops, q, k, scale, causal, lengths, seen, added, first)
     if not weights.size:
@@ -88,7 +87,6 @@ def attention_backward(
     k: Array,
     scale: float,
 ) -> tuple[Array, Array]:
-    """See `Ops`."""
     xp = ops.xp
     dscores: Array = ops.softmax_backward(dweights, weights)
     xp.multiply(dscores, scale, out=dscores)
@@ -103,7 +101,6 @@ def attention_backward(
 
 @kernel(half="lift")
 def rotate(ops: Ops, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
-    """See `Ops`."""
     xp = ops.xp
     y = ops.empty(x.shape, x)
     half = x.shape[-1] // 2

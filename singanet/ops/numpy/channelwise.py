@@ -12,7 +12,6 @@ from singanet.types import Array
 
 @kernel(half="native")
 def scale(ops: Ops, x: Array, gamma: Array, beta: Array | None) -> Array:
-    """See `Ops`."""
     y: Array = ops.xp.multiply(x, _spread(x, gamma))
     if beta is not None:
         ops.xp.add(y, _spread(x, beta), out=y)
@@ -21,13 +20,11 @@ def scale(ops: Ops, x: Array, gamma: Array, beta: Array | None) -> Array:
 
 @kernel(half="native")
 def prelu(ops: Ops, x: Array, a: Array) -> Array:
-    """See `Ops`."""
     return ops.xp.where(x > 0, x, x * _spread(x, a))
 
 
 @kernel(half="native")
 def prelu_backward(ops: Ops, dy: Array, x: Array, a: Array) -> tuple[Array, Array]:
-    """See `Ops`."""
     positive = x > 0
     dx = ops.xp.where(positive, dy, dy * _spread(x, a))
     da = ops.channel_total(ops.xp.where(positive, 0, dy * x))
@@ -36,7 +33,6 @@ def prelu_backward(ops: Ops, dy: Array, x: Array, a: Array) -> tuple[Array, Arra
 
 @kernel(half="native")
 def channel_total(ops: Ops, values: Array) -> Array:
-    """See `Ops`."""
     # An axis at a time keeps the partial sums short, which keeps float32 exact enough.
     while values.ndim > 2:
         values = values.sum(axis=-1)

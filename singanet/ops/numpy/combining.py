@@ -18,7 +18,6 @@ from singanet.types import Array, Shape
 def combine(
     ops: Ops, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
 ) -> Array:
-    """See `Ops`."""
     function = getattr(ops.xp, mode)
     # Ordered in memory as an input is: images lie channels-last, and stay so.
     whole = next((array for array in arrays if array.shape == shape), None)
@@ -31,7 +30,6 @@ def combine(
 
 @kernel(half="native")
 def first_equal(ops: Ops, y: Array, arrays: Sequence[Array]) -> Array:
-    """See `Ops`."""
     where: Array = ops.xp.zeros(y.shape, np.min_scalar_type(len(arrays) - 1))
     for k in range(len(arrays) - 1, -1, -1):
         ops.xp.copyto(where, where.dtype.type(k), where=ops.xp.equal(arrays[k], y))
@@ -40,12 +38,10 @@ def first_equal(ops: Ops, y: Array, arrays: Sequence[Array]) -> Array:
 
 @kernel(half="native")
 def select(ops: Ops, dy: Array, where: Array, k: int) -> Array:
-    """See `Ops`."""
     return ops.xp.where(where == k, dy, 0)
 
 
 @kernel(half="native")
 def sum_to(ops: Ops, array: Array, shape: Shape) -> Array:
-    """See `Ops`."""
     axes = tuple(k for k, size in enumerate(shape) if size == 1 and array.shape[k] != 1)
     return array.sum(axis=axes, keepdims=True) if axes else array

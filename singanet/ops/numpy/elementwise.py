@@ -11,19 +11,16 @@ from singanet.types import Array, Shape
 
 @kernel(half="native")
 def empty(ops: Ops, shape: Shape, like: Array) -> Array:
-    """See `Ops`."""
     return ops.xp.empty(shape, like.dtype)
 
 
 @kernel(half="native")
 def zeros(ops: Ops, shape: Shape, like: Array) -> Array:
-    """See `Ops`."""
     return ops.xp.zeros(shape, like.dtype)
 
 
 @kernel(half="native")
 def add_all(ops: Ops, arrays: Sequence[Array]) -> Array:
-    """See `Ops`."""
     total: Array = ops.xp.add(arrays[0], arrays[1])
     for array in arrays[2:]:
         ops.xp.add(total, array, out=total)
@@ -32,5 +29,4 @@ def add_all(ops: Ops, arrays: Sequence[Array]) -> Array:
 
 @kernel(half="native")
 def concat(ops: Ops, arrays: Sequence[Array], axis: int) -> Array:
-    """See `Ops`."""
     return ops.xp.concatenate(arrays, axis=axis)

@@ -12,7 +12,6 @@ from singanet.types import Array
 
 @kernel(half="lift")
 def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
-    """See `Ops`."""
     if a.ndim == b.ndim == 2 and a.shape[1] == len(b) == 1:
         # A column and a row, as the gradient of a weight at batch 1: NumPy's product takes
         # four times as long, element by element.
@@ -22,7 +21,6 @@ def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
 
 @kernel(half="lift")
 def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
-    """See `Ops`."""
     y = in_lanes(ops, x, weight)
     if bias is not None:
         ops.xp.add(y, bias, out=y)
@@ -33,7 +31,6 @@ def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
 def affine_constant(
     ops: Ops, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> Array:
-    """See `Ops`."""
     y = ops.affine(x, weight, bias)
     return ops.xp.maximum(y, 0, out=y) if relu else y
 

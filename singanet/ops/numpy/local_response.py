@@ -12,7 +12,6 @@ from singanet.types import Array
 
 @kernel(half="lift")
 def lrn(ops: Ops, x: Array, size: int, alpha: float, beta: float, k: float) -> Array:
-    """See `Ops`."""
     scale = _scale(ops, x, size, alpha, k)
     return ops.xp.multiply(x, _power(ops, scale, beta), out=scale)
 
@@ -21,7 +20,6 @@ def lrn(ops: Ops, x: Array, size: int, alpha: float, beta: float, k: float) -> A
 def lrn_backward(
     ops: Ops, dy: Array, x: Array, size: int, alpha: float, beta: float, k: float
 ) -> Array:
-    """See `Ops`."""
     xp = ops.xp
     scale = _scale(ops, x, size, alpha, k)
     dx: Array = xp.multiply(dy, _power(ops, scale, beta))

@@ -48,7 +48,6 @@ def batch_norm_statistics(ops: Ops, x: Array) -> tuple[Array, Array]:
 
 @kernel(half="native")
 def moved(ops: Ops, running: Array, batch: Array, weight: float) -> Array:
-    """See `Ops`."""
     value: Array = ops.xp.multiply(running, 1.0 - weight)
     ops.xp.add(value, ops.xp.multiply(batch, weight), out=value)
     return value
@@ -58,7 +57,6 @@ def moved(ops: Ops, running: Array, batch: Array, weight: float) -> Array:
 def batch_norm(
     ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, Array]:
-    """See `Ops`."""
     xp, images, scratch = ops.xp, _channels_last(x), scratch_bytes(ops, _BLOCK_BYTES)
     inverse = 1.0 / xp.sqrt(var + epsilon)
     by_x = gamma * inverse
@@ -77,7 +75,6 @@ def batch_norm(
 def batch_norm_train(
     ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float
 ) -> tuple[Array, Array, Array, Array]:
-    """See `Ops`."""
     mean, var = batch_norm_statistics(ops, x)
     y, inverse = ops.batch_norm(x, gamma, beta, mean, var, epsilon)
     return y, mean, var, inverse
@@ -87,7 +84,6 @@ def batch_norm_train(
 def batch_norm_backward(
     ops: Ops, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
 ) -> tuple[Array, Array, Array]:
-    """See `Ops`."""
     xp, images, slopes = ops.xp, _channels_last(x), _channels_last(dy)
     scratch = scratch_bytes(ops, _BLOCK_BYTES)
     dgammas, dbetas = [], []
@@ -124,7 +120,6 @@ def batch_norm_backward(
 def batch_norm_relu_train(
     ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """See `Ops`."""
     y, mean, var, inverse = ops.batch_norm_train(x, gamma, beta, epsilon)
     ops.xp.maximum(y, 0, out=y)
     return y, mean, var, inverse, y
@@ -134,7 +129,6 @@ def batch_norm_relu_train(
 def batch_norm_relu(
     ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, Array, Array]:
-    """See `Ops`."""
     y, inverse = ops.batch_norm(x, gamma, beta, mean, var, epsilon)
     ops.xp.maximum(y, 0, out=y)
     return y, inverse, y
@@ -151,7 +145,6 @@ def batch_norm_relu_backward(
     fixed: bool,
     mask: Array,
 ) -> tuple[Array, Array, Array]:
-    """See `Ops`."""
     slopes = ops.activation_backward("relu", dy, mask)
     return ops.batch_norm_backward(slopes, x, gamma, mean, inverse, fixed)
 

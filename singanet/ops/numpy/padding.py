@@ -16,7 +16,6 @@ _Region: TypeAlias = tuple[slice, ...]
 def pad(
     ops: Ops, x: Array, pads: Sequence[tuple[int, int]], value: float, mode: str = "constant"
 ) -> Array:
-    """See `Ops`."""
     shape = [size + sum(ends) for size, ends in zip(x.shape, pads, strict=True)]
     # From the slowest axis to the fastest: images lie channels-last, and stay so.
     axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
@@ -32,7 +31,6 @@ def pad(
 
 @kernel(half="native")
 def pad_backward(ops: Ops, dy: Array, pads: Sequence[tuple[int, int]], mode: str) -> Array:
-    """See `Ops`."""
     shape = [size - sum(ends) for size, ends in zip(dy.shape, pads, strict=True)]
     if mode == "constant":
         return dy[inside(pads, shape)]

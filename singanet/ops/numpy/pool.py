@@ -25,7 +25,6 @@ _BLOCK_BYTES = 1 << 19
 
 @kernel(half="native")
 def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Array | None]:
-    """See `Ops`."""
     xp, n, c, size = ops.xp, x.shape[0], x.shape[1], x.shape[2:]
     out = window.out_size(*size)
     y: Array = xp.full((n, *out, c), float("-inf"), x.dtype)
@@ -47,7 +46,6 @@ def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Arr
 
 @kernel(half="native")
 def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
-    """See `Ops`."""
     xp, n, c, size = ops.xp, x_shape[0], x_shape[1], x_shape[2:]
     disjoint = all(s >= k for s, k in zip(window.stride, window.extent, strict=True))
     dx: Array = xp.zeros((n, *size, c), dy.dtype)
@@ -64,7 +62,6 @@ def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window:
 
 @kernel(half="native")
 def avg_pool(ops: Ops, x: Array, window: Window, count_pads: bool = False) -> Array:
-    """See `Ops`."""
     xp, n, c, size = ops.xp, x.shape[0], x.shape[1], x.shape[2:]
     out = window.out_size(*size)
     y: Array = xp.zeros((n, *out, c), x.dtype)
@@ -82,7 +79,6 @@ def avg_pool(ops: Ops, x: Array, window: Window, count_pads: bool = False) -> Ar
 def avg_pool_backward(
     ops: Ops, dy: Array, x_shape: Shape, window: Window, count_pads: bool = False
 ) -> Array:
-    """See `Ops`."""
     xp, n, c, size = ops.xp, x_shape[0], x_shape[1], x_shape[2:]
     counts = _counts(xp, x_shape, window, count_pads, dy.dtype)
     dx: Array = xp.zeros((n, *size, c), dy.dtype)
@@ -95,7 +91,6 @@ def avg_pool_backward(
 
 @kernel(half="native")
 def global_avg_pool(ops: Ops, x: Array) -> Array:
-    """See `Ops`."""
     positions = prod(x.shape[2:])
     if ops.prepared is not None and x.size and positions <= _SUMMED_AT_ONCE:
         return _product_with_shares(ops, x, positions)
@@ -118,7 +113,6 @@ def _product_with_shares(ops: Ops, x: Array, positions: int) -> Array:
 
 @kernel(half="native")
 def global_avg_pool_backward(ops: Ops, dy: Array, x_shape: Shape) -> Array:
-    """See `Ops`."""
     share = dy / prod(x_shape[2:])
     full = ops.xp.empty((x_shape[0], prod(x_shape[2:]), x_shape[1]), dy.dtype)
     ops.xp.copyto(full, share[:, None])
@@ -127,14 +121,12 @@ def global_avg_pool_backward(ops: Ops, dy: Array, x_shape: Shape) -> Array:
 
 @kernel(half="native")
 def global_max_pool(ops: Ops, x: Array, keep: bool) -> tuple[Array, Array | None]:
-    """See `Ops`."""
     flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
     return flat.max(axis=2), flat.argmax(axis=2) if keep else None
 
 
 @kernel(half="native")
 def global_max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape) -> Array:
-    """See `Ops`."""
     positions = ops.xp.arange(prod(x_shape[2:]))[:, None]
     full = ops.xp.where(positions == where[:, None], dy[:, None], 0)
     return _channels_first(full, x_shape)

@@ -16,7 +16,6 @@ from singanet.types import Array, Shape
 
 @kernel(half="native")
 def uniform(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
-    """See `Ops`."""
     # Drawn on the host, so that a seed gives the same numbers on every device.
     drawn: Array = np.empty(shape, np.float32)
     draws.fill(rng, drawn, *ops.team())
@@ -25,7 +24,6 @@ def uniform(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
 
 @kernel(half="native")
 def normal(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
-    """See `Ops`."""
     # By Box and Muller, 1958, from the one kind of draw that programs know.
     xp = ops.xp
     radius, angle = ops.uniform(rng, (2, *shape))
@@ -36,21 +34,18 @@ def normal(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
 
 @kernel(half="native")
 def keep_mask(ops: Ops, rng: np.random.Generator, shape: Shape, keep: float) -> Array:
-    """See `Ops`."""
     mask: Array = ops.uniform(rng, shape) < keep
     return mask
 
 
 @kernel(half="native")
 def bernoulli(ops: Ops, rng: np.random.Generator, p: Array) -> Array:
-    """See `Ops`."""
     mask: Array = ops.uniform(rng, p.shape) < p
     return mask
 
 
 @kernel(half="native")
 def check(ops: Ops, function: Callable[[Array], None], array: Array) -> None:
-    """See `Ops`."""
     function(array)
 
 
@@ -58,7 +53,6 @@ def check(ops: Ops, function: Callable[[Array], None], array: Array) -> None:
 def look_up(
     ops: Ops, function: Callable[[Array, Array], None], indices: Array, shape: Shape, dtype: Any
 ) -> Array:
-    """See `Ops`."""
     rows: Array = np.empty(shape, dtype)
     function(ops.host(indices), rows)
     found: Array = ops.xp.asarray(rows)

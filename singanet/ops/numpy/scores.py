@@ -9,7 +9,6 @@ from singanet.types import Array
 
 @kernel(half="lift")
 def softmax(ops: Ops, x: Array, axis: int = -1) -> Array:
-    """See `Ops`."""
     y: Array = ops.xp.subtract(x, x.max(axis=axis, keepdims=True))
     ops.xp.exp(y, out=y)
     ops.xp.divide(y, y.sum(axis=axis, keepdims=True), out=y)
@@ -18,7 +17,6 @@ def softmax(ops: Ops, x: Array, axis: int = -1) -> Array:
 
 @kernel(half="lift")
 def softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array:
-    """See `Ops`."""
     dx: Array = ops.xp.multiply(dy, y)
     inner = dx.sum(axis=axis, keepdims=True)
     ops.xp.subtract(dx, ops.xp.multiply(y, inner), out=dx)
@@ -27,7 +25,6 @@ def softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array:
 
 @kernel(half="lift")
 def log_softmax(ops: Ops, x: Array, axis: int = -1) -> Array:
-    """See `Ops`."""
     y: Array = ops.xp.subtract(x, x.max(axis=axis, keepdims=True))
     y -= ops.xp.log(ops.xp.exp(y).sum(axis=axis, keepdims=True))
     return y
@@ -35,7 +32,6 @@ def log_softmax(ops: Ops, x: Array, axis: int = -1) -> Array:
 
 @kernel(half="lift")
 def log_softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array:
-    """See `Ops`."""
     dx: Array = ops.xp.exp(y)
     dx *= dy.sum(axis=axis, keepdims=True)
     return ops.xp.subtract(dy, dx, out=dx)
@@ -45,7 +41,6 @@ def log_softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array
 def softmax_cross_entropy(
     ops: Ops, x: Array, labels: Array, smoothing: float = 0.0
 ) -> tuple[Array, Array]:
-    """See `Ops`."""
     p, log_sum = _softmax_with_log_sum(ops, x)
     losses: Array = log_sum - x.reshape(-1)[_places(ops, labels, x)]
     if smoothing:
@@ -58,7 +53,6 @@ def softmax_cross_entropy(
 def softmax_cross_entropy_backward(
     ops: Ops, p: Array, labels: Array, smoothing: float = 0.0
 ) -> Array:
-    """See `Ops`."""
     if smoothing:
         p -= smoothing / p.shape[1]
     flat, places = p.reshape(-1), _places(ops, labels, p)
@@ -68,7 +62,6 @@ def softmax_cross_entropy_backward(
 
 @kernel(half="native")
 def softmax_cross_entropy_soft(ops: Ops, x: Array, target: Array) -> tuple[Array, Array]:
-    """See `Ops`."""
     p, log_sum = _softmax_with_log_sum(ops, x)
     # What the target leaves out costs nothing, be its score -inf; NaN is in the sum of all.
     losses: Array = log_sum - ops.xp.where(target > 0, ops.xp.multiply(target, x), 0).sum(axis=1)
@@ -77,7 +70,6 @@ def softmax_cross_entropy_soft(ops: Ops, x: Array, target: Array) -> tuple[Array
 
 @kernel(half="native")
 def sigmoid_cross_entropy(ops: Ops, x: Array, y: Array) -> Array:
-    """See `Ops`."""
     xp = ops.xp
     size: Array = xp.abs(x)
     losses: Array = xp.negative(size)

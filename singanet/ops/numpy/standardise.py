@@ -19,7 +19,6 @@ Statistics = tuple[Array, Array]
 def layer_norm(
     ops: Ops, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
 ) -> tuple[Array, Statistics]:
-    """See `Ops`."""
     y, statistics = _standardised(ops, x, epsilon)
     if gamma is not None:
         ops.xp.multiply(y, gamma, out=y)
@@ -31,7 +30,6 @@ def layer_norm(
 def layer_norm_backward(
     ops: Ops, dy: Array, x: Array, gamma: Array | None, statistics: Statistics
 ) -> tuple[Array, Array | None, Array | None]:
-    """See `Ops`."""
     x_hat = _restored(ops, x, statistics)
     if gamma is None:
         return _row_gradient(ops, dy, x_hat, statistics[1]), None, None
@@ -44,7 +42,6 @@ def layer_norm_backward(
 def group_norm(
     ops: Ops, x: Array, groups: int, gamma: Array | None, beta: Array | None, epsilon: float
 ) -> tuple[Array, Statistics]:
-    """See `Ops`."""
     by_channel, by_group = _views(x.shape, groups)
     y, statistics = _standardised(ops, x.reshape(by_group), epsilon)
     if gamma is not None and beta is not None:
@@ -58,7 +55,6 @@ def group_norm(
 def group_norm_backward(
     ops: Ops, dy: Array, x: Array, groups: int, gamma: Array | None, statistics: Statistics
 ) -> tuple[Array, Array | None, Array | None]:
-    """See `Ops`."""
     by_channel, by_group = _views(x.shape, groups)
     x_hat = _restored(ops, x.reshape(by_group), statistics)
     if gamma is None:
@@ -75,7 +71,6 @@ def group_norm_backward(
 
 @kernel(half="lift")
 def l2_norm(ops: Ops, x: Array, epsilon: float) -> tuple[Array, Array]:
-    """See `Ops`."""
     total = ops.xp.square(x).sum(axis=-1, keepdims=True)
     inverse = 1.0 / ops.xp.sqrt(total + epsilon)
     return ops.xp.multiply(x, inverse), inverse
@@ -83,7 +78,6 @@ def l2_norm(ops: Ops, x: Array, epsilon: float) -> tuple[Array, Array]:
 
 @kernel(half="lift")
 def l2_norm_backward(ops: Ops, dy: Array, y: Array, inverse: Array) -> Array:
-    """See `Ops`."""
     inner = ops.xp.multiply(dy, y).sum(axis=-1, keepdims=True)
     dx: Array = ops.xp.subtract(dy, ops.xp.multiply(y, inner))
     return ops.xp.multiply(dx, inverse, out=dx)

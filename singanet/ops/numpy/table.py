@@ -19,13 +19,11 @@ _WIDE = 32
 
 @kernel(half="native")
 def gather_rows(ops: Ops, table: Array, indices: Array) -> Array:
-    """See `Ops`."""
     return ops.xp.take(table, indices, axis=0)
 
 
 @kernel(half="native")
 def sum_rows(ops: Ops, indices: Array, rows: Array) -> tuple[Array, Array]:
-    """See `Ops`."""
     xp = ops.xp
     indices = indices.astype(np.int64, copy=False)
     if not len(indices):
@@ -66,14 +64,12 @@ def _sums_of_runs(xp: Any, rows: Array, starts: Array) -> Array:
 
 @kernel(half="native")
 def add_rows(ops: Ops, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
-    """See `Ops`."""
     indices = ops.concat([a.indices, b.indices], axis=0)
     return ops.sum_rows(indices, ops.concat([a.rows, b.rows], axis=0))
 
 
 @kernel(half="native")
 def add_to_rows(ops: Ops, array: Array, indices: Array, rows: Array) -> Array:
-    """See `Ops`."""
     total: Array = array.copy()
     total[indices] += rows
     return total

@@ -13,7 +13,6 @@ from singanet.types import Array
 
 @kernel(half="native")
 def upsample_nearest(ops: Ops, x: Array, factors: Pair) -> Array:
-    """See `Ops`."""
     n, c, h, w = x.shape
     y: Array = ops.xp.empty((n, c, h, factors[0], w, factors[1]), x.dtype)
     ops.xp.copyto(y, x[:, :, :, None, :, None])
@@ -22,7 +21,6 @@ def upsample_nearest(ops: Ops, x: Array, factors: Pair) -> Array:
 
 @kernel(half="native")
 def upsample_nearest_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
-    """See `Ops`."""
     n, c, h, w = dy.shape
     blocks = dy.reshape(n, c, h // factors[0], factors[0], w // factors[1], factors[1])
     return blocks.sum(axis=5).sum(axis=3)
@@ -30,13 +28,11 @@ def upsample_nearest_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
 
 @kernel(half="native")
 def upsample_bilinear(ops: Ops, x: Array, factors: Pair) -> Array:
-    """See `Ops`."""
     return _interpolated(ops, _interpolated(ops, x, 2, factors[0]), 3, factors[1])
 
 
 @kernel(half="native")
 def upsample_bilinear_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
-    """See `Ops`."""
     return _gathered(ops, _gathered(ops, dy, 3, factors[1]), 2, factors[0])
 
 

@@ -34,7 +34,6 @@ def scratch_bytes(ops: Ops, usual: int = 0, least: int = 0) -> int:
 
 @kernel(half="native")
 def channels_last(ops: Ops, x: Array) -> Array:
-    """See `Ops`."""
     return ops.xp.ascontiguousarray(x.transpose(0, *range(2, x.ndim), 1))
 
 

@@ -74,11 +74,9 @@ class Hybrid(AllReduce):
 
     @property
     def alone(self) -> bool:
-        """As `Reducer`."""
         return self._ranks is None
 
     def around(self, optimizer: Optimizer | Wrapper) -> Hybrid:
-        """As `Reducer`."""
         where = self.comm, self.window, self.dtype, self.consistency, self._ranks
         return type(self)(optimizer, *where)
 
@@ -223,6 +221,5 @@ class _OwnShard(Shard):
         super().__init__(param, self._copy)
 
     def update(self, grad: Any, scale: float = 1.0, clocks_added: Array | None = None) -> None:
-        """As `Shard`."""
         follow(self._copy, self._followed)
         super().update(grad, scale, clocks_added)

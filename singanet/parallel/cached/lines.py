@@ -50,7 +50,6 @@ class CachedRows(TableRows):
         self._rule.register(param.name, rule_of(rule).spec_of(param))
 
     def flush(self) -> None:
-        """As `TableRows`."""
         waiting = np.flatnonzero(self.gathered)
         for start in range(0, len(waiting), self.piece):
             self._send(waiting[start : start + self.piece], waiting[:0], self.pending[:0])
@@ -59,7 +58,6 @@ class CachedRows(TableRows):
         """As `TableRows`: nothing, since it depends on the step which rows are here after it."""
 
     def write(self, array: Array) -> None:
-        """As `ServedRows`."""
         self._forget(np.flatnonzero(self._row_of >= 0))
         super().write(array)
 

@@ -106,7 +106,6 @@ class LRU(Policy):
     """The least recently used goes first."""
 
     def worth(self, uses: Array, turns: Array) -> Array:
-        """As `Policy`."""
         return turns
 
 
@@ -114,7 +113,6 @@ class LFU(Policy):
     """The least often used goes first, of those used equally often the least recently used."""
 
     def worth(self, uses: Array, turns: Array) -> Array:
-        """As `Policy`."""
         return (np.minimum(uses, _MOST) << _TURNS) + turns
 
 
@@ -124,7 +122,6 @@ class LFUOpt(LFU):
     permanent = 10
 
     def worth(self, uses: Array, turns: Array) -> Array:
-        """As `Policy`."""
         return np.where(uses >= self.permanent, _NEVER, super().worth(uses, turns))
 
 

@@ -65,20 +65,17 @@ class TableRows(ServedRows):
         self.piece = max(1, _PIECE // max(1, self._row_bytes))
 
     def look_up(self, ids: Array, out: Array) -> None:
-        """As `ServedRows`."""
         rows, places = _distinct(ids)
         self.lookups.rows += len(rows)
         self.lookups.nbytes_uncached += len(rows) * (8 + self._row_bytes)
         _spread(self._fetched(rows), places, out)
 
     def see(self, ids: Array, out: Array) -> None:
-        """As `ServedRows`."""
         self.flush()
         rows, places = _distinct(ids)
         _spread(self.table.pull(rows)[0], places, out)
 
     def push(self, grad: RowSparse, scale: float) -> None:
-        """As `ServedRows`."""
         rows = np.asarray(grad.indices, np.int64)
         grads = grad.rows if scale == 1.0 else grad.rows * self.dtype.type(scale)
         self.lookups.updates += len(rows)
@@ -90,7 +87,6 @@ class TableRows(ServedRows):
         self._pushing.wait()
 
     def parts(self) -> Iterator[Array]:
-        """As `ServedRows`."""
         self.flush()
         for rows in self._pieces():
             yield self.table.pull(rows)[0]

@@ -39,7 +39,7 @@ class Halves:
         return _HalfSum(self, comm, array, self._tags % (1 << 14), what)
 
 
-class _HalfSum:
+class _HalfSum(Request):
     """A `Request`: the parts are exchanged, added, and exchanged again."""
 
     def __init__(
@@ -80,7 +80,6 @@ class _HalfSum:
         self._requests = list(self._exchange(1))
 
     def test(self) -> bool:
-        """As `Request`."""
         # Each is carried on by being asked.
         done = [request.test() for request in self._requests]
         if all(done) and self._parts:
@@ -89,7 +88,6 @@ class _HalfSum:
         return all(done)
 
     def wait(self) -> Any:
-        """As `Request`."""
         while self._total is None:
             for request in self._requests:
                 request.wait()

@@ -130,7 +130,6 @@ class MpiCommunicator(Communicator):
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
-        """As `Communicator`."""
         checked_array(what, array)
         self.count_reduced(array.nbytes)
         with self._losing(what):
@@ -166,7 +165,6 @@ class MpiCommunicator(Communicator):
         return self._under_way(request, (array, flat, made), what, parts)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
-        """As `Communicator`."""
         checked_array(what, array)
         root = checked_peer(what, root, self.size)
         self.count_broadcast(root, array.nbytes)
@@ -175,7 +173,6 @@ class MpiCommunicator(Communicator):
         return self._under_way(request, array, what)
 
     def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
-        """As `Communicator`."""
         checked_array(what, array)
         to = checked_peer(what, to, self.size)
         self.bytes_sent += array.nbytes
@@ -186,7 +183,6 @@ class MpiCommunicator(Communicator):
     def start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
-        """As `Communicator`."""
         checked_array(what, array)
         source = checked_peer(what, source, self.size)
         self.bytes_received += array.nbytes
@@ -195,13 +191,11 @@ class MpiCommunicator(Communicator):
         return self._under_way(request, array, what, peer=source)
 
     def start_barrier(self, what: str = "a barrier") -> Request:
-        """As `Communicator`."""
         with self._losing(what):
             request = self._comm.Ibarrier()
         return self._under_way(request, None, what)
 
     def agree(self, what: str = "an agreement") -> None:
-        """As `Communicator`."""
         if not self.elastic:
             self.barrier(what)
             return
@@ -217,7 +211,6 @@ class MpiCommunicator(Communicator):
             raise self._lost(what)
 
     def repair(self) -> None:
-        """As `Communicator`."""
         if not self.elastic:
             super().repair()
         repaired = False
@@ -277,7 +270,6 @@ class MpiCommunicator(Communicator):
         )
 
     def group(self, ranks: Sequence[int]) -> MpiCommunicator:
-        """As `Communicator`."""
         color = checked_group(self, ranks)[0]
         with self._meeting():
             part = self._comm.Split(color, self.rank)
@@ -290,7 +282,6 @@ class MpiCommunicator(Communicator):
     def next_message(
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
-        """As `Communicator`."""
         status, found = MPI.Status(), list[Any]()
 
         def came() -> bool:
@@ -352,7 +343,7 @@ class MpiCommunicator(Communicator):
         return flying
 
 
-class _Flying:
+class _Flying(Request):
     """A request of MPI; ``arrays`` live as long as it. ``peer`` contributes, None for all."""
 
     def __init__(
@@ -369,7 +360,6 @@ class _Flying:
         self._began: float | None = None if comm.timeline is None else time.monotonic()
 
     def test(self) -> bool:
-        """As `Request`."""
         if self._done:
             return True
         try:
@@ -393,7 +383,6 @@ class _Flying:
         return over
 
     def wait(self) -> Any:
-        """As `Request`."""
         if not self.test():
             self._comm.until(self.test, self._what, self._present)
         if self._made is not None:

@@ -69,7 +69,6 @@ class NcclCommunicator(Communicator):
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
-        """As `Communicator`."""
         if _is_on_host(array):
             return self._by_control(self.control.start_all_reduce, array, op, what)
         kind = getattr(self._nccl, f"NCCL_{op.upper()}")
@@ -103,7 +102,6 @@ class NcclCommunicator(Communicator):
         )
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
-        """As `Communicator`."""
         root = checked_peer(what, root, self.size)
         if _is_on_host(array):
             return self._by_control(self.control.start_broadcast, array, root, what)
@@ -126,11 +124,9 @@ class NcclCommunicator(Communicator):
         return self._by_control(self.control.start_receive, array, source, tag, what)
 
     def start_barrier(self, what: str = "a barrier") -> Request:
-        """As `Communicator`."""
         return self.control.start_barrier(what)
 
     def group(self, ranks: Sequence[int]) -> NcclCommunicator:
-        """As `Communicator`."""
         return NcclCommunicator(self.index, self.control.group(ranks), self._cupy)
 
     @property
@@ -185,7 +181,7 @@ class NcclCommunicator(Communicator):
         return _OnStream(self, done, arrays, what, made)
 
 
-class _OnStream:
+class _OnStream(Request):
     """What NCCL does on the stream until ``done``; ``arrays`` live as long as it."""
 
     def __init__(
@@ -204,7 +200,6 @@ class _OnStream:
         return bool(self._done.done)
 
     def wait(self) -> Any:
-        """As `Request`."""
         began = time.monotonic()
         while not self._done.done:
             if time.monotonic() - began > self._comm.deadline:

@@ -83,7 +83,6 @@ class AllReduce(RankReducer):
         return self._order.version
 
     def around(self, optimizer: Optimizer | Wrapper) -> AllReduce:
-        """As `Reducer`."""
         return type(self)(optimizer, self.comm, self.window, self.dtype)
 
     @property
@@ -130,7 +129,6 @@ class AllReduce(RankReducer):
             self._close(self._round or self._opened("step"))
 
     def recover(self, was: tuple[int, int]) -> None:
-        """As `Reducer`."""
         super().recover(was)
         self._round = self._last = None
 
@@ -154,7 +152,6 @@ class AllReduce(RankReducer):
         return item
 
     def agree(self, refused: str | None) -> str | None:
-        """As `Reducer`."""
         if self.comm.size == 1:
             return refused
         left = math.prod(stage.left for stage in self._around)

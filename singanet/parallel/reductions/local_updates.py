@@ -131,7 +131,6 @@ class LocalUpdates(RankReducer):
 
     @property
     def local(self) -> bool:
-        """As `Reducer`."""
         return True
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:

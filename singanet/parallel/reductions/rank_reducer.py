@@ -67,7 +67,6 @@ class RankReducer(Reducer):
 
     @property
     def alone(self) -> bool:
-        """As `Reducer`."""
         return self.comm.size == 1
 
     def met(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
@@ -117,7 +116,6 @@ class RankReducer(Reducer):
         return [rule.spec_of(param) for param in self._order.params]
 
     def recover(self, was: tuple[int, int]) -> None:
-        """As `Reducer`."""
         self._said = False
 
     def settled(self, name: str, value: Array) -> Array:
@@ -136,7 +134,6 @@ class RankReducer(Reducer):
 
     @property
     def exchanged(self) -> Exchanged:
-        """As `Reducer`."""
         return self.comm.exchanged.since(self._before)
 
     def _expect_outside(self, around: Sequence[Wrapper]) -> None:

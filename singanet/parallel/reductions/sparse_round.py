@@ -68,7 +68,6 @@ class SparseRound(Round):
             self.unsent.steps += 1
 
     def start_flat(self, params: list[Param], buffer: Array, scales: Sequence[Scale]) -> None:
-        """As `Round`."""
         start = 0
         for param, scale in zip(params, scales, strict=True):
             like = self.order.like(param)
@@ -77,7 +76,6 @@ class SparseRound(Round):
         self._start(params)
 
     def finish_flat(self, buffer: Array) -> None:
-        """As `Round`."""
         for _, _, grads, _ in self._land():
             dense: Any = grads  # what was given so is
             parts = np.concatenate([grad.reshape(-1) for grad in dense])

@@ -177,7 +177,7 @@ class ServerRanks:
         return self._answers.pop(number)
 
 
-class Answer:
+class Answer(Request):
     """A `Request` for the arrays of an answer."""
 
     def __init__(self, ranks: ServerRanks, number: int, what: str) -> None:
@@ -185,7 +185,6 @@ class Answer:
         self._message: Message | None = None
 
     def test(self) -> bool:
-        """As `Request`."""
         if self._message is None:
             self._message = self._ranks.collect(self._number, False, self._what)
         return self._message is not None

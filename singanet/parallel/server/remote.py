@@ -284,7 +284,6 @@ class RemoteTable(Table):
         self._ahead: list[tuple[int, Array, Request]] = []
 
     def start_pull(self, rows: Array) -> Request:
-        """As `Table`."""
         rows, now = self._checked(rows), self._servers.finished
         self._ahead = [each for each in self._ahead if each[0] >= now]
         for k, (due, known, request) in enumerate(self._ahead):
@@ -315,7 +314,6 @@ class RemoteTable(Table):
     def start_push_pull(
         self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
     ) -> Request:
-        """As `Table`."""
         rows, wanted = self._checked(rows), self._checked(wanted)
         more = [] if clocks_added is None else [clocks_added]
         pairs = zip(self.split.places(rows), self.split.places(wanted), strict=True)
@@ -326,7 +324,6 @@ class RemoteTable(Table):
         return self._start(Kind.PUSH_PULL, parts, self._values_of(wanted))
 
     def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
-        """As `Table`."""
         rows, most = self._checked(rows), np.array([bound], np.int64)
         parts = [
             (server, at, [local, clocks[at], most])
@@ -347,7 +344,6 @@ class RemoteTable(Table):
         return self._start(Kind.NEWER, parts, merged)
 
     def start_write(self, rows: Array, values: Array) -> Request:
-        """As `Table`."""
         rows = self._checked(rows)
         parts = [
             (server, at, [local, values[at]])
@@ -393,7 +389,7 @@ class RemoteTable(Table):
         return rows
 
 
-class _Together:
+class _Together(Request):
     """A `Request` for what is made of the answers of several servers."""
 
     def __init__(self, asked: Sequence[tuple[Any, Request]], merged: Callable[[Any], Any]) -> None:
@@ -401,12 +397,10 @@ class _Together:
         self._result: list[Any] = []
 
     def test(self) -> bool:
-        """As `Request`."""
         # Each is carried on by being asked.
         return not [request for _, request in self._asked if not request.test()]
 
     def wait(self) -> Any:
-        """As `Request`."""
         if not self._result:
             self._result = [self._merged([(at, request.wait()) for at, request in self._asked])]
         return self._result[0]

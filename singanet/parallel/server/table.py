@@ -160,19 +160,16 @@ class Shard(Table):
     def start_push_pull(
         self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
     ) -> Request:
-        """As `Table`."""
         wanted = self._checked(wanted)
         self.start_push(rows, grads, clocks_added)
         return self.start_pull(wanted)
 
     def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
-        """As `Table`."""
         rows = self._checked(rows)
         ahead = np.flatnonzero(self.clocks[rows] - clocks > bound)
         return Done((ahead, self._table[rows[ahead]], self.clocks[rows[ahead]]))
 
     def start_write(self, rows: Array, values: Array) -> Request:
-        """As `Table`."""
         rows = self._checked(rows)
         self._table[rows] = values
         self.clocks[rows] += 1

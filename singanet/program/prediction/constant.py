@@ -48,7 +48,6 @@ class Constant(Param):
         self._value, self.dtype = array, array.dtype
 
     def retype(self, array: Array) -> None:
-        """As `fill`."""
         self.fill(array)
 
     @property

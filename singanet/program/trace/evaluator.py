@@ -117,7 +117,6 @@ class AbstractEvaluator(ConcreteEvaluator):
         return np.empty(shape, kind, order)
 
     def expect_values(self) -> None:
-        """See `ConcreteEvaluator`."""
         raise NeedsValuesError
 
 

@@ -170,7 +170,6 @@ def conv2d_constant(
     relu: bool = False,
     add: Array | None = None,
 ) -> Array:
-    """See `Ops`."""
     y = ops.conv2d(x, weight, bias, window, groups)
     if add is not None:
         ops.xp.add(y, add, out=y)
@@ -179,7 +178,6 @@ def conv2d_constant(
 
 @kernel(half="lift")
 def channel_sum(ops: Ops, dy: Array) -> Array:
-    """See `Ops`."""
     n, c, positions = len(dy), dy.shape[1], prod(dy.shape[2:])
     # Products with ones run ten times as fast as sums along an axis; one a sample keeps the
     # partial sums short, which keeps float32 exact enough.

@@ -21,7 +21,6 @@ from singanet.types import Array, Shape
 def conv2d(
     ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
 ) -> Array:
-    """See `Ops`."""
     f = len(weight)
     oh, ow = window.out_size(*x.shape[2:])
     kernels = laid_out(ops, _matrices(weight, groups), len(x) * oh * ow)
@@ -41,7 +40,6 @@ def conv2d(
 def conv2d_backward_weights(
     ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
 ) -> Array:
-    """See `Ops`."""
     f, cg, kh, kw = weight_shape
     totals: list[Array] = []
     for lane in ops.lanes(len(x), dy.size * cg * kh * kw):

@@ -29,7 +29,6 @@ _RUN = 1500
 def depthwise_conv2d(
     ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array:
-    """See `Ops`."""
     xp, (c, m, kh, kw) = ops.xp, weight.shape
     oh, ow = window.out_size(*x.shape[2:])
     together = _together(ow, c * m)
@@ -56,7 +55,6 @@ def depthwise_conv2d(
 def depthwise_conv2d_backward_weights(
     ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array:
-    """See `Ops`."""
     xp, (c, m, kh, kw) = ops.xp, weight_shape
     width = dy.shape[3]
     totals: list[Array] = []

@@ -50,7 +50,6 @@ def elman_layer_backward(
     mode: str,
     needs_dx: bool,
 ) -> RecurrentGradients:
-    """See `Ops`."""
     dh = ops.xp.array(end, order="C")
     dgates = _states_backward(ops, dy, dh, h, weights[1], direction, mode)
     return through_gates(ops, dgates, dgates, x, h, direction, weights[0], needs_dx, (dh,))

@@ -31,7 +31,6 @@ def gru_layer(
     direction: Direction,
     keep: bool,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """See `Ops`."""
     split, (of_x, of_h) = 2 * len(weights[1]), biases
     bias = ops.xp.concatenate([ops.xp.add(of_x[:split], of_h[:split]), of_x[split:]])
     gates = input_gates(ops, x, weights[0], bias)
@@ -52,7 +51,6 @@ def gru_layer_backward(
     direction: Direction,
     needs_dx: bool,
 ) -> RecurrentGradients:
-    """See `Ops`."""
     (gates, linear), dh = notes, ops.xp.array(end, order="C")
     of_x, of_h = _states_backward(ops, dy, dh, gates, linear, h, weights[1], direction)
     return through_gates(ops, of_x, of_h, x, h, direction, weights[0], needs_dx, (dh,))

@@ -33,7 +33,6 @@ def lstm_layer(
     direction: Direction,
     keep: bool,
 ) -> tuple[Array, Array, tuple[Array, ...]]:
-    """See `Ops`."""
     gates = input_gates(ops, x, weights[0], bias)
     h, c = _states(ops, gates, weights[1], *starts, direction)
     return h, c, (gates, c) if keep else ()
@@ -51,7 +50,6 @@ def lstm_layer_backward(
     direction: Direction,
     needs_dx: bool,
 ) -> RecurrentGradients:
-    """See `Ops`."""
     gates, c = notes
     dh, dc = (ops.xp.array(end, order="C") for end in ends)
     dgates = _states_backward(ops, dy, dh, dc, gates, c, weights[1], direction)

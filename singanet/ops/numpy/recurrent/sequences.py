@@ -14,13 +14,11 @@ from singanet.types import Array
 
 @kernel(half="native")
 def host(ops: Ops, array: Array) -> Array:
-    """See `Ops`."""
     return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
 @kernel(half="native")
 def time_major(ops: Ops, x: Array, skips: Array | None = None) -> Array:
-    """See `Ops`."""
     rows = x.transpose(1, 0, 2)
     if skips is None:
         return ops.xp.ascontiguousarray(rows)
@@ -31,13 +29,11 @@ def time_major(ops: Ops, x: Array, skips: Array | None = None) -> Array:
 
 @kernel(half="native")
 def batch_major(ops: Ops, y: Array) -> Array:
-    """See `Ops`."""
     return y.transpose(1, 0, 2)
 
 
 @kernel(half="native")
 def side_by_side(ops: Ops, parts: Sequence[Array], skips: Array | None) -> Array:
-    """See `Ops`."""
     if len(parts) == 1 and skips is None:
         return parts[0]
     joined: Array = ops.xp.concatenate(parts, axis=2)
