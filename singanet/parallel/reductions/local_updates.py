@@ -221,7 +221,7 @@ class LocalUpdates(RankReducer):
         """What the rule updates of ``param``, brought up to date with its value."""
         for stage in self._around:
             stage.refresh([param.name], [param.value])
-        return self._order.like(param)
+        return self.settled(param.name, param.value)
 
     def _land(
         self,
