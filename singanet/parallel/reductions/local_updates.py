@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import DataError
 from singanet.ops import ops_for
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.checks import Grad
@@ -71,6 +71,8 @@ class LocalUpdates(RankReducer):
         self.window = checked_count(type(self).__name__, "window", window, 1)
         self._every = every
         self._progress = _Progress(parts)
+        # Samples since moving averages of the values were those of all ranks.
+        self._followed = 0.0
 
     @abstractmethod
     def _like(self, optimizer: Optimizer | Wrapper) -> LocalUpdates:
@@ -83,16 +85,7 @@ class LocalUpdates(RankReducer):
         return made
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `Reducer`. Errors: as `met`; `ArgumentError` for moving averages around."""
-        for stage in around:
-            if isinstance(stage, Averaged) and not self.alone:
-                own = type(self).__name__
-                raise ArgumentError(
-                    f"moving averages (EMA) around {own}",
-                    expected="values that are the same on all ranks after each step",
-                    received=f"{own}, whose ranks go their own ways in between",
-                    advice="leave the averages out, or train by AllReduce",
-                )
+        """As `Reducer`. Errors: as `met`."""
         if not self.alone and self.is_new(net, around) and [ref() for ref in self._known] == [net]:
             # What is frozen from now on would stay as each rank has it.
             self._average_all()
@@ -122,7 +115,9 @@ class LocalUpdates(RankReducer):
         self._expect_begun()
         self._said = False
         progress = self._progress
-        progress.pending += 1.0 if self._count is None else self._count
+        weight = 1.0 if self._count is None else self._count
+        progress.pending += weight
+        self._followed += weight
         progress.steps += 1
         self.comm.step += 1
         if progress.steps >= self._every:
@@ -164,16 +159,35 @@ class LocalUpdates(RankReducer):
         progress.steps = 0
 
     def _average_all(self) -> None:
-        self._average(range(self._progress.parts))
+        moved = self._average(range(self._progress.parts))
         self._progress.steps = self._progress.turn = 0
-        self._ended_around()
+        if moved:
+            self._ended_around()
+        followers = [stage for stage in self._around if isinstance(stage, Averaged)]
+        if followers:
+            self._average_followers(
+                [each for stage in followers for each in stage.averages.values()]
+            )
+
+    def _average_followers(self, arrays: Iterable[Array]) -> None:
+        """Let moving averages, which follow each rank's values, be their means over all ranks."""
+        weights = self.comm.all_gather(np.array([self._followed]), "what their averages weigh")
+        own, whole, self._followed = self._followed, float(np.sum(weights)), 0.0
+        for array in arrays if whole else ():
+            buffer = np.array(ops_for(array).host(array), order="C")
+            buffer *= buffer.dtype.type(own / whole)
+            total = self.comm.all_reduce(buffer, what="the moving averages")
+            array[...] = ops_for(array).xp.asarray(total)
 
     def _ended_around(self) -> None:
         for outer in self._around:
             outer.end()
 
-    def _average(self, parts: Sequence[int]) -> None:
-        """Let the values of ``parts`` be their means over all ranks, by what has moved them."""
+    def _average(self, parts: Sequence[int]) -> bool:
+        """Let the values of ``parts`` be their means over all ranks, by what has moved them.
+
+        Whether anything has.
+        """
         pending = self._progress.pending
         own = pending[list(parts)].reshape(1, -1)
         weights = np.concatenate(self.comm.all_gather(own, "what the ranks' values weigh"))
@@ -182,6 +196,7 @@ class LocalUpdates(RankReducer):
         for part, weight, whole in zip(parts, weights[self.comm.rank], total, strict=True):
             if whole:
                 self._reduce(self._slices(part), float(weight / whole))
+        return bool(total.any())
 
     def _slices(self, part: int) -> list[_Slice]:
         """The elements of ``part``: each has as many, of all parameters laid end to end."""

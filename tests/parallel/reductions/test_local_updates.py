@@ -336,15 +336,67 @@ def test_what_does_not_go_together_is_refused():
             optimizer.update([], [], [])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_moving_averages_of_values_that_differ_are_refused(method):
-    def work(comm):
-        net = dense_net()
-        net.compile(METHODS[method](SGD(lr=0.1), comm))
-        net.fit(X, Y, batch_size=8, callbacks=[EMA(0.5)], verbose=False)
+class Followed:
+    """Two ranks by the formula, with what follows their values."""
 
-    with pytest.raises(ArgumentError, match="go their own ways"):
-        together(work)
+    def __init__(self, net, decay):
+        self.net, self.decay = net, decay
+        start = {param.name: param.value.astype(float) for param in net.params()}
+        self.values = [start, start]
+        self.averages = [start, start]
+
+    def step(self, parts, lr):
+        made = []
+        for own, (x, y) in zip(self.values, parts, strict=True):
+            for param in self.net.params():
+                param.value[...] = own[param.name]
+            grads = dict(zip(self.net.param_names(), self.net.train(x, y)[0], strict=True))
+            made.append({name: value - lr * grads[name] for name, value in own.items()})
+        self.values = made
+
+    def follow(self):
+        d = self.decay
+        self.averages = [
+            {name: d * average[name] + (1 - d) * own[name] for name in own}
+            for average, own in zip(self.averages, self.values, strict=True)
+        ]
+
+
+def mean_of(two):
+    made = {name: (value + two[1][name]) / 2 for name, value in two[0].items()}
+    return [made, made]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_moving_averages_follow_each_rank_and_become_their_mean(every, recorded):
+    """The end of an epoch of three steps averages what has not been, which is followed once."""
+
+    def work(comm):
+        net = small_net()
+        net.programs.enabled = recorded
+        net.compile(LocalSGD(SGD(lr=0.5), comm, every))
+        ema = EMA(0.75, keep_at_end=False)
+        net.fit(X, Y, 8, 4, callbacks=[ema], shuffle=False, verbose=False)
+        assert bool(net.programs.reports()) == recorded
+        return ema.averages, {param.name: param.value for param in net.params()}
+
+    told = Followed(small_net(), 0.75)
+    for _ in range(4):
+        for done in (1, 2, 3):
+            x, y = X[8 * done - 8 : 8 * done], Y[8 * done - 8 : 8 * done]
+            told.step([(x[::2], y[::2]), (x[1::2], y[1::2])], 0.5)
+            if done % every == 0:
+                told.values = mean_of(told.values)
+            told.follow()
+        if 3 % every:
+            told.values = mean_of(told.values)
+            told.follow()
+        told.averages = mean_of(told.averages)
+    for averages, values in together(work):
+        for name, value in told.values[0].items():
+            np.testing.assert_allclose(values[name], value, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(averages[name], told.averages[0][name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
