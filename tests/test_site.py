@@ -75,6 +75,19 @@ def test_each_how_to_is_short():
     assert {name: text.count("\n") for name, text in how_tos if text.count("\n") > 30} == {}
 
 
+def test_the_files_that_how_tos_name_are_there():
+    """But for those that the one who follows them writes."""
+    page = (DOCS / "architecture.md").read_text("utf-8")
+    named = {
+        *re.findall(r"`([\w/]+/[\w]+\.(?:py|md))`", page[page.index("## How to add a part") :])
+    }
+    missing = {file for file in named if not (ROOT / "singanet" / file).is_file()}
+    missing = {file for file in missing if not (ROOT / file).is_file()}
+    own = {"layers/affine.py", "tests/layers/test_affine.py", "optimizer/signum.py"}
+    assert len(named) > 20
+    assert missing == {*own, "training/callbacks/best_epoch.py"}
+
+
 def test_the_files_that_a_batch_goes_through_are_there():
     page = (DOCS / "architecture.md").read_text("utf-8")
     walk = page[page.index("## One batch") : page.index("## Glossary")]
