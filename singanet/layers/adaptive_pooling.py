@@ -14,7 +14,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.context import Context
 from singanet.layers.geometry import expect_image
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 
 @lru_cache(maxsize=16)
@@ -42,7 +42,7 @@ class AdaptivePooling(Layer):
     axes: ClassVar[int] = 2
 
     def __init__(
-        self, name: str, output_size: Any, input_sample_shape: Shape | None = None
+        self, name: str, output_size: Any, input_sample_shape: GivenShape | None = None
     ) -> None:
         super().__init__(name, input_sample_shape)
         several = isinstance(output_size, (tuple, list))

@@ -11,7 +11,7 @@ from singanet.layers.context import Context
 from singanet.layers.geometry import Windowed, expect_groups, expect_nchw
 from singanet.layers.layer import ParamSpecs
 from singanet.layers.pad import MODES, expect_repeated
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 _PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
 
@@ -30,7 +30,7 @@ class Convolution(Windowed):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         pad: Any = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         dilation: Any = 1,
         groups: int = 1,
@@ -121,7 +121,7 @@ class Conv1D(Convolution):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         pad: Any = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         dilation: int = 1,
         groups: int = 1,
@@ -159,7 +159,7 @@ class Conv2D(Convolution):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         pad: Any = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         dilation: Any = 1,
         groups: int = 1,

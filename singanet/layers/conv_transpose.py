@@ -10,7 +10,7 @@ from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.geometry import Windowed, expect_groups, sizes
 from singanet.layers.layer import ParamSpecs
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 
 class TransposedConvolution(Windowed):
@@ -28,7 +28,7 @@ class TransposedConvolution(Windowed):
         b_specs: ParamSpecs = None,
         pad: Any = None,
         output_padding: Any = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         dilation: Any = 1,
         groups: int = 1,

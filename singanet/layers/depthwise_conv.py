@@ -9,7 +9,7 @@ from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.geometry import Windowed
 from singanet.layers.layer import ParamSpecs
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class DepthwiseConvolution(Windowed):
@@ -26,7 +26,7 @@ class DepthwiseConvolution(Windowed):
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         pad: Any = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         dilation: Any = 1,
     ) -> None:

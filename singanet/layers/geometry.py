@@ -8,7 +8,7 @@ from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.ops.window import Pads, Sizes, Window
-from singanet.types import Array, Shape
+from singanet.types import Array, GivenShape, Shape
 
 __all__ = [
     "MEANINGS",
@@ -126,7 +126,7 @@ class Windowed(Layer):
         border_mode: str,
         pad: Any,
         dilation: Any,
-        input_sample_shape: Shape | None,
+        input_sample_shape: GivenShape | None,
         ceil: bool = False,
     ) -> None:
         """``pad`` overrides ``border_mode``.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from singanet.layers.context import Context
 from singanet.layers.geometry import MEANINGS
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class GlobalPooling(Layer):
@@ -19,7 +19,7 @@ class GlobalPooling(Layer):
     axes: ClassVar[int] = 2
 
     def __init__(
-        self, name: str, input_sample_shape: Shape | None = None, *, keepdims: bool = False
+        self, name: str, input_sample_shape: GivenShape | None = None, *, keepdims: bool = False
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.keepdims = bool(keepdims)

@@ -9,7 +9,7 @@ from singanet.layers.arguments import expect_int, expect_one_input, expect_one_o
 from singanet.layers.context import Context
 from singanet.layers.geometry import expect_pads
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 MODES = ("constant", "reflect", "replicate", "circular")
 
@@ -30,7 +30,7 @@ class Pad(Layer):
         name: str,
         pad: int | Sequence[int | tuple[int, int]],
         value: float = 0.0,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         mode: str = "constant",
     ) -> None:
@@ -80,7 +80,7 @@ class EndPadding(Pad):
         name: str,
         pad: int = 1,
         value: float = 0.0,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         end = (0, expect_int(name, "pad", pad, least=0))
         super().__init__(name, (end, end), value, input_sample_shape)
@@ -109,7 +109,7 @@ class Cropping(Layer):
         self,
         name: str,
         crop: int | Sequence[int | tuple[int, int]],
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self._pad = Pad(name, crop)

@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.layers.context import Context
 from singanet.layers.geometry import Windowed, expect_nchw
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 
 class Pooling(Windowed):
@@ -20,7 +20,7 @@ class Pooling(Windowed):
         border_mode: str = "same",
         pad: Any = None,
         data_format: str = "NCHW",
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         ceil_mode: bool = False,
         dilation: Any = 1,
@@ -72,7 +72,7 @@ class AvgPooling(Pooling):
         border_mode: str = "same",
         pad: Any = None,
         data_format: str = "NCHW",
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         ceil_mode: bool = False,
         count_include_pad: bool = False,

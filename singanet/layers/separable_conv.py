@@ -10,7 +10,7 @@ from singanet.layers.context import Context
 from singanet.layers.geometry import Windowed
 from singanet.layers.layer import ParamSpecs
 from singanet.ops.window import Window
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 _POINT = Window((1, 1), (1, 1), ((0, 0), (0, 0)))
 
@@ -31,7 +31,7 @@ class SeparableConvolution(Windowed):
         pointwise_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
         pad: Any = None,
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
         *,
         dilation: Any = 1,
     ) -> None:

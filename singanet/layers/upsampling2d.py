@@ -8,7 +8,7 @@ from singanet.layers.arguments import expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.geometry import expect_image, sizes
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, GivenShape, Shapes
 
 _MODES = ("nearest", "bilinear")
 
@@ -25,7 +25,7 @@ class Upsampling2D(Layer):
         name: str,
         size: Any = 2,
         mode: str = "nearest",
-        input_sample_shape: Shape | None = None,
+        input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         height, width = sizes(name, "size", size)
