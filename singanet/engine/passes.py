@@ -31,7 +31,7 @@ class Pass(Protocol):
         """Let go of what the forward left, when no walk follows."""
 
 
-class MethodPass:
+class MethodPass(Pass):
     """A pass by the net's own methods, one of which its user has overridden or replaced."""
 
     def __init__(self, net: Any, x: Any) -> None:
@@ -40,7 +40,6 @@ class MethodPass:
         self._net, self._x = net, x
 
     def hand_out(self) -> dict[str, Any]:
-        """As `Pass`."""
         made = self._net.forward(True, self._x)
         outputs = dict(made) if isinstance(made, Mapping) else {self.plan.outputs[0]: made}
         self.shapes = {name: shapes_of(value) for name, value in outputs.items()}
@@ -49,7 +48,6 @@ class MethodPass:
     def backward(
         self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
     ) -> Generator[LayerGradients, None, None]:
-        """As `Pass`."""
         dy: dict[str, Any] = {}
         for name in self.shapes:
             step = self.plan.by_name[name]
@@ -67,7 +65,7 @@ class MethodPass:
         """As `Pass`: the net has what there is."""
 
 
-class LayerPass:
+class LayerPass(Pass):
     """The contexts that layers left, one for every step of ``plan``.
 
     ``starts`` is told the gradients that a walk begins from; ``store`` has the contexts' arrays.
@@ -88,7 +86,6 @@ class LayerPass:
         self._starts, self._store = starts, store
 
     def hand_out(self) -> dict[str, Any]:
-        """As `Pass`."""
         # Layers keep outputs as well, for backward, and a store may still be writing them.
         held = self._contexts if self._store is None else [self._contexts, self._outputs]
         outputs: dict[str, Any] = apart_from(self._outputs, roots_in(held))
@@ -106,5 +103,4 @@ class LayerPass:
         return walk.run()
 
     def release(self) -> None:
-        """As `Pass`."""
         self._contexts = []

@@ -501,7 +501,7 @@ class Offloaded(LayerByLayer):
         return self.shelf.room.put(found)
 
 
-class _OffloadedPass:
+class _OffloadedPass(Pass):
     """The pass ``made``, whose items have their arrays in memory while somebody has them."""
 
     def __init__(self, executor: Offloaded, made: Pass, store: OffloadedContexts | None) -> None:
@@ -510,18 +510,15 @@ class _OffloadedPass:
         self._executor, self._made, self._store = executor, made, store
 
     def hand_out(self) -> dict[str, Any]:
-        """As `Pass`."""
         return self._made.hand_out()
 
     def backward(
         self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
     ) -> Generator[LayerGradients, None, None]:
-        """As `Pass`."""
         walk = self._made.backward(net, slot_grads, asked)
         return self._executor.watched(walk, self._store)
 
     def release(self) -> None:
-        """As `Pass`."""
         self._made.release()
         self._executor.shelf.sweep()
 

@@ -537,12 +537,11 @@ class _ClippedPush(ClipByGlobalNorm):
         grads: Sequence[Grad],
         scale: Scale,
     ) -> Iterator[Handed]:
-        """As `Wrapper.take`."""
         yield names, values, grads, scale
 
 
-class _FromServers:
-    """A `Reduction`: buffers of gradients go to the servers, and come back with values."""
+class _FromServers(Reduction):
+    """Buffers of gradients go to the servers, and come back with values."""
 
     factor = share = 1.0
     rows_first = True
@@ -558,7 +557,6 @@ class _FromServers:
         self._finished = False
 
     def like(self, name: str) -> Array:
-        """As `Reduction`."""
         order = self._owner._order
         return order.like(order.by_name[name])
 
@@ -568,16 +566,13 @@ class _FromServers:
         self._finished = False
 
     def start(self, entry: int, buffer: Array, scales: Sequence[Scale]) -> None:
-        """As `Reduction`."""
         parts = self._parts(entry, buffer)
         self._owner._send(entry, [_scaled(*each) for each in zip(parts, scales, strict=True)])
 
     def start_rows(self, entry: int, grad: RowSparse, scale: Scale) -> None:
-        """As `Reduction`."""
         self._owner._send(entry, [_scaled(grad, scale)])
 
     def test(self) -> None:
-        """As `Reduction`."""
         for request in list(self._owner._flying.values()):
             request.test()
 
@@ -600,7 +595,6 @@ class _FromServers:
         return new if isinstance(new, RowSparse) else RowSparse(np.arange(len(new)), new)
 
     def close(self, kind: str) -> None:
-        """As `Reduction`."""
         self._owner._ended()
 
     def _landed(self, entry: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
 from singanet.engine.memory import apart_from, arrays_in, root_of, roots_in
 from singanet.engine.model import NetCore
+from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan, Step, run_step
 from singanet.engine.recompute.side_effects import expect_repeatable, may_repeat
 from singanet.engine.recompute.units import (
@@ -192,7 +193,7 @@ def _batch(feed: Mapping[str, Any]) -> int:
     return len(first[0] if isinstance(first, (list, tuple)) else first)
 
 
-class RecomputingPass:
+class RecomputingPass(Pass):
     """A pass whose runs are those of ``ops``; contexts are kept from a step's last run only.
 
     Contexts leave out the arrays between layers, which are made once and let go of by themselves:
@@ -238,7 +239,6 @@ class RecomputingPass:
         self.shapes = {name: shapes_of(value) for name, value in self._outputs.items()}
 
     def hand_out(self) -> dict[str, Any]:
-        """As `Pass`."""
         outputs: dict[str, Any] = apart_from(
             self._outputs, roots_in([*self._contexts, self._slots])
         )
@@ -246,7 +246,6 @@ class RecomputingPass:
         return outputs
 
     def release(self) -> None:
-        """As `Pass`."""
         self._contexts, self._slots = [], {}
 
     def backward(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from singanet.ops import numpy_ops
-from singanet.optimizer.reducer import Traffic
+from singanet.optimizer.reducer import Reduction, Traffic
 from singanet.optimizer.scale import Scale
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.order import Order
@@ -13,8 +13,8 @@ from singanet.parallel.reductions.round import Flight, Round, marked
 from singanet.types import Array, RowSparse
 
 
-class AsCalls:
-    """A `Reduction`: what `AllReduce.update` does with gradients that come layer by layer.
+class AsCalls(Reduction):
+    """What `AllReduce.update` does with gradients that come layer by layer.
 
     ``opened`` makes the round of a kind, ``closed`` counts a step whose round has ended.
     """
@@ -41,21 +41,17 @@ class AsCalls:
 
     @property
     def factor(self) -> float:
-        """As `Reduction`."""
         return 1.0 if self._round is None else self._round.scale
 
     @property
     def share(self) -> float:
-        """As `Reduction`."""
         return 1.0 if self._round is None else self._round.share
 
     @property
     def under_way(self) -> bool:
-        """As `Reduction`."""
         return self._round is not None and self._round.under_way
 
     def like(self, name: str) -> Array:
-        """As `Reduction`."""
         return self._order.like(self._order.by_name[name])
 
     def open(self, kind: str) -> None:
@@ -63,26 +59,21 @@ class AsCalls:
         self._round = self._opened(kind)
 
     def start(self, entry: int, buffer: Array, scales: Sequence[Scale]) -> None:
-        """As `Reduction`."""
         self._now.start_flat(self._entries[entry], buffer, scales)
 
     def start_rows(self, entry: int, grad: RowSparse, scale: Scale) -> None:
-        """As `Reduction`."""
         (param,) = self._entries[entry]
         rows = {param.name: (*marked(*grad), scale)}
         self._now.start(Flight([param], [], None, (), rows))
 
     def test(self) -> None:
-        """As `Reduction`."""
         if self._round is not None:
             self._round.test()
 
     def finish(self, entry: int, buffer: Array) -> None:
-        """As `Reduction`."""
         self._now.finish_flat(buffer)
 
     def finish_rows(self, entry: int) -> RowSparse:
-        """As `Reduction`."""
         (name,) = self.entries[entry]
         found = self._now.rows_of(self._now.land(), name)
         # This rank has rows itself.
@@ -90,7 +81,6 @@ class AsCalls:
         return RowSparse(*numpy_ops.sum_rows(*found))
 
     def close(self, kind: str) -> None:
-        """As `Reduction`."""
         self._now.close()
         self._round = None
         if kind == "step":

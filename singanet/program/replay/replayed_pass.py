@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
+from singanet.engine.passes import Pass
 from singanet.params.gradients import LayerGradients
 from singanet.program.orders import Order, order_of
 from singanet.program.replay.replay import Replay, run_all
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
 
 
-class ReplayedPass:
+class ReplayedPass(Pass):
     """What a replayed forward leaves: the arena, which is given back after the walk.
 
     A walk that the program does not have, for gradients of inner outputs, from some outputs only,
@@ -72,7 +73,6 @@ class ReplayedPass:
         slot_grads: dict[int, Array],
         asked: tuple[str, ...],
     ) -> Generator[LayerGradients, None, None]:
-        """As `Pass`."""
         orders = {slot: order_of(grad) for slot, grad in slot_grads.items()}
         if asked or orders != self.orders or self.program.stale(net, begun=True):
             self.release()
