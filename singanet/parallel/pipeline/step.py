@@ -13,6 +13,7 @@ from singanet.engine.script import Taken, popped
 from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.global_norm import norm_of
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.pipeline.run import StageRun
 from singanet.parallel.pipeline.schedules import Op
@@ -111,6 +112,17 @@ class MicroBatchedStep:
             if self._request.on_layer is not None:
                 self._request.on_layer(item)
 
-        self._behind.apply(items, seen)
-        if self._scaled is not None:
-            self._scaled.updated(changed, [values[name] for name in changed])
+        scaled = self._scaled
+        if scaled is None:
+            self._behind.apply(items, seen)
+            return
+
+        def rounded(scaled: ScaledUpdates) -> Iterator[LayerGradients]:
+            """``items``, of which each is rounded once it was updated: averages follow that."""
+            for item in items:
+                yield item
+                scaled.updated(item.names, [values[name] for name in item.names])
+
+        self._behind.apply(rounded(scaled), seen)
+        # What a reducer has updated in its end.
+        scaled.updated(changed, [values[name] for name in changed])
