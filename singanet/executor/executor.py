@@ -18,7 +18,9 @@ from singanet.executor.named import NamedProgram
 from singanet.executor.symbols import Draw, Feed
 from singanet.layers.dummy import Dummy
 from singanet.net import FeedForwardNet
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.minimize import Update
+from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel import AllReduce, Communicator
 from singanet.params.param import Param
 from singanet.program.memory import expect_alone, rehearsed_memory
@@ -195,7 +197,12 @@ class Executor:
         return NamedProgram(name, items, self._drawing, self._wrapped)
 
     def _wrapped(self, optimizer: Any) -> Any:
-        if self._parallel is None:
+        """``optimizer`` with the reduction inside of what gathers, scales or follows."""
+        if self._parallel is None or UpdateChain(optimizer).reducers:
+            return optimizer
+        outside = isinstance(optimizer, Wrapper) and not optimizer.waits
+        if outside and (optimizer.gathers or optimizer.holds_all or not optimizer.reads_gradients):
+            optimizer.optimizer = self._wrapped(optimizer.optimizer)
             return optimizer
         made = AllReduce(optimizer, self._parallel)
         # A synchronized layer of two programs sees the batch of whichever runs.

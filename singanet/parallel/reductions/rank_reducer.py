@@ -47,7 +47,7 @@ class RankReducer(Reducer):
         self.arguments.pop("comm", None)
         inside = UpdateChain(optimizer).stages
         for stage in inside:
-            if stage.weighs or stage.gathers:
+            if stage.weighs or stage.gathers or stage.holds_all:
                 kind = type(stage).__name__
                 raise ArgumentError(
                     type(self).__name__,
