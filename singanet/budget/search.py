@@ -276,10 +276,11 @@ class _Search:
                 "planning": self._planning(step) + step.objects + _BY_LAYERS,
                 **self.beside,
             }
-            keep = moved.least
+            # Of nothing that is large nothing is kept.
+            keep = max(moved.least, 1)
             if self.limit is not None:
                 # Room for two layers at least lets the next one be read while one computes.
-                keep = min(max(keep, self.limit - sum(held.values())), moved.stored)
+                keep = min(max(keep, self.limit - sum(held.values())), max(moved.stored, 1))
             held["kept of the folder"] = keep
             count = -(-self.size // micro)
             work = step.work * count + _MOVED * (moved.per_part * count + moved.per_step)

@@ -161,8 +161,10 @@ class Offloaded(LayerByLayer):
         several = [stage for stage in chain.reducers if not stage.alone]
         self._ends_late = bool(several)
         self._updates_late = not all(stage.local for stage in several)
-        # Mixed precision has to be outermost: what it updates goes back at the end of the step.
-        if self._updates_late and chain.scaled is None:
+        # Mixed precision has to be outermost, and servers of rows refuse what looks at values: what
+        # they update goes back at the end of the step.
+        alone = chain.scaled is not None or any(stage.serves for stage in several)
+        if self._updates_late and not alone:
             request = request._replace(optimizer=self._behind_all(request.optimizer))
         self._sees_updates = self.rule is not None and request.on_layer is None
         try:

@@ -133,6 +133,8 @@ class Reducer(Wrapper):
     """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
     batch: SharedBatch
     """What synchronized layers see of it."""
+    serves: ClassVar[bool] = False
+    """Whether it refuses stages around that have a part in what becomes of values."""
     copies: ClassVar[int] = 2
     """Of what is trained, the copies that it holds at most: sums under way, what is sent."""
 

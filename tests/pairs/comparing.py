@@ -38,7 +38,7 @@ def comparison_of(features: frozenset[str]) -> Comparison:
     """
     rounded = max((PRECISIONS[name] for name in PRECISIONS if name in features), default=0.0)
     near, dtype = (rounded, "float32") if rounded else (NEAR, "float64")
-    if features in NOT_THE_BITS:
+    if any(pair <= features for pair in NOT_THE_BITS):
         return Comparison(features - BITS - CLOSE, False, near, dtype)
     if features & BITS:
         return Comparison(features - BITS, False, 0.0, "float32")

@@ -68,6 +68,26 @@ def test_pairs_train_as_the_plain_step(features, tmp_path):
     assert not left_out
 
 
+THREE = [
+    ("budget", "offload", "float16"),
+    ("float16", "pipeline", "EMA"),
+    ("float16", "all-reduce", "Executor"),
+    ("all-reduce", "accumulation", "Executor"),
+    ("offload", "all-reduce", "cached embeddings"),
+    ("offload", "parameter server", "cached embeddings"),
+    ("micro-batches", "all-reduce", "several outputs"),
+    ("recorded", "parameter server", "EMA"),
+]
+
+
+@pytest.mark.parametrize("features", [frozenset(each) for each in THREE], ids=named)
+def test_some_of_three_train_as_the_plain_step(features, tmp_path):
+    """What a third feature broke, of pairs that combine."""
+    wrong, left_out = tried(features, tmp_path)
+    assert not wrong
+    assert not left_out
+
+
 def of_kind(kind):
     return [pair for pair, apart in OUTCOMES.items() if apart.kind == kind]
 

@@ -424,7 +424,7 @@ def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
         feed = {given[name]: each[own] for name, each in fed.items()}
         loss = executor.run("train", feed)[0]
         if comm is not None:
-            share = len(feed[given["x"]]) / (rows.stop - rows.start)
+            share = len(feed[given["kinds"]]) / (rows.stop - rows.start)
             loss = float(comm.all_reduce(np.array([loss * share]))[0])
         told.append(loss)
     found = missing(case, net, partial(executor.report, "train"))

@@ -40,6 +40,8 @@ class Hybrid(AllReduce):
     says.
     """
 
+    serves = True
+
     def __init__(
         self,
         optimizer: Optimizer | Wrapper,
