@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from twins.residual import resnet152
 
-from singanet.engine.recompute.chain import Option, Schedules, Stage
+from singanet.engine.recompute.chain import ChainStage, Option, Schedules
 
 PARTS = (None, 0.4, 0.3)
 """Of the arena that is taken without; None for that itself."""
@@ -150,14 +150,14 @@ def deep(ops: str) -> str:
     return table(head, rows)
 
 
-def uneven(count: int) -> list[Stage]:
+def uneven(count: int) -> list[ChainStage]:
     """A chain whose stages take and keep different amounts."""
     draw, stages = random.Random(count), []
     for _ in range(count):
         output = draw.randint(1, 8)
         saved = output + draw.randint(0, 8)
         option = Option(saved, saved + draw.randint(0, 2), saved + output + draw.randint(0, 4))
-        stages.append(Stage(float(draw.randint(1, 9)), output, output, (option,)))
+        stages.append(ChainStage(float(draw.randint(1, 9)), output, output, (option,)))
     return stages
 
 

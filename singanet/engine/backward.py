@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from singanet.engine.foreign import run_backward
-from singanet.engine.plan import ContextStore, Plan, Step
+from singanet.engine.plan import ContextStore, NodeStep, Plan
 from singanet.errors import CallOrderError, ShapeError
 from singanet.layers.context import Context
 from singanet.ops.interface import Ops
@@ -101,7 +101,7 @@ class BackwardWalk:
     def _fill(
         self,
         item: LayerGradients,
-        step: Step,
+        step: NodeStep,
         by_suffix: Mapping[str, Gradient] | None,
         ops: Ops,
     ) -> None:
@@ -123,7 +123,7 @@ class BackwardWalk:
                 values.append(param.value)
                 grads.append(grad)
 
-    def _take_gradient(self, step: Step, ctx: Context) -> Any:
+    def _take_gradient(self, step: NodeStep, ctx: Context) -> Any:
         """The gradient of the step's output(s), or None; of several, zeros where none came."""
         if not step.many_out:
             return total(self.slot_grads.pop(step.out_slots[0], ()), ctx.ops)
@@ -136,7 +136,7 @@ class BackwardWalk:
             for part, shape in zip(parts, ctx.out_shapes, strict=True)
         ]
 
-    def _pass_on(self, step: Step, dx: Any) -> None:
+    def _pass_on(self, step: NodeStep, dx: Any) -> None:
         """Lay the input gradient(s) beside what other consumers left at the same outputs."""
         for slot, grad in zip(step.in_slots, dx if step.many_in else (dx,), strict=True):
             if grad is not None and self.steps.below[self.plan.producer[slot]]:
@@ -164,7 +164,7 @@ def total(parts: Sequence[Array], ops: Ops) -> Array | None:
     return ops.add_all(parts)
 
 
-def _missing(step: Step, suffix: str, by_suffix: Mapping[str, Gradient]) -> ShapeError:
+def _missing(step: NodeStep, suffix: str, by_suffix: Mapping[str, Gradient]) -> ShapeError:
     return ShapeError(
         f"layer {step.name!r}",
         expected=f"backward to return a gradient for the parameter {suffix!r}",

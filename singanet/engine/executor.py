@@ -38,7 +38,7 @@ class Can:
     way_back: str = "build a singanet.FeedForwardNet"
 
 
-class Executor(Protocol[N_contra]):
+class NetExecutor(Protocol[N_contra]):
     """Carries out the calls of a kind of net; ``asked`` names inner layers to be given as well.
 
     ``placed`` is itself where the net's layers lie on several ranks, else None.
@@ -86,7 +86,7 @@ class LayerByLayer:
     def evaluate(
         self, net: NetCore, feed: Mapping[str, Any], asked: tuple[str, ...]
     ) -> dict[str, Any]:
-        """As `Executor`."""
+        """As `NetExecutor`."""
         return self._run(net, feed, False, asked)[0]
 
     def forward(
@@ -97,7 +97,7 @@ class LayerByLayer:
         starts: Callable[[Mapping[int, Array]], None] | None = None,
         store: ContextStore | None = None,
     ) -> Pass:
-        """As `Executor`; ``starts`` is told the gradients that the walk begins from.
+        """As `NetExecutor`; ``starts`` is told the gradients that the walk begins from.
 
         The arrays of contexts are in ``store``, if any; none of these is recomputed.
         """
@@ -109,7 +109,7 @@ class LayerByLayer:
         return LayerPass(net.execution_plan(), *left, starts, store)
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
-        """As `Executor`, by the net's methods where they are overridden."""
+        """As `NetExecutor`, by the net's methods where they are overridden."""
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
         chain = self.register(net, request.optimizer)
         run: Callable[[], Pass] = partial(MethodPass, net, request.x)
@@ -133,7 +133,7 @@ class LayerByLayer:
     def gradients(
         self, net: NetCore, asked: Asked, store: ContextStore | None = None
     ) -> Iterator[LayerGradients]:
-        """As `Executor`; `singanet.engine.gradients` is loaded late, as it knows the step."""
+        """As `NetExecutor`; `singanet.engine.gradients` is loaded late, as it knows the step."""
         from singanet.engine.gradients import by_layers
 
         return by_layers(net, asked, store)

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.base.csr import by_rows, is_sparse
 from singanet.device import Device
-from singanet.engine.plan import Plan, Step
+from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.dummy import Dummy
 from singanet.types import Array, Shape
@@ -47,7 +47,7 @@ def check_feed(
     }
 
 
-def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any], part: bool) -> Any:
+def _check_input(step: NodeStep, x: Any, device: Device, dtype: np.dtype[Any], part: bool) -> Any:
     layer = step.layer
     shapes = layer.in_shapes
     if part and isinstance(shapes, tuple):
@@ -67,7 +67,7 @@ def _check_input(step: Step, x: Any, device: Device, dtype: np.dtype[Any], part:
 
 
 def _check_array(
-    step: Step, k: int, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]
+    step: NodeStep, k: int, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]
 ) -> Any:
     if step.layer.sparse is not is_sparse(x):
         raise ArgumentError(

@@ -16,7 +16,7 @@ from singanet.base.flags import is_training
 from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
-from singanet.engine.executor import Executor, LayerByLayer
+from singanet.engine.executor import LayerByLayer, NetExecutor
 from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.passes import MethodPass, Pass
@@ -82,7 +82,7 @@ class Net(GraphBuilder):
         self.compiled: object | None = None
         self.start(parts, inputs, outputs)
 
-    def make_executor(self) -> Executor[Net]:
+    def make_executor(self) -> NetExecutor[Net]:
         """What carries out the passes and steps of this net: the layers, one after the other."""
         return LayerByLayer()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from singanet.device import Device
-from singanet.engine.plan import Plan, Step
+from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError
 from singanet.types import Shape
 
@@ -38,7 +38,7 @@ def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str
     return feed
 
 
-def _closed(step: Step, shape: Shape, extent: int | None) -> Shape:
+def _closed(step: NodeStep, shape: Shape, extent: int | None) -> Shape:
     if -1 in shape and extent is None:
         raise ArgumentError(
             f"net.summary, layer {step.name!r}",
@@ -49,7 +49,7 @@ def _closed(step: Step, shape: Shape, extent: int | None) -> Shape:
     return tuple(extent if axis == -1 and extent is not None else axis for axis in shape)
 
 
-def _steps_beside(plan: Plan, lengths: Step, extent: int | None) -> int:
+def _steps_beside(plan: Plan, lengths: NodeStep, extent: int | None) -> int:
     """The number of steps of the sequences read together with ``lengths``; 1 for other numbers."""
     for step in plan.steps:
         if lengths.out_slots[0] in step.in_slots[1:]:

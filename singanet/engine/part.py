@@ -6,7 +6,7 @@ import copy
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from singanet.engine.plan import BackwardPlan, Plan, Step
+from singanet.engine.plan import BackwardPlan, NodeStep, Plan
 from singanet.graph.nodes import Node
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import Layer
@@ -34,7 +34,7 @@ class Part(Plan):
         wanted: Iterable[str],
         params: Iterable[Param],
     ) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[NodeStep] = []
         self.slot_shapes = list(whole.slot_shapes)
         for step in _before(whole, {*heads, *whole.slots_of(outputs)}):
             self.steps += self._with_input(step) if step.name in fed else [step]
@@ -54,7 +54,7 @@ class Part(Plan):
         kept = frozenset(self._walk.needs_context)
         self._kept = [i in kept for i in range(len(self.steps))]
 
-    def _with_input(self, step: Step) -> list[Step]:
+    def _with_input(self, step: NodeStep) -> list[NodeStep]:
         """``step``, which is fed, behind one that passes on what it is fed with."""
         layer = Dummy(step.name + INPUT)
         layer.build(step.layer.in_shapes or ())
@@ -62,12 +62,12 @@ class Part(Plan):
         shapes = node.output_shapes()
         slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
         self.slot_shapes += shapes
-        entry, reader = Step(node, [], slots, step.floats), copy.copy(step)
+        entry, reader = NodeStep(node, [], slots, step.floats), copy.copy(step)
         entry.integers, entry.gives_integers = step.integers, bool(step.integers)
         reader.in_slots, reader.fed, reader.many_in = slots, False, entry.many_out
         return [entry, reader]
 
-    def _trains_any(self, step: Step) -> bool:
+    def _trains_any(self, step: NodeStep) -> bool:
         return any(id(param) in self.params for param in step.layer.params.values())
 
     def trains(self, param: Param) -> bool:
@@ -112,19 +112,19 @@ class Part(Plan):
         made._walk_to({id(values[key]): values[key] for key in self.params})
         return made
 
-    def _behind(self, step: Step, layer: Layer) -> Step:
+    def _behind(self, step: NodeStep, layer: Layer) -> NodeStep:
         """A step that takes over name and outputs of ``step``, which gets others."""
         shapes = [self.slot_shapes[slot] for slot in step.out_slots]
         slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
         self.slot_shapes += shapes
         node = Node(step.name, layer, 0, (), out_shapes=shapes if step.many_out else shapes[0])
-        made = Step(node, slots, step.out_slots, step.floats)
+        made = NodeStep(node, slots, step.out_slots, step.floats)
         made.many_in = step.many_out
         step.name, step.out_slots, step.relu = f"{step.name}, unchanged", slots, False
         return made
 
 
-def _before(plan: Plan, slots: Iterable[int]) -> list[Step]:
+def _before(plan: Plan, slots: Iterable[int]) -> list[NodeStep]:
     """The steps that ``slots`` depend on, in their order."""
     needed = {plan.producer[slot] for slot in slots}
     for i in reversed(range(len(plan.steps))):

@@ -36,7 +36,7 @@ class ContextStore(Protocol):
         """Have in ``ctx`` again what it held; called for those that are needed, the last first."""
 
 
-class Step:
+class NodeStep:
     """One node with its inputs and outputs resolved to slots, numbered over the net."""
 
     __slots__ = (
@@ -138,7 +138,7 @@ class WhereTheyAre(Mapping[str, Array]):
         return len(self._params)
 
 
-def _last_reads(steps: Sequence[Step]) -> list[list[int]]:
+def _last_reads(steps: Sequence[NodeStep]) -> list[list[int]]:
     """For each step the slots that no later one reads."""
     last = {slot: i for i, step in enumerate(steps) for slot in step.in_slots}
     frees: list[list[int]] = [[] for _ in steps]
@@ -148,7 +148,7 @@ def _last_reads(steps: Sequence[Step]) -> list[list[int]]:
 
 
 def run_step(
-    step: Step,
+    step: NodeStep,
     x: Any,
     feed: Mapping[str, Any],
     ops: Ops,
@@ -196,10 +196,10 @@ class Plan:
     def __init__(
         self, order: list[Node], floats: np.dtype[Any], frozen: Collection[str] = ()
     ) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[NodeStep] = []
         self.outputs = [node.name for node in order if node.consumers == 0]
         self.inputs = [node.name for node in order if not node.sources]
-        self.by_name: dict[str, Step] = {}
+        self.by_name: dict[str, NodeStep] = {}
         self.slot_shapes: list[Any] = []
         first: dict[str, int] = {}
         for node in order:
@@ -207,7 +207,7 @@ class Plan:
             out_slots = list(range(first[node.name], first[node.name] + len(node.output_shapes())))
             in_slots = [first[source.name] + index for source, index in node.inputs]
             self.slot_shapes += node.output_shapes()
-            self.steps.append(Step(node, in_slots, out_slots, floats, node.name in frozen))
+            self.steps.append(NodeStep(node, in_slots, out_slots, floats, node.name in frozen))
             self.by_name[node.name] = self.steps[-1]
         self._connect()
         self._let_integers_through()
@@ -257,7 +257,7 @@ class Plan:
         fresh = {"_trained_now": (-1, ()), "_keeping": {}, "_backward": {}, "parts": {}}
         return {**vars(self), **fresh}
 
-    def of_steps(self, steps: list[Step], slot_shapes: list[Any]) -> Plan:
+    def of_steps(self, steps: list[NodeStep], slot_shapes: list[Any]) -> Plan:
         """A plan of other steps between the same inputs and outputs, for evaluations alone."""
         made = copy.copy(self)
         made.steps, made.slot_shapes = steps, slot_shapes
@@ -285,7 +285,7 @@ class Plan:
 
     def _pair_relus(self) -> None:
         """Mark the steps whose kernel can do the relu after them, which is their only reader."""
-        readers: dict[int, list[Step]] = {}
+        readers: dict[int, list[NodeStep]] = {}
         for step in self.steps:
             for slot in step.in_slots:
                 readers.setdefault(slot, []).append(step)

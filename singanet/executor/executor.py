@@ -13,7 +13,7 @@ from singanet.device import Device
 from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.executor import state
-from singanet.executor.graph import Drawing, inputs_of, symbols_of
+from singanet.executor.graph import DrawnNet, inputs_of, symbols_of
 from singanet.executor.named import NamedProgram
 from singanet.executor.symbols import Draw, Feed
 from singanet.layers.dummy import Dummy
@@ -64,7 +64,7 @@ class Executor:
             )
         self._parallel = parallel
         self._batch: Any = None
-        self._drawing = Drawing(items, seed)
+        self._drawing = DrawnNet(items, seed)
         self.net: FeedForwardNet = self._drawing.net
         if device is not None:
             self.net.to_device(device)

@@ -58,7 +58,7 @@ def inputs_of(symbols: Iterable[Symbol]) -> list[Symbol]:
     return [found[born] for born in sorted(found)]
 
 
-class Drawing:
+class DrawnNet:
     """The net of all that ``items`` need, and where their symbols stand in it."""
 
     def __init__(self, items: Mapping[str, Sequence[Any]], seed: int | None) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from singanet.base.csr import is_sparse
-from singanet.engine.executor import Executor
+from singanet.engine.executor import NetExecutor
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import StepRequest
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
-from singanet.executor.graph import Drawing, inputs_of, symbols_of
+from singanet.executor.graph import DrawnNet, inputs_of, symbols_of
 from singanet.executor.several import Several
 from singanet.executor.symbols import DrawnInput, GradientSymbol
 from singanet.executor.view import Objective, Port, View, picked
@@ -40,7 +40,7 @@ class NamedProgram:
         self,
         name: str,
         items: Sequence[Any],
-        drawing: Drawing,
+        drawing: DrawnNet,
         wrapped: Callable[[Any], Any],
     ) -> None:
         self.where = f"program {name!r}"
@@ -197,7 +197,7 @@ class NamedProgram:
         seen, self._seen = self._seen, None
         return seen
 
-    def _evaluated(self, executor: Executor[Any], given: dict[str, Any]) -> list[Any]:
+    def _evaluated(self, executor: NetExecutor[Any], given: dict[str, Any]) -> list[Any]:
         view: Any = self.view
         found = self._gradients(given) if self._asks else {}
         outputs: dict[str, Any] = {}

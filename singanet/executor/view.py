@@ -10,9 +10,9 @@ import numpy as np
 
 from singanet.base.edits import Counted, changes
 from singanet.device import Device
-from singanet.engine.executor import Executor
+from singanet.engine.executor import NetExecutor
 from singanet.engine.part import Part
-from singanet.engine.plan import Plan, Step
+from singanet.engine.plan import NodeStep, Plan
 from singanet.layers.layer import Layer
 from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
@@ -68,7 +68,7 @@ class Objective(Counted):
 class ProgramPart(Part):
     """A part whose frozen uses of parameters give no gradients, as in the whole."""
 
-    def _trains_any(self, step: Step) -> bool:
+    def _trains_any(self, step: NodeStep) -> bool:
         return not step.frozen and super()._trains_any(step)
 
 
@@ -114,7 +114,7 @@ class View:
         """The net's."""
         return self.net.version
 
-    def carried(self) -> Executor[Any]:
+    def carried(self) -> NetExecutor[Any]:
         """What carries its steps out: what does the net's, or programs set as the net's are."""
         can = self.net.executor.can
         if can.parts and not can.records:

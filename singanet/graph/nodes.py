@@ -15,7 +15,7 @@ from singanet.types import GivenShapes, Shape, Shapes
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputSource:
     """Where one input comes from: a node's name and which of its outputs.
 
     ``index`` None takes the output whose turn it is: the first consumer added gets the first
@@ -37,7 +37,7 @@ class Node:
     name: str
     layer: Layer
     position: int
-    sources: tuple[Source, ...]
+    sources: tuple[InputSource, ...]
     inputs: list[tuple[Node, int]] = field(default_factory=list)
     out_shapes: Shapes | None = None
     consumers: int = 0
@@ -76,11 +76,11 @@ class Graph:
         """Add a use of ``layer``; on any error the graph is as it was."""
         name = name or layer.name
         self.expect_new(name)
-        taken: list[Source] = []
+        taken: list[InputSource] = []
         turns: dict[str, int] = {}
         for source, index in sources:
             turn = self._turns.get(source, 0) + turns.get(source, 0)
-            taken.append(Source(source, index, turn))
+            taken.append(InputSource(source, index, turn))
             turns[source] = turns.get(source, 0) + (index is None)
         place = len(self.nodes)
         node = Node(name, layer, place, tuple(taken), within=within, stage=drawn_stage())
@@ -230,7 +230,7 @@ class Graph:
         return topological_order(self.nodes)
 
 
-def _output_index(node: Node, edge: Source, source: Node) -> int:
+def _output_index(node: Node, edge: InputSource, source: Node) -> int:
     """Which output of ``source`` the edge takes, checked against how many there are."""
     count = len(source.output_shapes())
     if edge.index is None:

@@ -13,7 +13,7 @@ import numpy as np
 from singanet.base.edits import changes
 from singanet.checkpoint import Entry
 from singanet.checkpoint.streaming import bytes_of
-from singanet.engine.executor import Can, Executor, LayerByLayer
+from singanet.engine.executor import Can, LayerByLayer, NetExecutor
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
@@ -40,7 +40,7 @@ SESSION = "session"
 _SESSION_BYTES = 1 << 14
 
 
-class Place:
+class FolderPlace:
     """Where the parameter under ``name`` of a shelf is; see `singanet.params.param.Home`."""
 
     __slots__ = ("name", "shelf")
@@ -101,7 +101,7 @@ class Offloaded(LayerByLayer):
     streams = True
 
     def __init__(
-        self, net: Any, shelf: Shelf, before: Executor[Any], activations: bool = False
+        self, net: Any, shelf: Shelf, before: NetExecutor[Any], activations: bool = False
     ) -> None:
         super().__init__(Recomputer(getattr(before, "recompute", "none")))
         self.shelf = shelf
@@ -118,7 +118,7 @@ class Offloaded(LayerByLayer):
         self._bound: Any = None
         self._finish: Callable[[], object] = lambda: None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Executor[Any]:
+    def __deepcopy__(self, memo: dict[int, Any]) -> NetExecutor[Any]:
         """That of a net in memory, which a copy is."""
         return type(self.before)()
 
@@ -144,7 +144,7 @@ class Offloaded(LayerByLayer):
         starts: Callable[[Mapping[int, Array]], None] | None = None,
         store: ContextStore | None = None,
     ) -> Pass:
-        """As `Executor`. Errors: the folder fails, and the net is as it was."""
+        """As `NetExecutor`. Errors: the folder fails, and the net is as it was."""
         plan = net.execution_plan()
         self._begin(lambda: self._training_groups(plan))
         if not self.activations:
@@ -154,7 +154,7 @@ class Offloaded(LayerByLayer):
             return _OffloadedPass(self, super().forward(net, feed, asked, starts, own), own)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
-        """As `Executor`. Errors: where the folder fails, the step is undone."""
+        """As `NetExecutor`. Errors: where the folder fails, the step is undone."""
         self._expect_own_process()
         self.bind(request.optimizer)
         chain = UpdateChain(request.optimizer)
@@ -324,7 +324,7 @@ class Offloaded(LayerByLayer):
         for param in self._net.params():
             if is_large(param) and param.home is None:
                 self.shelf.write(f"net/{param.name}", param.value)
-                param.home = Place(self.shelf, f"net/{param.name}")
+                param.home = FolderPlace(self.shelf, f"net/{param.name}")
 
     def _trained(self) -> list[Param]:
         return [param for param in self._net.params() if param.trainable]

@@ -20,8 +20,8 @@ from singanet.engine.net import Net, expect_host, expect_in_memory
 from singanet.errors import CallOrderError, FileAccessError, FileFormatError, StateMismatchError
 from singanet.offload.executor import (
     SESSION,
+    FolderPlace,
     Offloaded,
-    Place,
     entries_of,
     is_large,
     session_bytes,
@@ -157,7 +157,7 @@ def _offload(
     try:
         following.lay_out(latest.entries.values())
         for param, _ in before:
-            param.home = Place(shelf, f"net/{param.name}")
+            param.home = FolderPlace(shelf, f"net/{param.name}")
         if optimizer is None:
             optimizer = getattr(net.compiled, "optimizer", None)
         executor.bind(optimizer, resume)

@@ -11,7 +11,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.files import expect_suffix
 from singanet.engine.net import Net
-from singanet.engine.plan import Plan, Step
+from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError
 from singanet.layers.dummy import Dummy
 from singanet.loss.loss import Loss
@@ -121,7 +121,7 @@ class _Export:
             ):
                 self._end(self._slots[slot], link, name, shape)
 
-    def _feed(self, plan: Plan, step: Step) -> list[Value]:
+    def _feed(self, plan: Plan, step: NodeStep) -> list[Value]:
         """The inputs that ``step`` is fed with: a `Dummy` under its own name.
 
         Others are called as in `net.gradients`.
@@ -139,7 +139,7 @@ class _Export:
             values.append(value)
         return values
 
-    def _add(self, step: Step, fed: list[Value] | None, named: bool) -> None:
+    def _add(self, step: NodeStep, fed: list[Value] | None, named: bool) -> None:
         """Put a step into the graph; with ``named`` what comes out is called after it."""
         g = self.graph
         g.scope, before = step.name, len(g.nodes)
@@ -171,7 +171,7 @@ class _Export:
         self.outputs.append((y, _extents(y, shape, free[0] if len(free) == 1 else "")))
 
 
-def _names(step: Step) -> list[str]:
+def _names(step: NodeStep) -> list[str]:
     """What the outputs of ``step`` are called."""
     count = len(step.out_slots)
     return [f"{step.name}/{k}" for k in range(count)] if step.many_out else [step.name]

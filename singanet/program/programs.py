@@ -128,7 +128,7 @@ class Programs:
         return self.at_once or getattr(net.device.ops, "stores", False)
 
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
-        """As `Executor`: replayed where a program is there."""
+        """As `NetExecutor`: replayed where a program is there."""
         if asked:
             return self._layers.evaluate(net, feed, asked)
         key = self._key(net, "evaluation", facts_of_feed(feed))
@@ -144,7 +144,7 @@ class Programs:
             self.give_back(arena)
 
     def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
-        """As `Executor`: replayed where a program is there."""
+        """As `NetExecutor`: replayed where a program is there."""
         # The order of sums, and so the last bit, depends on how gradients lie.
         orders = {slot: self._orders.get(slot) for slot in output_slots(net.execution_plan())}
         found = None
@@ -169,7 +169,7 @@ class Programs:
             self._orders[slot] = order if is_dense(order) else None
 
     def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
-        """As `Executor`: replayed where a program is there and nobody looks at the gradients."""
+        """As `NetExecutor`: replayed where a program is there and nobody looks at the gradients."""
         thread = threading.get_ident()
         if self._stepping == thread:
             self._expect_no_step_below()
@@ -225,7 +225,7 @@ class Programs:
                 self.give_back(arena)
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
-        """As `Executor`: replayed where a program is there."""
+        """As `NetExecutor`: replayed where a program is there."""
         given = facts_of_feed(asked.feed), facts(asked.targets), facts(asked.weight)
         key = self._key(net, "gradients", *asked.key, *given)
         found = self._find(net, key, lambda r: r.gradients(asked), plan=asked.part)

@@ -15,12 +15,12 @@ from singanet.engine.feeds import shapes_of
 from singanet.engine.memory import apart_from, arrays_in, root_of, roots_in
 from singanet.engine.model import NetCore
 from singanet.engine.passes import Pass
-from singanet.engine.plan import Plan, Step, run_step
+from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.engine.recompute.side_effects import expect_repeatable, may_repeat
 from singanet.engine.recompute.units import (
-    Op,
     Plans,
     Unit,
+    UnitOp,
     Units,
     dropped_alone,
     forced,
@@ -58,7 +58,7 @@ class Recomputer:
         self.level: Level = level
         self._plan: Plan | None = None
         self._seen: dict[Any, _Seen] = {}
-        self._known: dict[Any, tuple[Units, list[Op]]] = {}
+        self._known: dict[Any, tuple[Units, list[UnitOp]]] = {}
         self._checked: set[int] = set()
         self._local = threading.local()
 
@@ -115,7 +115,7 @@ class Recomputer:
         return made
 
 
-def _ordered(units: Units, level: Level) -> list[Op]:
+def _ordered(units: Units, level: Level) -> list[UnitOp]:
     if level == "none":
         return dropped_alone(units, forced(units))
     if level == "cheap":
@@ -169,7 +169,7 @@ def units_of(
     return Units(units, sizes)
 
 
-def _may_run(step: Step, whole: bool) -> bool:
+def _may_run(step: NodeStep, whole: bool) -> bool:
     """Whether a second forward of the step is like the first one, and wanted."""
     layer = step.layer
     if step.fed or layer.recompute is False:
@@ -178,7 +178,7 @@ def _may_run(step: Step, whole: bool) -> bool:
     return small and (layer.recompute is True or may_repeat(layer))
 
 
-def _multiply_adds(step: Step, plan: Plan, batch: int) -> int:
+def _multiply_adds(step: NodeStep, plan: Plan, batch: int) -> int:
     """Of the products with the step's weights, each of which serves every position."""
     weights = sum(
         int(np.prod(param.shape)) for param in step.layer.params.values() if len(param.shape) > 1
@@ -204,7 +204,7 @@ class RecomputingPass(Pass):
         self,
         net: Any,
         units: Units,
-        ops: list[Op],
+        ops: list[UnitOp],
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         seen: _Seen,
@@ -314,11 +314,13 @@ class RecomputingPass(Pass):
         self._contexts[i] = ctx
         self._go_on()
 
-    def _run(self, step: Step, x: Any, layer: Layer, rng: Any, keep: bool) -> tuple[Any, Context]:
+    def _run(
+        self, step: NodeStep, x: Any, layer: Layer, rng: Any, keep: bool
+    ) -> tuple[Any, Context]:
         kernels, wanted = self._kernels, self._wanted
         return run_step(step, x, self._feed, kernels, rng, True, keep, wanted, layer)
 
-    def _state(self, step: Step) -> _State:
+    def _state(self, step: NodeStep) -> _State:
         params = step.layer.params.values()
         kept = [p for p in params if not p.is_constant and (p.is_state or not self._whole)]
         return self._rng.bit_generator.state, [(p, p.value, p.value.copy()) for p in kept]
@@ -329,7 +331,7 @@ class RecomputingPass(Pass):
             param.value[...] = value
 
 
-def _frees(plan: Plan, ops: list[Op], fills: Sequence[frozenset[int]]) -> list[list[int]]:
+def _frees(plan: Plan, ops: list[UnitOp], fills: Sequence[frozenset[int]]) -> list[list[int]]:
     """For each op the slots that nothing reads after it, or that are made anew before.
 
     ``fills`` are the slots that contexts are completed from.
@@ -345,7 +347,7 @@ def _frees(plan: Plan, ops: list[Op], fills: Sequence[frozenset[int]]) -> list[l
     return frees[::-1]
 
 
-def _held(step: Step, ctx: Context, slots: Mapping[int, Any]) -> tuple[frozenset[int], int]:
+def _held(step: NodeStep, ctx: Context, slots: Mapping[int, Any]) -> tuple[frozenset[int], int]:
     """The slots that a context holds as they are, and the bytes of what else keeps it in memory."""
     around = {id(slots[slot]): slot for slot in (*step.out_slots, *step.in_slots)}
     found = {around[id(value)] for value in ctx.saved.values() if id(value) in around}

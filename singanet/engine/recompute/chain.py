@@ -34,7 +34,7 @@ class Option(NamedTuple):
     again: Any = ()
 
 
-class Stage(NamedTuple):
+class ChainStage(NamedTuple):
     """``time`` its forward takes, ``output`` bytes it hands on, ``sweep`` the most bytes for that.
 
     All bytes are those beside the stage's input.
@@ -57,7 +57,7 @@ class Action(NamedTuple):
 class Schedules:
     """The least times of all runs of ``stages`` for every number of bytes up to ``most``."""
 
-    def __init__(self, stages: Sequence[Stage], most: int, slots: int = SLOTS) -> None:
+    def __init__(self, stages: Sequence[ChainStage], most: int, slots: int = SLOTS) -> None:
         self.stages = stages
         self.slot = max(-(-most // slots), 1)
         self._count = max(most // self.slot, 0)

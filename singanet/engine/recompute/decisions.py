@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from singanet.base.text import megabytes, text_table
-from singanet.engine.recompute.units import Op, Units
+from singanet.engine.recompute.units import UnitOp, Units
 
 
 class Decision(NamedTuple):
@@ -50,7 +50,7 @@ class Decisions(tuple[Decision, ...]):
         return [one._asdict() for one in self]
 
 
-def decisions(units: Units, ops: Sequence[Op], why: str) -> list[Decision]:
+def decisions(units: Units, ops: Sequence[UnitOp], why: str) -> list[Decision]:
     """What ``ops`` do with each of ``units`` that leaves something to its backward.
 
     ``why`` is said of those that run again unasked.
@@ -99,7 +99,7 @@ def _first_reader(units: Units, runs: Sequence[int], value: int) -> int:
     return next(readers, -1)
 
 
-def _waiting(units: Units, ops: Sequence[Op]) -> frozenset[int]:
+def _waiting(units: Units, ops: Sequence[UnitOp]) -> frozenset[int]:
     """The values that wait at the turn from forward to backward for a use after it."""
     turn = next((at for at, op in enumerate(ops) if op.kind == "backward"), len(ops))
     made = {value for op in ops[:turn] for value in units.units[op.unit].makes}

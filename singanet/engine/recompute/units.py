@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
-from singanet.engine.recompute.chain import Option, Schedules, Stage
+from singanet.engine.recompute.chain import ChainStage, Option, Schedules
 
 _MANY_UNITS = 12
 """Units in a stage of which every choice is tried; larger ones are divided where they can be."""
@@ -45,7 +45,7 @@ class Unit(NamedTuple):
     backward_bytes: int = 0
 
 
-class Op(NamedTuple):
+class UnitOp(NamedTuple):
     """A unit runs ``forward``, for the first time or again, or goes ``backward``."""
 
     kind: Literal["forward", "backward"]
@@ -102,20 +102,23 @@ class Units:
 
     # -- what an order of runs takes ----------------------------------------------------------
 
-    def kept(self) -> list[Op]:
+    def kept(self) -> list[UnitOp]:
         """The step in which nothing runs again."""
         count = range(len(self.units))
-        return [*(Op("forward", k) for k in count), *(Op("backward", k) for k in reversed(count))]
+        return [
+            *(UnitOp("forward", k) for k in count),
+            *(UnitOp("backward", k) for k in reversed(count)),
+        ]
 
-    def time(self, ops: Iterable[Op]) -> float:
+    def time(self, ops: Iterable[UnitOp]) -> float:
         """What all forwards take."""
         return sum(self.units[op.unit].time for op in ops if op.kind == "forward")
 
-    def peak(self, ops: Sequence[Op]) -> int:
+    def peak(self, ops: Sequence[UnitOp]) -> int:
         """The most bytes at a time; each value lives from a run that makes it to its last use."""
         return max(self.live(ops), default=0)
 
-    def live(self, ops: Sequence[Op], there: Collection[int] | None = None) -> list[int]:
+    def live(self, ops: Sequence[UnitOp], there: Collection[int] | None = None) -> list[int]:
         """The bytes that are needed at each of ``ops``, before which the values ``there`` are made.
 
         What was made before and is not there does not count.
@@ -147,12 +150,14 @@ class Units:
 
     # -- what is dropped is made again when it is wanted --------------------------------------
 
-    def dropping(self, dropped: Collection[int], units: range, there: Collection[int]) -> list[Op]:
+    def dropping(
+        self, dropped: Collection[int], units: range, there: Collection[int]
+    ) -> list[UnitOp]:
         """The backwards of ``units`` with what has to run again just before each.
 
         ``dropped`` are units whose values are not saved; ``there`` values that are saved anyway.
         """
-        ops: list[Op] = []
+        ops: list[UnitOp] = []
         made: set[int] = set()
         for at in reversed(units):
             needed: set[int] = set()
@@ -166,16 +171,16 @@ class Units:
                     continue
                 needed.add(maker)
                 todo += self.units[maker].reads
-            ops += [Op("forward", k) for k in sorted(needed)]
+            ops += [UnitOp("forward", k) for k in sorted(needed)]
             made.update(value for k in needed for value in self.units[k].makes)
-            ops.append(Op("backward", at))
+            ops.append(UnitOp("backward", at))
         return ops
 
 
-def dropped_alone(units: Units, dropped: Collection[int]) -> list[Op]:
+def dropped_alone(units: Units, dropped: Collection[int]) -> list[UnitOp]:
     """The step in which ``dropped`` units run again when what they make is wanted."""
     every = range(len(units))
-    return [*(Op("forward", k) for k in every), *units.dropping(dropped, every, ())]
+    return [*(UnitOp("forward", k) for k in every), *units.dropping(dropped, every, ())]
 
 
 def forced(units: Units) -> set[int]:
@@ -183,7 +188,7 @@ def forced(units: Units) -> set[int]:
     return {k for k, unit in enumerate(units.units) if unit.forced}
 
 
-def lowered(units: Units, target: int = 0, dear: bool = False) -> list[Op]:
+def lowered(units: Units, target: int = 0, dear: bool = False) -> list[UnitOp]:
     """The step in which units run again, one after the other, until it takes ``target`` bytes.
 
     Those with most bytes for their time are tried first, those that take long where ``dear`` says
@@ -231,11 +236,11 @@ class Plans:
         """The fewest bytes of any plan."""
         return min(chain.least() for chain in self.chains)
 
-    def within(self, budget: int) -> list[Op]:
+    def within(self, budget: int) -> list[UnitOp]:
         """The plan of least time within ``budget`` bytes, which are at least `least`."""
         return min(self.chains, key=lambda chain: chain.time(budget)).within(budget)
 
-    def segments(self) -> list[Op]:
+    def segments(self) -> list[UnitOp]:
         """The square root of as many segments as there are stages; all but the last run again."""
         return _Chain(self.units, _cuts(self.units)).segments()
 
@@ -248,7 +253,7 @@ class _Chain:
         self.cuts = cuts
         alike = [_signature(units, first, last) for first, last in pairwise(self.cuts)]
         bits = min(_CHOICES, max(_MANY_CHOICES // len(set(alike)), 2).bit_length() - 1)
-        known: dict[object, Stage] = {}
+        known: dict[object, ChainStage] = {}
         for like, (first, last) in zip(alike, pairwise(self.cuts), strict=True):
             if like not in known:
                 known[like] = _stage(units, first, last, bits)
@@ -272,11 +277,11 @@ class _Chain:
         """That of all forwards of `within`, infinity where there is none."""
         return self._schedules.time(budget - self.base) if budget >= self.base else float("inf")
 
-    def within(self, budget: int) -> list[Op]:
+    def within(self, budget: int) -> list[UnitOp]:
         """The plan of least time."""
         return self._ops(self._schedules.actions(budget - self.base))
 
-    def segments(self) -> list[Op]:
+    def segments(self) -> list[UnitOp]:
         """As `Plans`."""
         count = len(self.stages)
         length = max(round(count**0.5), 1)
@@ -288,8 +293,8 @@ class _Chain:
             actions += [("backward", k) for k in reversed(inside)]
         return self._ops([(kind, k, 0) for kind, k in actions])
 
-    def _ops(self, actions: Iterable[tuple[str, int, int]]) -> list[Op]:
-        ops: list[Op] = []
+    def _ops(self, actions: Iterable[tuple[str, int, int]]) -> list[UnitOp]:
+        ops: list[UnitOp] = []
         chosen: dict[int, int] = {}
         run: set[int] = set()
         for kind, stage, option in actions:
@@ -298,7 +303,9 @@ class _Chain:
                 ops += self.stages[stage].options[chosen[stage]].again(inside.start)
                 continue
             chosen[stage] = option
-            ops += [Op("forward", k) for k in inside if k not in run or self.units.units[k].again]
+            ops += [
+                UnitOp("forward", k) for k in inside if k not in run or self.units.units[k].again
+            ]
             run.update(inside)
         return ops
 
@@ -381,14 +388,14 @@ def _signature(units: Units, first: int, last: int) -> object:
 class _Again:
     """What goes backward and runs again, told by how far from the stage's first unit."""
 
-    def __init__(self, ops: Sequence[Op], first: int) -> None:
+    def __init__(self, ops: Sequence[UnitOp], first: int) -> None:
         self._ops = [(op.kind, op.unit - first) for op in ops]
 
-    def __call__(self, first: int) -> Iterator[Op]:
-        return (Op(kind, first + unit) for kind, unit in self._ops)
+    def __call__(self, first: int) -> Iterator[UnitOp]:
+        return (UnitOp(kind, first + unit) for kind, unit in self._ops)
 
 
-def _stage(units: Units, first: int, last: int, bits: int) -> Stage:
+def _stage(units: Units, first: int, last: int, bits: int) -> ChainStage:
     """The units from ``first`` up to ``last`` as one stage, with the ways to save it."""
     inside = range(first, last)
     out = frozenset(v for v in units.frontier(last) if units.maker[v] >= first)
@@ -399,7 +406,7 @@ def _stage(units: Units, first: int, last: int, bits: int) -> Stage:
         options.append(_option(units, inside, out, ops, passing - units.bytes_of(out)))
     sweep = _forward_peak(units, inside, out)
     time = sum(units.units[k].time for k in inside)
-    return Stage(time, passing, sweep, _undominated(options))
+    return ChainStage(time, passing, sweep, _undominated(options))
 
 
 def _choices(
@@ -429,7 +436,7 @@ def _choices(
 
 
 def _option(
-    units: Units, inside: range, out: frozenset[int], ops: Sequence[Op], passing: int
+    units: Units, inside: range, out: frozenset[int], ops: Sequence[UnitOp], passing: int
 ) -> Option:
     """What saving a stage takes that goes backward by ``ops``; ``passing`` are bytes that go by."""
     made = {value for k in inside for value in units.units[k].makes} - units.pinned
@@ -484,7 +491,7 @@ def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:
     return (first, *found)
 
 
-def quickest(units: Units, plans: Plans, goal: int) -> list[Op]:
+def quickest(units: Units, plans: Plans, goal: int) -> list[UnitOp]:
     """The plan of least time within ``goal`` bytes: by stages, or by units one after the other.
 
     Of few units every set is tried.
@@ -502,7 +509,7 @@ def quickest(units: Units, plans: Plans, goal: int) -> list[Op]:
     return min(fits, key=units.time) if fits else min(found, key=units.peak)
 
 
-def again_before(ops: Sequence[Op]) -> Mapping[int, list[int]]:
+def again_before(ops: Sequence[UnitOp]) -> Mapping[int, list[int]]:
     """By the unit that goes backward next, the units that run again before it, in their order."""
     run: set[int] = set()
     waiting: list[int] = []

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.engine.net import Net
-from singanet.engine.plan import Plan, Step
+from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import CallOrderError
 from singanet.graph.nodes import Node
 from singanet.layers.dummy import Dummy
@@ -69,7 +69,7 @@ def _entering(whole: Plan, stages: Sequence[int], k: int) -> list[int]:
     return [i for i in read if stages[i] != k and not _is_input(whole.steps[i])]
 
 
-def _is_input(step: Step) -> bool:
+def _is_input(step: NodeStep) -> bool:
     return step.fed and type(step.layer) is Dummy
 
 
@@ -82,15 +82,15 @@ def _by_stage(
     return found
 
 
-def _entry(step: Step) -> Step:
+def _entry(step: NodeStep) -> NodeStep:
     """A step that is fed with what ``step`` has made elsewhere."""
     layer = Dummy(step.name)
     layer.build(step.out_shapes if step.many_out else step.out_shapes[0])
     node = Node(step.name, layer, 0, (), out_shapes=layer.out_shapes)
-    return Step(node, [], step.out_slots, step.floats)
+    return NodeStep(node, [], step.out_slots, step.floats)
 
 
-def _apart(step: Step, names: Collection[str]) -> Step:
+def _apart(step: NodeStep, names: Collection[str]) -> NodeStep:
     """``step``, which does its own relu where the step before it is elsewhere."""
     made = copy.copy(step)
     if made.relu_of not in names:

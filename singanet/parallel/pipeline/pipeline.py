@@ -124,7 +124,7 @@ class Pipeline:
 
     @property
     def placed(self) -> Placed:
-        """As `Executor`."""
+        """As `NetExecutor`."""
         return cast("Placed", self)
 
     def __repr__(self) -> str:
@@ -136,7 +136,7 @@ class Pipeline:
     # -- what executors do ----------------------------------------------------------------------
 
     def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
-        """As `Executor`; the outputs are told to all ranks of the row."""
+        """As `NetExecutor`; the outputs are told to all ranks of the row."""
         part, cuts = self._current(net), self._cuts(feed)
         run = StageRun(part, self._wire, feed, cuts)
         here = [name for name in asked if self.places[name] == self.stage]
@@ -164,7 +164,7 @@ class Pipeline:
         return found
 
     def step(self, net: Net, request: StepRequest) -> tuple[float, float | None]:
-        """As `Executor`; a metric is the mean of those of the micro-batches, weighed by samples.
+        """As `NetExecutor`; a metric is the mean of those of the micro-batches, weighed by samples.
 
         A step that ends with an error has changed no parameter.
         """
@@ -199,11 +199,11 @@ class Pipeline:
         return step.loss, step.score
 
     def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
-        """As `Executor`. Errors: always, as a pass of one's own has no micro-batches."""
+        """As `NetExecutor`. Errors: always, as a pass of one's own has no micro-batches."""
         raise self._refused("a training forward, or net.train")
 
     def gradients(self, net: Net, asked: Asked) -> Iterator[LayerGradients]:
-        """As `Executor`. Errors: always."""
+        """As `NetExecutor`. Errors: always."""
         raise self._refused("net.gradients")
 
     def _expect_same_stage(self, chain: UpdateChain) -> None:

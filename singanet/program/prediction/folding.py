@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.engine.plan import Plan, Step
+from singanet.engine.plan import NodeStep, Plan
 from singanet.layers.activation import Activation
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.context import Context
@@ -21,7 +21,7 @@ from singanet.layers.joins import Add
 from singanet.layers.layer import Layer
 from singanet.ops.window import Window
 from singanet.params.param import Param, ParamSpec
-from singanet.program.prediction.constant import Constant
+from singanet.program.prediction.constant import ConstantParam
 from singanet.types import Array
 
 _CONVOLUTIONS = (Conv2D, DepthwiseConv2D)
@@ -103,7 +103,7 @@ def fuse(plan: Plan) -> Plan:
 
     Weights of convolutions and of products are laid out for these.
     """
-    made, readers, sums = _Rewriting(plan), _Readers(plan), set[Step]()
+    made, readers, sums = _Rewriting(plan), _Readers(plan), set[NodeStep]()
     sparse = {slot for step in plan.steps if step.layer.sparse for slot in step.out_slots}
     for step in plan.steps:
         layer: Any = step.layer
@@ -122,8 +122,8 @@ def fuse(plan: Plan) -> Plan:
 
 
 def _with_relu(
-    readers: _Readers, members: list[Step], layer: FoldedConvolution | ConstantDense
-) -> list[Step]:
+    readers: _Readers, members: list[NodeStep], layer: FoldedConvolution | ConstantDense
+) -> list[NodeStep]:
     """``members`` with the relu after them, which ``layer`` then does as well."""
     after = readers.only(members[-1], Activation)
     if after is None or after.layer.mode != "relu":  # type: ignore[attr-defined]
@@ -137,12 +137,12 @@ class _Readers:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._readers: dict[int, list[Step]] = {}
+        self._readers: dict[int, list[NodeStep]] = {}
         for step in plan.steps:
             for slot in step.in_slots:
                 self._readers.setdefault(slot, []).append(step)
 
-    def only(self, step: Step, kind: type) -> Step | None:
+    def only(self, step: NodeStep, kind: type) -> NodeStep | None:
         """The step of a layer of that kind which alone reads what ``step`` makes."""
         found = self._readers.get(step.out_slots[0], [])
         if len(found) != 1 or step.name in self._plan.outputs:
@@ -156,9 +156,9 @@ class _Rewriting:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._slot_shapes = list(plan.slot_shapes)
-        self._places: dict[Step, list[Step]] = {}
+        self._places: dict[NodeStep, list[NodeStep]] = {}
 
-    def put(self, members: list[Step], layer: Layer) -> None:
+    def put(self, members: list[NodeStep], layer: Layer) -> None:
         """Let ``layer`` do what ``members`` do, each of which reads the one before it."""
         first, last = members[0], members[-1]
         layer.in_shapes = first.layer.in_shapes
@@ -180,7 +180,7 @@ class _Rewriting:
         steps = [new for step in self._plan.steps for new in self._places.get(step, [step])]
         return self._plan.of_steps(steps, self._slot_shapes)
 
-    def _given(self, step: Step) -> Step:
+    def _given(self, step: NodeStep) -> NodeStep:
         """What is fed to a layer that begins the net, under its name."""
         given = copy.copy(step)
         given.layer = Dummy(step.name)
@@ -190,29 +190,29 @@ class _Rewriting:
         return given
 
 
-def _is_even(plan: Plan, step: Step) -> bool:
+def _is_even(plan: Plan, step: NodeStep) -> bool:
     """Whether the step takes two different arrays of one shape."""
     slots, shapes = step.in_slots, plan.slot_shapes
     return len(slots) == len(set(slots)) == 2 and shapes[slots[0]] == shapes[slots[1]]
 
 
-def _is_one_of(step: Step, *kinds: type) -> bool:
+def _is_one_of(step: NodeStep, *kinds: type) -> bool:
     """Whether the layer is of one of these very classes, and runs as they do."""
     return type(step.layer) in kinds and "forward" not in vars(step.layer)
 
 
-def _is_convolution(step: Step, *more: type) -> bool:
+def _is_convolution(step: NodeStep, *more: type) -> bool:
     """Whether one kernel does the layer: what pads otherwise than by zeros is two."""
     plain = getattr(step.layer, "padding_mode", "zeros") == "zeros"
     return plain and _is_one_of(step, *_CONVOLUTIONS, *more) and not step.many_in
 
 
-def _normalised(conv: Step, norm: Step) -> dict[str, Param]:
+def _normalised(conv: NodeStep, norm: NodeStep) -> dict[str, Param]:
     """Weight and bias of a convolution with the normalisation in them, or room for both."""
     given, by = conv.layer.params, norm.layer.params
     name = f"{conv.name}+{norm.name}"
     shapes = {"weight": given["weight"].shape, "bias": by["mean"].shape}
-    made = {key: Constant(ParamSpec(f"{name}/{key}"), shape) for key, shape in shapes.items()}
+    made = {key: ConstantParam(ParamSpec(f"{name}/{key}"), shape) for key, shape in shapes.items()}
     if not all(param.filled for param in (*given.values(), *by.values())):
         return dict(made)
     values = {key: param.value for key, param in by.items()}

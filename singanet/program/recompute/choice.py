@@ -10,8 +10,8 @@ import numpy as np
 
 from singanet.engine.recompute.decisions import Decision, decisions
 from singanet.engine.recompute.units import (
-    Op,
     Plans,
+    UnitOp,
     Units,
     again_before,
     dropped_alone,
@@ -117,7 +117,7 @@ def _bytes(level: Recompute) -> int:
     return level if isinstance(level, int) else -1
 
 
-_Plan = Callable[[Units, Plans], list[Op]]
+_Plan = Callable[[Units, Plans], list[UnitOp]]
 
 
 class Choice:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.collectives import SharedBatch
-from singanet.engine.plan import Plan, Step
+from singanet.engine.plan import NodeStep, Plan
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.program.array_tree import arrays_in, map_arrays, root_of
@@ -18,20 +18,20 @@ from singanet.program.trace.python_pass import PythonPass, is_sparse
 from singanet.program.trace.sparse_rows import RowsSource, live_rows
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
-from singanet.program.trace.trial import Trial
+from singanet.program.trace.trial import TrialMemory
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
 
 
-class TracedStep(Step):
+class TracedStep(NodeStep):
     """A step of a plan whose layer writes its kernels on ``tape``."""
 
     __slots__ = ("recorded",)
 
-    def __init__(self, step: Step, net: Net, tape: Tape) -> None:
-        for name in Step.__slots__:
+    def __init__(self, step: NodeStep, net: Net, tape: Tape) -> None:
+        for name in NodeStep.__slots__:
             setattr(self, name, getattr(step, name))
         self.recorded = TracedLayer(step, net, tape)
         self.layer = self.recorded  # type: ignore[assignment]
@@ -46,7 +46,7 @@ class TracedStep(Step):
 class TracedLayer:
     """What a walk sees of a layer: its two passes, and its parameters."""
 
-    def __init__(self, step: Step, net: Net, tape: Tape) -> None:
+    def __init__(self, step: NodeStep, net: Net, tape: Tape) -> None:
         self.layer: Layer = step.layer
         self.step = step
         self.net = net
@@ -147,7 +147,7 @@ class TracedLayer:
         """Let a user's layer that was recorded run by itself, too, and compare."""
         if self.own:
             return
-        trial = Trial(self.tape, self.tape.calls[mark:])
+        trial = TrialMemory(self.tape, self.tape.calls[mark:])
         ops, draws = self.net.device.ops, self.net.rng.bit_generator.state
         before = [(p, p.value.copy()) for p in self.params.values()]
         other = Context(ops, self.net.rng, self._plain_params(), ctx.train, ctx.keep, ctx.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.engine.feeds import shapes_of
 from singanet.engine.foreign import run_backward, run_forward
-from singanet.engine.plan import Step
+from singanet.engine.plan import NodeStep
 from singanet.errors import ShapeError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
@@ -24,7 +24,7 @@ class Recorded(Protocol):
     """The layer of a step of a net; ``own`` says that it is singanet's."""
 
     layer: Layer
-    step: Step
+    step: NodeStep
     net: Net
     own: bool
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.engine.recompute.chain import Option, Schedules, Stage
+from singanet.engine.recompute.chain import ChainStage, Option, Schedules
 
 INFINITE = float("inf")
 
@@ -19,7 +19,7 @@ def stage(time, output, extra, forward=0, backward=0):
     """A stage that saves its output and ``extra``; each way takes bytes of its own on top."""
     saved = output + extra
     option = Option(saved, saved + forward, saved + output + backward)
-    return Stage(float(time), output, output + forward, (option,))
+    return ChainStage(float(time), output, output + forward, (option,))
 
 
 def drawn(count, seed, most=5):
@@ -104,7 +104,7 @@ def advances(length, checkpoints):
 def test_equal_stages_as_griewanks_formula_has_them(count, checkpoints):
     """One stage at a time can be saved; all else is for checkpoints."""
     saved = 40
-    stages = [Stage(1.0, 1, 0, (Option(saved, saved, saved + 1),)) for _ in range(count)]
+    stages = [ChainStage(1.0, 1, 0, (Option(saved, saved, saved + 1),)) for _ in range(count)]
     # One more for the input of the stage that is saved.
     room = saved + 1 + checkpoints
     assert Schedules(stages, room).time(room) == count + advances(count, checkpoints)
@@ -128,7 +128,7 @@ def test_longer_chains_as_another_dynamic_program_has_them(count):
 def test_two_ways_to_save_a_stage():
     """The first stage half for a little time, or whole for none."""
     ways = (Option(4, 4, 5), Option(1, 4, 5, cost=0.25))
-    stages = [Stage(1.0, 1, 1, ways), stage(1, 1, 2)]
+    stages = [ChainStage(1.0, 1, 1, ways), stage(1, 1, 2)]
     found = Schedules(stages, 12)
     assert found.time(12) == 2.0
     least = next(room for room in range(13) if found.time(room) == 2.25)

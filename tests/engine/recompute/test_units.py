@@ -10,9 +10,9 @@ import pytest
 
 from singanet.engine.recompute.decisions import Decisions, decisions
 from singanet.engine.recompute.units import (
-    Op,
     Plans,
     Unit,
+    UnitOp,
     Units,
     again_before,
     dropped_alone,
@@ -149,7 +149,7 @@ def test_plans_keep_to_their_bytes(make):
 def test_segments_are_as_many_as_the_root():
     units = chain(36, 1, dear=1)
     ops = Plans(units).segments()
-    runs = [sum(op == Op("forward", k) for op in ops) for k in range(len(units))]
+    runs = [sum(op == UnitOp("forward", k) for op in ops) for k in range(len(units))]
     assert max(runs) == 2
     assert units.peak(ops) < 0.6 * units.peak(units.kept())
 
