@@ -123,7 +123,7 @@ class Algorithm(IntEnum):
     SOFTMAX_ACCURATE = 0x30000
 
 
-class Direction(IntEnum):
+class RnnDirection(IntEnum):
     """``dnnl_rnn_direction_t``."""
 
     FORWARD = 1

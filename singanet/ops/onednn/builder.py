@@ -9,7 +9,16 @@ from typing import Any
 
 from singanet.ops.onednn.binding import BF16, F32, MADE_BACKWARD, MADE_FORWARD, Arg, Query, check
 from singanet.ops.onednn.descriptors import Descriptors
-from singanet.ops.onednn.plan import Memory, Place, Plan, Primitive, Recipe, Stage, release, rounded
+from singanet.ops.onednn.plan import (
+    EngineStream,
+    KernelPlan,
+    KernelRecipe,
+    KernelStage,
+    Memory,
+    Primitive,
+    release,
+    rounded,
+)
 
 
 class Builder(Descriptors):
@@ -20,7 +29,7 @@ class Builder(Descriptors):
 
     def __init__(
         self,
-        place: Place,
+        place: EngineStream,
         attributes: Any,
         threads: int,
         factors: int = F32,
@@ -34,7 +43,7 @@ class Builder(Descriptors):
         self._stored, self.stores = stored, bool(stored)
         self._open: set[int] = set()
         self._rounded: set[int] = set()
-        self._stages: list[Stage] = []
+        self._stages: list[KernelStage] = []
         self._operands: dict[int, Memory] = {}
         self._sizes: dict[int, int] = {}
         self._inside: list[tuple[Memory, int]] = []
@@ -151,7 +160,7 @@ class Builder(Descriptors):
             given[int(Arg.SCRATCHPAD)] = self.inner(pad)
         kernel = ctypes.c_void_p()
         check(self.c.dnnl_primitive_create(ctypes.byref(kernel), primitive_desc), "making a kernel")
-        self._stages.append(Stage(Primitive(self.c, kernel.value or 0), given))
+        self._stages.append(KernelStage(Primitive(self.c, kernel.value or 0), given))
 
     def _note(
         self, memories: Mapping[Arg, Memory], written: set[Arg], adds_to: Collection[Arg]
@@ -178,7 +187,7 @@ class Builder(Descriptors):
         self.reorder(plain, memory, wanted, packed)
         return packed
 
-    def apart(self, build: Callable[..., object], *key: Any) -> Plan:
+    def apart(self, build: Callable[..., object], *key: Any) -> KernelPlan:
         """A plan for one thread, whichever that is: a part of a plan that is made of several."""
         other = Builder(self._place, self._attributes, 1, self.factors)
         self._place.use_threads(1)
@@ -189,9 +198,9 @@ class Builder(Descriptors):
             other.close()
             self._place.use_threads(self.threads)
 
-    def plan(self) -> Plan:
+    def plan(self) -> KernelPlan:
         """The finished plan."""
-        recipe = Recipe(
+        recipe = KernelRecipe(
             stages=tuple(self._stages),
             operands=tuple(self._operands[number] for number in sorted(self._operands)),
             sizes=tuple(self._sizes[number] for number in sorted(self._sizes)),
@@ -204,7 +213,7 @@ class Builder(Descriptors):
             rounded=frozenset(self._rounded),
         )
         self._finished = True
-        return Plan(self._place, recipe, self.threads, self._brief)
+        return KernelPlan(self._place, recipe, self.threads, self._brief)
 
     def close(self) -> None:
         """Destroy the descriptors, which a plan does not need, and the rest where none was made."""

@@ -60,7 +60,7 @@ def measured(library: Library) -> Speeds:
 
 def _measured(library: Library) -> Speeds:
     runtime = Runtime(library, 1)
-    memory = _Memory()
+    memory = _KernelMemory()
     usual, many = _tiles(_IMAGES, _SIZE, _CHANNELS), _tiles(1, 4, _MANY)
     rows = _IMAGES * prod(usual.grid)
     taken = _least(
@@ -103,7 +103,7 @@ def _least(runs: Mapping[str, Run]) -> dict[str, float]:
     return taken
 
 
-def _sharing(library: Library, memory: _Memory) -> float:
+def _sharing(library: Library, memory: _KernelMemory) -> float:
     """See `Speeds.shared`: of a small product, each half of which is as long as that."""
     one, two = (_product(Runtime(library, threads), memory, _FEW, _WIDTH) for threads in (1, 2))
     taken = [float("inf")] * 2
@@ -117,7 +117,7 @@ def _sharing(library: Library, memory: _Memory) -> float:
     return min(max(taken[1] - taken[0] / 2, 1.01 * least), 0.99 * most)
 
 
-class _Memory:
+class _KernelMemory:
     """What all kernels read and write, in turn: each array begins where the others do."""
 
     def __init__(self) -> None:
@@ -132,26 +132,26 @@ class _Memory:
         return self._written[: prod(shape)].reshape(shape)
 
 
-def _product(runtime: Runtime, memory: _Memory, rows: int, width: int) -> Run:
+def _product(runtime: Runtime, memory: _KernelMemory, rows: int, width: int) -> Run:
     x, weight, y = memory.read(rows, width), memory.read(width, width), memory.written(rows, width)
     key = (rows, width, width, False, False, False)
     return _run(runtime, product, key, y, x, weight, work=SHARED)
 
 
-def _products(runtime: Runtime, memory: _Memory, rows: int, channels: int) -> Run:
+def _products(runtime: Runtime, memory: _KernelMemory, rows: int, channels: int) -> Run:
     sums, values = memory.written(POINTS, rows, channels), memory.read(POINTS, rows, channels)
     kernels = memory.read(POINTS, channels, channels)
     key = (rows, channels, channels, (False, True), False)
     return _run(runtime, products, key, sums, values, kernels)
 
 
-def _direct(runtime: Runtime, memory: _Memory, n: int, size: int, channels: int) -> Run:
+def _direct(runtime: Runtime, memory: _KernelMemory, n: int, size: int, channels: int) -> Run:
     x, y, weight = _operands(memory, n, size, channels)
     key = (x.shape, x.shape, _WINDOW, 1, False)
     return _run(runtime, forward_plan, key, x, y, weight)
 
 
-def _winograd(runtime: Runtime, memory: _Memory, tiles: Tiles, channels: int) -> Run:
+def _winograd(runtime: Runtime, memory: _KernelMemory, tiles: Tiles, channels: int) -> Run:
     x, y, weight = _operands(memory, tiles.n, tiles.image[0], channels)
     return _run(runtime, winograd_plan, (tiles, False), y, x, weight)
 
@@ -163,7 +163,9 @@ def _tiles(n: int, size: int, channels: int) -> Tiles:
     return tiles
 
 
-def _operands(memory: _Memory, n: int, size: int, channels: int) -> tuple[Array, Array, Array]:
+def _operands(
+    memory: _KernelMemory, n: int, size: int, channels: int
+) -> tuple[Array, Array, Array]:
     shape = (n, size, size, channels)
     return memory.read(*shape), memory.written(*shape), memory.read(channels, channels, 3, 3)
 

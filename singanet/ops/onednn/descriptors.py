@@ -17,7 +17,7 @@ from singanet.ops.onednn.binding import (
     check,
     dims,
 )
-from singanet.ops.onednn.plan import Place
+from singanet.ops.onednn.plan import EngineStream
 from singanet.types import Shape
 
 
@@ -32,7 +32,7 @@ class Descriptors:
     in float32, and every operand of a plan is float32.
     """
 
-    def __init__(self, place: Place, attributes: Any, factors: int = F32) -> None:
+    def __init__(self, place: EngineStream, attributes: Any, factors: int = F32) -> None:
         self.c = place.c
         self.factors = factors
         self._place = place

@@ -34,7 +34,7 @@ def marked(build: Builder, n: int, values: int, rows: int, count: int) -> Markin
 
 
 class Marking:
-    """A plan as `Plan` is one: a look at few numbers, and seldom more."""
+    """A plan like `KernelPlan`: a look at few numbers, and seldom more."""
 
     sizes = (0, 0)
     reads, writes = (0, 1), (1,)
@@ -45,11 +45,11 @@ class Marking:
         self._samples, self._rows, self._kind = samples, rows, kind
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """See `Plan`."""
+        """See `KernelPlan`."""
         self.bound(addresses, scratch)()
 
     def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
-        """See `Plan`."""
+        """See `KernelPlan`."""
         row = _at(addresses[0], self._rows, np.float32)
         first = _at(addresses[1], self._samples, self._kind)[:, : self._rows[1]]
         nan = _NAN[self._kind]

@@ -26,14 +26,14 @@ class Primitive:
         weakref.finalize(self, c.dnnl_primitive_destroy, handle).atexit = False
 
 
-class Stage(NamedTuple):
+class KernelStage(NamedTuple):
     """A primitive, and the memory of each of its arguments."""
 
     primitive: Primitive
     memories: Mapping[int, Memory]
 
 
-class Recipe(NamedTuple):
+class KernelRecipe(NamedTuple):
     """What a plan does, and on what.
 
     A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
@@ -42,7 +42,7 @@ class Recipe(NamedTuple):
     ``open`` are the operands that may lie in bfloat16, ``rounded`` those that are brought to it.
     """
 
-    stages: Sequence[Stage]
+    stages: Sequence[KernelStage]
     operands: Sequence[Memory]
     sizes: tuple[int, ...]
     inside: Sequence[tuple[Memory, int]]
@@ -54,7 +54,7 @@ class Recipe(NamedTuple):
     rounded: frozenset[int] = frozenset()
 
 
-class Place(NamedTuple):
+class EngineStream(NamedTuple):
     """Where plans run: the library's functions, an engine and a stream, its threads.
 
     ``execute`` runs a primitive, ``execute_briefly`` one that is done before another thread of
@@ -81,8 +81,8 @@ class Calls:
 
     def __init__(
         self,
-        place: Place,
-        stages: Sequence[Stage],
+        place: EngineStream,
+        stages: Sequence[KernelStage],
         threads: int,
         brief: bool,
         of: Mapping[Memory, Memory],
@@ -136,7 +136,7 @@ class Runnable(Protocol):
         """What does `run` on these addresses when called, pointed at them once and for all."""
 
 
-class Plan:
+class KernelPlan:
     """Stages that run one after the other on the operands' addresses.
 
     A plan belongs to the thread that made it, since its memories are pointed at the operands of
@@ -144,7 +144,9 @@ class Plan:
     lets no other thread of Python run meanwhile.
     """
 
-    def __init__(self, place: Place, recipe: Recipe, threads: int, brief: bool = False) -> None:
+    def __init__(
+        self, place: EngineStream, recipe: KernelRecipe, threads: int, brief: bool = False
+    ) -> None:
         self.place = place
         self.recipe = recipe
         self.threads, self.brief = threads, brief

@@ -27,7 +27,7 @@ from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.neighbours import neighbours_of
 from singanet.ops.onednn.openmp import Team, region_of
-from singanet.ops.onednn.plan import Place, Runnable
+from singanet.ops.onednn.plan import EngineStream, Runnable
 from singanet.ops.threads import changes
 from singanet.ops.workers import side_by_side
 from singanet.types import Array
@@ -69,7 +69,7 @@ class Runtime:
             stand_aside()
         execute, briefly = (executing(library.c, brief) for brief in (False, True))
         use = self.team.use
-        self._place = Place(library.c, engine, stream, use, execute, briefly, shared)
+        self._place = EngineStream(library.c, engine, stream, use, execute, briefly, shared)
         self.side_by_side = shared
         # Scratch is ours to give, so that it is counted, shared by all plans, and kept aligned.
         self._attributes = self._made("primitive_attr_create")

@@ -110,7 +110,7 @@ def seen(watched):
 
 def test_every_kind_of_plan_is_there(watched):
     kinds = {type(plan).__name__ for _, plan, _, _ in watched.seen}
-    assert kinds == {"Plan", "WinogradPlan"}
+    assert kinds == {"KernelPlan", "WinogradPlan"}
     assert watched.lacking <= ONLY_BY_AVX512
 
 

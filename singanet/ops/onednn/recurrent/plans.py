@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from singanet.ops.onednn.binding import F32, Algorithm, Arg, Direction, Prop, Query
+from singanet.ops.onednn.binding import F32, Algorithm, Arg, Prop, Query, RnnDirection
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.descriptors import NotOfferedError
 
@@ -79,7 +79,7 @@ class _Layouts:
 
 def _kind(sizes: Sizes, prop: Prop) -> tuple[str, tuple[int, ...], tuple[float, ...]]:
     """The primitive's name, what comes before its memory, and what after its flags."""
-    way = int(Direction.REVERSE if sizes.reverse else Direction.FORWARD)
+    way = int(RnnDirection.REVERSE if sizes.reverse else RnnDirection.FORWARD)
     suffix = "backward" if prop is Prop.BACKWARD else "forward"
     if sizes.kind == "tanh":
         return f"vanilla_rnn_{suffix}", (int(prop), int(Algorithm.TANH), way), (0.0, 0.0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import winograd as wg
-from singanet.ops.onednn.plan import Plan, rounded
+from singanet.ops.onednn.plan import KernelPlan, rounded
 from singanet.types import Array, Parts, Shape, Work
 
 Stage = list[list[Work]]
@@ -37,14 +37,14 @@ class Area:
         """The buffer, or the start of it, as an array."""
         return _at(self._places[name], shape)
 
-    def product(self, plan: Plan, y: Array, a: Array, b: Array) -> Work:
+    def product(self, plan: KernelPlan, y: Array, a: Array, b: Array) -> Work:
         """A product on these arrays."""
         addresses = [array.__array_interface__["data"][0] for array in (y, a, b)]
         return plan.bound(addresses, self._places["product"])
 
 
 class WinogradPlan:
-    """A plan as `Plan` is one, made of NumPy's steps and of products that are plans themselves.
+    """A plan like `KernelPlan`, made of NumPy's steps and of products that are plans themselves.
 
     ``lay`` turns an area for each worker into stages, which ``side_by_side`` has them do.
     """
@@ -68,11 +68,11 @@ class WinogradPlan:
         self.threads = workers
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """See `Plan`."""
+        """See `KernelPlan`."""
         self.bound(addresses, scratch)()
 
     def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
-        """See `Plan`."""
+        """See `KernelPlan`."""
         places = [scratch + k * self._each for k in range(self.threads)]
         stages = self._lay([Area(addresses, place, self._buffers) for place in places])
         shared = self._side_by_side

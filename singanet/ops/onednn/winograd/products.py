@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from singanet.ops.onednn.binding import Arg
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.plan import Plan
+from singanet.ops.onednn.plan import KernelPlan
 from singanet.ops.onednn.winograd.plan import POINTS
 
 _TAPS = 9
@@ -44,6 +44,6 @@ def _product(build: Builder, y: object, a: object, b: object) -> None:
     build.stage(desc, build.operands((Arg.DST, Arg.SRC, Arg.WEIGHTS), [y, a, b]))
 
 
-def most_scratch(plans: Iterable[Plan]) -> int:
+def most_scratch(plans: Iterable[KernelPlan]) -> int:
     """The working memory of the hungriest."""
     return max(plan.scratch for plan in plans)
