@@ -24,7 +24,7 @@ _FAR = 1 << 30  # of Windows' locks: the bytes that are read are others
 
 
 @dataclass
-class _Held:
+class _HeldLock:
     """A lock of this process, and for whom it is held."""
 
     handle: int
@@ -32,7 +32,7 @@ class _Held:
     uses: set[int] = field(default_factory=set)
 
 
-_held: dict[Path, _Held] = {}
+_held: dict[Path, _HeldLock] = {}
 _guard = threading.Lock()
 
 
@@ -47,7 +47,7 @@ def hold(folder: Path, owner: object, user: object) -> None:
         if place in _held and _held[place].owner is not owner:
             raise _refused(folder, _text())
         if place not in _held:
-            _held[place] = _Held(_locked(place / NAME, folder), owner)
+            _held[place] = _HeldLock(_locked(place / NAME, folder), owner)
         _held[place].uses.add(id(user))
 
 

@@ -20,7 +20,7 @@ Groups = Callable[[list[tuple[str, ...]]], list[tuple[str, ...]]]
 """What a walk back needs together, in order, by the names of what each context holds."""
 
 
-class _Memory:
+class _ShelvedBytes:
     """Bytes that were put into ``shelf``, for as long as somebody has this."""
 
     __slots__ = ("__weakref__", "name", "shelf")
@@ -36,7 +36,7 @@ class _Memory:
 class _Away:
     """An array that lies in ``memory`` from byte ``offset`` on."""
 
-    memory: _Memory
+    memory: _ShelvedBytes
     offset: int
     dtype: np.dtype[Any]
     shape: Shape
@@ -62,7 +62,7 @@ class OffloadedContexts:
         self._names: list[tuple[str, ...]] = []
         self._all: set[str] = set()
         # Of what may be met again in the forward: what is in memory may have been written.
-        self._known: dict[int, tuple[weakref.ref[Array], _Memory]] = {}
+        self._known: dict[int, tuple[weakref.ref[Array], _ShelvedBytes]] = {}
 
     def put(self, ctx: Context) -> None:
         """As `ContextStore`. Errors: `FileAccessError`."""
@@ -101,7 +101,7 @@ class OffloadedContexts:
         known = self._known.get(id(root))
         if known is None or known[0]() is not root:
             flat = as_strided(root, (root.size,), (root.itemsize,)).view(np.uint8)
-            memory = _Memory(self._shelf, self._shelf.put(flat))
+            memory = _ShelvedBytes(self._shelf, self._shelf.put(flat))
             known = self._known[id(root)] = weakref.ref(root), memory
         offset = address(array) - address(root)
         return _Away(known[1], offset, array.dtype, array.shape, array.strides)

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 
-class Schedule:
+class AccessOrder:
     """``groups`` of arrays by name, each needed together, one after the other and then anew."""
 
     def __init__(self, groups: Sequence[tuple[str, ...]] = ()) -> None:

@@ -22,7 +22,7 @@ from singanet.checkpoint.formats import LATEST
 from singanet.checkpoint.streaming import bytes_of
 from singanet.offload.generation import Generation, Scratch
 from singanet.offload.room import Room, on_host
-from singanet.offload.schedule import Schedule
+from singanet.offload.schedule import AccessOrder
 from singanet.types import Array
 
 FILES = ("a.safetensors", "b.safetensors")
@@ -33,7 +33,7 @@ _OURS = 2
 """References to a buffer that nobody else has: a name's, and that of the call which counts."""
 
 
-class _Held:
+class _LoadedArray:
     """An array in memory, in a ``buffer`` of the shelf's where that is not None."""
 
     __slots__ = ("array", "buffer", "state")
@@ -61,8 +61,8 @@ class Shelf:
         self.next = following
         self.scratch = Scratch(folder)
         self.fresh: set[str] = set()
-        self._schedule = Schedule()
-        self._held: dict[str, _Held] = {}
+        self._schedule = AccessOrder()
+        self._held: dict[str, _LoadedArray] = {}
         self._free: list[Array] = []
         self._writes: deque[str] = deque()
         self._unwritten: dict[str, None] = {}
@@ -80,7 +80,7 @@ class Shelf:
         """Read ahead in the order of ``groups``, which comes again and again."""
         with self._changed:
             if [group for group in groups if group] != self._schedule.groups:
-                self._schedule = Schedule(groups)
+                self._schedule = AccessOrder(groups)
 
     def entry(self, name: str) -> Entry:
         """Type and shape of an array."""
@@ -197,7 +197,9 @@ class Shelf:
             self._drop_when_idle(name)
             self._reserved = max(self._reserved - array.nbytes, 0)
             shape = self.entry(name).shape
-            self._write_later(name, self._hold(name, _Held(array.reshape(shape), None, "clean")))
+            self._write_later(
+                name, self._hold(name, _LoadedArray(array.reshape(shape), None, "clean"))
+            )
             self._wake()
 
     def write(self, name: str, array: Array) -> None:
@@ -251,14 +253,14 @@ class Shelf:
     def close(self) -> None:
         """Let go of what is in memory, and end the thread."""
         with self._changed:
-            self._schedule = Schedule()
+            self._schedule = AccessOrder()
             self._writes.clear()
             self._changed.wait_for(self._is_quiet)
             self._held.clear()
             self._free.clear()
             self.scratch.close()
 
-    def _get(self, name: str, busy: tuple[str, ...]) -> _Held:
+    def _get(self, name: str, busy: tuple[str, ...]) -> _LoadedArray:
         self._schedule.advance(name)
         try:
             while True:
@@ -273,7 +275,7 @@ class Shelf:
         finally:
             self._demand = None
 
-    def _hold(self, name: str, held: _Held) -> _Held:
+    def _hold(self, name: str, held: _LoadedArray) -> _LoadedArray:
         self._held[name] = held
         self.peak = max(self.peak, self._total())
         return held
@@ -371,7 +373,7 @@ class Shelf:
                 self._done(job, held, reads, error)
             del held
 
-    def _done(self, name: str, held: _Held, read: bool, error: Exception | None) -> None:
+    def _done(self, name: str, held: _LoadedArray, read: bool, error: Exception | None) -> None:
         if error is not None:
             self._error = name, error
             if read:
@@ -421,10 +423,10 @@ class Shelf:
         entry = self.entry(name)
         buffer = self._buffer(entry.nbytes)
         array = buffer.view(entry.dtype).reshape(entry.shape)
-        self._hold(name, _Held(array, buffer, "reading"))
+        self._hold(name, _LoadedArray(array, buffer, "reading"))
         return name
 
-    def _write_later(self, name: str, held: _Held) -> None:
+    def _write_later(self, name: str, held: _LoadedArray) -> None:
         if name in self.scratch.entries:
             held.state = "unwritten"
             self._unwritten[name] = None

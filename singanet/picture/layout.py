@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from singanet.picture.ranks import Edge, Rows, make_rows
+from singanet.picture.ranks import Edge, PointRows, make_rows
 
 _GAP = 24.0
 _ROW_GAP = 34.0
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Layout:
+class PictureLayout:
     """Upper left corners of the boxes, and the points that each edge passes, top to bottom."""
 
     width: float
@@ -30,7 +30,7 @@ class Layout:
     routes: list[list[Point]]
 
 
-def place(sizes: Sequence[Size], edges: Sequence[Edge]) -> Layout:
+def place(sizes: Sequence[Size], edges: Sequence[Edge]) -> PictureLayout:
     """Lay out boxes of ``sizes``, numbered so that every edge goes from a lower to a higher one."""
     made = make_rows(len(sizes), edges)
     widths = [
@@ -56,7 +56,7 @@ def place(sizes: Sequence[Size], edges: Sequence[Edge]) -> Layout:
             points += [(across[point], tops[row]), (across[point], tops[row] + heights[row])]
         routes.append([*points, (end, corners[target][1])])
     bottom = tops[-1] + heights[-1] if tops else 0.0
-    return Layout(right - left + 2 * _MARGIN, bottom + _MARGIN, corners, routes)
+    return PictureLayout(right - left + 2 * _MARGIN, bottom + _MARGIN, corners, routes)
 
 
 def _ports(
@@ -75,7 +75,7 @@ def _ports(
     return places
 
 
-def _down(made: Rows, sizes: Sequence[Size]) -> tuple[list[float], list[float]]:
+def _down(made: PointRows, sizes: Sequence[Size]) -> tuple[list[float], list[float]]:
     """Top and height of every row."""
     heights = [
         max((sizes[point][1] for point in row if point < made.count), default=0.0)
@@ -85,7 +85,7 @@ def _down(made: Rows, sizes: Sequence[Size]) -> tuple[list[float], list[float]]:
     return tops, heights
 
 
-def _across(made: Rows, widths: list[float]) -> list[float]:
+def _across(made: PointRows, widths: list[float]) -> list[float]:
     """The middle of every point: near the mean of its neighbours', none over another."""
     across = [0.0] * len(widths)
     for row in made.rows:
@@ -105,7 +105,7 @@ def _across(made: Rows, widths: list[float]) -> list[float]:
     return across
 
 
-def _pulls(made: Rows) -> list[float]:
+def _pulls(made: PointRows) -> list[float]:
     """How much each point counts: little on a line that passes layers by, as in a residual net."""
     pulls = [1.0] * len(made.above)
     for source, *between, _ in made.chains:

@@ -16,7 +16,7 @@ Edge = tuple[int, int]
 
 
 @dataclass
-class Rows:
+class PointRows:
     """Points by row, left to right; those from ``count`` on are where long edges pass.
 
     ``chains`` has for each edge the points from its source to its target.
@@ -29,13 +29,13 @@ class Rows:
     chains: list[list[int]]
 
 
-def make_rows(count: int, edges: Sequence[Edge]) -> Rows:
+def make_rows(count: int, edges: Sequence[Edge]) -> PointRows:
     """Rows for ``count`` nodes numbered so that every edge goes from a lower to a higher one."""
     rank = _ranks(count, edges)
     rows: list[list[int]] = [[] for _ in range(max(rank, default=-1) + 1)]
     for node in range(count):
         rows[rank[node]].append(node)
-    made = Rows(count, rows, [[] for _ in rank], [[] for _ in rank], [])
+    made = PointRows(count, rows, [[] for _ in rank], [[] for _ in rank], [])
     for source, target in edges:
         made.chains.append(_chain(made, source, target, rank))
     for sweep in range(_SWEEPS):
@@ -59,7 +59,7 @@ def _ranks(count: int, edges: Sequence[Edge]) -> list[int]:
     return rank
 
 
-def _chain(made: Rows, source: int, target: int, rank: list[int]) -> list[int]:
+def _chain(made: PointRows, source: int, target: int, rank: list[int]) -> list[int]:
     """The points of an edge, with new ones in the rows between."""
     chain = [source]
     for row in range(rank[source] + 1, rank[target]):
@@ -75,7 +75,7 @@ def _chain(made: Rows, source: int, target: int, rank: list[int]) -> list[int]:
     return chain
 
 
-def _reorder(made: Rows, downwards: bool) -> None:
+def _reorder(made: PointRows, downwards: bool) -> None:
     """Sort every row by the mean place of the neighbours in the row before it."""
     rows = made.rows if downwards else made.rows[::-1]
     neighbours = made.above if downwards else made.below

@@ -43,7 +43,7 @@ def _owner(array: Any) -> Any:
     return array
 
 
-class Held:
+class HeldBuffers:
     """Bytes of the buffers held at a moment; one that several hold counts once.
 
     Buffers are kept alive while they are counted, so that no other takes their identity.

@@ -12,7 +12,7 @@ from singanet.engine.backward import BackwardWalk
 from singanet.engine.plan import Plan
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
-from singanet.summary.buffers import Held, buffers
+from singanet.summary.buffers import HeldBuffers, buffers
 from singanet.types import Shape
 
 
@@ -28,7 +28,7 @@ class Trace:
     moments: list[int] = field(default_factory=list)
     at: list[str] = field(default_factory=list)
 
-    def note(self, name: str, held: Held, base: int) -> None:
+    def note(self, name: str, held: HeldBuffers, base: int) -> None:
         """Write a moment down."""
         self.at.append(name)
         self.moments.append(held.total - base)
@@ -38,7 +38,7 @@ def trace(
     plan: Plan, feed: Mapping[str, Any], params: list[Param], ops: Ops
 ) -> tuple[Trace, dict[str, list[Shape]]]:
     """Trace a step on ``feed``; also the output sample shapes by name."""
-    seen, held = Trace(), Held()
+    seen, held = Trace(), HeldBuffers()
     held.add(buffers([param.value for param in params]))
     seen.fed = held.add(buffers(feed))
     base = held.total
@@ -56,7 +56,7 @@ def trace(
 
 
 def _forward(
-    plan: Plan, seen: Trace, held: Held, saved: list[Any], results: dict[str, Any], base: int
+    plan: Plan, seen: Trace, held: HeldBuffers, saved: list[Any], results: dict[str, Any], base: int
 ) -> None:
     """The moments when each layer has run and its inputs are not yet let go."""
     live: dict[int, Any] = {}
@@ -77,7 +77,7 @@ def _forward(
 
 
 def _loss(
-    plan: Plan, seen: Trace, held: Held, outputs: dict[str, Any], base: int
+    plan: Plan, seen: Trace, held: HeldBuffers, outputs: dict[str, Any], base: int
 ) -> dict[int, Any]:
     """The gradient of every output; beside it the output itself is still there."""
     parts = {
@@ -97,7 +97,7 @@ def _loss(
 
 
 def _backward(
-    plan: Plan, seen: Trace, held: Held, saved: list[Any], walk: BackwardWalk, base: int
+    plan: Plan, seen: Trace, held: HeldBuffers, saved: list[Any], walk: BackwardWalk, base: int
 ) -> None:
     """The moments when each layer has run backward and its own context is not yet let go."""
     position = {step.name: i for i, step in enumerate(plan.steps)}

@@ -150,7 +150,7 @@ class FakeCommunicator(Communicator):
                 receipt.arrive(*world.mail[mail].popleft())
             else:
                 world.receivers.setdefault(mail, deque()).append(receipt)
-        return _Flying(self, receipt, array, what)
+        return _FakeRequest(self, receipt, array, what)
 
     def group(self, ranks: Sequence[int]) -> FakeCommunicator:
         members = tuple(self._members[rank] for rank in checked_group(self, ranks))
@@ -204,7 +204,7 @@ class FakeCommunicator(Communicator):
             if in_place and array.dtype.kind == "f":
                 array.fill(np.nan)
             world.changed.notify_all()
-        return _Flying(self, meeting, array if in_place else None, what)
+        return _FakeRequest(self, meeting, array if in_place else None, what)
 
 
 class _DeathError(BaseException):
@@ -470,7 +470,7 @@ class _Messages:
         return all(rank in self.world.ended for rank in self._sources)
 
 
-class _Flying(Request):
+class _FakeRequest(Request):
     """A `Request` for what `_Meeting` or `_Receipt` will have."""
 
     def __init__(self, comm: FakeCommunicator, awaited: Any, array: Any, what: str) -> None:

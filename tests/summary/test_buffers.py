@@ -8,7 +8,7 @@ import numpy as np
 
 from singanet.layers import Context
 from singanet.ops import ops_for
-from singanet.summary.buffers import Held, buffers
+from singanet.summary.buffers import HeldBuffers, buffers
 
 
 def total(value):
@@ -35,7 +35,7 @@ def test_containers_contexts_and_data_classes_are_looked_into():
 
 def test_what_several_hold_counts_once_until_the_last_lets_go():
     a, b = np.zeros(10), np.zeros(5)
-    held = Held()
+    held = HeldBuffers()
     assert held.add(buffers([a, b])) == 120
     assert held.add(buffers(a[2:])) == 0
     held.drop(buffers([a, b]))
