@@ -65,8 +65,8 @@ class Call:
     where that is more than handing arrays to ``function``. ``passes`` is how often it goes over its
     operands, or how long it computes in what a pass takes. ``lane`` is the number of a group of
     lanes, and of the one in it that the call belongs to; ``parts`` how many calls it is made of.
-    ``once`` says that it must not be recomputed, ``planned`` is a `narrow.Planned` where operands
-    may lie in bfloat16.
+    ``once`` says that it must not be recomputed, ``planned`` is a `narrow.PlannedKernel` where
+    operands may lie in bfloat16.
     """
 
     function: Callable[..., Any] | None

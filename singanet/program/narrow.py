@@ -22,7 +22,7 @@ Place = tuple[int, int]
 """The number of a call, and of one of its operands."""
 
 
-class Planned(NamedTuple):
+class PlannedKernel(NamedTuple):
     """What a call of oneDNN's was made of, to make it again with operands in bfloat16.
 
     ``places`` are its operands, ``working`` the token of its scratch memory.

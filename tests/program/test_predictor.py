@@ -39,7 +39,7 @@ from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
 from singanet.params.param import ParamSpec
 from singanet.program.prediction.compiled import CAPACITY
-from singanet.program.prediction.constant import Constant
+from singanet.program.prediction.constant import ConstantParam
 from singanet.program.prediction.order import numbered, order_of
 
 
@@ -635,7 +635,7 @@ def test_what_is_no_order_is_refused(made):
 
 
 def test_an_array_goes_only_where_all_of_it_comes_back():
-    constant = Constant(ParamSpec("c"), (4, 6))
+    constant = ConstantParam(ParamSpec("c"), (4, 6))
     constant.fill(np.arange(24, dtype=np.float32).reshape(4, 6))
     for turned in ([0, 2, 1, *range(3, 24)], range(24)):
         numbers = numbered(24).view(np.float32)[turned].view(np.uint8)

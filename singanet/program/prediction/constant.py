@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from singanet.initializer import Constant as Fill
+from singanet.initializer import Constant
 from singanet.params.param import Param, ParamSpec
 from singanet.program.array_tree import root_of
-from singanet.program.prediction.order import Order, order_of
+from singanet.program.prediction.order import LoopNest, order_of
 from singanet.types import Array, Shape
 
-_NONE = Fill(0.0)
+_NONE = Constant(0.0)
 """The initializer, which nobody asks."""
 
 
-class Constant(Param):
+class ConstantParam(Param):
     """A read-only array under a parameter's name.
 
     Where a program has the same numbers in another order, the array need not be there as well:
@@ -30,11 +30,11 @@ class Constant(Param):
     def __init__(self, spec: ParamSpec, shape: Shape) -> None:
         super().__init__(spec, shape, _NONE, trainable=False)
         self._laid_out: Array | None = None
-        self._order: Order | None = None
+        self._order: LoopNest | None = None
         self.pinned = False
 
     @classmethod
-    def like(cls, param: Param) -> Constant:
+    def like(cls, param: Param) -> ConstantParam:
         """One under the name of ``param``, with a copy of its array where that is filled."""
         made = cls(param.spec, param.shape)
         if param.filled:
@@ -101,14 +101,14 @@ class Constant(Param):
         elif self._laid_out is not None:
             self._value = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Constant:
+    def __deepcopy__(self, memo: dict[int, Any]) -> ConstantParam:
         return _refilled(*self.__reduce__()[1])
 
     def __reduce__(self) -> Any:
         return _refilled, (self.spec, self.shape, self.value.copy())
 
 
-def _refilled(spec: ParamSpec, shape: Shape, array: Array) -> Constant:
-    made = Constant(spec, shape)
+def _refilled(spec: ParamSpec, shape: Shape, array: Array) -> ConstantParam:
+    made = ConstantParam(spec, shape)
     made.fill(array)
     return made

@@ -13,7 +13,7 @@ from singanet.program.array_tree import address, root_of
 from singanet.program.bind_call import ready_call
 from singanet.program.ir import Call, Ref, refs_of
 from singanet.program.layout.arena import ALIGNMENT
-from singanet.program.prediction.constant import Constant
+from singanet.program.prediction.constant import ConstantParam
 from singanet.program.prediction.order import numbered
 from singanet.program.trace.tape import Tape
 from singanet.types import Array
@@ -28,14 +28,14 @@ class Constants:
     A constant that a program has in another order is kept in that order alone.
     """
 
-    def __init__(self, constants: Iterable[Constant]) -> None:
+    def __init__(self, constants: Iterable[ConstantParam]) -> None:
         self.all = list({id(each): each for each in constants}.values())
         self._made: weakref.WeakValueDictionary[tuple[int, int], Array] = (
             weakref.WeakValueDictionary()
         )
         self.lock = threading.RLock()
 
-    def named(self) -> dict[str, Constant]:
+    def named(self) -> dict[str, ConstantParam]:
         """By name."""
         return {each.name: each for each in self.all}
 
@@ -76,7 +76,7 @@ def make_constants(tape: Tape, constants: Constants) -> None:
     """
     given = _tokens(tape, constants)
     calls = _of_constants(tape, given)
-    made = _Memory(tape)
+    made = _ConstantMemory(tape)
     for call in calls:
         made.run(call)
     done = {id(call) for call in calls}
@@ -91,7 +91,7 @@ def make_constants(tape: Tape, constants: Constants) -> None:
     tape.outside |= {ref: made.array(ref) for ref in read if made.has(ref.token)}
 
 
-class _Memory:
+class _ConstantMemory:
     """The memory of what constant calls write; ``given`` stands in for memory from outside."""
 
     def __init__(self, tape: Tape, given: Mapping[int, Array] | None = None) -> None:
@@ -127,7 +127,7 @@ def _aligned(nbytes: int) -> Array:
     return np.frombuffer(raw.data[start : start + nbytes], np.uint8)
 
 
-def _tokens(tape: Tape, constants: Constants) -> dict[int, Constant]:
+def _tokens(tape: Tape, constants: Constants) -> dict[int, ConstantParam]:
     """The constants by the number of their memory."""
     roots = {id(root_of(each.value)): each for each in constants.all}
     return {
@@ -138,7 +138,11 @@ def _tokens(tape: Tape, constants: Constants) -> dict[int, Constant]:
 
 
 def _find_order(
-    tape: Tape, calls: list[Call], token: int, given: Mapping[int, Constant], made: _Memory
+    tape: Tape,
+    calls: list[Call],
+    token: int,
+    given: Mapping[int, ConstantParam],
+    made: _ConstantMemory,
 ) -> None:
     """Tell the constant of which ``token`` holds the numbers, if it is one and holds but these."""
     needed, mine = {token}, []
@@ -153,7 +157,7 @@ def _find_order(
     too_small = tape.tokens[token].nbytes < constant.value.nbytes
     if constant.dtype.itemsize != _FLOAT or constant.dtype.kind != "f" or too_small:
         return
-    other = _Memory(tape, {sources[0]: numbered(constant.value.size)})
+    other = _ConstantMemory(tape, {sources[0]: numbered(constant.value.size)})
     for call in reversed(mine):
         other.run(call)
     constant.found(made.memory[token], other.memory[token])

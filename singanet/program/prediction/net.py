@@ -17,7 +17,7 @@ from singanet.ops.interface import Ops, Prepared
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.guard import with_inner
-from singanet.program.prediction.constant import Constant
+from singanet.program.prediction.constant import ConstantParam
 from singanet.program.prediction.constants import Constants, make_constants
 from singanet.program.prediction.folding import fold_norms, foldable, fuse
 from singanet.program.trace.foreign import is_own
@@ -125,11 +125,11 @@ def _constants(plan: Plan) -> Constants:
 def _copied(plan: Plan, loss: Loss | None) -> tuple[Plan, Loss | None]:
     """Plan and loss with layers of their own and constants in the place of parameters."""
     memo: dict[int, Any] = {}
-    made: dict[int, Constant] = {}
+    made: dict[int, ConstantParam] = {}
     for step in plan.steps:
         for param in step.layer.params.values():
             root = param.root
-            constant = made.setdefault(id(root), Constant.like(param))
+            constant = made.setdefault(id(root), ConstantParam.like(param))
             memo[id(param)] = memo[id(root)] = constant
     layers = []
     for step in plan.steps:

@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
-class Order:
+class LoopNest:
     """Nested loops over an array, the outermost first: how often, and how far apart elements are.
 
     ``axes`` are those of the array that the loops can be told from, each with its extent and the
@@ -40,7 +40,7 @@ def numbered(size: int) -> Array:
     return np.arange(_FIRST, _FIRST + size, dtype=np.int32).view(np.uint8)
 
 
-def order_of(numbers: Array, size: int) -> Order | None:
+def order_of(numbers: Array, size: int) -> LoopNest | None:
     """The order that ``size`` `numbered` elements may be in, zeros at the ends of axes, or None.
 
     It goes by the first elements of each loop: that all others follow is to be seen by `array`.
@@ -60,7 +60,7 @@ def order_of(numbers: Array, size: int) -> Order | None:
         return None
     axes, strides = found
     counts = tuple(count for count, _ in loops[::-1])
-    return Order(counts, tuple(strides[stride] for _, stride in loops[::-1]), axes)
+    return LoopNest(counts, tuple(strides[stride] for _, stride in loops[::-1]), axes)
 
 
 def _axes(

@@ -14,7 +14,7 @@ from singanet.base.written import PAGE, Ranges
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops
 from singanet.program.ir import Call, NotRecordableError
-from singanet.program.narrow import Planned, bind_to
+from singanet.program.narrow import PlannedKernel, bind_to
 from singanet.program.trace.module import TracingModule
 from singanet.program.trace.sparse_rows import (
     record_add_rows,
@@ -69,7 +69,7 @@ class RecordingKernels(NumpyOps):
         if library.narrow and getattr(plan, "open", ()):
             what = runtime, (build, key, arrays[0].size * passes), plan
             scratch = call.writes[-1] if plan.scratch else None
-            call.planned = Planned(*what, tuple(map(tape.ref, arrays)), scratch)
+            call.planned = PlannedKernel(*what, tuple(map(tape.ref, arrays)), scratch)
         return True
 
     def where_nan(self, repair: Callable[[Array, Array], None], y: Array, seen: Array) -> None:

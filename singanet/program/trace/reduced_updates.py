@@ -69,7 +69,7 @@ class ReducedUpdates:
         self._layers: dict[str, str] = {}
         self.scaled: Any = self._outer.scaled
         self._reached = reducer in chain.reached()
-        self._sums: Sums | None = None
+        self._sums: TracedSums | None = None
         if self._reached and {n for entry in reduction.entries for n in entry} != {*self._values}:
             raise NotRecordableError(
                 "the optimizer waits for gradients that this step does not give"
@@ -100,7 +100,7 @@ class ReducedUpdates:
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`."""
-        sums = Sums(self.tape, self.reduction, "preview")
+        sums = TracedSums(self.tape, self.reduction, "preview")
         for item in items:
             names, _, grads = item
             for name in names:
@@ -137,7 +137,7 @@ class ReducedUpdates:
 
     def _give(self, names: Any, values: Any, grads: Any, scale: Any) -> None:
         if self._sums is None:
-            self._sums = Sums(self.tape, self.reduction, "step")
+            self._sums = TracedSums(self.tape, self.reduction, "step")
         summed: list[tuple[str, Any]] = []
         for name, grad in zip(names, grads, strict=True):
             if name in self._values:
@@ -170,7 +170,7 @@ class ReducedUpdates:
         """As `Updates`."""
         if self._reached:
             if self._sums is None:
-                self._sums = Sums(self.tape, self.reduction, "step")
+                self._sums = TracedSums(self.tape, self.reduction, "step")
             reduction = self.reduction
             if reduction.rows_first:
                 self._push_served(StepScalar(lambda: reduction.share))
@@ -189,7 +189,7 @@ class ReducedUpdates:
             self._inner.record_scaled([name], [value], [grad], share)
 
 
-class Sums:
+class TracedSums:
     """A round of sums on the tape: gradients are laid into buffers, which are summed in place.
 
     `give` and `rest` return those that are there: names, gradients, and what these are to be

@@ -18,7 +18,7 @@ from singanet.program.trace.tape import Tape
 from singanet.types import Array
 
 
-class Trial:
+class TrialMemory:
     """Memory for a few calls: by chance what they only read, as on the tape what lies outside."""
 
     def __init__(self, tape: Tape, calls: Sequence[Call]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from singanet.params.param import ParamSpec
 from singanet.program.array_tree import address
 from singanet.program.ir import Ref
-from singanet.program.prediction.constant import Constant
+from singanet.program.prediction.constant import ConstantParam
 from singanet.program.prediction.constants import Constants, make_constants
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.tape import Tape
@@ -19,7 +19,7 @@ class Recorded:
 
     def __init__(self):
         self.tape = Tape(ConcreteEvaluator())
-        self.constant = Constant(ParamSpec("weight"), (4,))
+        self.constant = ConstantParam(ParamSpec("weight"), (4,))
         self.constant.fill(np.arange(4.0))
         self.weight, self.live = self.constant.value, np.arange(4.0)
         self.tape.hold(self.weight)
