@@ -15,7 +15,7 @@ from singanet.types import Array, GivenShapes, Shapes
 Function = Callable[..., Array]
 
 
-class Row(NamedTuple):
+class Formula(NamedTuple):
     """``forward(xp, *x)``, and ``gradients[k](xp, *x, y)``, what ``dy`` is multiplied with.
 
     Without gradients it is a step function, whose gradient is zero wherever there is one.
@@ -34,41 +34,41 @@ def _plain(name: str) -> Function:
     return lambda xp, *x: getattr(xp, name)(*x)
 
 
-OPERATIONS: Mapping[str, Row] = {
-    "abs": Row(_plain("absolute"), (lambda xp, x, y: xp.sign(x),)),
-    "ceil": Row(_plain("ceil")),
-    "exp": Row(_plain("exp"), (lambda xp, x, y: y,)),
-    "floor": Row(_plain("floor")),
-    "log": Row(_plain("log"), (lambda xp, x, y: 1.0 / x,)),
-    "reciprocal": Row(lambda xp, x: 1.0 / x, (lambda xp, x, y: -y * y,)),
-    "round": Row(_plain("rint")),
-    "sign": Row(_plain("sign")),
-    "sqrt": Row(_plain("sqrt"), (lambda xp, x, y: 0.5 / y,)),
-    "truncate": Row(_plain("trunc")),
-    "erf": Row(_erf, (lambda xp, x, y: xp.exp(-x * x) * (2.0 / sqrt(pi)),)),
-    "sin": Row(_plain("sin"), (lambda xp, x, y: xp.cos(x),)),
-    "cos": Row(_plain("cos"), (lambda xp, x, y: -xp.sin(x),)),
-    "tan": Row(_plain("tan"), (lambda xp, x, y: 1.0 + y * y,)),
-    "asin": Row(_plain("arcsin"), (lambda xp, x, y: 1.0 / xp.sqrt(1.0 - x * x),)),
-    "acos": Row(_plain("arccos"), (lambda xp, x, y: -1.0 / xp.sqrt(1.0 - x * x),)),
-    "atan": Row(_plain("arctan"), (lambda xp, x, y: 1.0 / (1.0 + x * x),)),
-    "sinh": Row(_plain("sinh"), (lambda xp, x, y: xp.cosh(x),)),
-    "cosh": Row(_plain("cosh"), (lambda xp, x, y: xp.sinh(x),)),
-    "asinh": Row(_plain("arcsinh"), (lambda xp, x, y: 1.0 / xp.sqrt(x * x + 1.0),)),
-    "acosh": Row(_plain("arccosh"), (lambda xp, x, y: 1.0 / xp.sqrt(x * x - 1.0),)),
-    "atanh": Row(_plain("arctanh"), (lambda xp, x, y: 1.0 / (1.0 - x * x),)),
+OPERATIONS: Mapping[str, Formula] = {
+    "abs": Formula(_plain("absolute"), (lambda xp, x, y: xp.sign(x),)),
+    "ceil": Formula(_plain("ceil")),
+    "exp": Formula(_plain("exp"), (lambda xp, x, y: y,)),
+    "floor": Formula(_plain("floor")),
+    "log": Formula(_plain("log"), (lambda xp, x, y: 1.0 / x,)),
+    "reciprocal": Formula(lambda xp, x: 1.0 / x, (lambda xp, x, y: -y * y,)),
+    "round": Formula(_plain("rint")),
+    "sign": Formula(_plain("sign")),
+    "sqrt": Formula(_plain("sqrt"), (lambda xp, x, y: 0.5 / y,)),
+    "truncate": Formula(_plain("trunc")),
+    "erf": Formula(_erf, (lambda xp, x, y: xp.exp(-x * x) * (2.0 / sqrt(pi)),)),
+    "sin": Formula(_plain("sin"), (lambda xp, x, y: xp.cos(x),)),
+    "cos": Formula(_plain("cos"), (lambda xp, x, y: -xp.sin(x),)),
+    "tan": Formula(_plain("tan"), (lambda xp, x, y: 1.0 + y * y,)),
+    "asin": Formula(_plain("arcsin"), (lambda xp, x, y: 1.0 / xp.sqrt(1.0 - x * x),)),
+    "acos": Formula(_plain("arccos"), (lambda xp, x, y: -1.0 / xp.sqrt(1.0 - x * x),)),
+    "atan": Formula(_plain("arctan"), (lambda xp, x, y: 1.0 / (1.0 + x * x),)),
+    "sinh": Formula(_plain("sinh"), (lambda xp, x, y: xp.cosh(x),)),
+    "cosh": Formula(_plain("cosh"), (lambda xp, x, y: xp.sinh(x),)),
+    "asinh": Formula(_plain("arcsinh"), (lambda xp, x, y: 1.0 / xp.sqrt(x * x + 1.0),)),
+    "acosh": Formula(_plain("arccosh"), (lambda xp, x, y: 1.0 / xp.sqrt(x * x - 1.0),)),
+    "atanh": Formula(_plain("arctanh"), (lambda xp, x, y: 1.0 / (1.0 - x * x),)),
     # The remainder with the sign of b, and of a.
-    "modulo": Row(
+    "modulo": Formula(
         _plain("mod"),
         (lambda xp, a, b, y: xp.ones_like(y), lambda xp, a, b, y: -xp.floor(a / b)),
         2,
     ),
-    "remainder": Row(
+    "remainder": Formula(
         _plain("fmod"),
         (lambda xp, a, b, y: xp.ones_like(y), lambda xp, a, b, y: -xp.trunc(a / b)),
         2,
     ),
-    "power": Row(
+    "power": Formula(
         _plain("power"),
         (
             lambda xp, a, b, y: b * xp.power(a, b - 1.0),

@@ -23,7 +23,7 @@ RNNSpecs = ParamSpecs | Sequence[ParamSpecs] | Mapping[str, ParamSpecs]
 
 
 @dataclass(frozen=True)
-class Run:
+class StackDirection:
     """One direction of one stack; ``index`` is its place among the states."""
 
     stack: int
@@ -36,12 +36,12 @@ class Run:
         return f"l{self.stack}/{'backward' if self.reverse else 'forward'}"
 
 
-def all_runs(num_stacks: int, bidirectional: bool) -> Iterator[Run]:
+def all_runs(num_stacks: int, bidirectional: bool) -> Iterator[StackDirection]:
     """Every direction of every stack, in the order of states and of the packed form."""
     directions = 2 if bidirectional else 1
     for stack in range(num_stacks):
         for d in range(directions):
-            yield Run(stack, stack * directions + d, d == 1)
+            yield StackDirection(stack, stack * directions + d, d == 1)
 
 
 def normal_specs(layer: str, specs: RNNSpecs) -> ParamSpecs | Mapping[str, ParamSpecs]:

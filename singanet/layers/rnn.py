@@ -16,7 +16,7 @@ from singanet.layers.layer import InputKind, Layer
 from singanet.layers.recurrent import (
     KINDS,
     RNNSpecs,
-    Run,
+    StackDirection,
     all_runs,
     check_batches,
     normal_specs,
@@ -105,7 +105,7 @@ class RNN(Layer):
         self.return_sequences = return_sequences
         self.return_state = return_state
         self.cell = CELLS[rnn_mode]
-        self.runs: list[Run] = list(all_runs(self.num_stacks, bidirectional))
+        self.runs: list[StackDirection] = list(all_runs(self.num_stacks, bidirectional))
         self.directions = 2 if bidirectional else 1
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from singanet.layers.cells import Cell
 from singanet.layers.context import Context
-from singanet.layers.recurrent import KINDS, Run
+from singanet.layers.recurrent import KINDS, StackDirection
 from singanet.ops.direction import Direction
 from singanet.params.param import Param
 from singanet.types import Array, Shape
@@ -18,7 +18,7 @@ class Stacks(Protocol):
 
     cell: Cell
     params: dict[str, Param]
-    runs: list[Run]
+    runs: list[StackDirection]
     num_stacks: int
     directions: int
     hidden_size: int
@@ -74,7 +74,7 @@ class Forward:
         ctx.save(**{f"{where}/mask": mask})
         return _masked(ctx, x, mask, dropout)
 
-    def _direction(self, run: Run, x: Array) -> Direction:
+    def _direction(self, run: StackDirection, x: Array) -> Direction:
         layer, ctx, drop = self.layer, self.ctx, None
         if ctx.train and layer.recurrent_dropout:
             keep = 1.0 - layer.recurrent_dropout
@@ -83,7 +83,7 @@ class Forward:
         return Direction(len(x), run.reverse, self.skips, drop)
 
     def _run(
-        self, run: Run, x: Array, states: Sequence[Array], direction: Direction
+        self, run: StackDirection, x: Array, states: Sequence[Array], direction: Direction
     ) -> dict[str, Any]:
         """One direction of one stack on x (T, N, in)."""
         layer, ctx = self.layer, self.ctx
@@ -143,7 +143,9 @@ class Backward:
             ops.add(top, last.transpose(1, 0, 2), out=top)
         return dstates
 
-    def _run(self, run: Run, above: Array | None, dstates: Sequence[Array]) -> Array | None:
+    def _run(
+        self, run: StackDirection, above: Array | None, dstates: Sequence[Array]
+    ) -> Array | None:
         """One direction of one stack; the gradient of its input where that is wanted."""
         layer, ctx = self.layer, self.ctx
         size, prefix = layer.hidden_size, f"{run.prefix}/"
@@ -173,7 +175,7 @@ class Backward:
         return grads.x
 
 
-def _arrays_of(ctx: Context, run: Run) -> dict[str, Array | None]:
+def _arrays_of(ctx: Context, run: StackDirection) -> dict[str, Array | None]:
     """The parameters of one direction by kind, None for one that it does not have."""
     return {kind: ctx.params.get(f"{run.prefix}/{kind}") for kind in KINDS}
 

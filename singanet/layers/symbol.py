@@ -51,7 +51,7 @@ class Applicable(Protocol):
         """The sample shapes that come out."""
 
 
-class Call:
+class Application:
     """One application of a layer or net to symbols; ``born`` orders calls by creation."""
 
     __slots__ = ("born", "inputs", "layer", "stage")
@@ -80,7 +80,7 @@ class Symbol:
     # NumPy leaves the operators to this class.
     __array_ufunc__ = None
 
-    def __init__(self, call: Call, index: int, shape: Shape) -> None:
+    def __init__(self, call: Application, index: int, shape: Shape) -> None:
         self.call = call
         self.index = index
         self.shape = shape
@@ -196,7 +196,7 @@ def _drawn(kind: str, name: str, *inputs: Any, **arguments: Any) -> Symbol:
 
 def source(layer: Applicable, shape: Shape) -> Symbol:
     """The symbol of an input layer, which is built for ``shape`` already."""
-    return Symbol(Call(layer, ()), 0, shape)
+    return Symbol(Application(layer, ()), 0, shape)
 
 
 def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
@@ -237,7 +237,7 @@ def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
     _expect_kinds(layer, inputs)
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
-    call = Call(layer, inputs)
+    call = Application(layer, inputs)
     if isinstance(out_shapes, list):
         return tuple(Symbol(call, index, shape) for index, shape in enumerate(out_shapes))
     return Symbol(call, 0, out_shapes)
@@ -295,12 +295,12 @@ def _expect_steps(layer: Any, shape: Shape, mask: Shape) -> None:
         )
 
 
-def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[Call]:
+def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[Application]:
     """All calls that ``outputs`` depend on, in order of creation.
 
     Errors: an `Input` that the outputs need and ``inputs`` leaves out, or one they do not need.
     """
-    found: dict[int, Call] = {}
+    found: dict[int, Application] = {}
     stack = [symbol.call for symbol in outputs]
     while stack:
         call = stack.pop()
@@ -319,7 +319,7 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[C
     return [found[born] for born in sorted(found)]
 
 
-def _kind_of(call: Call) -> str:
+def _kind_of(call: Application) -> str:
     layer: Any = call.layer
     if getattr(layer, "gives_integers", False):
         return "integers"

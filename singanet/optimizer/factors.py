@@ -45,7 +45,7 @@ class Factors:
         self.xp.sqrt(self.full, out=out[0])
 
 
-class Rows(Factors):
+class RowFactors(Factors):
     """V = R C / mean(R) from the means R of g² over columns and C over rows."""
 
     def learn(
@@ -71,7 +71,7 @@ class Rows(Factors):
 
 def factors_of(xp: Any, value: Array, arrays: list[Array]) -> Factors:
     """The second moments of the parameter ``value`` with the state ``arrays``."""
-    return Rows(xp, arrays) if value.ndim > 1 else Factors(xp, arrays)
+    return RowFactors(xp, arrays) if value.ndim > 1 else Factors(xp, arrays)
 
 
 def as_matrix(xp: Any, value: Array) -> Array:

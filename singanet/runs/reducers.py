@@ -18,7 +18,7 @@ from singanet.parallel import (
 )
 
 
-class Way(NamedTuple):
+class ReducerMaker(NamedTuple):
     """What makes the stage, which of its arguments each option is, and what it is given anyway.
 
     ``served`` says whether some of the ranks hold parameters for the others.
@@ -31,13 +31,13 @@ class Way(NamedTuple):
 
 
 REDUCERS = {
-    "allreduce": Way(AllReduce, {}, {}),
-    "half": Way(AllReduce, {}, {"dtype": "float16"}),
-    "sparse": Way(SparseAllReduce, {"ratio": "ratio"}, {}),
-    "partial": Way(PartialUpdate, {"every": "partitions"}, {}),
-    "local": Way(LocalSGD, {"every": "every"}, {}),
-    "ps": Way(ParameterServer, {}, {}, served=True),
-    "hybrid": Way(Hybrid, {}, {}, served=True),
+    "allreduce": ReducerMaker(AllReduce, {}, {}),
+    "half": ReducerMaker(AllReduce, {}, {"dtype": "float16"}),
+    "sparse": ReducerMaker(SparseAllReduce, {"ratio": "ratio"}, {}),
+    "partial": ReducerMaker(PartialUpdate, {"every": "partitions"}, {}),
+    "local": ReducerMaker(LocalSGD, {"every": "every"}, {}),
+    "ps": ReducerMaker(ParameterServer, {}, {}, served=True),
+    "hybrid": ReducerMaker(Hybrid, {}, {}, served=True),
 }
 
 

@@ -30,7 +30,7 @@ from singanet.runs.optimizers import FOLDING, make_optimizer
 from singanet.runs.options import RunOptions, checked_recipe, class_weights
 from singanet.runs.reducers import PIPELINE, reduced
 from singanet.runs.tasks import Task, load_task
-from singanet.runs.tasks.task import Batches, EpochResult, Part
+from singanet.runs.tasks.task import BatchShare, EpochResult, SizedLoader
 from singanet.runs.whole import seeded_net, task_for
 from singanet.saving.model_layout import MODEL, encoded
 from singanet.saving.model_writer import description
@@ -92,7 +92,7 @@ def run(options: RunOptions) -> RunResult:
     net, task, described = _begun(options, state is not None)
     piped = options.parallel == PIPELINE and comm.size > 1
     # Stages see the same batches.
-    task.part = Part(0, 1) if piped else Part(comm.rank, comm.size)
+    task.part = BatchShare(0, 1) if piped else BatchShare(comm.rank, comm.size)
     share = options.kept_back
     validation = task.keep_back(share, options.seed) if share else None
     pipeline = _piped(net, options) if piped else None
@@ -158,7 +158,7 @@ def _piped(net: Any, options: RunOptions) -> Pipeline:
 def _fit(
     net: FeedForwardNet,
     task: Task,
-    validation: Batches | None,
+    validation: SizedLoader | None,
     options: RunOptions,
     recipe: Recipe,
     callbacks: list[Callback],
@@ -232,7 +232,7 @@ def _tested(
 ) -> RunResult:
     comm = init()
     # Some ranks may have died.
-    task.part = task.part if task.part.world_size == 1 else Part(comm.rank, comm.size)
+    task.part = task.part if task.part.world_size == 1 else BatchShare(comm.rank, comm.size)
     evaluation = net.evaluate(task.test_batches())
     loss, metric = evaluation
     # Stages see the same samples, other ranks each their own.

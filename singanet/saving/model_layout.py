@@ -39,7 +39,7 @@ LONGEST = 4 << 20
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """A kind of file: the name of its text, what it is called, and how to read it.
 
     ``version`` is raised by one whenever a file written today could not be read by yesterday's
@@ -57,10 +57,10 @@ class Kind:
         return f"singanet {self.text}"
 
 
-MODEL = Kind(
+MODEL = FileKind(
     "model", 1, "a whole model, as net.save_model writes it", "load it with singanet.load_model"
 )
-PREDICTOR = Kind(
+PREDICTOR = FileKind(
     "predictor",
     1,
     "a predictor, as predictor.save writes it",
@@ -84,7 +84,7 @@ def check_path(path: Path) -> None:
     )
 
 
-def encoded(kind: Kind, about: Mapping[str, Any]) -> Array:
+def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
     """``about`` as the text of a file. Errors: `ConfigError` for one that is too long."""
     whole = {"format": kind.format, "version": kind.version, **about}
     text = json.dumps(whole, default=lambda array: np.asarray(array).tolist()).encode()
@@ -98,7 +98,7 @@ def encoded(kind: Kind, about: Mapping[str, Any]) -> Array:
     return np.frombuffer(text, np.uint8)
 
 
-def is_model_file(path: str | os.PathLike[str], kind: Kind = MODEL) -> bool:
+def is_model_file(path: str | os.PathLike[str], kind: FileKind = MODEL) -> bool:
     """Whether a file of the kind, whole or damaged behind its table, stands at ``path``."""
     path = Path(path)
     try:
@@ -111,7 +111,7 @@ def is_model_file(path: str | os.PathLike[str], kind: Kind = MODEL) -> bool:
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str], kind: Kind) -> Iterator[tuple[Reader, dict[str, Any]]]:
+def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reader, dict[str, Any]]]:
     """The arrays and the parsed text of a file of ``kind``; errors inside name the file.
 
     Errors: `FileFormatError` for a file of another kind, `VersionError` for a newer one, and
@@ -144,7 +144,7 @@ def naming(where: str) -> Iterator[None]:
         raise error.within(where) from error
 
 
-def _about(reader: Reader, kind: Kind) -> dict[str, Any]:
+def _about(reader: Reader, kind: FileKind) -> dict[str, Any]:
     if not _has_text(reader, kind):
         others = [other for other in _KINDS if _has_text(reader, other)]
         if others:
@@ -154,7 +154,7 @@ def _about(reader: Reader, kind: Kind) -> dict[str, Any]:
     return decoded(kind, bytes(reader.read(kind.text)), reader.where)
 
 
-def decoded(kind: Kind, text: bytes, where: str) -> dict[str, Any]:
+def decoded(kind: FileKind, text: bytes, where: str) -> dict[str, Any]:
     """What `encoded` made ``text`` of. Errors: those of `opened`, of the file ``where``."""
     _expect_short(len(text), kind, where)
 
@@ -175,7 +175,7 @@ def decoded(kind: Kind, text: bytes, where: str) -> dict[str, Any]:
     return about
 
 
-def _expect_short(size: int, kind: Kind, where: str) -> None:
+def _expect_short(size: int, kind: FileKind, where: str) -> None:
     if size > LONGEST:
         raise _other(where, kind, f"a description of {size} bytes")
 
@@ -186,12 +186,12 @@ def below(reader: Reader, prefix: str) -> dict[str, Array]:
     return {name.removeprefix(prefix): reader.read(name) for name in names}
 
 
-def _has_text(reader: Reader, kind: Kind) -> bool:
+def _has_text(reader: Reader, kind: FileKind) -> bool:
     entry = reader.entries.get(kind.text)
     return entry is not None and entry.dtype == np.uint8 and len(entry.shape) == 1
 
 
-def _other(where: str, kind: Kind, received: str, advice: str = "") -> FileFormatError:
+def _other(where: str, kind: FileKind, received: str, advice: str = "") -> FileFormatError:
     return FileFormatError(
         where, expected=kind.what, received=received[:200], advice=advice or _ADVICE[kind]
     )

@@ -8,7 +8,7 @@ from singanet.data import ArrayLoader, Dataset, load, load_test
 from singanet.errors import DataError
 from singanet.models import ModelEntry, Recipe
 from singanet.runs.tasks.augment import AugmentedImages
-from singanet.runs.tasks.task import EVALUATION_BATCH, Batches, DatasetTask, EpochResult
+from singanet.runs.tasks.task import EVALUATION_BATCH, DatasetTask, EpochResult, SizedLoader
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,7 +50,7 @@ class Classification(DatasetTask):
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
-    ) -> Batches:
+    ) -> SizedLoader:
         """Shuffled anew in every epoch; images shifted a little where the recipe says so.
 
         Not where pixels have labels, which would have to move along. Colour images are mirrored as

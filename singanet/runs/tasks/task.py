@@ -24,14 +24,14 @@ _TASKS = {
 }
 
 
-class Part(NamedTuple):
+class BatchShare(NamedTuple):
     """The ``rank`` of one of ``world_size`` processes that share each batch."""
 
     rank: int
     world_size: int
 
 
-class Batches(Protocol):
+class SizedLoader(Protocol):
     """A loader that knows how many batches an epoch has."""
 
     def __iter__(self) -> Iterator[Batch]:
@@ -64,7 +64,7 @@ class Task(ABC):
     process of those that all of them have together.
     """
 
-    part = Part(0, 1)
+    part = BatchShare(0, 1)
     metrics: Sequence[str] | None = None
     """What is measured in the place of the net's own metric; the first is what `accuracy` takes."""
     name: str
@@ -87,7 +87,7 @@ class Task(ABC):
         return {}
 
     @abstractmethod
-    def keep_back(self, share: float, seed: int) -> Batches:
+    def keep_back(self, share: float, seed: int) -> SizedLoader:
         """Take ``share`` of the training data out, to validate with; their batches.
 
         Errors: a share outside of (0, 1); too few data to have both.
@@ -96,14 +96,14 @@ class Task(ABC):
     @abstractmethod
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
-    ) -> Batches:
+    ) -> SizedLoader:
         """The training data as ``recipe`` wants them, in an order that ``seed`` decides.
 
         ``drop_last`` leaves out what does not fill a last batch.
         """
 
     @abstractmethod
-    def test_batches(self) -> Batches:
+    def test_batches(self) -> SizedLoader:
         """The data for testing, in their own order."""
 
     def accuracy(self, result: EpochResult) -> float | None:
