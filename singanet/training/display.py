@@ -15,7 +15,7 @@ USUAL_WIDTH = 80
 Self = TypeVar("Self", bound="EpochLine")
 
 
-class Measured(Protocol):
+class EpochFigures(Protocol):
     """What the line shows of the epoch so far."""
 
     samples: int
@@ -65,7 +65,7 @@ class EpochLine:
         """Whether it is time to `show` again; never without a terminal."""
         return self._bar is not None and time.perf_counter() >= self._due
 
-    def show(self, measures: Measured, batch: int) -> None:
+    def show(self, measures: EpochFigures, batch: int) -> None:
         """Show the mean loss so far, ``batch`` batches into the epoch."""
         self._due = time.perf_counter() + INTERVAL
         figures = self._said({"loss": measures.loss()}, measures.samples)

@@ -11,7 +11,7 @@ from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
 from singanet.training.arrays import by_name, cut, input_names, output_names, sample_count
 from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
-from singanet.training.ranks import Ranks, sampled
+from singanet.training.ranks import FitRanks, sampled
 from singanet.training.sample_weights import joined_weight
 
 
@@ -33,7 +33,7 @@ def training_batches(
     class_weight: Mapping[int, float] | None,
     sample_weight: Any,
     drop_last: bool,
-    ranks: Ranks | None = None,
+    ranks: FitRanks | None = None,
 ) -> tuple[Batches, Batches | None]:
     """Batches to train on, and those that ``validation_split`` keeps back.
 
@@ -70,7 +70,7 @@ def training_batches(
 
 
 def validation_batches(
-    net: Model, data: Any, batch_size: int, ranks: Ranks | None = None
+    net: Model, data: Any, batch_size: int, ranks: FitRanks | None = None
 ) -> Batches:
     """``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, in its own order."""
     if isinstance(data, (tuple, list)) and len(data) in (2, 3) and holds_arrays(data[0]):
@@ -87,7 +87,7 @@ def validation_batches(
 
 
 def array_batches(
-    net: Model, x: Any, y: Any, sample_weight: Any, batch_size: int, ranks: Ranks | None = None
+    net: Model, x: Any, y: Any, sample_weight: Any, batch_size: int, ranks: FitRanks | None = None
 ) -> ArrayBatches:
     """Batches of arrays in their own order, of which each of the ``ranks`` has its part."""
     x, y, weight, _ = _arrays(net, x, y, sample_weight)
@@ -95,7 +95,7 @@ def array_batches(
     return ArrayBatches(x, y, joined_weight(y, weight, None), batch_size, False, 0, part=own)
 
 
-def _part_of(ranks: Ranks | None, x: Any, y: Any, weight: Any) -> tuple[int, int]:
+def _part_of(ranks: FitRanks | None, x: Any, y: Any, weight: Any) -> tuple[int, int]:
     """Rank and number of those that share the arrays. Errors: they have others."""
     if ranks is None:
         return 0, 1
@@ -108,7 +108,7 @@ def iterated(
     source: Any,
     steps: int | None,
     class_weight: Mapping[int, float] | None,
-    ranks: Ranks | None = None,
+    ranks: FitRanks | None = None,
 ) -> Batches:
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
     if ranks is not None:

@@ -48,7 +48,7 @@ class Stoppable(Protocol):
     stopped: str | None
 
 
-def ranks_of(net: Any, optimizer: Any) -> Ranks | None:
+def ranks_of(net: Any, optimizer: Any) -> FitRanks | None:
     """Those that have ``net`` together, or that ``optimizer`` reduces with.
 
     None for a lone process, and within `by_itself`.
@@ -56,7 +56,7 @@ def ranks_of(net: Any, optimizer: Any) -> Ranks | None:
     stages, placed = _waiting(optimizer), placed_by(net)
     if _by_itself.get() or not (stages or (placed is not None and placed.comm.size > 1)):
         return None
-    return Ranks(stages, placed)
+    return FitRanks(stages, placed)
 
 
 def _waiting(optimizer: Any) -> list[Reducer]:
@@ -84,7 +84,7 @@ class Kept(Protocol):
         """Keep how it stands now: all ranks do at once."""
 
 
-class Ranks:
+class FitRanks:
     """The processes of a fit or an evaluation, which call each method at the same point.
 
     ``asked`` is why this rank wants the training to end after a step, or ``at_once``, before the

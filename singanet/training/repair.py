@@ -14,7 +14,7 @@ from singanet.base.collectives import gathered
 from singanet.errors import RankError, RankLostError, one_of
 from singanet.optimizer.chain import UpdateChain
 from singanet.training.hooks import Hooks
-from singanet.training.ranks import Ranks
+from singanet.training.ranks import FitRanks
 from singanet.training.session import Session, own_sources, progress_sources, restore
 from singanet.training.settings import settings_of
 from singanet.types import Array
@@ -46,7 +46,7 @@ class Repairs:
     that all have the copy before it, so that two copies are enough for one that all have.
     """
 
-    def __init__(self, session: Session, ranks: Ranks, hooks: Hooks) -> None:
+    def __init__(self, session: Session, ranks: FitRanks, hooks: Hooks) -> None:
         self._session, self._ranks, self._hooks = session, ranks, hooks
         self._copies: list[_Copy] = []
         self._next = 0.0

@@ -28,7 +28,7 @@ from singanet.training.measures import Measures
 from singanet.training.micro_batches import MicroBatches
 from singanet.training.own_state import as_of_rank, is_own, own_entries
 from singanet.training.progress import FORMAT, Progress, parse_progress
-from singanet.training.ranks import Ranks
+from singanet.training.ranks import FitRanks
 from singanet.training.steps import Step, stepper, with_empty_batches
 from singanet.types import Array
 
@@ -69,7 +69,7 @@ class Session:
         epochs: int,
         callbacks: Sequence[Stateful],
         micro_batch: int | None = None,
-        ranks: Ranks | None = None,
+        ranks: FitRanks | None = None,
     ) -> None:
         self.net = net
         self.ranks = ranks
