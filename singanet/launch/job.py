@@ -27,7 +27,7 @@ from singanet.parallel.communicators.board import (
     RESTART,
     SERVERS,
     TRACE,
-    Told,
+    RankStatus,
     process_state,
     read_board,
 )
@@ -244,7 +244,7 @@ class _Job:
             many = f"{len(late)} of {self.options.ranks} ranks wait:"
             _say(many, *map(str, boards[:_SHOWN]))
 
-    def _look_for_dead(self, alive: set[int], boards: Sequence[Told], now: float) -> None:
+    def _look_for_dead(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
         """Tell which ranks of this machine have died, and see that MPI ends with the others.
 
         The others can do without one that they have met, once MPI has told them.
@@ -283,7 +283,7 @@ class _Job:
     def _tell_dead(self, rank: int) -> None:
         _say(f"{self._named(rank)} has died; the others repair what it was part of")
 
-    def _look_for_stuck(self, boards: Sequence[Told], now: float) -> None:
+    def _look_for_stuck(self, boards: Sequence[RankStatus], now: float) -> None:
         """End a job whose ranks wait where only MPI has the clock: for too long, or in vain."""
         stuck = [each for each in boards if each.stuck and each.waits]
         ended = [each for each in boards if each.ended]
@@ -306,7 +306,7 @@ class _Job:
     def _report_paths(self) -> list[Path]:
         return list(self.folder.path.glob("report-*"))
 
-    def _boards(self) -> list[Told]:
+    def _boards(self) -> list[RankStatus]:
         found = (read_board(self.folder.path, rank) for rank in range(self.options.ranks))
         return [board for board in found if board is not None]
 

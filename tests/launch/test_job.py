@@ -14,7 +14,7 @@ import pytest
 from singanet.launch import JobOptions, job, launch, rank
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
-from singanet.parallel.communicators.board import JOB, Told
+from singanet.parallel.communicators.board import JOB, RankStatus
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -191,7 +191,7 @@ def test_an_elastic_job_ends_well_where_its_last_ranks_do(
 
 
 def test_a_death_is_told_whose_job_ended_before_the_next_look(monkeypatch, capsys):
-    boards = [Told(r, 0, 0, 9, "", 0.0, r == 1, True) for r in range(3)]
+    boards = [RankStatus(r, 0, 0, 9, "", 0.0, r == 1, True) for r in range(3)]
     with job_folder() as folder:
         watched = job._Job(JobOptions(3, (), elastic=True), folder)
         monkeypatch.setattr(watched, "_boards", lambda: boards)
@@ -221,7 +221,7 @@ def test_a_death_is_told_whose_job_ended_before_the_next_look(monkeypatch, capsy
 def test_ranks_that_have_ended_are_given_some_seconds_where_one_has_gone(
     alive, ended, left, waits_for_ever
 ):
-    boards = [Told(r, 0, 0, 9, "", 0.0, r in ended, True, left=r in left) for r in (0, 1)]
+    boards = [RankStatus(r, 0, 0, 9, "", 0.0, r in ended, True, left=r in left) for r in (0, 1)]
     with job_folder() as folder:
         watched = job._Job(JobOptions(2, (), elastic=True), folder)
         for now in (100.0, 100.5 + job._ENDS):
@@ -351,7 +351,7 @@ def test_a_stall_is_told_while_the_job_goes_on(started):
 
 
 def test_only_a_wait_as_long_as_was_given_is_a_stall_and_told_once(monkeypatch, capfd):
-    waiting = Told(0, 0, 0, 3, "the gradients of fc/weight", 100.0, False, True)
+    waiting = RankStatus(0, 0, 0, 3, "the gradients of fc/weight", 100.0, False, True)
     with job_folder() as folder:
         watched = job._Job(JobOptions(2, (), stall=60.0), folder)
         monkeypatch.setattr(watched, "_boards", lambda: [waiting])

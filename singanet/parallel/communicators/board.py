@@ -19,13 +19,13 @@ ELASTIC = "SINGANET_ELASTIC"
 a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
 job was begun anew; how many of its ranks serve; that a rank may die, and the others go on."""
 
-_NUMBERS = struct.Struct("<qqqd????")  # process, start, step, waiting since; see `Told`
+_NUMBERS = struct.Struct("<qqqd????")  # process, start, step, waiting since; see `RankStatus`
 _SIZE, _TEXT = 512, 64
 _STEP, _SINCE, _ENDED, _JOINED, _STUCK, _LEFT = 16, 24, 32, 33, 34, 35
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RankStatus:
     """What a board said: ``waits`` for what, ``since`` when by `time.monotonic`, or for nothing.
 
     ``joined`` says that the rank has met the others in `parallel.init`, ``stuck`` that it cannot
@@ -136,7 +136,7 @@ def page_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}"
 
 
-def read_board(folder: Path, rank: int) -> Told | None:
+def read_board(folder: Path, rank: int) -> RankStatus | None:
     """What the board of ``rank`` says; None where there is none yet, as on another host."""
     try:
         page = page_of(folder, rank).read_bytes()
@@ -146,7 +146,7 @@ def read_board(folder: Path, rank: int) -> Told | None:
         return None
     pid, started, step, since, *marks = _NUMBERS.unpack_from(page)
     waits = page[_TEXT:].split(b"\0")[0].decode(errors="replace")
-    return Told(rank, pid, started, step, waits, since, *marks) if pid else None
+    return RankStatus(rank, pid, started, step, waits, since, *marks) if pid else None
 
 
 def process_start(pid: int) -> int | None:

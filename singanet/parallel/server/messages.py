@@ -24,7 +24,7 @@ _KEPT = 1 << 18
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """What a message asks for, or how it answers."""
 
     DONE = 0
@@ -52,7 +52,7 @@ class Message(NamedTuple):
     ``number`` is the worker's own, by which it knows the answer; ``service`` whose shards.
     """
 
-    kind: Kind
+    kind: MessageKind
     number: int = 0
     service: int = 0
     subject: int = 0
@@ -93,7 +93,7 @@ def parsed(data: Array) -> Message:
         arrays.append(data[end:stop].view(dtype).reshape(shape))
         end = stop
     kind, number, service, subject, need = head[: _HEAD - 1]
-    return Message(Kind(kind), number, service, subject, need, arrays)
+    return Message(MessageKind(kind), number, service, subject, need, arrays)
 
 
 def pickled(value: Any) -> Array:
@@ -194,7 +194,7 @@ class Answer(Request):
         if self._message is None:
             self._message = self._ranks.collect(self._number, True, self._what)
         assert self._message is not None
-        if self._message.kind is Kind.FAILED:
+        if self._message.kind is MessageKind.FAILED:
             raise RankError(
                 self._what,
                 expected="a server that can do it",

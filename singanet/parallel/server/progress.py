@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Progress:
+class WorkerProgress:
     """Steps that each worker has finished; nobody reads for a step too far ahead.
 
     With ``staleness`` k a worker begins step s, counted from 0, once all others have finished

@@ -18,9 +18,9 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
-from singanet.parallel.server.messages import Kind, Message, ServerRanks, pickled, unpickled
-from singanet.parallel.server.service import Held, Load, Opening
-from singanet.parallel.server.split import Split, Way
+from singanet.parallel.server.messages import Message, MessageKind, ServerRanks, pickled, unpickled
+from singanet.parallel.server.service import Load, Opening, ServedParam
+from singanet.parallel.server.split import RowSplit, Way
 from singanet.parallel.server.table import Table
 from singanet.params.param import Param
 from singanet.types import Array
@@ -94,7 +94,7 @@ class Servers:
         snapshot goes before both, but for ``anew``. All workers come here; again, with more, or
         with replicas whose values have changed. Errors: an optimizer that is no data.
         """
-        held: dict[int, list[Held]] = {server: [] for server in self.servers}
+        held: dict[int, list[ServedParam]] = {server: [] for server in self.servers}
         load = dict.fromkeys(self.servers, 0)
         self._known = frozenset(self.replicas)
         for param, value in replicas:
@@ -104,14 +104,14 @@ class Servers:
             load[known.server] += value.nbytes
             self.replicas[param.name] = known
             bare = self._bare(param, value.dtype, Constant(0.0))
-            held[known.server].append(Held(known.number, bare, replicated=True))
+            held[known.server].append(ServedParam(known.number, bare, replicated=True))
         for param in tables:
             number, bare = self._next(), self._bare(param, param.dtype, param.initializer)
             whole = not by_element(self.optimizer, param)
             servers = [min(self.servers, key=lambda k: load[k])] if whole else [*self.servers]
-            made = Split(param.shape[0], servers, split)
+            made = RowSplit(param.shape[0], servers, split)
             for server, owned in made.owned():
-                held[server].append(Held(number, bare, owned))
+                held[server].append(ServedParam(number, bare, owned))
             self.tables[param.name] = RemoteTable(self, param, number, made)
         if self.comm.rank == 0:
             self._tell_all(held, replicas, anew)
@@ -120,19 +120,19 @@ class Servers:
 
     def _tell_all(
         self,
-        held: Mapping[int, Sequence[Held]],
+        held: Mapping[int, Sequence[ServedParam]],
         replicas: Sequence[tuple[Param, Array]],
         anew: bool,
     ) -> None:
         first, known = self._sent is None, self._known
         if self._opening.snapshots is not None and first and not anew:
-            steps = [set(unpickled(a[0])) for a in self._all(Kind.OPEN, self._as_data(None))]
+            steps = [set(unpickled(a[0])) for a in self._all(MessageKind.OPEN, self._as_data(None))]
             self.restored = max(set.intersection(*steps), default=None)
         # What is opened later begins from there, too; what is there already does not.
         fresh = not any(param.name in known for param, _ in replicas)
         restore = self.restored if fresh and not anew else None
         asked = [
-            self._ask(server, Kind.OPEN, arrays=self._as_data(held[server], restore))
+            self._ask(server, MessageKind.OPEN, arrays=self._as_data(held[server], restore))
             for server in self.servers
         ]
         if restore is None:
@@ -157,9 +157,11 @@ class Servers:
         """Let the servers have the hyper-parameters as they are now at worker 0."""
         if self.comm.rank == 0 and self._sent != (now := self._hypers()):
             self._sent = now
-            self._all(Kind.SET, [np.frombuffer(now, np.uint8)])
+            self._all(MessageKind.SET, [np.frombuffer(now, np.uint8)])
 
-    def _as_data(self, held: Sequence[Held] | None, restore: int | None = None) -> list[Array]:
+    def _as_data(
+        self, held: Sequence[ServedParam] | None, restore: int | None = None
+    ) -> list[Array]:
         opening = replace(self._opening, held=held, restore=restore)
         try:
             return [pickled(opening)]
@@ -185,18 +187,20 @@ class Servers:
         as they are.
         """
         need = 0 if now else self.finished + 1
-        return self._ask(server, Kind.STEP, need=need, arrays=[layout, *arrays], what="a step")
+        return self._ask(
+            server, MessageKind.STEP, need=need, arrays=[layout, *arrays], what="a step"
+        )
 
     def finish(self, weight: float | None) -> None:
         """All gradients of a step were pushed: of a mean over so many samples; None: of a sum."""
         arrays = [np.array([] if weight is None else [weight], np.float64)]
         for server in self.servers:
-            self._ask(server, Kind.FINISH, arrays=arrays)
+            self._ask(server, MessageKind.FINISH, arrays=arrays)
         self.finished += 1
 
     def leave(self, meanwhile: Callable[[], object]) -> None:
         """Let others go on without this worker, until all have come here; it does ``meanwhile``."""
-        for each in [self._ask(server, Kind.LEAVE) for server in self.servers]:
+        for each in [self._ask(server, MessageKind.LEAVE) for server in self.servers]:
             each.wait()
         meanwhile()
         steps = self.comm.all_reduce(np.array([self.finished]), "max", "the end of an epoch")
@@ -207,12 +211,12 @@ class Servers:
     def start_put(self, name: str, values: Array) -> Request:
         """Let ``values`` be those of a replica, for all who pull them next."""
         number, server = self.replicas[name]
-        return self._ask(server, Kind.PUT, number, arrays=[np.ascontiguousarray(values)])
+        return self._ask(server, MessageKind.PUT, number, arrays=[np.ascontiguousarray(values)])
 
     def state_dict(self) -> dict[str, Array]:
         """That of the optimizer, from all servers."""
         found: dict[str, Array] = {}
-        for server, (state,) in zip(self.servers, self._all(Kind.STATE), strict=True):
+        for server, (state,) in zip(self.servers, self._all(MessageKind.STATE), strict=True):
             for key, part in unpickled(state).items():
                 table = self.tables.get(key.rpartition("/")[0])
                 if table is None or part.ndim == 0:
@@ -236,17 +240,17 @@ class Servers:
                 if table is not None and server not in owned:
                     continue
                 part[key] = array[owned[server]] if table is not None and array.ndim else array
-            asked.append(self._ask(server, Kind.LOAD, arrays=[pickled(part)]))
+            asked.append(self._ask(server, MessageKind.LOAD, arrays=[pickled(part)]))
         for each in asked:
             each.wait()
 
     def write_snapshots(self) -> None:
         """Let every server write a snapshot now."""
-        self._all(Kind.SNAPSHOT)
+        self._all(MessageKind.SNAPSHOT)
 
     def loads(self) -> tuple[list[dict[str, Load]], int]:
         """By server what it was asked for, and how many steps anybody has been ahead."""
-        told = [unpickled(arrays[0]) for arrays in self._all(Kind.LOADS)]
+        told = [unpickled(arrays[0]) for arrays in self._all(MessageKind.LOADS)]
         return [loads for loads, _ in told], max(ahead for _, ahead in told)
 
     # -- messages ---------------------------------------------------------------------------------
@@ -255,14 +259,14 @@ class Servers:
         self._count += 1
         return self._count
 
-    def _all(self, kind: Kind, arrays: Sequence[Array] = ()) -> list[Any]:
+    def _all(self, kind: MessageKind, arrays: Sequence[Array] = ()) -> list[Any]:
         asked = [self._ask(server, kind, arrays=arrays) for server in self.servers]
         return [each.wait() for each in asked]
 
     def _ask(
         self,
         server: int,
-        kind: Kind,
+        kind: MessageKind,
         subject: int = 0,
         need: int = 0,
         arrays: Sequence[Array] = (),
@@ -276,7 +280,7 @@ class Servers:
 class RemoteTable(Table):
     """A table that servers hold, split between them."""
 
-    def __init__(self, servers: Servers, param: Param, number: int, split: Split) -> None:
+    def __init__(self, servers: Servers, param: Param, number: int, split: RowSplit) -> None:
         self.name, self.split = param.name, split
         self.rows, self.width = param.shape[0], int(np.prod(param.shape[1:]))
         self.dtype = param.dtype
@@ -299,7 +303,7 @@ class RemoteTable(Table):
 
     def _pulled(self, rows: Array, ahead: int) -> Request:
         parts = [(s, at, [local]) for s, at, local in self.split.places(rows) if len(local)]
-        return self._start(Kind.PULL, parts, self._values_of(rows), ahead)
+        return self._start(MessageKind.PULL, parts, self._values_of(rows), ahead)
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
         """As `Table`. Every server hears of it: its rule counts the update too."""
@@ -309,7 +313,7 @@ class RemoteTable(Table):
             (server, at, [local, grads[at], *(each[at] for each in more)])
             for server, at, local in self.split.places(rows)
         ]
-        return self._start(Kind.PUSH, parts, lambda _: None)
+        return self._start(MessageKind.PUSH, parts, lambda _: None)
 
     def start_push_pull(
         self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
@@ -321,7 +325,7 @@ class RemoteTable(Table):
             (server, to, [local, grads[at], asked, *(each[at] for each in more)])
             for (server, at, local), (_, to, asked) in pairs
         ]
-        return self._start(Kind.PUSH_PULL, parts, self._values_of(wanted))
+        return self._start(MessageKind.PUSH_PULL, parts, self._values_of(wanted))
 
     def start_newer(self, rows: Array, clocks: Array, bound: int) -> Request:
         rows, most = self._checked(rows), np.array([bound], np.int64)
@@ -341,7 +345,7 @@ class RemoteTable(Table):
             newer = np.concatenate([numbers[:0], *(each[2] for _, each in answers)])
             return positions[order], values[order], newer[order]
 
-        return self._start(Kind.NEWER, parts, merged)
+        return self._start(MessageKind.NEWER, parts, merged)
 
     def start_write(self, rows: Array, values: Array) -> Request:
         rows = self._checked(rows)
@@ -350,7 +354,7 @@ class RemoteTable(Table):
             for server, at, local in self.split.places(rows)
             if len(local)
         ]
-        return self._start(Kind.WRITE, parts, lambda _: None)
+        return self._start(MessageKind.WRITE, parts, lambda _: None)
 
     def _values_of(self, rows: Array) -> Callable[[Any], tuple[Array, Array]]:
         def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array]:
@@ -364,7 +368,7 @@ class RemoteTable(Table):
 
     def _start(
         self,
-        kind: Kind,
+        kind: MessageKind,
         parts: Sequence[tuple[int, Array | slice, Sequence[Array]]],
         merged: Callable[[Any], Any],
         ahead: int = 0,

@@ -15,8 +15,8 @@ from singanet.ops import numpy_ops
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.server.messages import Kind, Message, pickled, unpickled
-from singanet.parallel.server.progress import Progress
+from singanet.parallel.server.messages import Message, MessageKind, pickled, unpickled
+from singanet.parallel.server.progress import WorkerProgress
 from singanet.parallel.server.snapshots import Snapshots
 from singanet.parallel.server.table import Shard
 from singanet.params.gradients import dense_gradient
@@ -28,7 +28,7 @@ NOTHING, DENSE, ROWS = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ServedParam:
     """A parameter on one server: its number, the rows, and whether workers have all of it too."""
 
     number: int
@@ -48,7 +48,7 @@ class Opening:
     optimizer: Optimizer | Wrapper
     staleness: int | None
     summed: bool
-    held: Sequence[Held] | None
+    held: Sequence[ServedParam] | None
     folder: Path | None = None
     snapshots: Path | None = None
     every: int = 0
@@ -81,7 +81,7 @@ class Service:
 
     def __init__(self, opening: Opening, workers: int, snapshots: Snapshots | None) -> None:
         self.optimizer, self.summed = opening.optimizer, opening.summed
-        self.progress = Progress(workers, opening.staleness)
+        self.progress = WorkerProgress(workers, opening.staleness)
         self.shards: dict[int, Shard] = {}
         self.loads: dict[str, Load] = defaultdict(Load)
         self._snapshots = snapshots
@@ -115,16 +115,20 @@ class Service:
     def take(self, worker: int, message: Message) -> list[tuple[int, Message]]:
         """Do what ``worker`` asks for; the answers that are due, and whose they are."""
         if self._failed is not None:
-            return [] if message.kind is Kind.FINISH else [_failure(worker, message, self._failed)]
+            return (
+                []
+                if message.kind is MessageKind.FINISH
+                else [_failure(worker, message, self._failed)]
+            )
         if message.kind in _PUSHES:
             self._push(worker, message)
-        elif message.kind is Kind.FINISH:
+        elif message.kind is MessageKind.FINISH:
             weight = message.arrays[0].tolist()
             self._steps[self.progress.finished[worker]].weights[worker] = (*weight, None)[0]
             self.progress.finish(worker)
-        elif message.kind is Kind.LEAVE:
+        elif message.kind is MessageKind.LEAVE:
             self.progress.leave(worker)
-        if message.kind in (Kind.FINISH, Kind.LEAVE):
+        if message.kind in (MessageKind.FINISH, MessageKind.LEAVE):
             return self._went_on(worker, message)
         if message.kind in _READS and not self.progress.allows(worker, message.need):
             self._waiting.append((worker, message))
@@ -139,7 +143,7 @@ class Service:
             self._failed = error
             waiting, self._waiting = self._waiting, []
             return [_failure(*each, error) for each in waiting]
-        done = [] if message.kind is Kind.FINISH else [(worker, _answered(message))]
+        done = [] if message.kind is MessageKind.FINISH else [(worker, _answered(message))]
         ready = [(k, each) for k, each in self._waiting if self.progress.allows(k, each.need)]
         self._waiting = [each for each in self._waiting if each not in ready]
         return done + [(who, self._answer(who, asked)) for who, asked in ready]
@@ -147,7 +151,7 @@ class Service:
     # -- gradients --------------------------------------------------------------------------------
 
     def _push(self, worker: int, message: Message) -> None:
-        if message.kind is Kind.STEP:
+        if message.kind is MessageKind.STEP:
             layout, arrays = message.arrays[0], iter(message.arrays[1:])
             for number, how in layout.tolist():
                 if how == DENSE:
@@ -156,7 +160,7 @@ class Service:
                     self._gather(worker, number, RowSparse(next(arrays), next(arrays)))
             return
         rows, grads, *more = message.arrays
-        added = more[-1] if len(more) > (message.kind is Kind.PUSH_PULL) else None
+        added = more[-1] if len(more) > (message.kind is MessageKind.PUSH_PULL) else None
         if self.summed:
             self._gather(worker, message.subject, RowSparse(rows, grads), added)
         else:
@@ -229,7 +233,7 @@ class Service:
         return [layout, *found]
 
     def _pulled(self, worker: int, message: Message) -> list[Array]:
-        rows = message.arrays[2 if message.kind is Kind.PUSH_PULL else 0]
+        rows = message.arrays[2 if message.kind is MessageKind.PUSH_PULL else 0]
         return list(self.shards[message.subject].pull(rows))
 
     def _newer(self, worker: int, message: Message) -> list[Array]:
@@ -273,25 +277,25 @@ class Service:
         return [pickled((dict(self.loads), self.progress.ahead))]
 
 
-_PUSHES = (Kind.STEP, Kind.PUSH, Kind.PUSH_PULL)
-_READS = (Kind.STEP, Kind.PULL, Kind.PUSH_PULL, Kind.NEWER)
-_ANSWERS: dict[Kind, Callable[[Service, int, Message], list[Array]]] = {
-    Kind.STEP: Service._new_values,
-    Kind.PULL: Service._pulled,
-    Kind.PUSH: Service._nothing,
-    Kind.PUSH_PULL: Service._pulled,
-    Kind.NEWER: Service._newer,
-    Kind.PUT: Service._put,
-    Kind.WRITE: Service._write,
-    Kind.STATE: Service._state,
-    Kind.LOAD: Service._load,
-    Kind.SNAPSHOT: Service._snapshot,
-    Kind.LOADS: Service._loads,
-    Kind.SET: Service._set,
+_PUSHES = (MessageKind.STEP, MessageKind.PUSH, MessageKind.PUSH_PULL)
+_READS = (MessageKind.STEP, MessageKind.PULL, MessageKind.PUSH_PULL, MessageKind.NEWER)
+_ANSWERS: dict[MessageKind, Callable[[Service, int, Message], list[Array]]] = {
+    MessageKind.STEP: Service._new_values,
+    MessageKind.PULL: Service._pulled,
+    MessageKind.PUSH: Service._nothing,
+    MessageKind.PUSH_PULL: Service._pulled,
+    MessageKind.NEWER: Service._newer,
+    MessageKind.PUT: Service._put,
+    MessageKind.WRITE: Service._write,
+    MessageKind.STATE: Service._state,
+    MessageKind.LOAD: Service._load,
+    MessageKind.SNAPSHOT: Service._snapshot,
+    MessageKind.LOADS: Service._loads,
+    MessageKind.SET: Service._set,
 }
 
 
-def timed(service: Service, kind: Kind, work: Callable[[], Any]) -> Any:
+def timed(service: Service, kind: MessageKind, work: Callable[[], Any]) -> Any:
     """What ``work`` gives, its seconds counted among the loads of ``kind``."""
     began = time.perf_counter()
     try:
@@ -301,7 +305,7 @@ def timed(service: Service, kind: Kind, work: Callable[[], Any]) -> Any:
 
 
 def _answered(message: Message, arrays: Sequence[Array] = ()) -> Message:
-    return message._replace(kind=Kind.DONE, arrays=arrays)
+    return message._replace(kind=MessageKind.DONE, arrays=arrays)
 
 
 def _failure(worker: int, message: Message, error: Exception) -> tuple[int, Message]:
@@ -310,7 +314,7 @@ def _failure(worker: int, message: Message, error: Exception) -> tuple[int, Mess
 
 def failed(message: Message, error: Exception) -> Message:
     """The answer to ``message`` where it led to ``error``."""
-    return message._replace(kind=Kind.FAILED, arrays=[pickled(str(error))])
+    return message._replace(kind=MessageKind.FAILED, arrays=[pickled(str(error))])
 
 
 def _factors(weights: Mapping[int, float | None]) -> tuple[dict[int, float], float]:

@@ -6,8 +6,8 @@ from singanet.errors import SingaNetError
 from singanet.parallel.server.messages import (
     ANSWER,
     ASK,
-    Kind,
     Message,
+    MessageKind,
     Post,
     ServerRanks,
     parsed,
@@ -45,7 +45,7 @@ class Server:
 
     def _take(self, worker: int, message: Message, nbytes: int) -> None:
         try:
-            if message.kind is Kind.OPEN:
+            if message.kind is MessageKind.OPEN:
                 self._send(worker, self._opened(message))
                 return
             service = self.services[message.service]
@@ -76,18 +76,18 @@ class Server:
             snapshots = Snapshots(*where)
         if opening.held is None:
             steps = [] if snapshots is None else snapshots.steps()
-            return message._replace(kind=Kind.DONE, arrays=[pickled(steps)])
+            return message._replace(kind=MessageKind.DONE, arrays=[pickled(steps)])
         if message.service in self.services:
             self.services[message.service].hold(opening)
         else:
             self.services[message.service] = Service(opening, len(self._workers), snapshots)
-        return message._replace(kind=Kind.DONE, arrays=[])
+        return message._replace(kind=MessageKind.DONE, arrays=[])
 
 
 def rows_in(message: Message) -> int:
     """Rows of tables that ``message`` brings, or asks for."""
-    if message.kind in (Kind.PUSH, Kind.PULL, Kind.NEWER, Kind.WRITE):
+    if message.kind in (MessageKind.PUSH, MessageKind.PULL, MessageKind.NEWER, MessageKind.WRITE):
         return len(message.arrays[0])
-    if message.kind is Kind.PUSH_PULL:
+    if message.kind is MessageKind.PUSH_PULL:
         return len(message.arrays[0]) + len(message.arrays[2])
     return 0

@@ -14,7 +14,7 @@ Way: TypeAlias = Literal["hash", "range"]
 
 
 @dataclass(frozen=True)
-class Split:
+class RowSplit:
     """``rows`` over ``servers``, by their numbers: "hash" row i on i mod p, "range" runs of rows.
 
     Ids that come often mostly lie side by side, so that "hash" spreads them.

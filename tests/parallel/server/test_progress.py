@@ -8,13 +8,13 @@ import pytest
 from singanet.initializer import Constant
 from singanet.optimizer import SGD
 from singanet.parallel.server import Servers
-from singanet.parallel.server.progress import Progress
+from singanet.parallel.server.progress import WorkerProgress
 from singanet.params.param import Param, ParamSpec
 from tests.parallel.server.ranks import served
 
 
 def test_readers_wait_for_the_slowest_but_not_for_those_away():
-    progress = Progress(3, 1)
+    progress = WorkerProgress(3, 1)
     for worker in (0, 0, 1):
         progress.finish(worker)
     assert progress.allows(0, 1)

@@ -9,8 +9,8 @@ from singanet.errors import ArgumentError, DataError, RankError
 from singanet.initializer import Gaussian
 from singanet.optimizer import LAMB, SGD, Adam, ClipByValue
 from singanet.parallel.server import Files, Servers, Shard
-from singanet.parallel.server.messages import Kind, Message, packed, parsed
-from singanet.parallel.server.split import Split
+from singanet.parallel.server.messages import Message, MessageKind, packed, parsed
+from singanet.parallel.server.split import RowSplit
 from singanet.params.param import Param, ParamSpec
 from tests.parallel.server.ranks import served
 
@@ -235,7 +235,7 @@ def test_loads_tell_what_was_asked():
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 50), st.integers(1, 5))
 def test_each_row_is_on_one_server(way, rows, servers):
-    split = Split(rows, list(range(servers)), way)
+    split = RowSplit(rows, list(range(servers)), way)
     numbers = np.arange(rows)
     owned = {server: numbers[part] for server, part in split.owned()}
     assert sorted(np.concatenate([*owned.values()])) == numbers.tolist()
@@ -251,8 +251,8 @@ def test_each_row_is_on_one_server(way, rows, servers):
 def test_messages_arrive_as_they_were(arrays, need):
     rng = np.random.default_rng(0)
     given_arrays = [rng.integers(0, 2, shape).astype(code) for code, shape in arrays]
-    made = parsed(packed(Message(Kind.NEWER, 3, 2, 1, need, given_arrays)))
-    assert made[:5] == (Kind.NEWER, 3, 2, 1, need)
+    made = parsed(packed(Message(MessageKind.NEWER, 3, 2, 1, need, given_arrays)))
+    assert made[:5] == (MessageKind.NEWER, 3, 2, 1, need)
     for one, other in zip(made.arrays, given_arrays, strict=True):
         np.testing.assert_array_equal(one, other)
         assert one.dtype == other.dtype

@@ -4,21 +4,21 @@ import numpy as np
 
 from singanet.initializer import Constant
 from singanet.optimizer import SGD
-from singanet.parallel.server.messages import Kind, Message
-from singanet.parallel.server.service import DENSE, NOTHING, ROWS, Held, Opening, Service
+from singanet.parallel.server.messages import Message, MessageKind
+from singanet.parallel.server.service import DENSE, NOTHING, ROWS, Opening, ServedParam, Service
 from singanet.params.param import Param, ParamSpec
 
 
 def test_new_values_come_by_rows_until_more_of_them_changed_than_there_are():
     param = Param(ParamSpec("table"), (4, 2), Constant(0.0))
-    opening = Opening(SGD(lr=1.0), None, False, [Held(0, param, replicated=True)])
+    opening = Opening(SGD(lr=1.0), None, False, [ServedParam(0, param, replicated=True)])
     service = Service(opening, 2, None)
 
     def step(worker, *rows):
         """Ones for the gradients of ``rows``; how new values come, and they."""
         layout = np.array([[0, ROWS if rows else NOTHING]])
         given = [np.array(rows), np.ones((len(rows), 2), np.float32)] if rows else []
-        ((who, answer),) = service.take(worker, Message(Kind.STEP, arrays=[layout, *given]))
+        ((who, answer),) = service.take(worker, Message(MessageKind.STEP, arrays=[layout, *given]))
         assert who == worker
         return answer.arrays[0][0, 1], *answer.arrays[1:]
 
