@@ -158,6 +158,18 @@ def test_texts_that_are_inherited_are_not_pointed_at():
     assert pointing == []
 
 
+def test_a_class_name_means_one_class():
+    places: dict[str, set[Path]] = {}
+    for path in sorted((ROOT / "singanet").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, set()).add(path)
+    assert len(places) > 700
+    # Users call both: an initializer and a schedule, a loss and a metric.
+    several = {name for name, files in places.items() if len(files) > 1}
+    assert several == {"Constant", "MeanAbsoluteError"}
+
+
 @pytest.mark.parametrize("name", [name for name, is_package in walk() if is_package])
 def test_package_names_its_public_names(name):
     package = importlib.import_module(name)
