@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from singanet.ops import ops_for
 from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.params.gradients import LayerGradients
@@ -127,7 +125,7 @@ class Taken:
     def __init__(self, chain: UpdateChain, net: NetCore) -> None:
         self._chain, self._net = chain, net
         state = [param.value for param in net.params() if param.is_state]
-        self._state = [(value, np.empty_like(value)) for value in state]
+        self._state = [(value, value.copy()) for value in state]
         self._draws: Any = None
 
     def remember(self) -> None:
