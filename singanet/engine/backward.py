@@ -48,7 +48,7 @@ class BackwardWalk:
         for i in self.steps.needs_context:
             if not self.contexts[i].keep:
                 raise CallOrderError(
-                    f"net.backward, layer {self.plan.steps[i].name!r}",
+                    f"net.backward, layer {self.plan.steps[i].owner!r}",
                     expected="a layer whose context the training forward kept",
                     received="one that was frozen or had nothing trained before it",
                     advice="name the layers whose gradients you want in the output of forward too",
@@ -61,7 +61,12 @@ class BackwardWalk:
                 self.before(i)
             if self.steps.visited[i]:
                 # Nothing of the step stays in this frame while the caller holds the item.
-                yield self._backward(i)
+                made, step = [self._backward(i)], self.plan.steps[i]
+                for name in reversed(step.members):
+                    if name == step.owner:
+                        yield made.pop()
+                    else:
+                        yield LayerGradients([], [], [], name, self.output_grads)
             self.contexts[i] = None
 
     def _backward(self, i: int) -> LayerGradients:
@@ -72,8 +77,11 @@ class BackwardWalk:
         dy = self._take_gradient(step, ctx)
         if step.name in self.steps.wanted:
             self.output_grads[step.name] = dy
+        if len(step.members) > 1 and step.members[0] in self.steps.wanted:
+            dy = None if dy is None else step.layer.between(ctx, dy)  # type: ignore[attr-defined]
+            self.output_grads[step.members[0]] = dy
         sources_useful, trained = self.steps.goes_on[i], self.steps.trained[i]
-        item = LayerGradients([], [], [], step.name, self.output_grads)
+        item = LayerGradients([], [], [], step.owner, self.output_grads)
         if not sources_useful and not trained:
             return item
         by_suffix: Mapping[str, Gradient] | None = None
@@ -84,12 +92,9 @@ class BackwardWalk:
             ctx.needs_input_grad = sources_useful
             # A user's subclass may look at what the layer it overrides gives.
             ctx.needs_param_grads = trained or step.foreign
-            if step.relu_of in self.steps.wanted:
-                # Doing it here as well makes the gradient between the two right, and no other.
-                ctx.through = False
             if step.foreign:
                 in_shapes = [self.plan.slot_shapes[slot] for slot in step.in_slots]
-                dx, by_suffix = run_backward(step.name, step.layer, ctx, dy, in_shapes)
+                dx, by_suffix = run_backward(step.owner, step.layer, ctx, dy, in_shapes)
             else:
                 dx, by_suffix = step.layer.backward(ctx, dy)
             if sources_useful:
@@ -166,7 +171,7 @@ def total(parts: Sequence[Array], ops: Ops) -> Array | None:
 
 def _missing(step: NodeStep, suffix: str, by_suffix: Mapping[str, Gradient]) -> ShapeError:
     return ShapeError(
-        f"layer {step.name!r}",
+        f"layer {step.owner!r}",
         expected=f"backward to return a gradient for the parameter {suffix!r}",
         received=f"gradients for {sorted(by_suffix)}",
         advice="return it, or set the parameter's trainable to False",

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from singanet.base.edits import changes
 from singanet.engine.feeds import check_feed
+from singanet.engine.fusion import fused
 from singanet.engine.model import NetCore, Placed, StepRequest
 from singanet.engine.passes import LayerPass, MethodPass, Pass
-from singanet.engine.plan import ContextStore
+from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
@@ -87,7 +88,7 @@ class LayerByLayer:
         self, net: NetCore, feed: Mapping[str, Any], asked: tuple[str, ...]
     ) -> dict[str, Any]:
         """As `NetExecutor`."""
-        return self._run(net, feed, False, asked)[0]
+        return self._run(net, feed, False, asked)[1]
 
     def forward(
         self,
@@ -105,8 +106,7 @@ class LayerByLayer:
             made = self._recompute.forward(net, feed, asked, starts)
             if made is not None:
                 return made
-        left = self._run(net, feed, True, asked, store)
-        return LayerPass(net.execution_plan(), *left, starts, store)
+        return LayerPass(*self._run(net, feed, True, asked, store), starts, store)
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`, by the net's methods where they are overridden."""
@@ -156,8 +156,9 @@ class LayerByLayer:
         train: bool,
         asked: tuple[str, ...],
         store: ContextStore | None = None,
-    ) -> tuple[dict[str, Any], list[Any]]:
-        plan = net.execution_plan()
+    ) -> tuple[Plan, dict[str, Any], list[Any]]:
+        plan = fused(net.execution_plan(), asked)
         wanted = {*plan.outputs, *asked} if asked else plan.outputs
         with net.device.scope():
-            return plan.forward(feed, wanted, net.device.ops, net.rng, train, asked, store)
+            left = plan.forward(feed, wanted, net.device.ops, net.rng, train, asked, store)
+            return plan, *left

@@ -10,6 +10,7 @@ import numpy as np
 
 from singanet.device import Device
 from singanet.engine.backward import BackwardWalk, total
+from singanet.engine.fusion import fused
 from singanet.engine.model import NetCore
 from singanet.engine.part import Part
 from singanet.engine.passes import LayerPass
@@ -76,6 +77,11 @@ class Asked:
         """The steps whose outputs loss and heads need."""
         return {*self.part.outputs, *(head.node for head in self.heads)}
 
+    @property
+    def plan(self) -> Part:
+        """The part as it runs, with fused steps but for those that somebody looks into."""
+        return fused(self.part, {*self.seen, *self.wanted})
+
     def shape_of(self, head: Head, outputs: Mapping[str, Any]) -> Shape:
         """The shape of a head among the ``outputs`` of the forward."""
         y = outputs[head.node]
@@ -109,7 +115,7 @@ def by_layers(
 
     Those of contexts are in ``store``, if any.
     """
-    part, ops, dtype = asked.part, net.device.ops, net.dtype
+    part, ops, dtype = asked.plan, net.device.ops, net.dtype
     with net.device.scope():
         outputs, contexts = part.forward(
             asked.feed, asked.seen, ops, net.rng, asked.train, store=store

@@ -43,12 +43,12 @@ class Part(Plan):
         self.outputs = list(outputs)
         self.heads, self.wanted = list(heads), frozenset(wanted)
         # The parameters themselves, so that no other has their ids.
-        self._walk_to({id(param): param for param in params})
-
-    def _walk_to(self, params: dict[int, Param]) -> None:
-        """Work out the walk from the heads to what is wanted and to ``params``."""
+        self.params = {id(param): param for param in params}
         self._connect()
-        self.params = params
+
+    def _connect(self) -> None:
+        """As `Plan`, with the walk from the heads to what is wanted and to the parameters."""
+        super()._connect()
         self._trained = [self._trains_any(step) for step in self.steps]
         self._walk = BackwardPlan(self, self._trained, self.heads, self.wanted)
         kept = frozenset(self._walk.needs_context)
@@ -102,14 +102,13 @@ class Part(Plan):
                 layers[id(step.layer)] = layer
             other = copy.copy(step)
             other.layer = layers[id(step.layer)]
-            if other.relu_of in behind:
-                other.relu_of = ""
             made.steps.append(other)
             if step.name in behind:
                 made.steps.append(made._behind(other, behind[step.name]))
         made.by_name = {step.name: step for step in made.steps}
         made.inputs = [step.name for step in made.steps if step.fed]
-        made._walk_to({id(values[key]): values[key] for key in self.params})
+        made.params = {id(values[key]): values[key] for key in self.params}
+        made._connect()
         return made
 
     def _behind(self, step: NodeStep, layer: Layer) -> NodeStep:
@@ -120,7 +119,8 @@ class Part(Plan):
         node = Node(step.name, layer, 0, (), out_shapes=shapes if step.many_out else shapes[0])
         made = NodeStep(node, slots, step.out_slots, step.floats)
         made.many_in = step.many_out
-        step.name, step.out_slots, step.relu = f"{step.name}, unchanged", slots, False
+        step.name, step.out_slots = f"{step.name}, unchanged", slots
+        step.owner, step.members = step.name, (step.name,)
         return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,13 +12,15 @@ from singanet.base.edits import changes
 from singanet.engine.foreign import apart, is_foreign, run_forward
 from singanet.errors import GraphError
 from singanet.graph.nodes import Node
-from singanet.layers.activation import Activation
 from singanet.layers.context import Context, Past
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import InputKind, Layer
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _CASES = 64
 """What a plan remembers at most: nets whose layers are switched at random have many cases."""
@@ -37,7 +39,11 @@ class ContextStore(Protocol):
 
 
 class NodeStep:
-    """One node with its inputs and outputs resolved to slots, numbered over the net."""
+    """One node with its inputs and outputs resolved to slots, numbered over the net.
+
+    A fused one stands for several nodes, its ``members``, with the name of the last. The
+    ``owner`` is the one that has the parameters, if any has.
+    """
 
     __slots__ = (
         "fed",
@@ -50,11 +56,11 @@ class NodeStep:
         "layer",
         "many_in",
         "many_out",
+        "members",
         "name",
         "out_shapes",
         "out_slots",
-        "relu",
-        "relu_of",
+        "owner",
     )
 
     def __init__(
@@ -65,7 +71,8 @@ class NodeStep:
         floats: np.dtype[Any],
         frozen: bool = False,
     ) -> None:
-        self.name = node.name
+        self.name = self.owner = node.name
+        self.members: tuple[str, ...] = (node.name,)
         self.floats = floats
         self.frozen = frozen
         self.layer: Layer = node.layer
@@ -80,8 +87,6 @@ class NodeStep:
             k for k in range(self.in_count) if self.layer.input_kind(k) == "integers"
         )
         self.gives_integers = self.layer.gives_integers
-        self.relu = False
-        self.relu_of = ""
 
     @property
     def in_count(self) -> int:
@@ -155,11 +160,10 @@ def run_step(
     rng: np.random.Generator,
     train: bool,
     keep: bool,
-    wanted: Collection[str],
     layer: Layer | None = None,
     past: Past | None = None,
 ) -> tuple[Any, Context]:
-    """What ``step`` makes of ``x``, and what that leaves; the nodes ``wanted`` are looked at.
+    """What ``step`` makes of ``x``, and what that leaves.
 
     ``layer`` may take the place of its own, ``past`` is what it knows of earlier steps.
     """
@@ -168,15 +172,12 @@ def run_step(
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
     ctx = Context(ops, rng, params, train and step.in_training, keep, step.floats)
-    # Where the output between the two is asked for, each does its own part.
     ctx.past = past
-    ctx.relu = step.relu and step.name not in wanted
-    ctx.through = bool(step.relu_of) and step.relu_of not in wanted
     if step.foreign:
         x = apart(x, feed.values())
         parts = [(-1, *shape[1:]) if shape else shape for shape in step.out_shapes]
         shapes = step.out_shapes if past is None else parts
-        y = run_forward(step.name, layer, ctx, x, shapes)
+        y = run_forward(step.owner, layer, ctx, x, shapes)
     else:
         y = layer.forward(ctx, x)
     if step.many_out:
@@ -211,7 +212,6 @@ class Plan:
             self.by_name[node.name] = self.steps[-1]
         self._connect()
         self._let_integers_through()
-        self._pair_relus()
 
     def _expect_dense(self, name: str) -> None:
         """Errors: an output that is a sparse input."""
@@ -247,6 +247,8 @@ class Plan:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
         self.parts: dict[Any, Any] = {}
+        # By `singanet.engine.fusion`.
+        self.fused: dict[Any, Any] = {}
         # What is trained, and as of which change.
         self._trained_now: tuple[int, tuple[bool, ...]] = -1, ()
         self._keeping: dict[Any, list[bool]] = {}
@@ -254,16 +256,21 @@ class Plan:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was worked out, which knows the parameters by their ids."""
-        fresh = {"_trained_now": (-1, ()), "_keeping": {}, "_backward": {}, "parts": {}}
+        fresh = {
+            "_trained_now": (-1, ()),
+            "_keeping": {},
+            "_backward": {},
+            "parts": {},
+            "fused": {},
+        }
         return {**vars(self), **fresh}
 
-    def of_steps(self, steps: list[NodeStep], slot_shapes: list[Any]) -> Plan:
-        """A plan of other steps between the same inputs and outputs, for evaluations alone."""
+    def of_steps(self, steps: list[NodeStep]) -> Self:
+        """A plan of other steps between the same inputs and outputs."""
         made = copy.copy(self)
-        made.steps, made.slot_shapes = steps, slot_shapes
-        made.by_name = {step.name: step for step in steps}
-        made.frees = _last_reads(steps)
-        made._trained_now = -1, ()
+        made.steps = steps
+        made.by_name = {name: step for step in steps for name in step.members}
+        made._connect()
         return made
 
     def _let_integers_through(self) -> None:
@@ -282,19 +289,6 @@ class Plan:
                 for k, slot in enumerate(step.in_slots):
                     if step.layer.input_kind(k) == "any":
                         step.gives_integers |= self.steps[self.producer[slot]].gives_integers
-
-    def _pair_relus(self) -> None:
-        """Mark the steps whose kernel can do the relu after them, which is their only reader."""
-        readers: dict[int, list[NodeStep]] = {}
-        for step in self.steps:
-            for slot in step.in_slots:
-                readers.setdefault(slot, []).append(step)
-        for step in self.steps:
-            follows = [reader for slot in step.out_slots for reader in readers.get(slot, [])]
-            if vars(type(step.layer)).get("can_relu") and len(follows) == 1:
-                layer = follows[0].layer
-                if type(layer) is Activation and layer.mode == "relu" and not follows[0].many_in:
-                    step.relu, follows[0].relu_of = True, step.name
 
     def _or_before(self, marks: list[bool]) -> list[bool]:
         """Mark each step that has a marked one before it, too."""
@@ -344,8 +338,10 @@ class Plan:
         """For each step whether it, or anything before it, is trained or ``wanted``."""
         if not wanted:
             return self._or_before(list(trained))
-        marks = [t or step.name in wanted for step, t in zip(self.steps, trained, strict=True)]
-        return self._or_before(marks)
+        asked = frozenset(wanted)
+        return self._or_before(
+            [t or not asked.isdisjoint(s.members) for s, t in zip(self.steps, trained, strict=True)]
+        )
 
     def keeping(self, wanted: Collection[str]) -> list[bool]:
         """For each step whether a training forward keeps its context.
@@ -404,7 +400,7 @@ class Plan:
         results: dict[str, Any] = {}
         for step, frees, keep in zip(self.steps, self.frees, keeps, strict=True):
             if step.fed:
-                x = feed[step.name]
+                x = feed[step.members[0]]
             elif step.many_in:
                 x = [slots[slot] for slot in step.in_slots]
             else:
@@ -413,7 +409,7 @@ class Plan:
                 # It may work in place, on what is under way to the store.
                 x = [part.copy() for part in x] if step.many_in else x.copy()
             past = None if pasts is None else pasts.get(step.name)
-            y, ctx = run_step(step, x, feed, ops, rng, train, keep, wanted, past=past)
+            y, ctx = run_step(step, x, feed, ops, rng, train, keep, past=past)
             del x
             if store is not None:
                 store.put(ctx)

@@ -104,7 +104,7 @@ def hessian_vector_product(
     asked = replace(whole.asked, part=part, feed=fed)
     double._plan = part
     try:
-        recorder = rehearse(double, lambda recorder: recorder.gradients(asked), part)
+        recorder = rehearse(double, lambda recorder: recorder.gradients(asked), asked.plan)
         items = _tangents(recorder, asked, question, seeds, double)
         found = collected(double, question, items)
     except NotRecordableError as error:

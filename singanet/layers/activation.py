@@ -69,13 +69,11 @@ class Activation(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The function of ``x``; keeps its input or its output, whichever backward wants."""
-        y = x if ctx.through else ctx.ops.activation(self.mode, x, self.alpha)
+        y = ctx.ops.activation(self.mode, x, self.alpha)
         ctx.save(kept=x if ACTIVATIONS[self.mode] == "x" else y)
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy`` times the derivative."""
-        if ctx.through:
-            return dy, {}
         kept = ctx.saved["kept"]
         return ctx.ops.activation_backward(self.mode, dy, kept, self.alpha), {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -39,8 +39,6 @@ class BatchNormalization(Layer):
     they are those of the parts of all, and so are the gradients, as one process with the whole
     batch has them; it costs two exchanges a step.
     """
-
-    can_relu = True
 
     def __init__(
         self,
@@ -121,12 +119,27 @@ class BatchNormalization(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``."""
+        return self._normalised(ctx, x, relu=False)
+
+    def forward_relu(self, ctx: Context, x: Array) -> Array:
+        """The relu of the normalised ``x``."""
+        return self._normalised(ctx, x, relu=True)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x, gamma and beta."""
+        return self._gradients(ctx, dy, ctx.ops.batch_norm_backward)
+
+    def backward_relu(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x, gamma and beta, from that of the relu's output."""
+        return self._gradients(ctx, dy, ctx.ops.batch_norm_relu_backward)
+
+    def _normalised(self, ctx: Context, x: Array, relu: bool) -> Array:
         params, ops, shape = ctx.params, ctx.ops, x.shape
         x = self._for_kernels(x)
         gamma, beta = self._factors(ctx)
         joint = self._joint(ops, x) if ctx.train else None
         count = x.size // x.shape[1] if joint is None else joint.count
-        evaluate = ops.batch_norm_relu if ctx.relu else ops.batch_norm
+        evaluate = ops.batch_norm_relu if relu else ops.batch_norm
         if ctx.train and count:
             if count == 1:
                 raise DataError(
@@ -137,7 +150,7 @@ class BatchNormalization(Layer):
                     "batch_size, or freeze the layer",
                 )
             if joint is None:
-                kernel = ops.batch_norm_relu_train if ctx.relu else ops.batch_norm_train
+                kernel = ops.batch_norm_relu_train if relu else ops.batch_norm_train
                 y, mean, var, inverse, *mask = kernel(x, gamma, beta, self.epsilon)
             else:
                 mean, var = joint.mean, joint.var
@@ -153,10 +166,10 @@ class BatchNormalization(Layer):
         ctx.save(x=x, mean=mean, inverse=inverse, fixed=fixed, mask=mask, joint=joint)
         return y if y.shape == shape else y.reshape(shape)
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
-        """Gradients of x, gamma and beta."""
+    def _gradients(
+        self, ctx: Context, dy: Array, kernel: Callable[..., tuple[Array, Array, Array]]
+    ) -> tuple[Array, dict[str, Array]]:
         saved, ops = ctx.saved, ctx.ops
-        kernel = ops.batch_norm_relu_backward if ctx.relu else ops.batch_norm_backward
         x, inverse, joint = saved["x"], saved["inverse"], saved["joint"]
         gamma, shape = self._factors(ctx)[0], dy.shape
         given = (x, gamma, saved["mean"], inverse, saved["fixed"])

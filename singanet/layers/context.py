@@ -77,10 +77,9 @@ class Context:
     parameter arrays by suffix, ``train`` tells training from evaluation, and
     ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient,
     ``needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all out.
-    ``relu`` asks a layer that can to do the relu after it too, both ways; ``through`` tells the
-    layer after it that so it was done. ``dtype`` is the net's float type, for layers that make
-    floats of something else. ``past`` is what the layer has left of the steps before, where
-    sequences come in parts, else None. ``in_shapes`` are those of what a user's layer was given.
+    ``dtype`` is the net's float type, for layers that make floats of something else. ``past`` is
+    what the layer has left of the steps before, where sequences come in parts, else None.
+    ``in_shapes`` are those of what a user's layer was given.
     """
 
     __slots__ = (
@@ -93,10 +92,8 @@ class Context:
         "out_shapes",
         "params",
         "past",
-        "relu",
         "rng",
         "saved",
-        "through",
         "train",
     )
 
@@ -116,7 +113,6 @@ class Context:
         self.train = train
         self.keep = train if keep is None else keep
         self.needs_input_grad = self.needs_param_grads = True
-        self.relu = self.through = False
         self.in_shapes: list[Shape] | None = None
         self.out_shapes: list[Shape] = []
         self.saved: dict[str, Any] = {}

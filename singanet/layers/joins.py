@@ -37,7 +37,7 @@ class Combine(Layer):
             "pass src=[layer, layer] whose output shapes agree; Reshape adds axes of extent 1",
         )
 
-    def combined(self, ctx: Context, mode: str, x: Sequence[Array]) -> Array:
+    def combined(self, ctx: Context, mode: str, x: Sequence[Array], relu: bool = False) -> Array:
         """The inputs combined by ``mode``; an error where their batches or extents differ."""
         shape = x[0].shape
         if any(part.shape != shape for part in x):
@@ -46,7 +46,7 @@ class Combine(Layer):
             if any(len(axis) > 1 for axis in extents):
                 raise self._unequal([part.shape[1:] for part in x])
             shape = tuple(max(axis, default=1) for axis in extents)
-        return ctx.ops.combine(mode, x, shape, ctx.relu)
+        return ctx.ops.combine(mode, x, shape, relu)
 
     @staticmethod
     def spread_back(ctx: Context, dy: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
@@ -57,18 +57,23 @@ class Combine(Layer):
 class Add(Combine):
     """y = the sum of the inputs; `Merge` is SINGA's, for inputs of one shape."""
 
-    can_relu = True
-
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
-        """The sum; no array is kept, but with relu the output."""
-        y = self.combined(ctx, "add", x)
-        ctx.save(shapes=[part.shape for part in x], y=y if ctx.relu else None)
+        """The sum; no array is kept."""
+        ctx.save(shapes=[part.shape for part in x])
+        return self.combined(ctx, "add", x)
+
+    def forward_relu(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The relu of the sum, which is kept."""
+        y = self.combined(ctx, "add", x, relu=True)
+        ctx.save(shapes=[part.shape for part in x], y=y)
         return y
+
+    def backward_relu(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """``dy`` for every input, where the sum is positive."""
+        return self.backward(ctx, ctx.ops.activation_backward("relu", dy, ctx.saved["y"]))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
         """``dy`` for every input."""
-        if ctx.relu:
-            dy = ctx.ops.activation_backward("relu", dy, ctx.saved["y"])
         shapes = ctx.saved["shapes"]
         return self.spread_back(ctx, [dy] * len(shapes), shapes), {}
 

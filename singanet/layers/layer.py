@@ -70,12 +70,6 @@ class Layer(Counted, Configurable):
     fewest_samples = 1
     """How many samples a training batch has at least: `fit` looks at it before the first step."""
 
-    can_relu = False
-    """Whether `forward` and `backward` do the relu after the layer too where ``ctx.relu`` asks.
-
-    It counts for the class that says so, not for those that inherit from it.
-    """
-
     shared: Any = None
     """What a layer asks other processes by in its passes, which are not recorded, else None.
 

@@ -14,6 +14,7 @@ from singanet.base.edits import changes
 from singanet.checkpoint import Entry
 from singanet.checkpoint.streaming import bytes_of
 from singanet.engine.executor import Can, LayerByLayer, NetExecutor
+from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
@@ -145,7 +146,7 @@ class Offloaded(LayerByLayer):
         store: ContextStore | None = None,
     ) -> Pass:
         """As `NetExecutor`. Errors: the folder fails, and the net is as it was."""
-        plan = net.execution_plan()
+        plan = fused(net.execution_plan(), asked)
         self._begin(lambda: self._training_groups(plan))
         if not self.activations:
             return _OffloadedPass(self, super().forward(net, feed, asked, starts), None)
@@ -194,7 +195,7 @@ class Offloaded(LayerByLayer):
     ) -> Iterator[LayerGradients]:
         plan = net.execution_plan()
         self._begin(lambda: self._training_groups(plan))
-        own = self._store(asked.part, asked.feed) if self.activations else None
+        own = self._store(asked.plan, asked.feed) if self.activations else None
         return self.watched(super().gradients(net, asked, own), own)
 
     def watched(

@@ -228,7 +228,7 @@ class Programs:
         """As `NetExecutor`: replayed where a program is there."""
         given = facts_of_feed(asked.feed), facts(asked.targets), facts(asked.weight)
         key = self._key(net, "gradients", *asked.key, *given)
-        found = self._find(net, key, lambda r: r.gradients(asked), plan=asked.part)
+        found = self._find(net, key, lambda r: r.gradients(asked), plan=asked.plan)
         if found is None:
             return self._layers.gradients(net, asked)
         from singanet.program.replay.replayed_gradients import replayed_gradients

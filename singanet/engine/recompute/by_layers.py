@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
+from singanet.engine.fusion import fused
 from singanet.engine.memory import apart_from, arrays_in, root_of, roots_in
 from singanet.engine.model import NetCore
 from singanet.engine.passes import Pass
@@ -94,7 +95,7 @@ class Recomputer:
         are remembered as they are now, layers with others do not run again. Errors: a layer that
         must not run again, and is to.
         """
-        plan, whole = net.execution_plan(), getattr(self._local, "whole", False)
+        plan, whole = fused(net.execution_plan(), asked), getattr(self._local, "whole", False)
         if plan is not self._plan:
             self._plan, self._seen, self._known, self._checked = plan, {}, {}, set()
         shapes = tuple((name, str(shapes_of(given))) for name, given in feed.items())
@@ -109,7 +110,7 @@ class Recomputer:
         units, ops = self._known[key]
         if len(ops) == 2 * len(units):
             return None
-        made = RecomputingPass(net, units, ops, feed, asked, seen, starts, whole)
+        made = RecomputingPass(net, plan, units, ops, feed, asked, seen, starts, whole)
         with net.rehearsal(only_failed=True):
             made.run(self._checked)
         return made
@@ -203,6 +204,7 @@ class RecomputingPass(Pass):
     def __init__(
         self,
         net: Any,
+        plan: Plan,
         units: Units,
         ops: list[UnitOp],
         feed: Mapping[str, Any],
@@ -212,7 +214,7 @@ class RecomputingPass(Pass):
         whole: bool,
     ) -> None:
         self._whole = whole
-        self.plan: Plan = net.execution_plan()
+        self.plan = plan
         self.shapes: Mapping[str, Any] = {}
         self._kernels, self._rng, self._device = net.device.ops, net.rng, net.device
         self._ops, self._feed, self._seen, self._starts = ops, feed, seen, starts
@@ -274,7 +276,7 @@ class RecomputingPass(Pass):
         i = self._ops[self._at].unit
         step, first = self.plan.steps[i], self._first.get(i)
         if step.fed:
-            x = self._feed[step.name]
+            x = self._feed[step.members[0]]
         else:
             given = [self._slots[slot] for slot in step.in_slots]
             x = given if step.many_in else given[0]
@@ -317,8 +319,7 @@ class RecomputingPass(Pass):
     def _run(
         self, step: NodeStep, x: Any, layer: Layer, rng: Any, keep: bool
     ) -> tuple[Any, Context]:
-        kernels, wanted = self._kernels, self._wanted
-        return run_step(step, x, self._feed, kernels, rng, True, keep, wanted, layer)
+        return run_step(step, x, self._feed, self._kernels, rng, True, keep, layer)
 
     def _state(self, step: NodeStep) -> _State:
         params = step.layer.params.values()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,12 +37,11 @@ class StagePlan(Plan):
             if any(stages[i] == stage for i in found)
         }
         self.entries = [names[i] for i in entering[stage]]
-        own = [
+        self.own = [
             step
             for i, step in enumerate(whole.steps)
             if stages[i] == stage or (i in read and _is_input(step))
         ]
-        self.own = [_apart(step, {each.name for each in own}) for step in own]
         self.steps = [_entry(whole.steps[i]) for i in entering[stage]] + self.own
         self.by_name = {step.name: step for step in self.steps}
         self.inputs = [step.name for step in self.steps if step.fed]
@@ -88,14 +86,6 @@ def _entry(step: NodeStep) -> NodeStep:
     layer.build(step.out_shapes if step.many_out else step.out_shapes[0])
     node = Node(step.name, layer, 0, (), out_shapes=layer.out_shapes)
     return NodeStep(node, [], step.out_slots, step.floats)
-
-
-def _apart(step: NodeStep, names: Collection[str]) -> NodeStep:
-    """``step``, which does its own relu where the step before it is elsewhere."""
-    made = copy.copy(step)
-    if made.relu_of not in names:
-        made.relu_of = ""
-    return made
 
 
 class StagePart:

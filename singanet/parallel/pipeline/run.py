@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.engine.backward import BackwardWalk
+from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import LayerPass
 from singanet.engine.step import Seen, count_of, expected_loss, gradients_of_loss, widened
@@ -82,7 +83,10 @@ class StageRun:
         keep = self._asked if train else ()
         wanted = {*plan.outputs, *asked}
         with net.device.scope():
-            made, contexts = plan.forward(given, wanted, net.device.ops, net.rng, train, keep)
+            # It is the backward's, too, as nobody asks in training.
+            made, contexts = fused(plan, asked).forward(
+                given, wanted, net.device.ops, net.rng, train, keep
+            )
         del given
         for k, names in plan.sent.items():
             self._send([made[name] for name in names], names, k, FORWARD, f"micro-batch {i}")
@@ -119,7 +123,9 @@ class StageRun:
             chain.begin(None if np.isnan(count) else count)
         del outputs
         with self.part.net.device.scope():
-            walk = BackwardWalk(plan, contexts, {s: g[0] for s, g in starts.items()}, self._asked)
+            walk = BackwardWalk(
+                fused(plan), contexts, {s: g[0] for s, g in starts.items()}, self._asked
+            )
             for slot, grads in starts.items():
                 walk.slot_grads[slot] += grads[1:]
             del starts, contexts

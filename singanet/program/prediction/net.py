@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.engine.fusion import fused
 from singanet.engine.plan import Plan
 from singanet.errors import ArgumentError
 from singanet.loss.loss import Loss
@@ -19,7 +20,7 @@ from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.guard import with_inner
 from singanet.program.prediction.constant import ConstantParam
 from singanet.program.prediction.constants import Constants, make_constants
-from singanet.program.prediction.folding import fold_norms, foldable, fuse
+from singanet.program.prediction.folding import fold_norms, foldable, for_constants
 from singanet.program.trace.foreign import is_own
 from singanet.program.trace.recorder import Recorder
 from singanet.types import Array
@@ -60,7 +61,7 @@ class ConstantNet:
         """The steps, one for what one kernel does."""
         if self._plan is None:
             self.has_nan = self.constants.hold_nan()
-            self._plan = self.loose if self.has_nan else fuse(self.loose)
+            self._plan = fused(self.loose) if self.has_nan else for_constants(self.loose)
         return self._plan
 
     # -- what a recorder asks ---------------------------------------------------------------
@@ -143,7 +144,7 @@ def _copied(plan: Plan, loss: Loss | None) -> tuple[Plan, Loss | None]:
     steps = [copy.copy(step) for step in plan.steps]
     for step, layer in zip(steps, layers, strict=True):
         step.layer = layer
-    return plan.of_steps(steps, plan.slot_shapes), loss
+    return plan.of_steps(steps), loss
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
+from singanet.engine.fusion import fused
 from singanet.engine.passes import Pass
 from singanet.params.gradients import LayerGradients
 from singanet.program.orders import Order, order_of
@@ -18,6 +19,7 @@ from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
+    from singanet.engine.plan import Plan
 
 
 class ReplayedPass(Pass):
@@ -77,12 +79,12 @@ class ReplayedPass(Pass):
         if asked or orders != self.orders or self.program.stale(net, begun=True):
             self.release()
             self.walked(slot_grads)
-            return BackwardWalk(self.plan, self._by_layers(net), slot_grads, asked).run()
+            plan = fused(self.plan, asked)
+            return BackwardWalk(plan, self._by_layers(net, plan), slot_grads, asked).run()
         return self._replayed(net, slot_grads)
 
-    def _by_layers(self, net: Net) -> list[Any]:
-        """The contexts of the forward pass, run again."""
-        plan = self.plan
+    def _by_layers(self, net: Net, plan: Plan) -> list[Any]:
+        """The contexts of the forward pass, run again by ``plan``."""
         with net.rehearsal(), net.device.scope():
             net.rng.bit_generator.state = self.draws
             for param, value in self.state:

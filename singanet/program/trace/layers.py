@@ -51,7 +51,7 @@ class TracedLayer:
         self.step = step
         self.net = net
         self.tape = tape
-        self.name = step.name
+        self.name = step.owner
         self.params, self.looks_up = step.layer.params, step.layer.looks_up
         self.own = is_own(self.layer)
         self.pure = self.own or is_pure(self.layer)
@@ -151,7 +151,7 @@ class TracedLayer:
         ops, draws = self.net.device.ops, self.net.rng.bit_generator.state
         before = [(p, p.value.copy()) for p in self.params.values()]
         other = Context(ops, self.net.rng, self._plain_params(), ctx.train, ctx.keep, ctx.dtype)
-        other.relu, other.through, other.out_shapes = ctx.relu, ctx.through, ctx.out_shapes
+        other.out_shapes = ctx.out_shapes
         other.needs_input_grad = ctx.needs_input_grad
         wanted = run(other, trial.given(given))
         for again in (False, True):
@@ -210,7 +210,7 @@ def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
     made = object.__new__(type(plan))
     made.__dict__.update(plan.__dict__)
     made.steps = [TracedStep(step, net, tape) for step in plan.steps]
-    made.by_name = {step.name: step for step in made.steps}
+    made.by_name = {name: step for step in made.steps for name in step.members}
     return made
 
 

@@ -40,7 +40,6 @@ class PythonPass:
         self.layer = layer
         self.train, self.keep = ctx.train, ctx.keep
         self.needs_input_grad = ctx.needs_input_grad
-        self.relu, self.through = ctx.relu, ctx.through
         self.in_shapes, self.out_shapes = ctx.in_shapes, ctx.out_shapes
         self.context: Context | None = None
         self.inputs: Any = ()
@@ -51,7 +50,6 @@ class PythonPass:
         params = {suffix: param.value for suffix, param in layer.params.items()}
         ctx = Context(net.device.ops, net.rng, params, self.train, self.keep, net.dtype)
         ctx.in_shapes, ctx.out_shapes = self.in_shapes, self.out_shapes
-        ctx.relu, ctx.through = self.relu, self.through
         return ctx
 
     def made(self, layer: Layer, x: Any) -> Any:
@@ -59,7 +57,7 @@ class PythonPass:
         self.context = self._fresh(layer)
         step = self.layer.step
         if step.foreign:
-            y = run_forward(step.name, layer, self.context, x, step.out_shapes)
+            y = run_forward(step.owner, layer, self.context, x, step.out_shapes)
         else:
             y = layer.forward(self.context, x)
         self.context.out_shapes = [p.shape for p in y] if step.many_out else []
@@ -70,7 +68,7 @@ class PythonPass:
         made = self.made(self.layer.layer, self._theirs(x))
         if shapes_of(made) != shapes_of(out):
             raise ShapeError(
-                f"layer {self.layer.step.name!r}",
+                f"layer {self.layer.step.owner!r}",
                 expected=f"forward to return {shapes_of(out)}, as when the step was recorded",
                 received=f"{shapes_of(made)} for inputs of the same shapes",
                 advice="set net.programs.enabled = False where shapes depend on numbers",
@@ -90,7 +88,7 @@ class PythonPass:
         if step.foreign:
             shapes = layer.in_shapes or ()
             inputs = [] if step.fed else shapes if isinstance(shapes, list) else [shapes]
-            dx, grads = run_backward(step.name, layer, ctx, dy, inputs)
+            dx, grads = run_backward(step.owner, layer, ctx, dy, inputs)
         else:
             dx, grads = layer.backward(ctx, dy)
         self.sparse = {k: grad for k, grad in grads.items() if isinstance(grad, RowSparse)}

@@ -12,15 +12,17 @@ import numpy as np
 
 from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk
+from singanet.engine.fusion import fused
 from singanet.engine.plan import Plan
 from singanet.engine.script import tell
 from singanet.errors import SingaNetError
+from singanet.layers.layer import Layer
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reduction
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
-from singanet.program.guard import Guard
+from singanet.program.guard import Guard, with_inner
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws
@@ -61,12 +63,13 @@ class Recorder:
         # The net has its programs, which must not keep it alive in turn.
         proxy: Any = weakref.proxy(net)
         self.net: Net = proxy
-        for step in (plan or net.execution_plan()).steps:
+        plan = plan or fused(net.execution_plan())
+        for step in plan.steps:
             if step.layer.sparse:
                 raise NotRecordableError(
                     f"the sparse input {step.name!r}, whose entries are others in each batch"
                 )
-        self.plan: Plan = traced_plan(plan or net.execution_plan(), self.net, self.tape)
+        self.plan: Plan = traced_plan(plan, self.net, self.tape)
         self.numbers: list[Numbers] = []
         self.members: list[list[Member]] = []
         self.loss: LossStep | None = None
@@ -79,8 +82,11 @@ class Recorder:
             self.tape.hold(value)
             self.guard.param(param, value)
         for step in self.plan.steps:
-            self.tape.wishes[step.name] = step.recorded.layer.recompute  # type: ignore[attr-defined]
-            self.guard.ties(step.recorded.layer)  # type: ignore[attr-defined]
+            layer: Layer = step.recorded.layer  # type: ignore[attr-defined]
+            self.tape.wishes[step.owner] = layer.recompute
+            for one in with_inner(layer):
+                if isinstance(one, Layer):
+                    self.guard.ties(one)
 
     def evaluation(self, feed: Mapping[str, Any], finish: Finish | None = None) -> None:
         """A forward pass in evaluation, and what comes out: what ``finish`` makes of it."""
@@ -222,7 +228,7 @@ class Recorder:
         """
         for step in self.plan.steps:
             traced: TracedLayer = step.recorded  # type: ignore[attr-defined]
-            self.notes += [f"layer {step.name!r}, {reason}" for reason in traced.reasons]
+            self.notes += [f"layer {step.owner!r}, {reason}" for reason in traced.reasons]
             if not traced.reasons:
                 self.guard.part(traced.layer)
         loss = self.net.loss if self.of_loss else None
