@@ -7,7 +7,6 @@ from singanet.checkpoint.diff import diff
 from singanet.checkpoint.entry import Entry, Source
 from singanet.checkpoint.formats import FORMATS, format_for, open_state, write_state
 from singanet.checkpoint.inspect import inspect
-from singanet.checkpoint.keras.describe import describe_net
 from singanet.checkpoint.keras.layer import LayerDescription
 from singanet.checkpoint.load import load_into
 from singanet.checkpoint.matching import Target, match
@@ -25,7 +24,6 @@ __all__ = [
     "Source",
     "Target",
     "convert",
-    "describe_net",
     "diff",
     "format_for",
     "inspect",

@@ -17,10 +17,11 @@ import numpy as np
 
 from singanet.base.budget import FLOOR, TIMES, Budget, own_errors, read_json
 from singanet.base.files import replacing
-from singanet.checkpoint import LayerDescription, Target, describe_net, load_into, write_state
+from singanet.checkpoint import LayerDescription, Target, load_into, write_state
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.npz.archive import open_archive, zip_errors
 from singanet.checkpoint.reader import open_file
+from singanet.codecs.describe import keras_layer, weighed
 from singanet.errors import ArgumentError, FileFormatError, GraphError, UnsafeFileError
 from singanet.keras.config import DrawnModel, draw, refused
 from singanet.net import FeedForwardNet
@@ -117,13 +118,12 @@ def _fill(net: FeedForwardNet, weights: Path, drawing: DrawnModel) -> None:
 
 def _placed(net: FeedForwardNet, drawing: DrawnModel) -> list[LayerDescription]:
     """The layers whose arrays are in the file, each with its place there."""
-    found = []
-    for layer in describe_net(net, None):
-        made = drawing.places[layer.name]
-        if made.fixed is None:
-            kind = made.kind or layer.kind
-            found.append(replace(layer, kind=kind, place=made.group))
-    return found
+    placed = ((layer, drawing.places[layer.name]) for layer in weighed(net))
+    return [
+        replace(keras_layer(layer, lay=made.lay), place=made.group)
+        for layer, made in placed
+        if made.fixed is None
+    ]
 
 
 def _config(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:

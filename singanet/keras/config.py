@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from singanet.checkpoint.keras.table import numbered
+from singanet.checkpoint.keras.groups import numbered
+from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
+from singanet.codecs.table import KERAS
 from singanet.errors import FileFormatError, GraphError, ShapeError, SingaNetError
-from singanet.keras.described import DescribedLayer, WeightGroup, unknown
 from singanet.keras.operations import OPERATIONS
-from singanet.keras.table import FILLED, MASKED, MERGES, TABLE
 from singanet.layers import Input, LogSoftmax, Permute, Softmax, TimeDistributed
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
@@ -263,15 +263,17 @@ class _Model:
             return made(sources)
         kind = call.entry["class_name"]
         there = [symbol.mask is not None for symbol in sources]
-        mixed = kind in MERGES and not all(there)
-        if mixed and any(there) and kind in FILLED:
+        known = KERAS.get(kind)
+        fills, merges = (known.fills, known.merges) if known else (False, False)
+        mixed = merges and not all(there)
+        if mixed and any(there) and fills:
             raise unknown(where, "masks of all that is merged", f"a {kind} of some without")
-        unseen = _is_operation(call.entry) or kind not in MASKED or mixed
+        unseen = _is_operation(call.entry) or not (known and known.masked) or mixed
         if unseen or kind == "Masking":
             self._expect_as_in_keras(sources, where)
         if unseen:
             sources = [_without_mask(symbol) for symbol in sources]
-        differs = any(map(self._differs, sources)) or (there[0] and kind in FILLED)
+        differs = any(map(self._differs, sources)) or (there[0] and fills)
         mask = sources[0].mask
         of_queries = kind == _ATTENTION and there[0] and not any(there[1:])
         if of_queries:
@@ -309,7 +311,7 @@ class _Model:
         if kind in _MODELS and not call.given:
             inner = f"{self.prefix}{name}/"
             return _Model(entry, self.drawing, where, inner, f"{place}/layers/", self.trainable)
-        table = OPERATIONS if _is_operation(entry) else TABLE
+        table = OPERATIONS if _is_operation(entry) else KERAS
         if kind not in table or entry.get("registered_name") not in (None, kind):
             raise unknown(where, f"classes among {', '.join(table)}", kind[:60])
         described = DescribedLayer(
@@ -321,7 +323,7 @@ class _Model:
             call.given,
             any(symbol.mask is not None for symbol in _masking(kind, sources)),
         )
-        made = table[kind](described)
+        made = table[kind].drawn(described)
         described.expect_all_taken()
         for layer in made:
             if not self.trainable or config.get("trainable", True) is False:

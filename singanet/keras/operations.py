@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from singanet import layers
 from singanet.base.arguments import is_number
-from singanet.keras.described import DescribedLayer, unknown
+from singanet.codecs.codec import Drawn, KerasClass
+from singanet.codecs.described import DescribedLayer, unknown
 from singanet.layers.layer import Layer
 
 _JOINS = {
@@ -21,7 +22,7 @@ _JOINS = {
 }
 
 
-def _arithmetic(kind: str) -> Callable[[DescribedLayer], list[Layer]]:
+def _arithmetic(kind: str) -> Drawn:
     def make(d: DescribedLayer) -> list[Layer]:
         first, second = _arguments(d)
         if first is None and second is None:
@@ -62,8 +63,8 @@ def _arguments(d: DescribedLayer) -> tuple[Any, Any]:
     return first, second
 
 
-OPERATIONS: dict[str, Callable[[DescribedLayer], list[Layer]]] = {
-    **{kind: _arithmetic(kind) for kind in _JOINS},
-    "GetItem": _item,
+OPERATIONS: Mapping[str, KerasClass] = {
+    **{kind: KerasClass(draw=_arithmetic(kind)) for kind in _JOINS},
+    "GetItem": KerasClass(draw=_item),
 }
 """Our layers for Keras' operations, by their class names."""

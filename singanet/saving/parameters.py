@@ -12,7 +12,6 @@ from singanet.checkpoint import (
     LoadReport,
     Source,
     Target,
-    describe_net,
     format_for,
     load_into,
     open_state,
@@ -22,8 +21,8 @@ from singanet.checkpoint import (
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.keras.slots import read_slots
 from singanet.checkpoint.matching import checked_rename
-from singanet.checkpoint.torch.layouts import single
 from singanet.checkpoint.torch.naming import TorchView, torch_sources
+from singanet.codecs import keras_layers, torch_layers
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.saving.recurrent import packed_layers
 from singanet.types import Array
@@ -64,7 +63,7 @@ def save_parameters(
                 advice="write '.safetensors', which safetensors.torch.load_file reads",
             )
         names = checked_rename(rename, f"file {str(f)!r}")
-        write_state(f, torch_sources(describe_net(net, None), params, names), name)
+        write_state(f, torch_sources(torch_layers(net), params, names), name)
         return
     packed = packed_layers(net) if name in ("snapshot", "pickle") else []
     if not packed and not name.startswith("keras"):
@@ -73,10 +72,10 @@ def save_parameters(
         return
     state = {param.name: param.peek() for param in params}
     if name == "keras":
-        layers = describe_net(net, data_format)
+        layers = keras_layers(net, data_format)
         write_state(f, state, name, layers=layers, optimizer=optimizer)
     elif name == "keras-legacy":
-        write_state(f, state, name, layers=describe_net(net, data_format))
+        write_state(f, state, name, layers=keras_layers(net, data_format))
     else:
         write_state(f, pack(state, packed), name)
 
@@ -119,7 +118,7 @@ def load_parameters(
                 raise _no_place(f, reader.format)
             if layout == "torch" or (reader.format == "torch" and layout is None):
                 names = checked_rename(rename, reader.where)
-                view = TorchView(reader, describe_net(net, None), names, key, by_order)
+                view = TorchView(reader, torch_layers(net), names, key, by_order)
                 return load_into(view, targets(view.rules), assign, None, strict, cast)
             if key is not None:
                 raise _no_key(reader.where)
@@ -132,7 +131,7 @@ def load_parameters(
             received="one of Keras",
             advice="leave layout and key out: Keras' arrays are turned by the file's own layers",
         )
-    layers = describe_net(net, data_format)
+    layers = keras_layers(net, data_format)
     with KerasReader(Path(f), layers) as keras:
         slots = None if optimizer is None else read_slots(keras, layers, optimizer)
         report = load_into(keras, targets({}), assign, rename, strict, cast)
@@ -157,13 +156,13 @@ def _expect_layout(net: Model, rename: Mapping[str, str] | None, layout: str | N
         return
     arrays = {
         name: (layer, suffix)
-        for layer in describe_net(net, None)
+        for layer in torch_layers(net)
         for suffix, (name, _) in layer.params.items()
     }
     for there, name in rename.items():
         layer, suffix = arrays.get(name, (None, ""))
-        theirs = single(layer, suffix) if layer else None
-        if theirs is None or theirs.join is not np.transpose:
+        theirs = layer.single(suffix) if layer else None
+        if theirs is None or not theirs.turns:
             continue
         if len(set(theirs.shape)) == 1 and isinstance(there, str) and "." in there:
             raise ArgumentError(

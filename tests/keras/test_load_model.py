@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from singanet import FeedForwardNet
 from singanet.errors import (
     ArgumentError,
     FileAccessError,
@@ -17,7 +18,7 @@ from singanet.errors import (
     UnsafeFileError,
 )
 from singanet.keras import archive, load_model
-from singanet.layers import Permute
+from singanet.layers import Dense, Permute
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.ops.interface import ACTIVATIONS
 from singanet.optimizer import SGD
@@ -259,13 +260,12 @@ def test_what_does_not_fit_its_weights_is_told(tmp_path):
 def test_two_layers_at_one_place_of_a_file_are_told(tmp_path):
     from dataclasses import replace
 
-    from singanet.checkpoint import LayerDescription, write_state
+    from singanet.checkpoint import write_state
     from singanet.checkpoint.keras import KerasReader
+    from singanet.codecs import keras_layers
 
     weights = {"fc/weight": np.ones((3, 2), "f4"), "fc/bias": np.zeros(2, "f4")}
-    one = LayerDescription(
-        "Dense", "fc", {"weight": ("fc/weight", (3, 2)), "bias": ("fc/bias", (2,))}
-    )
+    (one,) = keras_layers(FeedForwardNet([Dense("fc", 2, input_sample_shape=(3,))]))
     one = replace(one, place="functional/layers/dense")
     write_state(tmp_path / "k.weights.h5", weights, "keras", layers=[one])
     places = [one, replace(one, name="b")]

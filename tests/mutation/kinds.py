@@ -29,7 +29,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss, metric, models
-from singanet.checkpoint import FORMATS, LayerDescription, open_state, write_state
+from singanet.checkpoint import FORMATS, open_state, write_state
+from singanet.codecs import keras_layers
 from singanet.data import cifar10
 from singanet.data.idx import read_idx
 from singanet.data.images import MAX_PIXELS, read_image
@@ -100,11 +101,10 @@ def of_text(state, name, folder):
 # -- checkpoints ----------------------------------------------------------------------------------
 
 
-def dense():
+def dense(units=2):
     """The layer whose weights the Keras files hold."""
-    return LayerDescription(
-        "Dense", "fc", {"weight": ("fc/weight", (3, 2)), "bias": ("fc/bias", (2,))}
-    )
+    (layer,) = keras_layers(FeedForwardNet([layers.Dense("fc", units, input_sample_shape=(3,))]))
+    return layer
 
 
 def some_state():
@@ -324,9 +324,7 @@ def keras_seeds(folder):
     yield of_bytes(".keras", packed(KERAS))
     yield ".keras", lambda rng: packed(mutated(KERAS, rng))
     weights = {"fc/weight": np.ones((3, 3), "f4"), "fc/bias": np.zeros(3, "f4")}
-    inner = replace(dense(), place="functional/layers/dense", params={
-        "weight": ("fc/weight", (3, 3)), "bias": ("fc/bias", (3,)),
-    })  # fmt: skip
+    inner = replace(dense(3), place="functional/layers/dense")
     write_state(folder / "k", weights, "keras", layers=[inner])
     nested = (folder / "k").read_bytes()
     yield of_bytes(".keras", packed(WHOLE, nested))

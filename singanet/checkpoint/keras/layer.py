@@ -1,33 +1,41 @@
-"""What the Keras formats must know of a layer, and of an array as Keras keeps it."""
+"""What the formats of others must know of a layer, and of an array as they keep it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
 
-from singanet.checkpoint.keras.orders import Uses
 from singanet.types import Array, Shape
 
 
 @dataclass(frozen=True)
 class LayerDescription:
-    """A layer with parameters: its class, its name, and name and shape of each by suffix.
+    """A layer with parameters: its class there, its name, and name and shape of each by suffix.
 
-    ``settings`` holds what the conversion of some kinds depends on, such as ``kernel``.
-    ``uses`` says in which order Keras has what the layer reads and yields; without it the order is
-    ours. ``fixed`` are the suffixes that no optimizer trains. ``place`` is the group in a file of
-    Keras', where it is known.
+    ``lay`` tells the arrays there, or why there are none; ``apart`` those that are one array of
+    ours each, as files have them whose authors took joined ones apart. ``fixed`` are the suffixes
+    that no optimizer trains. ``place`` is the group in a file of Keras', where it is known.
     """
 
     kind: str
     name: str
     params: Mapping[str, tuple[str, Shape]]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    uses: Uses = field(default_factory=lambda: Uses([], []))
+    lay: Callable[[], Sequence[Variable]]
+    apart: Callable[[], Sequence[Variable]] = tuple
     fixed: frozenset[str] = frozenset()
     place: str = ""
+
+    @cached_property
+    def variables(self) -> Sequence[Variable]:
+        """The arrays there, in order. Errors: `ArgumentError` where there is no such layer."""
+        return self.lay()
+
+    def single(self, suffix: str) -> Variable | None:
+        """The array that is ``suffix`` alone; None where there is none such."""
+        found = (each for each in self.apart() if tuple(each.parts) == (suffix,))
+        return next(found, None)
 
     def full(self, suffix: str) -> str:
         """The name of the parameter ``suffix`` in the net."""
@@ -40,7 +48,7 @@ class LayerDescription:
 
 @dataclass(frozen=True)
 class Variable:
-    """One array of a Keras layer: where it stands, and how ours become it and come from it.
+    """One array of a layer elsewhere: where it stands, and how ours become it and come from it.
 
     ``parts`` are our suffixes; ``join`` takes their arrays, ``split`` gives one for each. Where
     only the ``sum_of_parts`` counts, every part has the gradient of the sum.
@@ -53,6 +61,8 @@ class Variable:
     join: Callable[..., Array]
     split: Callable[[Array], Sequence[Array]]
     sum_of_parts: bool = False
+    turns: bool = False
+    """Whether the axes stand in another order than ours."""
 
     def slot_join(self, *parts: Array) -> Array:
         """`join` for an optimizer's state."""
@@ -68,20 +78,3 @@ class Variable:
             # One slope a channel, with an axis of 1 for each that shares it.
             return math.prod(shape) == math.prod(self.shape)
         return shape == self.shape
-
-
-def one(
-    path: str,
-    label: str,
-    shape: Shape,
-    suffix: str,
-    there: Callable[[Array], Array],
-    back: Callable[[Array], Array],
-) -> Variable:
-    """A variable that is one array of ours, moved ``there`` and ``back``."""
-    return Variable(path, label, shape, (suffix,), there, lambda array: (back(array),))
-
-
-def same(path: str, label: str, shape: Shape, suffix: str) -> Variable:
-    """A variable that is kept as ours is."""
-    return one(path, label, shape, suffix, lambda a: a, lambda a: a)

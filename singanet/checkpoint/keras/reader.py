@@ -14,8 +14,8 @@ from singanet.checkpoint.hdf5.guard import hdf5_errors
 from singanet.checkpoint.hdf5.keras_marks import is_legacy, weights_group
 from singanet.checkpoint.hdf5.reader import Hdf5Reader
 from singanet.checkpoint.hdf5.texts import Texts
+from singanet.checkpoint.keras.groups import groups
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
-from singanet.checkpoint.keras.table import groups, variables
 from singanet.checkpoint.streaming import truncated
 from singanet.types import Array
 
@@ -62,7 +62,7 @@ class KerasReader(Hdf5Reader):
             return
         root = next((root for root in _ROOTS if any(n.startswith(root) for n in names)), _ROOTS[0])
         for group, layer in zip(groups(self._layers), self._layers, strict=True):
-            for variable in variables(layer):
+            for variable in layer.variables:
                 yield f"{root}{group}/{variable.path}", layer, variable
 
     def read_raw(self, dataset: str) -> Array:
@@ -108,7 +108,7 @@ def legacy_datasets(
     else:
         pairs = list(zip(layers, there.values(), strict=False))
     for layer, paths in pairs:
-        for variable, path in zip(variables(layer), paths, strict=False):
+        for variable, path in zip(layer.variables, paths, strict=False):
             yield path, layer, variable
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.checkpoint.keras.reader import KerasReader
-from singanet.checkpoint.keras.table import variables
 from singanet.errors import ArgumentError, FileFormatError, one_of
 from singanet.types import Array
 
@@ -130,7 +129,7 @@ def _joined(
 
 def _trained(layers: Sequence[LayerDescription]) -> Iterator[tuple[LayerDescription, Variable]]:
     for layer in layers:
-        for variable in variables(layer):
+        for variable in layer.variables:
             if not layer.fixed.intersection(variable.parts):
                 yield layer, variable
 

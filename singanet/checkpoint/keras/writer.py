@@ -10,9 +10,9 @@ import numpy as np
 
 from singanet.checkpoint.entry import Source, State, sources_of
 from singanet.checkpoint.hdf5.writer import write_datasets
+from singanet.checkpoint.keras.groups import groups
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.checkpoint.keras.slots import slot_sources
-from singanet.checkpoint.keras.table import groups, variables
 from singanet.errors import ArgumentError
 from singanet.types import Array
 
@@ -31,7 +31,7 @@ def write_keras(
     sources = _by_name(path, state, layers)
     found = []
     for group, layer in zip(groups(layers), layers, strict=True):
-        for variable in variables(layer):
+        for variable in layer.variables:
             name = f"layers/{group}/{variable.path}"
             found.append(_source(name, variable, layer, sources))
     if optimizer is not None:
@@ -51,7 +51,7 @@ def write_keras_legacy(
     marks: dict[str, dict[str, object]] = {}
     for layer in layers:
         names = []
-        for variable in variables(layer):
+        for variable in layer.variables:
             names.append(f"{layer.name}/{variable.label}")
             found.append(_source(f"{layer.name}/{names[-1]}", variable, layer, sources))
         marks[layer.name] = {"weight_names": np.array(names, np.bytes_)}

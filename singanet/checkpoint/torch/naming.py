@@ -13,7 +13,6 @@ import numpy as np
 from singanet.checkpoint.entry import Entry, Source
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.checkpoint.reader import Reader
-from singanet.checkpoint.torch.layouts import single, variables
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.types import Array
 
@@ -123,7 +122,7 @@ class TorchView(Reader):
         folders = {}
         for key, ours in rename.items():
             layer, suffix = places.get(ours, (None, ""))
-            variable = single(layer, suffix) if layer else None
+            variable = layer.single(suffix) if layer else None
             if key in self._left and variable is not None:
                 self._place(key, _Place(key, variable, 0), ours, places[ours])
                 continue
@@ -154,7 +153,7 @@ class TorchView(Reader):
     def _take_modules(self, layers: Sequence[LayerDescription], folders: Mapping[str, str]) -> None:
         modules = _modules(self._left)
         by_name = {layer.name: layer for layer in layers}
-        wanted = {layer.name: {each.path: each for each in variables(layer)} for layer in layers}
+        wanted = {layer.name: {each.path: each for each in layer.variables} for layer in layers}
         for name, path in self._pairs(wanted, modules, folders).items():
             layer = by_name[name]
             for leaf, variable in wanted[name].items():
@@ -287,7 +286,7 @@ def torch_sources(
     found = []
     for layer in layers:
         path = _renamed(layer.name.replace("/", "."), folders)
-        for variable in variables(layer):
+        for variable in layer.variables:
             parts = [by_name[layer.full(suffix)] for suffix in variable.parts]
             dtype = np.dtype(parts[0].array_type).newbyteorder("<")
             fetch = partial(_joined, variable, parts)

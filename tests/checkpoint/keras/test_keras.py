@@ -10,7 +10,8 @@ import pytest
 
 from singanet import layers as ours
 from singanet import loss, optimizer
-from singanet.checkpoint import LayerDescription, open_state
+from singanet.checkpoint import open_state
+from singanet.codecs import keras_layers
 from singanet.errors import ArgumentError, FileFormatError
 from singanet.net import FeedForwardNet
 
@@ -447,7 +448,8 @@ def test_a_layer_named_again_and_again(tmp_path):
         for piece in range(12):
             file.attrs[f"layer_names{piece}"] = np.array([b"fc"] * 5000)
         file["fc/fc/kernel"] = np.ones((3, 2), "f4")
-    layer = LayerDescription("Dense", "fc", {"weight": ("fc/weight", (3, 2))})
+    net = FeedForwardNet([ours.Dense("fc", 2, use_bias=False, input_sample_shape=(3,))])
+    (layer,) = keras_layers(net)
     start = time.process_time()
     with pytest.raises(FileFormatError, match="the layer 'fc' twice"):
         open_state(tmp_path / "m.h5", "keras", layers=[layer])

@@ -8,6 +8,7 @@ from typing import Any
 
 from singanet import layers
 from singanet.base.arguments import is_int
+from singanet.codecs.arrays import Lay
 from singanet.errors import FileFormatError
 from singanet.layers.layer import Layer
 from singanet.ops.interface import ACTIVATIONS
@@ -31,13 +32,13 @@ WHOLE: Axes = {(0,): None}
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """Where the arrays of one of our layers are: in a group, as of ``kind``.
+    """Where the arrays of one of our layers are: in a group, as ``lay`` tells, or its codec.
 
-    An empty ``kind`` is the layer's own. ``fixed`` are arrays that the description has instead.
+    ``fixed`` are arrays that the description has instead.
     """
 
     group: str
-    kind: str = ""
+    lay: Lay | None = None
     fixed: Mapping[str, Any] | None = None
 
 
@@ -113,10 +114,20 @@ class DescribedLayer:
             if rule and value is not None and key not in self.taken:
                 raise unknown(self.where, f"{key}=None", f"{key}={str(value)[:60]!r}")
 
-    def activation(self) -> list[Layer]:
-        """The layer for the ``activation`` in the config, if it does anything."""
+    def activated(self, layer: Layer) -> list[Layer]:
+        """``layer``, and the one for the ``activation`` in the config, if it does anything."""
         mode = self.config.get("activation") or "linear"
-        return activation(self, mode, f"{self.name}_activation")
+        return [layer, *activation(self, mode, f"{self.name}_activation")]
+
+    def along_channels(self, layer: Layer, keeps: bool = True) -> list[Layer]:
+        """``layer``, whose channels are the features of (T, F); images it takes as they are.
+
+        Behind one that does not ``keeps`` the axes nothing is turned back.
+        """
+        if len(self.shapes[0]) != 2:
+            return [layer]
+        there, back = (layers.Permute(f"{self.name}_{end}", (2, 1)) for end in ("first", "last"))
+        return [there, layer, back] if keeps else [there, layer]
 
     def axis(self, key: str = "axis") -> int:
         """The axis, batch included, in our order of axes."""

@@ -1,0 +1,91 @@
+"""What is declared of a layer elsewhere, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from singanet.codecs.arrays import Arrays
+from singanet.codecs.described import Axes, DescribedLayer
+from singanet.layers.layer import Layer
+
+Elements: TypeAlias = Literal[
+    "", "units", "features", "each", "moved", "joined", "in a row", "cut", "copied"
+]
+"""What becomes of the order of elements, which is another one in Keras behind images.
+
+Of ``units`` each stands where what follows wants it. ``features`` are worked along alone, ``each``
+of them by itself. Else a layer knows its axes, and reads them as they are in Keras.
+"""
+
+Read: TypeAlias = "Callable[[Any], Any] | None"
+Drawn: TypeAlias = "Callable[[DescribedLayer], list[Layer]]"
+
+
+def _nothing_more(d: DescribedLayer) -> dict[str, Any]:
+    return {}
+
+
+def _alone(d: DescribedLayer, layer: Layer) -> list[Layer]:
+    return [layer]
+
+
+def _own_name(layer: Layer) -> str:
+    return type(layer).__name__
+
+
+@dataclass(frozen=True)
+class KerasClass:
+    """A class of Keras, and the layer that it is.
+
+    ``fields`` are those of its config, each with how it is read, and our argument where that has
+    another name; a type reads numbers, and None takes what stands there. ``specs`` are our specs of
+    parameters, each with Keras' array and the axes of a norm, ``usual`` the settings that alone are
+    known. ``more`` tells arguments that depend on several fields, or refuses the class. ``around``
+    are the layers that it takes before and behind the one. One that is several layers, whichever,
+    has ``draw`` instead.
+
+    What is ``masked`` hands a mask of steps on or goes by it, where all others drop it; what
+    ``merges`` hands it on only where all its inputs have one; what ``fills`` yields something of
+    its own at steps that are not there.
+    """
+
+    fields: Mapping[str, Read | tuple[str, Read]] = field(default_factory=dict)
+    specs: Mapping[str, tuple[str, Axes]] = field(default_factory=dict)
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    more: Callable[[DescribedLayer], Mapping[str, Any]] = _nothing_more
+    around: Callable[[DescribedLayer, Layer], list[Layer]] = _alone
+    draw: Drawn | None = None
+    masked: bool = False
+    merges: bool = False
+    fills: bool = False
+    kind: Callable[..., Layer] = Layer
+    """That of the codec, which the table puts here."""
+
+    def drawn(self, d: DescribedLayer) -> list[Layer]:
+        """The layers for a described one. Errors: what cannot be taken."""
+        if self.draw is not None:
+            return self.draw(d)
+        d.expect(**self.usual)
+        given: dict[str, Any] = dict(self.more(d))
+        for theirs, told in self.fields.items():
+            ours, read = told if isinstance(told, tuple) else (theirs, told)
+            given[ours] = d.config[theirs] if read is None else read(d.config[theirs])
+        given |= {ours: d.specs(*theirs) for ours, theirs in self.specs.items()}
+        return self.around(d, self.kind(d.name, **given))
+
+
+@dataclass(frozen=True)
+class LayerCodec:
+    """What layers of ``kind`` are elsewhere.
+
+    ``arrays`` are their parameters in files of weights, where Keras calls the class as
+    ``keras_class`` says, or as the layer. ``keras`` are the classes that they are drawn for.
+    """
+
+    kind: type[Layer]
+    arrays: Arrays = field(default_factory=Arrays)
+    keras: Mapping[str, KerasClass] = field(default_factory=dict)
+    keras_class: Callable[[Any], str] = _own_name
+    elements: Elements = ""
