@@ -32,6 +32,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param, ParamSpec
+from singanet.params.storage import Memory
 from singanet.params.store import SMALL, Bucket, buckets_of, lay
 from singanet.types import Array, Gradient
 
@@ -132,7 +133,7 @@ class Net(GraphBuilder):
             if new:
                 self._plan = None
             for param in new:
-                param.home = None
+                param.storage = Memory()
 
     def planned(self) -> Plan:
         """A plan of the net as it is now, whether its parameters are filled or not."""
@@ -165,7 +166,7 @@ class Net(GraphBuilder):
         """Fill new parameters from the net's seed, and have all on the net's device."""
         new = []
         for param in self.params():
-            if param.home is not None:
+            if not param.storage.in_memory:
                 continue
             if param.filled:
                 param.value = self.device.put(param.value)
@@ -234,7 +235,7 @@ class Net(GraphBuilder):
 
         Arrays that were handed out before are no longer the net's.
         """
-        here = [param for param in self.params() if param.home is None]
+        here = [param for param in self.params() if param.storage.in_memory]
         self._lay(here, lambda param: param.value)
 
     # -- freezing ---------------------------------------------------------------------------
@@ -459,12 +460,12 @@ class Net(GraphBuilder):
 def expect_in_memory(params: Iterable[Param], where: str) -> None:
     """Refuse ``params`` of which one is elsewhere. Errors: `CallOrderError`."""
     for param in params:
-        if param.home is not None:
+        if not param.storage.in_memory:
             raise CallOrderError(
                 where,
                 expected="a net in memory, whole",
-                received=f"one whose {param.name!r} is {param.home.place}",
-                advice=param.home.way_back,
+                received=f"one whose {param.name!r} is {param.storage.place}",
+                advice=param.storage.way_back,
             )
 
 

@@ -108,7 +108,7 @@ class NodeStep:
             return False
         # A plain loop, as every training step asks.
         for param in self.layer.params.values():  # noqa: SIM110
-            if param.held:
+            if param.root.held:
                 return False
         return True
 
@@ -116,13 +116,17 @@ class NodeStep:
         """The live parameter arrays by suffix."""
         found = {}
         for suffix, param in self.layer.params.items():
-            if param.home is not None and not (self.layer.looks_up and param.served):
-                return WhereTheyAre(self.layer.params)
-            found[suffix] = param.value
+            array = param.root.storage.array
+            if array is None:
+                storage = param.storage
+                if not storage.in_memory and not (self.layer.looks_up and storage.by_rows):
+                    return StoredArrays(self.layer.params)
+                array = param.value
+            found[suffix] = array
         return found
 
 
-class WhereTheyAre(Mapping[str, Array]):
+class StoredArrays(Mapping[str, Array]):
     """The arrays of ``params`` by suffix, got from where they are whenever they are asked for.
 
     A context may refer to it until backward, and none of them has to stay in memory meanwhile.

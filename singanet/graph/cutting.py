@@ -79,7 +79,7 @@ def _expect_whole(needed: Iterable[Node], wanted: Sequence[str]) -> None:
                 received=f"one inside of {node.within!r}",
                 advice=f"cut that: net.nested[{node.within!r}].upto({inner!r})",
             )
-        if any(param.home is not None for param in node.layer.params.values()):
+        if any(not param.storage.in_memory for param in node.layer.params.values()):
             raise CallOrderError(
                 "net.upto",
                 expected="a net in memory, of which another may have a part",

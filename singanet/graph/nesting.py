@@ -11,7 +11,6 @@ from singanet.graph.nodes import Graph, Node
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import drawn_stage, stage
-from singanet.params.alias import RenamedParam
 from singanet.params.param import Param
 from singanet.types import Shape, Shapes
 
@@ -106,8 +105,7 @@ class Nests:
         return self._copies[id(layer)][1]
 
     def _param(self, net: str, param: Param) -> Param:
-        renamed = RenamedParam(param, f"{net}/{param.name}")
-        return self._renamed.setdefault(id(param.root), renamed)
+        return self._renamed.setdefault(id(param.root), param.named(f"{net}/{param.name}"))
 
 
 def with_params(layer: Layer, name: str, params: Mapping[str, Param]) -> Layer:

@@ -29,6 +29,7 @@ from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
+from singanet.params.storage import ParamStorage
 from singanet.params.store import SMALL
 from singanet.program.array_tree import arrays_in
 from singanet.types import Array
@@ -41,11 +42,10 @@ SESSION = "session"
 _SESSION_BYTES = 1 << 14
 
 
-class FolderPlace:
-    """Where the parameter under ``name`` of a shelf is; see `singanet.params.param.Home`."""
+class FolderPlace(ParamStorage):
+    """A folder, with the parameter under ``name`` of its shelf."""
 
     __slots__ = ("name", "shelf")
-    is_table = False
 
     place = "in a folder"
     way_back = "call onload() of the net that was offloaded"
@@ -55,19 +55,15 @@ class FolderPlace:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As `Home`."""
         return self.shelf.entry(self.name).dtype
 
     def read(self) -> Array:
-        """As `Home`."""
         return self.shelf.read(self.name)
 
     def lend(self) -> Array:
-        """As `Home`."""
         return self.shelf.lend(self.name)
 
     def write(self, array: Array) -> None:
-        """As `Home`."""
         self.shelf.write(self.name, array)
 
 
@@ -285,7 +281,7 @@ class Offloaded(LayerByLayer):
     def load_small(self) -> None:
         """Take what is not large from the latest generation: parameters, and the generator."""
         for param in self._net.params():
-            if f"net/{param.name}" in self.shelf.latest.entries and param.home is None:
+            if f"net/{param.name}" in self.shelf.latest.entries and param.storage.in_memory:
                 param.value[...] = self._array(f"net/{param.name}")
         text = on_host(self._array(SESSION)).tobytes()
         self._net.rng.bit_generator.state = json.loads(text)["generator"]
@@ -323,9 +319,9 @@ class Offloaded(LayerByLayer):
         """Have places for ``entries``, and large parameters of layers that came later in them."""
         self.shelf.lay_out(entries, self._small)
         for param in self._net.params():
-            if is_large(param) and param.home is None:
+            if is_large(param) and param.storage.in_memory:
                 self.shelf.write(f"net/{param.name}", param.value)
-                param.home = FolderPlace(self.shelf, f"net/{param.name}")
+                param.storage = FolderPlace(self.shelf, f"net/{param.name}")
 
     def _trained(self) -> list[Param]:
         return [param for param in self._net.params() if param.trainable]
@@ -367,7 +363,10 @@ class Offloaded(LayerByLayer):
 
     def _store(self, plan: Plan, feed: Mapping[str, Any]) -> OffloadedContexts:
         """Where a pass over ``plan`` has what its contexts hold."""
-        here = [*arrays_in(dict(feed)), *(p.value for p in self._net.params() if p.home is None)]
+        here = [
+            *arrays_in(dict(feed)),
+            *(p.value for p in self._net.params() if p.storage.in_memory),
+        ]
 
         def groups(names: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
             return [*self._backward_groups(plan, names), *forward_groups(plan)]
@@ -386,7 +385,7 @@ class Offloaded(LayerByLayer):
         for i in reversed(plan.backward(plan.slots_of(plan.outputs), ()).needs_context):
             group: list[str] = list(contexts[i]) if contexts else []
             for param in plan.steps[i].layer.params.values():
-                if param.home is not None:
+                if not param.storage.in_memory:
                     group.append(f"net/{param.name}")
                     if self.rule is not None and self.rule.state(param.name).is_away:
                         group += self._state_names(param.name)
@@ -471,7 +470,7 @@ class Offloaded(LayerByLayer):
             step = int(self._array(start))
             keys = self._state_names(param.name)
             state.forget()
-            if step and param.home is not None:
+            if step and not param.storage.in_memory:
                 state.shape = param.shape
                 self._keep(state, keys)
             elif step:
@@ -484,7 +483,7 @@ class Offloaded(LayerByLayer):
         found = {
             f"net/{param.name}": param.value
             for param in self._net.params()
-            if param.home is None and f"net/{param.name}" in known
+            if param.storage.in_memory and f"net/{param.name}" in known
         }
         for state in [] if self.rule is None else self.rule.states():
             if f"optimizer/{state.name}/step" not in known:
@@ -575,7 +574,7 @@ def entries_of(params: Iterable[Param]) -> list[Entry]:
 def forward_groups(plan: Plan) -> list[tuple[str, ...]]:
     """What each layer needs in an evaluation."""
     return [
-        tuple(f"net/{p.name}" for p in step.layer.params.values() if p.home is not None)
+        tuple(f"net/{p.name}" for p in step.layer.params.values() if not p.storage.in_memory)
         for step in plan.steps
     ]
 

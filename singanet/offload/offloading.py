@@ -30,6 +30,7 @@ from singanet.offload.generation import Generation, Scratch
 from singanet.offload.room import on_host, room_on
 from singanet.offload.shelf import FILES, Shelf
 from singanet.params.param import Param
+from singanet.params.storage import Memory
 
 
 def offload(
@@ -87,10 +88,8 @@ def onload(net: Net) -> None:
     executor.commit()
     executor.unbind()
     for param in net.params():
-        if param.home is not None:
-            array = param.home.read().copy()
-            param.home = None
-            param.retype(array)
+        if not param.storage.in_memory:
+            param.storage = Memory(param.storage.read().copy())
     net.executor = executor.before
     executor.end()
 
@@ -157,7 +156,7 @@ def _offload(
     try:
         following.lay_out(latest.entries.values())
         for param, _ in before:
-            param.home = FolderPlace(shelf, f"net/{param.name}")
+            param.storage = FolderPlace(shelf, f"net/{param.name}")
         if optimizer is None:
             optimizer = getattr(net.compiled, "optimizer", None)
         executor.bind(optimizer, resume)
@@ -168,9 +167,7 @@ def _offload(
     except BaseException:
         executor.unbind()
         for param, array in before:
-            param.home = None
-            if array is not None:
-                param.retype(array)
+            param.storage = Memory(array)
         executor.end()
         raise
     net.executor = executor

@@ -194,7 +194,7 @@ class ParameterServer(RankReducer):
     def _begin_alike(self, net: NetCore) -> None:
         trained = self._order.by_name
         apart(self.comm, net.rng)
-        others = (p for p in net.params() if p.name not in trained and p.served is None)
+        others = (p for p in net.params() if p.name not in trained and not p.storage.by_rows)
         spread(self.comm, ((p.name, p.value) for p in others if not p.is_constant))
 
     def _open(self) -> None:

@@ -6,8 +6,8 @@ import copy
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.edits import changes
 from singanet.errors import (
     ArgumentError,
-    CallOrderError,
     OutOfMemoryError,
     ShapeError,
     UnknownNameError,
@@ -23,7 +22,7 @@ from singanet.errors import (
     one_of,
 )
 from singanet.initializer import INIT_KEYS, Initializer, from_spec
-from singanet.params.store import place_of, slice_of
+from singanet.params.storage import Memory, ParamStorage
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -51,53 +50,47 @@ class ParamSpec:
     constraint: float | None = None
 
 
-class Home(Protocol):
-    """Where an array is while it is not in memory, as in a file.
+@dataclass(eq=False, slots=True)
+class ParamRoot:
+    """What all names of a parameter share: how it is filled and trained, and where it is kept.
 
-    ``place`` says so, and ``way_back`` what brings it back, as errors have it.
+    ``spec`` has the name that it was made with. Only `Param` changes any of it.
     """
 
-    place: str
-    way_back: str
+    spec: ParamSpec
+    shape: Shape
+    initializer: Initializer
+    fans: tuple[int, int]
+    trainable: bool
+    storage: ParamStorage
+    held: bool = False
+    is_state: bool = False
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
+    seed: int = 0
+    said: int = 0
 
-    is_table: bool
-    """Whether it is a `ServedRows`, of which only rows come here."""
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        for name, value in state[1].items():
+            setattr(self, name, value)
+        # Another process has counted otherwise.
+        self.said = 0
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The array's type."""
-
-    def read(self) -> Array:
-        """The array, read-only; it may be dropped, and be another object, at the next call."""
-
-    def lend(self) -> Array:
-        """The live array, which may be changed until the net's next pass; then it is put back."""
-
-    def write(self, array: Array) -> None:
-        """Put ``array``, of the same shape and type, in its place."""
+    def __deepcopy__(self, memo: dict[int, Any]) -> ParamRoot:
+        made = object.__new__(ParamRoot)
+        for each in fields(ParamRoot):
+            setattr(made, each.name, copy.deepcopy(getattr(self, each.name), memo))
+        return made
 
 
 class Param:
     """An array named ``layer/suffix``, filled by its initializer when first looked at.
 
     The values depend on the seed and the name alone, so a layer more or less in a net does not
-    change how the others start.
+    change how the others start. A nested net's parameter has a name of its own in the net around,
+    and `root`, in which everything else is kept, in common.
     """
 
-    __slots__ = (
-        "_held",
-        "_home",
-        "_said",
-        "_spec",
-        "_trainable",
-        "_value",
-        "dtype",
-        "fans",
-        "initializer",
-        "is_state",
-        "seed",
-        "shape",
-    )
+    __slots__ = ("name", "root")
 
     def __init__(
         self,
@@ -107,44 +100,80 @@ class Param:
         fans: tuple[int, int] = (0, 0),
         trainable: bool = True,
     ) -> None:
-        self._spec = spec
-        self._said = 0
-        self.shape = shape
-        self.initializer = initializer
-        self.fans = fans
-        self.is_state = False
-        self._held = False
-        self._trainable = trainable
-        self.dtype: np.dtype[Any] = np.dtype(np.float32)
-        self.seed = 0
-        self._value: Array | None = None
-        self._home: Home | None = None
-
-    @property
-    def name(self) -> str:
+        self.name = spec.name
         """The key of this parameter in every checkpoint."""
-        return self._spec.name
+        self.root = ParamRoot(spec, shape, initializer, fans, trainable, Memory())
+        """What it shares with its other names; two of one root are one parameter."""
+
+    def named(self, name: str) -> Param:
+        """The same parameter under another name, by which it is filled if it is not yet."""
+        made = copy.copy(self)
+        made.name = name
+        return made
 
     @property
     def spec(self) -> ParamSpec:
         """How the parameter is trained; assigned, it goes before what an optimizer was told."""
-        return self._spec
+        spec = self.root.spec
+        return spec if spec.name == self.name else replace(spec, name=self.name)
 
     @spec.setter
     def spec(self, spec: ParamSpec) -> None:
-        self._spec = spec
+        self.root.spec = replace(spec, name=self.root.spec.name)
         changes.add()
-        self._said = changes.now
+        self.root.said = changes.now
 
     @property
     def said(self) -> int:
         """When `spec` was assigned, as `changes` counts; 0 for the one that it was made with."""
-        return self._said
+        return self.root.said
+
+    @property
+    def shape(self) -> Shape:
+        """The array's shape."""
+        return self.root.shape
+
+    @property
+    def initializer(self) -> Initializer:
+        """What draws the first values."""
+        return self.root.initializer
+
+    @initializer.setter
+    def initializer(self, initializer: Initializer) -> None:
+        self.root.initializer = initializer
+
+    @property
+    def fans(self) -> tuple[int, int]:
+        """The numbers of inputs and outputs that initializers scale by."""
+        return self.root.fans
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the first values."""
+        return self.root.dtype
+
+    @dtype.setter
+    def dtype(self, dtype: np.dtype[Any]) -> None:
+        self.root.dtype = dtype
+
+    @property
+    def seed(self) -> int:
+        """What, with the name, the first values depend on."""
+        return self.root.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self.root.seed = seed
+
+    @property
+    def is_state(self) -> bool:
+        """Whether forward updates the array, as a running mean, and no optimizer trains it."""
+        return self.root.is_state
 
     @property
     def trainable(self) -> bool:
         """Whether backward yields this parameter; running state never is."""
-        return self._trainable
+        return self.root.trainable
 
     @trainable.setter
     def trainable(self, flag: bool) -> None:
@@ -155,56 +184,64 @@ class Param:
                 received="trainable=True",
                 advice="set layer.trainable instead, which leaves running state alone",
             )
-        self._trainable = flag
+        self.root.trainable = flag
         changes.add()
 
     @property
     def held(self) -> bool:
         """Whether this is running state that stays as it is: its layer runs as in evaluation."""
-        return self._held
+        return self.root.held
 
     @held.setter
     def held(self, flag: bool) -> None:
-        self._held = flag
+        self.root.held = flag
         changes.add()
 
     def mark_as_state(self) -> None:
         """Declare that forward updates this array and no optimizer trains it."""
-        self.is_state = True
-        self._trainable = False
+        self.root.is_state, self.root.trainable = True, False
+        changes.add()
+
+    @property
+    def storage(self) -> ParamStorage:
+        """Where the array is kept; assigning another drops what the one before had in memory."""
+        return self.root.storage
+
+    @storage.setter
+    def storage(self, storage: ParamStorage) -> None:
+        self.root.storage = storage
         changes.add()
 
     @property
     def filled(self) -> bool:
         """Whether the array exists yet."""
-        return self._value is not None or self._home is not None
-
-    @property
-    def home(self) -> Home | None:
-        """Where the array is while it is not in memory; assigning drops the one in memory."""
-        return self._home
-
-    @home.setter
-    def home(self, home: Home | None) -> None:
-        self._home = home
-        self._value = None
-        changes.add()
+        return self.root.storage.filled
 
     @property
     def served(self) -> ServedRows | None:
         """The table that keeps the rows, where that is elsewhere."""
-        home = self.home
-        return None if home is None or not home.is_table else cast("ServedRows", home)
+        storage = self.root.storage
+        return cast("ServedRows", storage) if storage.by_rows else None
 
     @property
     def value(self) -> Array:
-        """The live array: change it in place, or assign one of its shape, as its own type."""
-        return self.filled_by(self.name) if self._value is None else self._value
+        """The live array: change it in place, or assign one of its shape, as its own type.
+
+        Seed and name fill it where it does not exist yet.
+        """
+        storage = self.root.storage
+        # Another thread may drop it at any time, as a predictor does.
+        array = storage.array
+        if array is not None:
+            return array
+        if not storage.filled:
+            storage.replace(self.name, self.initial())
+        return storage.lend()
 
     @value.setter
     def value(self, array: Array) -> None:
         wanted = self.array_type
-        if self._home is not None:
+        if not self.root.storage.in_memory:
             self.value[...] = array
             return
         self.retype(array if array.dtype == wanted else self._converted(array, wanted))
@@ -218,14 +255,7 @@ class Param:
                 received=f"shape {tuple(array.shape)}",
                 advice="assign an array of the parameter's own shape",
             )
-        if self._home is not None:
-            raise CallOrderError(
-                f"parameter {self.name!r}",
-                expected="a net in memory, where arrays of other types or devices can be put",
-                received="one that is offloaded",
-                advice="call net.onload() first",
-            )
-        self._value = array
+        self.root.storage.replace(self.name, array)
         changes.add()
 
     def _converted(self, array: Array, wanted: np.dtype[Any]) -> Array:
@@ -241,29 +271,18 @@ class Param:
     @property
     def is_constant(self) -> bool:
         """Whether the array is read-only."""
-        if self.home is not None:
+        if not self.root.storage.in_memory:
             return False
         return isinstance(self.value, np.ndarray) and not self.value.flags.writeable
-
-    def filled_by(self, name: str) -> Array:
-        """The live array, which seed and ``name`` fill where it does not exist yet."""
-        if self._value is None:
-            if self._home is not None:
-                return self._home.lend()
-            self._value = self.initial(name)
-        return self._value
 
     @property
     def array_type(self) -> np.dtype[Any]:
         """The type of the array, or that which it will have."""
-        if self._home is not None:
-            return self._home.dtype
-        return self.dtype if self._value is None else self._value.dtype
+        return self.root.storage.dtype if self.filled else self.dtype
 
     def peek(self) -> Array:
         """The array, to be read only: where it is not in memory, nobody keeps it there."""
-        home = self.home
-        return self.value if home is None else home.read()
+        return self.root.storage.read() if self.filled else self.value
 
     @property
     def parts(self) -> Callable[[], Iterator[Array]] | None:
@@ -272,11 +291,10 @@ class Param:
 
     def put(self, array: Array) -> None:
         """Write ``array``, of the same shape, over the values, wherever they are."""
-        home = self.home
-        if home is None:
-            self.value[...] = array
+        if self.filled:
+            self.root.storage.write(array)
         else:
-            home.write(array)
+            self.value[...] = array
 
     def initial(self, name: str = "") -> Array:
         """A new array, as seed and ``name`` (its own, if empty) fill it."""
@@ -315,46 +333,6 @@ class Param:
             return
         for start in range(0, count, size):
             yield start, self.initializer(rng, (min(size, count - start),), self.fans)
-
-    @property
-    def root(self) -> Param:
-        """The parameter whose array this is: itself, but for those of nested nets."""
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """An array in a bucket by its place, so that those of a net stay together."""
-        state = {name: getattr(self, name) for name in Param.__slots__}
-        if self._home is not None:
-            state |= {"_value": self._home.read().copy(), "_home": None}
-        state.update(getattr(self, "__dict__", {}))
-        place = place_of(self._value)
-        return state if place is None else {**state, "_value": (place.bucket, place.start)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
-        # Another process has counted otherwise.
-        self._said = 0
-        if isinstance(self._value, tuple):
-            self._value = slice_of(*self._value, self.shape)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Param:
-        """A copy; whoever has the array as well gets the copy's."""
-        made = type(self).__new__(type(self))
-        state = self.__getstate__()
-        for name, part in state.items():
-            if name != "_value":
-                setattr(made, name, copy.deepcopy(part, memo))
-        if self._home is not None:
-            made._value = state["_value"]
-            return made
-        place = place_of(self._value)
-        if place is None or id(self._value) in memo:
-            made._value = copy.deepcopy(self._value, memo)
-        else:
-            bucket = copy.deepcopy(place.bucket, memo)
-            made._value = memo[id(self._value)] = slice_of(bucket, place.start, self.shape)
-        return made
 
     def __repr__(self) -> str:
         fixed = "" if self.trainable else ", trainable=False"

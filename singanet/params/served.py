@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
 
 from singanet.errors import CallOrderError
+from singanet.params.storage import ParamStorage
 from singanet.types import Array, RowSparse, Shape
 
 
@@ -29,10 +30,10 @@ class StandIn(np.ndarray[Any, Any]):
         )
 
 
-class ServedRows(ABC):
-    """The `Home` of a parameter (rows, width) whose rows come from a table and go back to it."""
+class ServedRows(ParamStorage):
+    """The rows of a parameter (rows, width) come from a table and go back to it."""
 
-    is_table = True
+    by_rows = True
     place = "served by a table"
     way_back = "take copy.deepcopy(net), which has it in memory"
 
@@ -42,9 +43,12 @@ class ServedRows(ABC):
     def __init__(self, name: str, shape: Shape, dtype: Any) -> None:
         self.name = name
         self.shape = shape
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self._stand_in = np.broadcast_to(np.full((), np.nan, self.dtype), shape).view(StandIn)
+        self._stand_in = np.broadcast_to(np.full((), np.nan, dtype), shape).view(StandIn)
         self._stand_in.rows = self
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._stand_in.dtype
 
     @abstractmethod
     def look_up(self, ids: Array, out: Array) -> None:

@@ -157,7 +157,7 @@ class FitRanks:
         own = {
             param.name: _digest(ops_for(param.value).host(param.value))
             for param in self.here(net).params()
-            if param.served is None
+            if not param.storage.by_rows
         }
         every = gathered(self.comm, own, "the comparison of parameters")
         first: dict[str, str] = {}

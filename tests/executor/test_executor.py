@@ -692,7 +692,7 @@ def test_programs_of_an_offloaded_graph_run_from_its_folder(tmp_path, activation
             told.append(executor.run(("low", "top")[k % 2], {x: images, y: labels})[0])
             inferred = executor.run("infer", {x: images, y: labels})
         if offloaded:
-            assert any(param.home is not None for param in executor.net.params())
+            assert any(not param.storage.in_memory for param in executor.net.params())
             with pytest.raises(CallOrderError, match="onload"):
                 executor.memory("infer", {x: (8, 130), y: (8,)})
             executor.net.onload()

@@ -216,7 +216,7 @@ def test_shared_frozen_and_added_parameters(tmp_path, x_y):
         net.step(*x_y, rule)
         nets.append(net)
     assert same(arrays_of(nets[1]), arrays_of(nets[0]))
-    assert nets[1].layers[-1].params["weight"].home is not None
+    assert not nets[1].layers[-1].params["weight"].storage.in_memory
     assert same(arrays_of(copy.deepcopy(nets[1])), arrays_of(nets[0]))
 
 
@@ -317,7 +317,7 @@ def test_a_net_is_filled_in_the_folder(tmp_path):
     net = net_of()
     net.offload(tmp_path / "net", KEEP)
     assert all(
-        param._value is None
+        not param.storage.in_memory
         for layer in net.layers[4:]
         for name, param in layer.params.items()
         if name == "weight"
@@ -635,7 +635,7 @@ def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):
         net.compile(Adam(lr=0.01), mixed_precision=precision)
         if k:
             net.offload(tmp_path / "net", 1_500_000)
-            assert net.params()[0].home is not None
+            assert not net.params()[0].storage.in_memory
         history = net.fit(x, y, 2, 3, verbose=False, **extra)
         nets.append((net, history, precision))
     (plain, history, precision), (net, found, own) = nets

@@ -15,6 +15,7 @@ from singanet import FeedForwardNet
 from singanet.errors import FileAccessError
 from singanet.layers import Dense
 from singanet.onnx import save, write
+from singanet.params.storage import Memory
 from tests.onnx.runtime import checked, onnx, ran
 
 
@@ -121,15 +122,13 @@ def test_a_failure_leaves_the_old_file_and_its_arrays(tmp_path, apart, monkeypat
     net.execution_plan()
     weight = net.layers[1].params["weight"]
 
-    class Gone:
+    class Gone(Memory):
         """An array that nobody can read, as where a disk fails."""
-
-        place, way_back, is_table, dtype = "away", "bring it", False, np.dtype(np.float32)
 
         def read(self):
             raise OSError("no such disk")
 
-    weight.home = Gone()
+    weight.storage = Gone(weight.value)
     with pytest.raises(FileAccessError):
         save(net, path, external_data=apart)
     assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before

@@ -97,7 +97,7 @@ def test_a_nested_net_has_the_rates_of_its_own_parameters():
     optimizer = SGD(0.1)
     moved(outer, optimizer)
     weight.spec = replace(weight.spec, lr_mult=0.0)
-    named = next(param for param in outer.params() if param.root is weight)
+    named = next(param for param in outer.params() if param.root is weight.root)
     assert named.spec == ParamSpec(named.name, lr_mult=0.0)
     assert named.name not in moved(outer, optimizer)
     named.spec = ParamSpec(named.name)

@@ -37,7 +37,7 @@ def expect_unchanged(case):
     """No parameter of any net of ``case`` is other than it was in the beginning."""
     fresh = {param.name: param.value for param in net_of(Case(case.shape, frozenset())).params()}
     for net in case.nets:
-        for param in (each for each in net.params() if not isinstance(each.home, Elsewhere)):
+        for param in (each for each in net.params() if not isinstance(each.storage, Elsewhere)):
             np.testing.assert_array_equal(param.peek(), fresh[param.name].astype(param.array_type))
 
 

@@ -37,9 +37,8 @@ from singanet.layers import (
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
-from singanet.params.param import ParamSpec
 from singanet.program.prediction.compiled import CAPACITY
-from singanet.program.prediction.constant import ConstantParam
+from singanet.program.prediction.constant import ConstantArray
 from singanet.program.prediction.order import numbered, order_of
 
 
@@ -635,15 +634,14 @@ def test_what_is_no_order_is_refused(made):
 
 
 def test_an_array_goes_only_where_all_of_it_comes_back():
-    constant = ConstantParam(ParamSpec("c"), (4, 6))
-    constant.fill(np.arange(24, dtype=np.float32).reshape(4, 6))
+    constant = ConstantArray(np.arange(24, dtype=np.float32).reshape(4, 6))
     for turned in ([0, 2, 1, *range(3, 24)], range(24)):
         numbers = numbered(24).view(np.float32)[turned].view(np.uint8)
-        memory = constant.value.reshape(-1)[turned].view(np.uint8)
+        memory = constant.lend().reshape(-1)[turned].view(np.uint8)
         constant.found(memory, numbers)
         constant.let_go()
     assert [array is not None for array in constant.arrays] == [True]
-    np.testing.assert_array_equal(constant.value, np.arange(24).reshape(4, 6))
+    np.testing.assert_array_equal(constant.lend(), np.arange(24).reshape(4, 6))
 
 
 # -- shapes, inputs, threads ----------------------------------------------------------------

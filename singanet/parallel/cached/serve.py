@@ -37,7 +37,7 @@ def serve(
     Errors: `ArgumentError` for a cache of such a table, and for caches that differ.
     """
     found = to_serve(net)
-    new = [(param, cache) for param, cache in found if param.served is None]
+    new = [(param, cache) for param, cache in found if not param.storage.by_rows]
     for param, _ in new:
         if not param.filled:
             param.seed, param.dtype = net.seed, net.dtype
@@ -51,7 +51,7 @@ def serve(
         )
         if param.filled and not wrote() and not _is_as_drawn(param):
             rows.write(param.value)
-        param.home = rows
+        param.storage = rows
     return {p.name: p.served for p, _ in found if isinstance(p.served, TableRows)}
 
 

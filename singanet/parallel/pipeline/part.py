@@ -14,6 +14,7 @@ from singanet.graph.nodes import Node
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import Layer
 from singanet.params.param import Param, ParamSpec
+from singanet.params.storage import ParamStorage
 from singanet.types import Array
 
 
@@ -119,24 +120,27 @@ class StagePart:
         return [param.spec for param in self.params()]
 
 
-class Elsewhere:
-    """Where a parameter of another ``stage`` is; see `singanet.params.param.Home`.
+class Elsewhere(ParamStorage):
+    """Another rank, of pipeline stage ``stage``.
 
     It is asked for only where the others answer; what is written to it is that stage's to write.
     """
 
-    __slots__ = ("ask", "dtype", "name", "stage")
+    __slots__ = ("_dtype", "ask", "name", "stage")
 
     place = "on another rank"
     way_back = "call pipeline.gather() first"
-    is_table = False
 
     def __init__(self, param: Param, stage: int) -> None:
-        self.name, self.dtype, self.stage = param.name, np.dtype(param.array_type), stage
+        self.name, self._dtype, self.stage = param.name, np.dtype(param.array_type), stage
         self.ask: Callable[[], Array] | None = None
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
     def read(self) -> Array:
-        """As `Home`. Errors: `CallOrderError` where nobody answers."""
+        """The array. Errors: `CallOrderError` where nobody answers."""
         if self.ask is None:
             raise CallOrderError(
                 f"parameter {self.name!r}",
@@ -154,4 +158,4 @@ class Elsewhere:
         return array
 
     def write(self, array: Array) -> None:
-        """As `Home`: nothing, as every rank is given the whole state and takes what is its own."""
+        """Do nothing, as every rank is given the whole state and takes what is its own."""

@@ -37,6 +37,7 @@ from singanet.parallel.reductions.registration import apart, expect_alike
 from singanet.parallel.start import init
 from singanet.params.gradients import LayerGradients, add_gradients
 from singanet.params.param import Param
+from singanet.params.storage import Memory
 from singanet.types import Array, Gradient, RowSparse
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Pipeline:
         apart(self.comm, net.rng)
         for name, param in self._params.items():
             if self.stage not in self._users[name]:
-                param.home = Elsewhere(param, self._users[name][0])
+                param.storage = Elsewhere(param, self._users[name][0])
         net.executor = self
         self.part = self._part_of(net)
         self._hand_back()
@@ -243,7 +244,7 @@ class Pipeline:
         """
         names, made = list(self._params), None
         if self.comm.rank == 0:
-            away = [param.home for param in self._params.values()]
+            away = [param.storage for param in self._params.values()]
             for number, home in enumerate(away):
                 if isinstance(home, Elsewhere):
                     home.ask = partial(self._ask, names[number], number)
@@ -268,15 +269,14 @@ class Pipeline:
         """Let every rank have the whole net again, carried out as before. All ranks call it."""
         for name, param in self._params.items():
             value = self._told(param, self._users[name][0])
-            if isinstance(param.home, Elsewhere):
-                param.home = None
-                param.retype(self.net.device.put(value))
+            if isinstance(param.storage, Elsewhere):
+                param.storage = Memory(self.net.device.put(value))
         self.net.executor = self.before
 
     def _told(self, param: Param, root: int) -> Array:
         """The value of ``param`` on the stage ``root``, told to all of the row."""
         value = np.empty(param.shape, param.array_type)
-        if not isinstance(param.home, Elsewhere):
+        if not isinstance(param.storage, Elsewhere):
             value = np.array(self.net.device.ops.host(param.peek()), order="C")
         return self.row.broadcast(value, root, f"the value of {param.name}")
 
@@ -352,10 +352,9 @@ class Pipeline:
                 continue
             value = self._told(param, before[name][0])
             if self.stage not in users:
-                param.home = Elsewhere(param, users[0])
-            elif isinstance(param.home, Elsewhere):
-                param.home = None
-                param.retype(self.net.device.put(value))
+                param.storage = Elsewhere(param, users[0])
+            elif isinstance(param.storage, Elsewhere):
+                param.storage = Memory(self.net.device.put(value))
         self._gather = None
         self.part = self._part_of(self.net)
 

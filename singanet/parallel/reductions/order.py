@@ -62,7 +62,7 @@ class Order:
 
     def like(self, param: Param) -> Array:
         """An array of the type and shape that gradients of ``param`` have."""
-        if param.home is not None and param.served is None and not self.masters:
+        if not (param.storage.in_memory or param.storage.by_rows or self.masters):
             # What is kept in a folder need not be read for that.
             return np.broadcast_to(np.zeros((), param.array_type), param.shape)
         return self.settled(param.name, param.value)
@@ -114,7 +114,7 @@ def _trained(net: NetCore) -> list[list[Param]]:
     for step, trained in zip(plan.steps, plan.trained(), strict=True):
         own = []
         for param in step.layer.params.values() if trained else ():
-            if plan.trains(param) and id(param) not in owned and param.served is None:
+            if plan.trains(param) and id(param) not in owned and not param.storage.by_rows:
                 owned.add(id(param))
                 own.append(param)
         if own:

@@ -99,7 +99,7 @@ class RankReducer(Reducer):
         """Let the parameters of all ranks be those of rank 0, and their generators differ."""
         params = net.params()
         apart(self.comm, net.rng)
-        own = [p for p in params if p.served is None and not p.is_constant]
+        own = [p for p in params if not p.storage.by_rows and not p.is_constant]
         spread(self.comm, ((p.name, p.value) for p in own))
         masters = ((p.name, self.settled(p.name, p.value)) for p in self._order.params)
         values = {id(p.value) for p in params}

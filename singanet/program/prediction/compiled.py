@@ -18,6 +18,7 @@ from singanet.program.bind_call import Ready, chained
 from singanet.program.compile import Recording, compiled
 from singanet.program.ir import NotRecordableError
 from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.prediction.constant import array_of
 from singanet.program.prediction.net import ConstantNet
 from singanet.program.replay.bound_program import Bound
 from singanet.program.replay.shared_arena import SharedArena
@@ -86,7 +87,7 @@ class CompiledNet:
     def nbytes(self) -> int:
         """Bytes of the constants, in each order in which they are held."""
         with self._net.constants.lock:
-            arrays = [array for each in self._net.constants.all for array in each.arrays]
+            arrays = [a for each in self._net.constants.all for a in array_of(each).arrays]
             arrays += [a for program in list(self._programs) for a in program.outside]
         roots = {id(root): root for root in map(root_of, arrays)}
         return sum(root.nbytes for root in roots.values())

@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+from singanet.params.param import Param
 from singanet.program.array_tree import address, root_of
 from singanet.program.bind_call import ready_call
 from singanet.program.ir import Call, Ref, refs_of
 from singanet.program.layout.arena import ALIGNMENT
-from singanet.program.prediction.constant import ConstantParam
+from singanet.program.prediction.constant import ConstantArray, array_of
 from singanet.program.prediction.order import numbered
 from singanet.program.trace.tape import Tape
 from singanet.types import Array
@@ -28,14 +29,14 @@ class Constants:
     A constant that a program has in another order is kept in that order alone.
     """
 
-    def __init__(self, constants: Iterable[ConstantParam]) -> None:
+    def __init__(self, constants: Iterable[Param]) -> None:
         self.all = list({id(each): each for each in constants}.values())
         self._made: weakref.WeakValueDictionary[tuple[int, int], Array] = (
             weakref.WeakValueDictionary()
         )
         self.lock = threading.RLock()
 
-    def named(self) -> dict[str, ConstantParam]:
+    def named(self) -> dict[str, Param]:
         """By name."""
         return {each.name: each for each in self.all}
 
@@ -55,7 +56,7 @@ class Constants:
     def let_go(self) -> None:
         """Drop what was put together for somebody who is done with it."""
         for each in self.all:
-            each.let_go()
+            array_of(each).let_go()
 
     def settle(self, read: Iterable[Array], in_python: Collection[int]) -> None:
         """Let go of what lies elsewhere, but for what programs ``read`` as it is.
@@ -64,8 +65,8 @@ class Constants:
         """
         roots = {id(root_of(array)) for array in read}
         for each in self.all:
-            each.pinned |= id(each) in in_python
-            each.pinned |= each.is_among(roots)
+            array = array_of(each)
+            array.pinned |= id(each) in in_python or array.is_among(roots)
         self.let_go()
 
 
@@ -127,9 +128,9 @@ def _aligned(nbytes: int) -> Array:
     return np.frombuffer(raw.data[start : start + nbytes], np.uint8)
 
 
-def _tokens(tape: Tape, constants: Constants) -> dict[int, ConstantParam]:
+def _tokens(tape: Tape, constants: Constants) -> dict[int, ConstantArray]:
     """The constants by the number of their memory."""
-    roots = {id(root_of(each.value)): each for each in constants.all}
+    roots = {id(root_of(each.value)): array_of(each) for each in constants.all}
     return {
         number: roots[id(token.held)]
         for number, token in enumerate(tape.tokens)
@@ -141,7 +142,7 @@ def _find_order(
     tape: Tape,
     calls: list[Call],
     token: int,
-    given: Mapping[int, ConstantParam],
+    given: Mapping[int, ConstantArray],
     made: _ConstantMemory,
 ) -> None:
     """Tell the constant of which ``token`` holds the numbers, if it is one and holds but these."""
@@ -154,10 +155,10 @@ def _find_order(
     if len(sources) != 1:
         return
     constant = given[sources[0]]
-    too_small = tape.tokens[token].nbytes < constant.value.nbytes
+    too_small = tape.tokens[token].nbytes < constant.lend().nbytes
     if constant.dtype.itemsize != _FLOAT or constant.dtype.kind != "f" or too_small:
         return
-    other = _ConstantMemory(tape, {sources[0]: numbered(constant.value.size)})
+    other = _ConstantMemory(tape, {sources[0]: numbered(constant.lend().size)})
     for call in reversed(mine):
         other.run(call)
     constant.found(made.memory[token], other.memory[token])

@@ -17,8 +17,8 @@ from singanet.layers.depthwise_conv import DepthwiseConv2D
 from singanet.layers.joins import Add
 from singanet.layers.layer import Layer
 from singanet.ops.window import Window
-from singanet.params.param import Param, ParamSpec
-from singanet.program.prediction.constant import ConstantParam
+from singanet.params.param import Param
+from singanet.program.prediction.constant import constant
 from singanet.types import Array
 
 
@@ -132,16 +132,16 @@ def _normalised(conv: NodeStep, norm: NodeStep) -> dict[str, Param]:
     given, by = conv.layer.params, norm.layer.params
     name = f"{conv.name}+{norm.name}"
     shapes = {"weight": given["weight"].shape, "bias": by["mean"].shape}
-    made = {key: ConstantParam(ParamSpec(f"{name}/{key}"), shape) for key, shape in shapes.items()}
+    made = {key: constant(f"{name}/{key}", shape) for key, shape in shapes.items()}
     if not all(param.filled for param in (*given.values(), *by.values())):
-        return dict(made)
+        return made
     values = {key: param.value for key, param in by.items()}
     epsilon: float = norm.layer.epsilon  # type: ignore[attr-defined]
     scale = values.get("gamma", 1.0) / np.sqrt(values["var"] + epsilon)
     shift = values.get("beta", 0.0) - values["mean"] * scale
-    made["weight"].fill(given["weight"].value * scale[:, None])
-    made["bias"].fill(given["bias"].value * scale + shift if "bias" in given else shift)
-    return dict(made)
+    made["weight"].retype(given["weight"].value * scale[:, None])
+    made["bias"].retype(given["bias"].value * scale + shift if "bias" in given else shift)
+    return made
 
 
 def _with_norm(conv: NodeStep, norm: NodeStep) -> Layer:

@@ -18,7 +18,7 @@ from singanet.ops.interface import Ops, Prepared
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
 from singanet.program.guard import with_inner
-from singanet.program.prediction.constant import ConstantParam
+from singanet.program.prediction.constant import constant
 from singanet.program.prediction.constants import Constants, make_constants
 from singanet.program.prediction.folding import fold_norms, foldable, for_constants
 from singanet.program.trace.foreign import is_own
@@ -120,18 +120,20 @@ class ConstantNet:
 
 
 def _constants(plan: Plan) -> Constants:
-    return Constants(p for step in plan.steps for p in step.layer.params.values())  # type: ignore[misc]
+    return Constants(p for step in plan.steps for p in step.layer.params.values())
 
 
 def _copied(plan: Plan, loss: Loss | None) -> tuple[Plan, Loss | None]:
     """Plan and loss with layers of their own and constants in the place of parameters."""
     memo: dict[int, Any] = {}
-    made: dict[int, ConstantParam] = {}
+    made: dict[int, Param] = {}
     for step in plan.steps:
         for param in step.layer.params.values():
-            root = param.root
-            constant = made.setdefault(id(root), ConstantParam.like(param))
-            memo[id(param)] = memo[id(root)] = constant
+            key = id(param.root)
+            if key not in made:
+                array = param.peek().copy() if param.filled else None
+                made[key] = constant(param.name, param.shape, array)
+            memo[id(param)], memo[key] = made[key], made[key].root
     layers = []
     for step in plan.steps:
         with _copying(f"layer {step.name!r}"):

@@ -38,7 +38,7 @@ class TracedStep(NodeStep):
 
     def params(self) -> dict[str, Array]:
         """The live arrays, traced. Raises `NotRecordableError` for one that has to come whole."""
-        if any(p.served for p in self.layer.params.values()) and not self.layer.looks_up:
+        if any(p.storage.by_rows for p in self.layer.params.values()) and not self.layer.looks_up:
             raise NotRecordableError(f"layer {self.name!r} reads a whole table that is served")
         return {key: value.view(Traced) for key, value in super().params().items()}
 

@@ -64,7 +64,7 @@ class ReducedUpdates:
         guard.part(reducer)
         watch_case(guard, reducer)
         self._inner = Updates(tape, UpdateChain(reducer.optimizer), guard, trained, summed=True)
-        self._values = {param.name: param.value for param in trained if param.served is None}
+        self._values = {param.name: param.value for param in trained if not param.storage.by_rows}
         self._served: list[tuple[str, Array, Any]] = []
         self._layers: dict[str, str] = {}
         self.scaled: Any = self._outer.scaled

@@ -325,7 +325,9 @@ def test_a_rank_has_its_own_parameters_and_reads_others_on_the_first_alone(tmp_p
         pipeline = parallel.Pipeline(net, ["c"], comm=comm)
         net.step(X, Y, SGD(lr=0.1))
         here = [
-            name for name, p in zip(net.param_names(), net.params(), strict=True) if p.home is None
+            name
+            for name, p in zip(net.param_names(), net.params(), strict=True)
+            if p.storage.in_memory
         ]
         with pytest.raises(CallOrderError, match="on_first"):
             net.param_values()

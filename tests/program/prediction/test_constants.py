@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.params.param import ParamSpec
 from singanet.program.array_tree import address
 from singanet.program.ir import Ref
-from singanet.program.prediction.constant import ConstantParam
+from singanet.program.prediction.constant import constant
 from singanet.program.prediction.constants import Constants, make_constants
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.tape import Tape
@@ -19,8 +18,7 @@ class Recorded:
 
     def __init__(self):
         self.tape = Tape(ConcreteEvaluator())
-        self.constant = ConstantParam(ParamSpec("weight"), (4,))
-        self.constant.fill(np.arange(4.0))
+        self.constant = constant("weight", (4,), np.arange(4.0))
         self.weight, self.live = self.constant.value, np.arange(4.0)
         self.tape.hold(self.weight)
         self.tape.hold(self.live)
