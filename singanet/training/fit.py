@@ -142,10 +142,10 @@ def _expect_enough(net: Model, data: Batches) -> None:
     if data.smallest is None or not isinstance(net, Net):
         return
     for step in net.execution_plan().steps:
-        if step.in_training and step.layer.fewest_samples > data.smallest:
+        if step.in_training and step.layer.traits.fewest_samples > data.smallest:
             raise DataError(
                 f"net.fit, layer {step.name!r}",
-                expected=f"training batches of at least {step.layer.fewest_samples} samples",
+                expected=f"training batches of at least {step.layer.traits.fewest_samples} samples",
                 received=f"a last batch of {data.smallest}",
                 advice="leave it out with drop_last=True (of fit, or of your loader), or change "
                 "batch_size",
