@@ -7,7 +7,7 @@ from typing import Any
 from singanet.initializer import Gaussian
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -19,7 +19,7 @@ class ClassToken(Layer):
     deviation 0.02.
     """
 
-    traits = Traits(any_extent=True)
+    any_extent = True
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.layers.layer import Layer, ParamSpecs
 from singanet.types import Array, CSRMatrix, GivenShape, Gradient, RowSparse, Shapes
 
 
@@ -19,7 +19,9 @@ class Dense(Layer):
     without ``W_transpose``.
     """
 
-    traits = Traits(any_extent=True, masks="keeps", takes_sparse=True)
+    takes_sparse = True
+    masks = "keeps"
+    any_extent = True
 
     def __init__(
         self,

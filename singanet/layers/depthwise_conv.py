@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -85,7 +84,7 @@ class DepthwiseConv1D(DepthwiseConvolution):
     """
 
     axes = 1
-    traits = replace(DepthwiseConvolution.traits, any_extent=True)
+    any_extent = True
 
 
 class DepthwiseConv2D(DepthwiseConvolution):

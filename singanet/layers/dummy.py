@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from singanet.base.calls import checked_call
 from singanet.errors import ArgumentError, DataError
 from singanet.layers.context import Context
-from singanet.layers.layer import InputKind, Layer, Traits
+from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol, source
 from singanet.types import Array, GivenShape, GivenShapes, Shapes
 
@@ -23,7 +22,10 @@ class Dummy(Layer):
     matrices, which `Dense` layers alone read.
     """
 
-    traits = Traits(moves_only=True, any_extent=True, masks="keeps")
+    moves_only = True
+
+    masks = "keeps"
+    any_extent = True
 
     def __init__(
         self,
@@ -33,14 +35,14 @@ class Dummy(Layer):
         sparse: bool = False,
     ) -> None:
         super().__init__(name, input_sample_shape)
+        self.sparse = sparse
         self.dtype = None if dtype is None else _checked_type(name, dtype)
-        whole = self.dtype is not None
-        kinds: tuple[InputKind, ...] = ("integers",) if whole else ()
-        self.traits = replace(self.traits, input_kinds=kinds, gives_integers=whole, sparse=sparse)
+        self.gives_integers = dtype is not None
+        self.input_kinds = ("integers",) if self.gives_integers else ()
 
     def setup(self, in_shapes: Shapes) -> Shapes:
         """Any sample shape; (n,) where it is sparse."""
-        if self.traits.sparse and (self.dtype is not None or not _is_vector(in_shapes)):
+        if self.sparse and (self.dtype is not None or not _is_vector(in_shapes)):
             raise self.shape_error(
                 "floats of sample shape (n,), as its input is sparse",
                 f"{in_shapes}" if self.dtype is None else f"dtype {self.dtype}",

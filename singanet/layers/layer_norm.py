@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,7 +10,7 @@ from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input, expect_positive
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.layers.layer import Layer, ParamSpecs
 from singanet.ops import Ops
 from singanet.types import Array, GivenShape, Shapes
 
@@ -25,7 +24,7 @@ class LayerNorm(Layer):
     Ba, Kiros and Hinton, 2016.
     """
 
-    traits = Traits(any_extent=True)
+    any_extent = True
 
     def __init__(
         self,
@@ -49,8 +48,7 @@ class LayerNorm(Layer):
                 advice="axis 0 is the batch; use -1 for the last axis alone",
             )
         self.axis = int(axis)
-        if axis == -1:
-            self.traits = replace(self.traits, masks="keeps")
+        self.masks = "keeps" if axis == -1 else ""
         self.epsilon = expect_positive(name, "epsilon", epsilon)
         self.affine = affine
         self.center, self.scale = bool(center and affine), bool(scale and affine)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -104,7 +103,7 @@ class SeparableConv1D(SeparableConvolution):
     """
 
     axes = 1
-    traits = replace(SeparableConvolution.traits, any_extent=True)
+    any_extent = True
 
 
 class SeparableConv2D(SeparableConvolution):

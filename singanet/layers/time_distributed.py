@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from singanet.base.collectives import SharedBatch
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, Traits
+from singanet.layers.layer import Layer
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 
@@ -22,7 +21,8 @@ class TimeDistributed(Layer):
     samples and steps together.
     """
 
-    traits = Traits(any_extent=True, masks="keeps")
+    masks = "keeps"
+    any_extent = True
 
     def __init__(
         self, name: str, layer: Layer, input_sample_shape: GivenShape | None = None
@@ -37,14 +37,10 @@ class TimeDistributed(Layer):
             )
         self.layer = layer
         self._built_it = False
-        inner = layer.traits
-        self.traits = replace(
-            self.traits,
-            input_kinds=inner.input_kinds,
-            gives_integers=inner.gives_integers,
-            moves_only=inner.moves_only,
-            stops_gradient=inner.stops_gradient,
-        )
+        self.input_kinds = layer.input_kinds
+        self.gives_integers = layer.gives_integers
+        self.moves_only = layer.moves_only
+        self.stops_gradient = layer.stops_gradient
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (T, *s) → (T, *(what the layer makes of s))."""

@@ -8,7 +8,7 @@ from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, Traits
+from singanet.layers.layer import Layer
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -20,7 +20,8 @@ class TopIndices(Layer):
     both are ``torch.topk``.
     """
 
-    traits = Traits(gives_integers=True, stops_gradient=True)
+    gives_integers = True
+    stops_gradient = True
 
     def __init__(
         self,

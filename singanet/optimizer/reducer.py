@@ -3,125 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from itertools import chain
+from typing import Any, ClassVar
 
 from singanet.base.collectives import Collectives, SharedBatch
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.ops import ops_for
+from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reduction import Reduction, RoundKind
 from singanet.optimizer.running_state import average_state
 from singanet.optimizer.scale import Scale
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.params.served import served_by
 from singanet.types import Array, RowSparse
 
 
-@dataclass
-class Traffic:
-    """What one process has exchanged with the others so far.
-
-    ``sums`` were begun, of ``nbytes`` bytes of this process. They were under way for ``busy``
-    seconds, from the beginning of each until it was seen to be done, seconds of several at a time
-    counted once; of these the process has ``waited``, and done something else in the rest.
-    """
-
-    sums: int = 0
-    nbytes: int = 0
-    busy: float = 0.0
-    waited: float = 0.0
-
-    @property
-    def hidden(self) -> float:
-        """The part of the seconds under way in which the process did something else."""
-        return max(0.0, 1.0 - self.waited / self.busy) if self.busy else 0.0
-
-    def __add__(self, other: Traffic) -> Traffic:
-        """Both together."""
-        return Traffic(
-            self.sums + other.sums,
-            self.nbytes + other.nbytes,
-            self.busy + other.busy,
-            self.waited + other.waited,
-        )
-
-    def since(self, before: Traffic) -> Traffic:
-        """What was added after ``before``."""
-        return Traffic(
-            self.sums - before.sums,
-            self.nbytes - before.nbytes,
-            self.busy - before.busy,
-            self.waited - before.waited,
-        )
-
-    def mean(self, runs: int) -> Traffic:
-        """That of one of so many runs."""
-        return Traffic(self.sums // runs, self.nbytes // runs, self.busy / runs, self.waited / runs)
-
-    def as_dict(self) -> dict[str, float]:
-        """The figures by name."""
-        return {
-            "sums": self.sums,
-            "bytes": self.nbytes,
-            "seconds under way": self.busy,
-            "seconds waited": self.waited,
-            "hidden": self.hidden,
-        }
-
-
-class Reduction(Protocol):
-    """A reducer's round as calls that a program makes, in the order of its updates by the layers.
-
-    ``entries`` name the parameters that are reduced by one call, and ``sparse`` those of them
-    whose gradients are rows. Of an entry of dense gradients the program has a flat buffer: these
-    side by side, and behind them an element for each, which is the reduction's own. ``factor`` is
-    what the sums are multiplied by, known after the first `finish`.
-    """
-
-    rank: int
-    window: int
-    rows_first: bool
-    entries: Sequence[Sequence[str]]
-    sparse: frozenset[str]
-    traffic: Traffic
-
-    @property
-    def factor(self) -> float:
-        """What sums are multiplied by to be means."""
-
-    @property
-    def share(self) -> float:
-        """What the gradients of this process weigh in these means."""
-
-    @property
-    def under_way(self) -> bool:
-        """Whether others may still write to buffers of a round that has no end."""
-
-    def like(self, name: str) -> Array:
-        """An array of the type and shape of the gradients of the parameter."""
-
-    def open(self, kind: str) -> None:
-        """Begin a round: "step", or "preview" for gradients that are not updated by."""
-
-    def start(self, entry: int, buffer: Array, scales: Sequence[Scale]) -> None:
-        """Sum ``buffer``, whose gradients are to be multiplied by ``scales``, over all ranks."""
-
-    def start_rows(self, entry: int, grad: RowSparse, scale: Scale) -> None:
-        """Gather the rows of all ranks."""
-
-    def test(self) -> None:
-        """Carry on what is under way, which nothing else does while the process computes."""
-
-    def finish(self, entry: int, buffer: Array) -> None:
-        """Wait until ``buffer`` holds the sum of ``entry``, the first of those under way."""
-
-    def finish_rows(self, entry: int) -> RowSparse:
-        """The rows of all ranks of ``entry``, the first of those under way."""
-
-    def close(self, kind: str) -> None:
-        """End the round, of which nothing is under way."""
-
-
 class Reducer(Wrapper):
-    """A stage that hands on what it makes of the gradients of several processes.
+    """A stage that hands on what its ``reduction`` makes of the gradients of several processes.
 
     Updates come when the others' gradients have, at the latest in `end`; each process makes all
     of them, those of parameters that it found no gradient for too. `singanet.parallel` has some.
@@ -137,6 +38,11 @@ class Reducer(Wrapper):
     """Whether it refuses stages around that have a part in what becomes of values."""
     copies: ClassVar[int] = 2
     """Of what is trained, the copies that it holds at most: sums under way, what is sent."""
+
+    reduction: Reduction
+    """How gradients become those of all; one that is `local` has none."""
+    _around: tuple[Wrapper, ...] = ()
+    _sums: GradientRound | None = None
 
     @abstractmethod
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
@@ -164,9 +70,41 @@ class Reducer(Wrapper):
         """Whether gradients are handed on as they are, and only `end` asks other processes."""
         return False
 
-    def reduction(self) -> Reduction | None:
-        """What a program makes of a step, None where steps are not recorded, or not yet."""
-        return None
+    def settled(self, name: str, value: Array) -> Array:
+        """The array behind the parameter ``value`` that the optimizer inside is to update."""
+        values: Sequence[Array] = [value]
+        for stage in self._around:
+            values = stage.settle([name], values)
+        return values[0]
+
+    def _round_of(self, kind: RoundKind, opened: bool = False) -> GradientRound:
+        return GradientRound(self, self.reduction, self._around, kind, opened)
+
+    def take(
+        self,
+        names: Sequence[str],
+        values: Sequence[Array],
+        grads: Sequence[Grad],
+        scale: Scale,
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`; what is not there yet comes later, or in `end`."""
+        if self.alone:
+            return super().take(names, values, grads, scale)
+        check_lists(type(self).__name__, names, values, grads)
+        if self._sums is None:
+            self._sums = self._round_of("step")
+        return self._sums.take(names, values, grads, scale)
+
+    def end(self) -> None:
+        """As `Wrapper.end`: what is left is waited for, and updated by."""
+        if self.alone:
+            return
+        sums = self._sums or self._round_of("step")
+        try:
+            for names, values, grads, factor in sums.rest():
+                self.optimizer.update(names, values, grads, float(factor))
+        finally:
+            self._sums = None
 
     def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
         """What this process multiplies the gradients of outputs by, before they are walked back.
@@ -182,9 +120,9 @@ class Reducer(Wrapper):
     def exchanged(self) -> tuple[int, int]:
         """The bytes that this process has sent and received since the last `begin`."""
 
-    @abstractmethod
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """What would be updated by, for the gradients ``items`` of a step, nothing changed."""
+        """As `Wrapper.previewed`: those of all processes, summed for it, and again for updates."""
+        return iter(items) if self.alone else self._round_of("preview").previewed(items)
 
     @abstractmethod
     def agree(self, refused: str | None) -> str | None:
@@ -196,6 +134,7 @@ class Reducer(Wrapper):
 
     def recover(self, was: tuple[int, int]) -> None:
         """Forget the step that a rank's death has broken off: rank and number of ranks ``was``."""
+        self._sums = None
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``.
@@ -213,3 +152,181 @@ class Reducer(Wrapper):
     @abstractmethod
     def around(self, optimizer: Optimizer | Wrapper) -> Reducer:
         """Another stage as this one, around ``optimizer``."""
+
+
+class GradientRound:
+    """A round of ``reduction``, which takes the gradients that come to ``reducer`` in a step.
+
+    Entries are begun in their order, each once its gradients are there, and in `rest` without.
+    What is handed on goes to what is behind the reducer; stages ``around`` it then see the updates.
+    """
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        reduction: Reduction,
+        around: Sequence[Wrapper],
+        kind: RoundKind = "step",
+        opened: bool = False,
+    ) -> None:
+        self._reducer, self._reduction, self._around = reducer, reduction, around
+        self._kind: RoundKind = kind
+        if not opened:
+            reduction.open(kind)
+        self._entries = deque(reduction.entries)
+        self._given: dict[str, tuple[Any, Scale]] = {}
+        # What this process has had, and what was begun.
+        self._had: set[str] = set()
+        self._gone: set[str] = set()
+        self._flying: deque[tuple[Sequence[str], Array | None]] = deque()
+        self._served: list[tuple[str, Array, Any, Scale]] = []
+
+    def take(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Any], scale: Scale
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`, of all that is there by now. Errors: a second gradient of a name."""
+        some: list[tuple[str, Any]] = []
+        for name, value, grad in zip(names, values, grads, strict=True):
+            if served_by(value) is None:
+                some.append((name, grad))
+            elif grad is not None:
+                self._served.append((name, value, grad, scale))
+        return self._handed(self._give(some, scale))
+
+    def rest(self) -> Iterator[Handed]:
+        """What is left of a step, and its end."""
+        first = self._reduction.rows_first
+        yield from self._handed(self._begun())
+        yield from self._pushed() if first else ()
+        yield from self._handed(self._landed())
+        yield from self._pushed() if not first else ()
+        self._reduction.close(self._kind)
+
+    def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
+        """For the gradients ``items`` of this process, layer by layer, those of all.
+
+        Errors: gradients of rows that a table has.
+        """
+        for item in items:
+            for name, value in zip(item[0], item[1], strict=True):
+                if served_by(value) is not None:
+                    raise ArgumentError(
+                        f"{type(self._reducer).__name__}, parameter {name!r}",
+                        expected="a norm of gradients that all ranks see",
+                        received="rows that a table has, others on each rank",
+                        advice="clip by value, or by the norm of each layer",
+                    )
+            names, _, grads = item
+            given = [*zip(names, grads, strict=True)]
+            # As the walk itself: one layer's gradients are let go before the next one's exist.
+            del item, grads
+            yield from map(self._multiplied, self._give(given, 1.0))
+        yield from map(self._multiplied, chain(self._begun(), self._landed()))
+        self._reduction.close(self._kind)
+
+    def _multiplied(self, handed: Handed) -> Any:
+        names, values, grads, factor = handed
+        for grad in grads:
+            # Nobody else has it.
+            array: Any = grad[1] if isinstance(grad, tuple) else grad
+            array *= factor
+        return names, values, grads
+
+    def _give(self, given: list[tuple[str, Any]], scale: Scale) -> Iterator[Handed]:
+        """Take gradients, begin what is complete, and land what the window is over."""
+        while given:
+            name, grad = given.pop(0)
+            if name in self._given or name in self._gone:
+                raise CallOrderError(
+                    f"{type(self._reducer).__name__}, parameter {name!r}",
+                    expected="one gradient a step",
+                    received="a second one",
+                    advice="call end() after the last update of each step",
+                )
+            if grad is not None:
+                self._given[name] = grad, scale
+                self._had.add(name)
+            del grad
+        while self._entries and all(name in self._given for name in self._entries[0]):
+            yield from self._next()
+        self._reduction.test()
+
+    def _begun(self) -> Iterator[Handed]:
+        """Begin all that is left."""
+        while self._entries:
+            yield from self._next()
+        for entry in self._reduction.late(self._gone, self._given):
+            self._start(entry)
+
+    def _next(self) -> Iterator[Handed]:
+        """Begin the next entry, and land what the window is over.
+
+        Processes begin and wait in one order, whenever each has its gradients: none can wait for
+        another that waits for it.
+        """
+        self._start(self._entries.popleft())
+        while len(self._flying) > self._reduction.window:
+            yield from self._land()
+
+    def _landed(self) -> Iterator[Handed]:
+        while self._flying:
+            yield from self._land()
+
+    def _start(self, entry: Sequence[str]) -> None:
+        reduction = self._reduction
+        names = reduction.prepare(entry, self._given)
+        self._gone.update(entry)
+        if not names:
+            return
+        buffer = reduction.room(names)
+        parts = reduction.parts(names, buffer)
+        scales: list[Scale | None] = []
+        rows: dict[str, RowSparse] = {}
+        for name in names:
+            grad, scale = self._given.pop(name, (None, None))
+            scales.append(scale)
+            if isinstance(grad, tuple):
+                rows[name] = RowSparse(*grad)
+            elif grad is not None and name in parts:
+                reduction.lay(parts[name], grad)
+            elif grad is not None:
+                rows[name] = RowSparse(ops_for(grad).xp.arange(len(grad)), grad)
+            del grad
+        reduction.start(names, buffer, scales, rows)
+        self._flying.append((names, buffer))
+
+    def _land(self) -> Iterator[Handed]:
+        """What was begun first, of the parameters that any process has reached."""
+        (names, buffer), reduction = self._flying.popleft(), self._reduction
+        found = dict(zip(names, reduction.finish(names, buffer), strict=True))
+        parts = reduction.parts(names, buffer)
+        reached = [name for name in names if found[name] is not None and found[name] is not False]
+        if reached:
+            values = [reduction.value(name) for name in reached]
+            grads: list[Any] = [
+                ops_for(value).xp.asarray(parts[n]) if found[n] is True else found[n]
+                for n, value in zip(reached, values, strict=True)
+            ]
+            yield reached, values, grads, reduction.factor
+
+    def _handed(self, landed: Iterator[Handed]) -> Iterator[Handed]:
+        """What is handed on of ``landed``; the stages around see that it was updated."""
+        optimizer, around = self._reducer.optimizer, self._around
+        for names, values, grads, factor in landed:
+            changed = [name for name in names if optimizer.will_change(name)]
+            by_name = dict(zip(names, values, strict=True))
+            other = [name for name in names if name not in self._had]
+            for stage in around if other else ():
+                stage.refresh(other, [by_name[name] for name in other])
+            value, settled = self._reducer.reduction.value, self._reducer.settled
+            targets = [settled(name, value(name)) for name in names]
+            yield names, targets, grads, factor
+            for stage in reversed(around):
+                stage.updated(changed, [by_name[name] for name in changed])
+
+    def _pushed(self) -> Iterator[Handed]:
+        """The gradients of rows that tables have."""
+        share = self._reduction.share
+        for name, value, grad, scale in self._served:
+            yield [name], [value], [grad], scale * share
+        self._served.clear()

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
-
-import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.checks import Grad, check_lists
+from singanet.optimizer.checks import Grad
 from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reduction, Traffic
+from singanet.optimizer.reducer import GradientRound
 from singanet.optimizer.scale import Scale
+from singanet.optimizer.traffic import Traffic
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import Lookups, TableRows
 from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
-from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request
+from singanet.parallel.communicators.communicator import Communicator, Exchanged
+from singanet.parallel.pushes import Pushes
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.reductions.registration import apart, spread
-from singanet.parallel.reductions.round import Announcement, Round, announced
+from singanet.parallel.reductions.round import Round, announced
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Files, Servers
-from singanet.parallel.server.service import DENSE, NOTHING, ROWS, Load
+from singanet.parallel.server.service import Load
 from singanet.parallel.server.table import Table
 from singanet.parallel.start import servers as servers_of_job
 from singanet.parallel.taking import Taking
 from singanet.params.param import Param
 from singanet.params.served import served_by
-from singanet.params.store import BUCKET, SMALL
-from singanet.types import Array, RowSparse
+from singanet.types import Array
 
 _PREVIEWED = 4
-"""Sums of gradients under way at a time, for a norm."""
+"""GradientRound of gradients under way at a time, for a norm."""
 
 Consistency: TypeAlias = Literal["asp", "bsp", "ssp"]
 
@@ -83,19 +81,13 @@ class ParameterServer(RankReducer):
         self.every = checked_count("ParameterServer", "every", every, 1)
         self._ranks = servers_of_job() if comm is None and servers is None else servers
         self.rule = self._inside = optimizer
-        self.traffic = Traffic()
+        self._norms = Round(self, _PREVIEWED)
         self.servers: Servers | None = None
         self._state: Mapping[str, Array] | None = None
-        self._version = 0
-        self._sparse: set[str] = set()
-        self._entries: list[list[Param]] = []
-        self._given: dict[str, tuple[Any, Scale]] = {}
-        self._served: list[tuple[str, Array, Grad, float]] = []
-        self._flying: dict[int, Request] = {}
         self._rows: dict[str, TableRows] = {}
         self._pulled: dict[str, int] = {}
         self._stale = True
-        self._began, self._told = 0.0, Exchanged(0, 0)
+        self._told = Exchanged(0, 0)
         self._clip: _ClippedPush | None = None
         stages = UpdateChain(optimizer).stages
         clip = stages[0] if stages and consistency == "bsp" else None
@@ -125,6 +117,8 @@ class ParameterServer(RankReducer):
                 received=f"{self.comm.size} workers",
                 advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
             )
+        several, recorded = consistency != "bsp", self._clip is None
+        self.reduction: Pushes = Pushes(self, self.expect_servers, several, recorded)
 
     @property
     def alone(self) -> bool:
@@ -192,150 +186,43 @@ class ParameterServer(RankReducer):
             self._rows = serve(net, UpdateChain(self.rule).rule, tables_of, wrote)
 
     def _begin_alike(self, net: NetCore) -> None:
-        trained = self._order.by_name
+        trained = self.order.by_name
         apart(self.comm, net.rng)
         others = (p for p in net.params() if p.name not in trained and not p.storage.by_rows)
         spread(self.comm, ((p.name, p.value) for p in others if not p.is_constant))
 
     def _open(self) -> None:
-        servers = self._expect_servers()
-        params = self._order.params
+        servers = self.expect_servers()
+        params = self.order.params
         replicas = [(p, ops_for(p.value).host(self._held(p))) for p in params]
         servers.open(replicas, anew=self._state is not None)
         if self._state is not None and self.comm.rank == 0:
             servers.load_state_dict(self._state)
         self._state = None
-        self._group()
+        self.reduction.group()
         self._pull()
 
-    def _group(self) -> None:
-        """Put small parameters of one server together, and each with rows by itself."""
-        servers = self._expect_servers()
-        self._version += 1
-        waiting: dict[int, list[Param]] = {}
-        self._entries = []
-        for param in self._order.params:
-            nbytes = self._order.like(param).nbytes
-            if param.name in self._sparse or nbytes > SMALL:
-                self._entries.append([param])
-                continue
-            key = servers.replicas[param.name].server
-            group = waiting.setdefault(key, [])
-            group.append(param)
-            types = {self._order.like(each).dtype for each in group}
-            if len(types) > 1:
-                group.pop()
-                self._entries.append(waiting.pop(key))
-                waiting[key] = [param]
-            elif sum(self._order.like(each).nbytes for each in group) > BUCKET:
-                self._entries.append(waiting.pop(key))
-        self._entries += waiting.values()
-        place = {param.name: k for k, param in enumerate(self._order.params)}
-        self._entries.sort(key=lambda entry: place[entry[-1].name])
+    # -- a step -----------------------------------------------------------------------------------
 
-    # -- a step by the layers ---------------------------------------------------------------------
+    def take(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
+    ) -> Iterator[Handed]:
+        """As `Reducer`; a worker without samples pushes no rows, where each's are an update."""
+        if not self.alone and self._clip is not None:
+            scale = self._clip.of_push(float(scale))
+        if not self.alone and self.reduction.without_step:
+            pairs = zip(values, grads, strict=True)
+            grads = [None if served_by(value) is not None else grad for value, grad in pairs]
+        return super().take(names, values, grads, scale)
 
-    def update(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `Optimizer.update`, in `end`; ``grads`` may be let go at once.
-
-        Errors: `CallOrderError` before `meet` or `begin`.
-        """
-        if self.alone:
-            self.optimizer.update(names, values, grads, scale)
-            return
-        check_lists("ParameterServer", names, values, grads)
-        self._expect_begun()
-        if self._clip is not None:
-            scale = self._clip.of_push(scale)
-        for name, value, grad in zip(names, values, grads, strict=True):
-            if grad is not None and served_by(value) is not None:
-                self._served.append((name, value, grad, scale))
-            elif grad is not None:
-                self._given[name] = grad, scale
-        for number, entry in enumerate(self._entries):
-            if number not in self._flying and all(p.name in self._given for p in entry):
-                self._start(number)
-
-    def end(self) -> None:
-        """As `Wrapper.end`: what was not given counts as zeros, and new values are there."""
-        if self.alone:
-            return
-        self._expect_begun()
-        for number in range(len(self._entries)):
-            if number not in self._flying:
-                self._start(number)
-        served, self._served = self._served, []
-        for name, value, grad, scale in () if self._without_step else served:
-            self.optimizer.update([name], [value], [grad], scale)
-        self._finish()
-        for number, entry in enumerate(self._entries):
-            found = self._land(number)
-            params = [param for param in entry if param.name in found]
-            if params:
-                names = [param.name for param in params]
-                news = [found[name] for name in names]
-                self._hand_on(names, [param.value for param in params], news, 1.0)
-        self._ended()
+    def ended(self) -> None:
+        self._count_exchanged()
+        super().ended()
 
     @property
-    def _without_step(self) -> bool:
-        """Whether nothing that this worker has is to be updated by, though a rule moves by zeros.
-
-        With "bsp" a step is of all workers: rows that only this one looked up are among it.
-        """
-        return self._count == 0 and self.consistency != "bsp"
-
-    def _start(self, number: int) -> None:
-        """Push the gradients of an entry, and ask for what is new."""
-        given = [self._given.pop(param.name, (None, 1.0)) for param in self._entries[number]]
-        rows = {p.name for p, (g, _) in zip(self._entries[number], given, strict=True) if _rows(g)}
-        if not rows <= self._sparse:
-            self._sparse |= rows
-        self._send(number, [_scaled(grad, scale) for grad, scale in given])
-
-    def _send(self, number: int, grads: Sequence[Any]) -> None:
-        servers = self._expect_servers()
-        entry, arrays, layout = self._entries[number], [], []
-        none = self._without_step
-        for param, grad in zip(entry, grads, strict=True):
-            how = NOTHING if grad is None or none else ROWS if _rows(grad) else DENSE
-            layout.append((servers.replicas[param.name].number, how))
-            if how != NOTHING:
-                arrays += list(grad) if how == ROWS else [grad]
-        if not self._flying:
-            self._began = time.perf_counter()
-        self.traffic.sums += 1
-        self.traffic.nbytes += sum(array.nbytes for array in arrays)
-        server = servers.replicas[entry[0].name].server
-        host = [np.ascontiguousarray(ops_for(array).host(array)) for array in arrays]
-        self._flying[number] = servers.start_step(server, np.array(layout, np.int64), host)
-
-    def _finish(self) -> None:
-        """Say that all gradients of this step were pushed."""
-        servers = self._expect_servers()
-        servers.follow()
-        servers.finish(self._count)
-
-    def _land(self, number: int) -> dict[str, Any]:
-        """What is new of the parameters of an entry, by name: values, or some rows of them."""
-        began = time.perf_counter()
-        layout, *arrays = self._flying.pop(number).wait()
-        self.traffic.waited += time.perf_counter() - began
-        found: dict[str, Any] = {}
-        rest = iter(arrays)
-        for param, (_, how) in zip(self._entries[number], layout.tolist(), strict=True):
-            xp = ops_for(param.value).xp
-            if how == DENSE:
-                found[param.name] = xp.asarray(next(rest)).reshape(param.shape)
-            elif how == ROWS:
-                found[param.name] = RowSparse(xp.asarray(next(rest)), xp.asarray(next(rest)))
-        return found
+    def traffic(self) -> Traffic:
+        """What was exchanged so far."""
+        return self.reduction.traffic
 
     def _count_exchanged(self) -> None:
         """Let what was said to servers be among what this worker has said."""
@@ -347,36 +234,16 @@ class ParameterServer(RankReducer):
         host.bytes_received += told.received
         self._told = now
 
-    def _ended(self) -> None:
-        self._count_exchanged()
-        self._said = False
-        self.comm.step += 1
-        if any(
-            len(entry) > 1 and self._sparse & {p.name for p in entry} for entry in self._entries
-        ):
-            self._group()
-
-    # -- as `Reducer` -----------------------------------------------------------------------------
-
-    def reduction(self) -> Reduction | None:
-        """As `Reducer`: what it finishes are values, which the rule inside here takes."""
-        if self.alone or not self._met or self._clip is not None:
-            return None
-        from_servers: Reduction = _FromServers(self)
-        return from_servers
-
     def case(self) -> Hashable:
         """As `Wrapper.case`: which parameters travel together."""
-        return self._version
+        return self.reduction.version
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`: the rank's own; where a norm clips, the sums of all."""
         if self._clip is None:
             yield from items
             return
-        self._expect_begun()
-        weight = 1.0 if self._count is None else self._count
-        yield from self._preview(announced(self.comm, "preview", self._count), weight).sums(items)
+        yield from GradientRound(self, self._norms, (), "preview").previewed(items)
 
     def _preview_of_others(self) -> None:
         """Take part in the sums that others clip by, until nobody has any."""
@@ -384,10 +251,8 @@ class ParameterServer(RankReducer):
             heard = announced(self.comm, "")
             if not heard.wait().kind:
                 return
-            norm_of(self._preview(heard, 0.0).sums(()))
-
-    def _preview(self, heard: Announcement, weight: float) -> Round:
-        return Round(self.comm, self._order, _PREVIEWED, None, heard, weight, self.traffic)
+            self._norms.join(heard)
+            norm_of(GradientRound(self, self._norms, (), "preview", opened=True).previewed(()))
 
     def agree(self, refused: str | None) -> str | None:
         """As `Reducer`: each rank takes its own steps; one that is refused has no gradients."""
@@ -412,7 +277,7 @@ class ParameterServer(RankReducer):
         if self.alone:
             return
         self._expect_met()
-        self._expect_servers().leave(self._preview_of_others)
+        self.expect_servers().leave(self._preview_of_others)
         self._pull()
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
@@ -422,7 +287,7 @@ class ParameterServer(RankReducer):
                 for rows in self._rows.values():
                     rows.flush()
                 # What caches had gathered is a step of its own.
-                self._expect_servers().finish(1.0)
+                self.expect_servers().finish(1.0)
             self.comm.barrier("values that are the same on all ranks")
             if self._stale:
                 self._pull()
@@ -436,7 +301,7 @@ class ParameterServer(RankReducer):
         self._stale = True
         asked = [
             self.servers.start_put(param.name, ops_for(held).host(held))
-            for param, held in ((p, self._held(p)) for p in self._order.params)
+            for param, held in ((p, self._held(p)) for p in self.order.params)
             if self.comm.rank == 0 and _digest(held) != self._pulled[param.name]
         ]
         for each in asked:
@@ -445,17 +310,10 @@ class ParameterServer(RankReducer):
 
     def _pull(self) -> None:
         """Let parameters be what they are on the servers now; all ranks come here."""
-        servers = self._expect_servers()
-        for number, entry in enumerate(self._entries):
-            known = [servers.replicas[param.name] for param in entry]
-            layout = np.array([(each.number, NOTHING) for each in known], np.int64)
-            self._flying[number] = servers.start_step(known[0].server, layout, now=True)
-        for number, entry in enumerate(self._entries):
-            landed = self._land(number)
-            for param in (each for each in entry if each.name in landed):
-                self._put(param, landed[param.name])
+        for name, news in self.reduction.pulled():
+            self._put(self.order.by_name[name], news)
         self._stale = False
-        self._pulled = {p.name: _digest(self._held(p)) for p in self._order.params}
+        self._pulled = {p.name: _digest(self._held(p)) for p in self.order.params}
         self.comm.barrier("values that all ranks have")
 
     def _put(self, param: Param, news: Any) -> None:
@@ -463,7 +321,7 @@ class ParameterServer(RankReducer):
         names, values = [param.name], [param.value]
         for stage in self._around:
             stage.refresh(names, values)
-        where, what = news if _rows(news) else (slice(None), news)
+        where, what = news if isinstance(news, tuple) else (slice(None), news)
         target = self._held(param)
         target[where if target.ndim else ()] = what
         for stage in reversed(self._around):
@@ -489,9 +347,10 @@ class ParameterServer(RankReducer):
 
     def loads(self) -> list[dict[str, Load]]:
         """By server and function what was asked of it: calls, bytes, rows, seconds."""
-        return self._expect_servers().loads()[0]
+        return self.expect_servers().loads()[0]
 
-    def _expect_servers(self) -> Servers:
+    def expect_servers(self) -> Servers:
+        """Who serves. Errors: `CallOrderError` before `meet`."""
         self._expect_met()
         assert self.servers is not None
         return self.servers
@@ -540,76 +399,6 @@ class _ClippedPush(ClipByGlobalNorm):
         yield names, values, grads, scale
 
 
-class _FromServers(Reduction):
-    """Buffers of gradients go to the servers, and come back with values."""
-
-    factor = share = 1.0
-    rows_first = True
-    under_way = False
-
-    def __init__(self, owner: ParameterServer) -> None:
-        self._owner, self.rank, self.traffic = owner, owner.comm.rank, owner.traffic
-        self.entries: Sequence[Sequence[str]] = [
-            [param.name for param in entry] for entry in owner._entries
-        ]
-        self.window = len(self.entries)
-        self.sparse = frozenset(owner._sparse)
-        self._finished = False
-
-    def like(self, name: str) -> Array:
-        order = self._owner._order
-        return order.like(order.by_name[name])
-
-    def open(self, kind: str) -> None:
-        """As `Reduction`. Errors: `CallOrderError` before `begin`."""
-        self._owner._expect_begun()
-        self._finished = False
-
-    def start(self, entry: int, buffer: Array, scales: Sequence[Scale]) -> None:
-        parts = self._parts(entry, buffer)
-        self._owner._send(entry, [_scaled(*each) for each in zip(parts, scales, strict=True)])
-
-    def start_rows(self, entry: int, grad: RowSparse, scale: Scale) -> None:
-        self._owner._send(entry, [_scaled(grad, scale)])
-
-    def test(self) -> None:
-        for request in list(self._owner._flying.values()):
-            request.test()
-
-    def finish(self, entry: int, buffer: Array) -> None:
-        """As `Reduction`: values that are not new are those that there are."""
-        found = self._landed(entry)
-        for name, part in zip(self.entries[entry], self._parts(entry, buffer), strict=True):
-            new: Any = found.get(name)
-            old = self._owner._held(self._owner._order.by_name[name])
-            part[...] = old if new is None or _rows(new) else new
-            if _rows(new):
-                part[new[0]] = new[1]
-
-    def finish_rows(self, entry: int) -> RowSparse:
-        """As `Reduction`: the rows that are new."""
-        ((name, new),) = self._landed(entry).items() or ((self.entries[entry][0], None),)
-        like = self.like(name)
-        if new is None:
-            return RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
-        return new if isinstance(new, RowSparse) else RowSparse(np.arange(len(new)), new)
-
-    def close(self, kind: str) -> None:
-        self._owner._ended()
-
-    def _landed(self, entry: int) -> dict[str, Any]:
-        if not self._finished:
-            self._finished = True
-            self._owner._finish()
-        return self._owner._land(entry)
-
-    def _parts(self, entry: int, buffer: Array) -> list[Array]:
-        likes = [self.like(name) for name in self.entries[entry]]
-        ends = np.cumsum([0, *(like.size for like in likes)]).tolist()
-        pairs = zip(likes, ends, strict=False)
-        return [buffer[at : at + like.size].reshape(like.shape) for like, at in pairs]
-
-
 def _staleness(consistency: str, staleness: int | None) -> int | None:
     known = ("asp", "bsp", "ssp")
     if consistency not in known:
@@ -633,16 +422,3 @@ def _staleness(consistency: str, staleness: int | None) -> int | None:
 
 def _digest(array: Array) -> int:
     return zlib.crc32(ops_for(array).host(array).tobytes())
-
-
-def _rows(grad: Any) -> bool:
-    return isinstance(grad, tuple)
-
-
-def _scaled(grad: Any, scale: Scale) -> Any:
-    factor = float(scale)
-    if grad is None or factor == 1.0:
-        return grad
-    if isinstance(grad, tuple):
-        return RowSparse(grad[0], grad[1] * grad[1].dtype.type(factor))
-    return grad * grad.dtype.type(factor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -37,7 +36,7 @@ class SplitDense(Dense):
     Errors: fewer columns or rows than ranks; `RankError` where ranks are given other samples.
     """
 
-    traits = replace(Dense.traits, takes_sparse=False)
+    takes_sparse = False
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from singanet.engine.net import expect_host
 from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.reducer import Traffic
+from singanet.optimizer.traffic import Traffic
 from singanet.program.bind_call import Ready
 from singanet.program.ir import NotRecordableError
 from singanet.program.programs import programs_of

@@ -16,7 +16,6 @@ from singanet.parallel.cached.rules import bare_copy, follow
 from singanet.parallel.cached.serve import looks_at_gradients_alone, serve, to_serve
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
-from singanet.parallel.reductions.round import Round
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Servers
 from singanet.parallel.server.table import Shard, Table
@@ -176,12 +175,8 @@ class Hybrid(AllReduce):
         assert self._holder is not None
         self._holder.load_state_dict({**state, **dump_schedules(self._rule, self._rule.hypers)})
 
-    def _close(self, opened: Round) -> None:
-        super()._close(opened)
-        self._finish()
-
-    def _ended(self) -> None:
-        super()._ended()
+    def ended(self) -> None:
+        super().ended()
         self._finish()
 
     def _finish(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,19 +11,18 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError, CallOrderError
+from singanet.errors import ArgumentError
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reduction, Traffic
-from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.optimizer.reducer import GradientRound
+from singanet.optimizer.reduction import RoundKind
+from singanet.optimizer.traffic import Traffic
+from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.communicators.half import Halves
-from singanet.parallel.reductions.as_calls import AsCalls
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.reductions.round import Announcement, Round, announced
-from singanet.params.served import served_by
 from singanet.types import Array
 
 
@@ -67,20 +66,16 @@ class AllReduce(RankReducer):
             )
         self.dtype = dtype
         self._halves = None if dtype is None else Halves()
-        self._round: Round | None = None
-        self._last: Round | None = None
-        self._served: list[tuple[str, Array, Grad, float]] = []
-        self.traffic = Traffic()
+        self.reduction: Round = Round(self, self.window, self._halves)
 
-    def reduction(self) -> Reduction | None:
-        """As `Reducer`; None until all ranks know how the gradients of all parameters come."""
-        if self.alone or not self._met or not self._order.is_settled():
-            return None
-        return AsCalls(self.comm, self._order, self.window, self.traffic, self._opened, self._ended)
+    @property
+    def traffic(self) -> Traffic:
+        """What was exchanged so far."""
+        return self.reduction.traffic
 
     def case(self) -> Hashable:
         """As `Wrapper.case`: which parameters are reduced together."""
-        return self._order.version
+        return self.order.version
 
     def around(self, optimizer: Optimizer | Wrapper) -> AllReduce:
         return type(self)(optimizer, self.comm, self.window, self.dtype)
@@ -97,59 +92,11 @@ class AllReduce(RankReducer):
         """
         self._expect_outside(around)
         if self.met(net, around):
-            self._round = None
-
-    def update(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `Optimizer.update`, some time until `end`; ``grads`` may be let go at once.
-
-        Errors: `CallOrderError` before `meet` or `begin`, or where the step before has no `end`.
-        """
-        if self.alone:
-            self.optimizer.update(names, values, grads, scale)
-            return
-        check_lists(type(self).__name__, names, values, grads)
-        if self._round is None:
-            self._round = self._opened("step")
-            self._served.clear()
-        given = [*zip(names, values, grads, strict=True)]
-        self._served += [(*each, scale) for each in given if served_by(each[1]) is not None]
-        rest = [(name, grad) for name, value, grad in given if served_by(value) is None]
-        self._round.give([name for name, _ in rest], [grad for _, grad in rest], scale)
-        self._apply(self._round.finished())
-
-    def end(self) -> None:
-        """As `Wrapper.end`: all sums are waited for, and their parameters updated."""
-        if not self.alone:
-            self._close(self._round or self._opened("step"))
+            self._sums = None
 
     def recover(self, was: tuple[int, int]) -> None:
         super().recover(was)
-        self._round = self._last = None
-
-    def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """As `Reducer`. The gradients are summed for it, and once more for the updates."""
-        if self.alone:
-            yield from items
-            return
-        yield from self._opened("preview").sums(map(self._reduced, items))
-
-    def _reduced(self, item: Any) -> Any:
-        """``item``. Errors: gradients of rows that a table has."""
-        for name, value in zip(item[0], item[1], strict=True):
-            if served_by(value) is not None:
-                raise ArgumentError(
-                    f"{type(self).__name__}, parameter {name!r}",
-                    expected="a norm of gradients that all ranks see",
-                    received="rows that a table has, others on each rank",
-                    advice="clip by value, or by the norm of each layer",
-                )
-        return item
+        self.reduction.forget()
 
     def agree(self, refused: str | None) -> str | None:
         if self.comm.size == 1:
@@ -191,13 +138,13 @@ class AllReduce(RankReducer):
                 for outer in self._around if said.refused else ():
                     outer.conclude("of another rank")
             elif said.kind == "preview":
-                idle = self._round_of("preview", heard, 0.0)
-                norm = norm_of(idle.sums(()))
+                norm = norm_of(self._joined("preview", heard).previewed(()))
                 clipped = UpdateChain(self).norm
                 knowing = nullcontext() if clipped is None else clipped.clip.knowing(norm)
             elif said.kind == "step":
                 with knowing:
-                    self._close(self._round_of("step", heard, 0.0))
+                    self._sums = self._joined("step", heard)
+                    self.end()
                 knowing = nullcontext()
                 for outer in self._around:
                     outer.end()
@@ -205,41 +152,7 @@ class AllReduce(RankReducer):
             else:
                 return
 
-    def _opened(self, kind: str) -> Round:
-        """A round of all sums, as this rank's gradients are to weigh in it."""
-        self._expect_met()
-        if self._last is not None and not self._last.ended:
-            raise CallOrderError(
-                "AllReduce",
-                expected="the end of the step before",
-                received="another step: that one was left by an error, and others may wait in it",
-                advice="end all ranks, and go on from a checkpoint",
-            )
-        self._expect_begun()
-        weight = 1.0 if self._count is None else float(self._count)
-        heard: Announcement = announced(self.comm, kind, self._count)
-        return self._round_of(kind, heard, weight)
-
-    def _round_of(self, kind: str, heard: Announcement, weight: float) -> Round:
-        halves, traffic = self._halves, self.traffic
-        self._last = Round(self.comm, self._order, self.window, halves, heard, weight, traffic)
-        return self._last
-
-    def _close(self, opened: Round) -> None:
-        try:
-            self._apply(opened.rest())
-            for name, value, grad, scale in self._served:
-                self.optimizer.update([name], [value], [grad], scale * opened.share)
-        finally:
-            self._round, self._said = None, False
-            self._served.clear()
-        self.comm.step += 1
-
-    def _ended(self) -> None:
-        """Count a step whose round a program has closed."""
-        self._said = False
-        self.comm.step += 1
-
-    def _apply(self, handed: Iterable[Handed]) -> None:
-        for names, values, grads, factor in handed:
-            self._hand_on(names, values, grads, float(factor))
+    def _joined(self, kind: RoundKind, heard: Announcement) -> GradientRound:
+        """What this rank has a part in without gradients, once others were ``heard`` to begin."""
+        self.reduction.join(heard)
+        return self._round_of(kind, opened=True)

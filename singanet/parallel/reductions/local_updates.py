@@ -17,7 +17,8 @@ from singanet.ops import ops_for
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.reductions.round import announced, listed
@@ -91,28 +92,24 @@ class LocalUpdates(RankReducer):
             self._average_all()
         self.met(net, around)
 
-    def update(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `Optimizer.update`, at once; without samples nothing is updated.
+    def take(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`, at once; without samples nothing is updated.
 
         Errors: `CallOrderError` before `meet` or `begin`.
         """
         if not self.alone:
-            self._expect_begun()
+            self.expect_begun()
             if self._count == 0:
                 return
-        self.optimizer.update(names, values, grads, scale)
+        yield names, values, grads, scale
 
     def end(self) -> None:
         """As `Wrapper.end`: the mean of all ranks' values, where it is due."""
         if self.alone:
             return
-        self._expect_begun()
+        self.expect_begun()
         self._said = False
         progress = self._progress
         weight = 1.0 if self._count is None else self._count
@@ -200,11 +197,11 @@ class LocalUpdates(RankReducer):
 
     def _slices(self, part: int) -> list[_Slice]:
         """The elements of ``part``: each has as many, of all parameters laid end to end."""
-        sizes = [self._order.like(param).size for param in self._order.params]
+        sizes = [self.order.like(param).size for param in self.order.params]
         whole, parts = sum(sizes), self._progress.parts
         first, last = whole * part // parts, whole * (part + 1) // parts
         found, begin = [], 0
-        for param, size in zip(self._order.params, sizes, strict=True):
+        for param, size in zip(self.order.params, sizes, strict=True):
             start, stop = max(first - begin, 0), min(last - begin, size)
             if start < stop:
                 found.append(_Slice(param, start, stop))
@@ -220,7 +217,7 @@ class LocalUpdates(RankReducer):
             host = [ops_for(views[k]).host(views[k]) for k in group]
             buffer = np.concatenate(host)
             buffer *= buffer.dtype.type(share)
-            what = f"the values of {listed([slices[k].param for k in group])}"
+            what = f"the values of {listed([slices[k].param.name for k in group])}"
             flying.append((group, self.comm.start_all_reduce(buffer, what=what)))
             for _, request in flying:
                 request.test()

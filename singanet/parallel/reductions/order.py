@@ -31,9 +31,9 @@ class Order:
         self.by_name: dict[str, Param] = {}
         # Another number after each change of what is reduced together.
         self.version = 0
-        self.layers: list[list[Param]] = []
+        self.layers: list[list[str]] = []
         self.kinds: dict[str, Kind] = {}
-        self.entries: list[list[Param]] = []
+        self.entries: list[list[str]] = []
         self.settled: Callable[[str, Array], Array] = lambda _, value: value
         self.masters = False
 
@@ -45,8 +45,9 @@ class Order:
         ``masters`` says that it is another one than the parameter's, of another type.
         """
         self.masters = masters
-        self.layers, self.kinds, self.settled = _trained(net), {}, settled
-        self.params = [param for layer in self.layers for param in layer]
+        layers, self.kinds, self.settled = _trained(net), {}, settled
+        self.layers = [[param.name for param in layer] for layer in layers]
+        self.params = [param for layer in layers for param in layer]
         self.by_name = {param.name: param for param in self.params}
         self.entries = self.layers
         self.version += 1
@@ -67,42 +68,41 @@ class Order:
             return np.broadcast_to(np.zeros((), param.array_type), param.shape)
         return self.settled(param.name, param.value)
 
-    def unknown(self, params: Sequence[Param]) -> bool:
+    def unknown(self, names: Sequence[str]) -> bool:
         """Whether nobody has asked yet how gradients of any of these come."""
-        return any(param.name not in self.kinds for param in params)
+        return any(name not in self.kinds for name in names)
 
     def is_settled(self) -> bool:
         """Whether all gradients come as they did before, and rows of tables by themselves."""
         kinds = [self.kinds.get(param.name, "idle") for param in self.params]
         return "idle" not in kinds and not (self.by_layer and "rows" in kinds)
 
-    def idle(self) -> list[list[Param]]:
+    def idle(self) -> list[list[str]]:
         """By layer, the parameters that no rank has reached so far."""
-        found = [[p for p in layer if self.kinds.get(p.name) == "idle"] for layer in self.layers]
+        found = [[n for n in layer if self.kinds.get(n) == "idle"] for layer in self.layers]
         return [layer for layer in found if layer]
 
-    def learn(self, params: Sequence[Param], counts: Any) -> None:
+    def learn(self, names: Sequence[str], counts: Any) -> None:
         """Of ``counts``, a row a parameter: how many ranks have dense gradients, and rows."""
-        for param, (dense, rows) in zip(params, counts, strict=True):
-            self.kinds[param.name] = "dense" if dense else "rows" if rows else "idle"
+        for name, (dense, rows) in zip(names, counts, strict=True):
+            self.kinds[name] = "dense" if dense else "rows" if rows else "idle"
 
     def group(self) -> None:
         """Put small parameters together, by what is known now of all."""
         self.version += 1
         known = [p for p in self.params if self.kinds.get(p.name, "idle") != "idle"]
+        place = {param.name: k for k, param in enumerate(known)}
         if self.by_layer:
-            names = {param.name for param in known}
-            parts = [[p for p in layer if p.name in names] for layer in self.layers]
+            parts = [[name for name in layer if name in place] for layer in self.layers]
             self.entries = [part for part in parts if part]
             return
-        place = {param.name: k for k, param in enumerate(known)}
         small = [p for p in known if self.kinds[p.name] == "dense" and self.like(p).nbytes <= SMALL]
         groups = groups_of([self.like(param) for param in small])
-        entries = [[small[k] for k in group] for group in groups]
-        together = {param.name for entry in entries for param in entry}
-        entries += [[param] for param in known if param.name not in together]
+        entries = [[small[k].name for k in group] for group in groups]
+        together = {name for entry in entries for name in entry}
+        entries += [[name] for name in place if name not in together]
         # Each where its last gradient comes.
-        self.entries = sorted(entries, key=lambda entry: place[entry[-1].name])
+        self.entries = sorted(entries, key=lambda entry: place[entry[-1]])
 
 
 def _trained(net: NetCore) -> list[list[Param]]:

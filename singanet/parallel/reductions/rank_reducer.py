@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from singanet.base.collectives import SharedBatch
 from singanet.base.described import settings_text
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError, CallOrderError
+from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, one_of
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.checks import Grad
+from singanet.optimizer.checks import Grad, check_lists
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.reductions.order import Order
 from singanet.parallel.reductions.registration import apart, expect_alike, spread
 from singanet.parallel.start import init
 from singanet.params.param import ParamSpec
+from singanet.params.served import served_by
 from singanet.types import Array
 
 
@@ -57,8 +59,7 @@ class RankReducer(Reducer):
                     if stage.waits
                     else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
-        self._order = Order(any(stage.reads_gradients for stage in inside))
-        self._around: tuple[Wrapper, ...] = ()
+        self.order = Order(any(stage.reads_gradients for stage in inside))
         self._met: tuple[Any, ...] = ()
         self._known: list[weakref.ref[Any]] = []
         self._count: float | None = None
@@ -84,10 +85,10 @@ class RankReducer(Reducer):
             self.comm = init(net.device)
             self.batch.comm = self.comm
         self.share(net)
-        self._order.start(net, self.settled, any(stage.holds_all for stage in around))
+        self.order.start(net, self.settled, any(stage.holds_all for stage in around))
         if self.comm.size > 1:
             settings = settings_text(around[0] if around else self)
-            facts = [*self._order.facts(self._rates()), settings]
+            facts = [*self.order.facts(self._rates()), settings]
             fresh = [ref() for ref in self._known] != [net]
             if expect_alike(self.comm, facts, fresh):
                 self._begin_alike(net)
@@ -101,29 +102,23 @@ class RankReducer(Reducer):
         apart(self.comm, net.rng)
         own = [p for p in params if not p.storage.by_rows and not p.is_constant]
         spread(self.comm, ((p.name, p.value) for p in own))
-        masters = ((p.name, self.settled(p.name, p.value)) for p in self._order.params)
+        masters = ((p.name, self.settled(p.name, p.value)) for p in self.order.params)
         values = {id(p.value) for p in params}
         spread(self.comm, (pair for pair in masters if id(pair[1]) not in values))
 
     def is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Whether `met` has something to compare."""
         known = (*_key(net, around), self._rates())
-        return self._met != known or self._order.lacks(net)
+        return self._met != known or self.order.lacks(net)
 
     def _rates(self) -> list[ParamSpec]:
         """How the parameters are trained by what was said last."""
         rule = UpdateChain(self.optimizer).rule
-        return [rule.spec_of(param) for param in self._order.params]
+        return [rule.spec_of(param) for param in self.order.params]
 
     def recover(self, was: tuple[int, int]) -> None:
+        super().recover(was)
         self._said = False
-
-    def settled(self, name: str, value: Array) -> Array:
-        """The array behind the parameter ``value`` that the optimizer inside is to update."""
-        values: Sequence[Array] = [value]
-        for stage in self._around:
-            values = stage.settle([name], values)
-        return values[0]
 
     def begin(self, count: float | None) -> float | None:
         """As `Wrapper.begin`: ``count`` is what the gradients of this rank weigh, 0 for none."""
@@ -148,22 +143,36 @@ class RankReducer(Reducer):
                     advice=f"write {own}({kind}(...))",
                 )
 
-    def _hand_on(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        factor: float,
-    ) -> None:
-        """Update by what was reduced, and let the stages around see it."""
-        changed = [name for name in names if self.optimizer.will_change(name)]
-        for stage in self._around:
-            stage.refresh(names, values)
-        targets = [self.settled(n, v) for n, v in zip(names, values, strict=True)]
-        self.optimizer.update(names, targets, grads, factor)
-        by_name = dict(zip(names, values, strict=True))
-        for outer in reversed(self._around):
-            outer.updated(changed, [by_name[name] for name in changed])
+    def take(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
+    ) -> Iterator[Handed]:
+        """As `Reducer`. Errors: names that the net of the last `meet` does not train."""
+        if not self.alone:
+            check_lists(type(self).__name__, names, values, grads)
+            for name, value in zip(names, values, strict=True):
+                if name not in self.order.by_name and served_by(value) is None:
+                    raise UnknownNameError(
+                        f"{type(self).__name__}, parameter {name!r}",
+                        expected=f"one of {one_of(sorted(self.order.by_name), 6)}",
+                        received=repr(name),
+                        advice="call meet(net) on all ranks with the net that is trained",
+                    )
+        return super().take(names, values, grads, scale)
+
+    def ended(self) -> None:
+        """Count a step whose round has ended."""
+        self._said = False
+        self.comm.step += 1
+
+    @property
+    def count(self) -> float | None:
+        """What the gradients of this rank weigh, None for sums."""
+        return self._count
+
+    @property
+    def has_met(self) -> bool:
+        """Whether it trains a net."""
+        return bool(self._met)
 
     def _expect_met(self) -> None:
         if not self._met:
@@ -174,7 +183,8 @@ class RankReducer(Reducer):
                 advice="call meet(net) on all ranks before the first forward",
             )
 
-    def _expect_begun(self) -> None:
+    def expect_begun(self) -> None:
+        """Errors: `CallOrderError` before `meet`, or before `begin` of each step."""
         self._expect_met()
         if not self._said:
             raise CallOrderError(

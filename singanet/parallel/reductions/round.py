@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from singanet.errors import CallOrderError, RankError, UnknownNameError, one_of
+from singanet.errors import CallOrderError, RankError
 from singanet.ops import ops_for
-from singanet.optimizer.reducer import Traffic
+from singanet.optimizer.reduction import Found, Reduction, RoundKind
 from singanet.optimizer.scale import Scale
-from singanet.optimizer.wrapper import Handed
+from singanet.optimizer.traffic import Traffic
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.communicators.half import Halves
-from singanet.parallel.reductions.order import Order
+from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.params.gradients import dense_gradient
-from singanet.params.param import Param
 from singanet.types import Array, RowSparse
 
 _KINDS = ("agree", "count", "preview", "step")
@@ -93,17 +92,8 @@ def announced(
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """The sum of one entry: of a flat ``buffer``, and of the ``rows`` of tables by their names.
+    """An entry under way: the sum of its ``buffer``, and the rows of tables by their names."""
 
-    The ``buffer`` has the gradients of the ``dense`` parameters side by side, which are still to
-    be multiplied by ``scales``, and behind them which of these there are.
-    """
-
-    params: list[Param]
-    dense: list[Param]
-    buffer: Array | None
-    scales: Sequence[Scale]
-    rows: Mapping[str, tuple[Array, Array, Scale]]
     sums: Request | None = None
     gathered: dict[str, tuple[Request, Request]] = field(default_factory=dict)
     done: bool = False
@@ -122,107 +112,247 @@ class Flight:
         return not waiting
 
 
-class Round:
-    """Takes this rank's gradients as they come, and hands out those of all ranks.
+class Round(Reduction):
+    """Sums over the ranks of ``owner``, one round after the other.
 
-    Entries are begun in the `Order`, each once its gradients are there and it is known what they
-    weigh; in `rest` what is not there counts as zeros. A rank of weight 0 has none. Programs
-    bring entries ready for their sums to `start`, and get them by `land`.
+    Entries are those of the `Order`, begun once it is known what gradients weigh; what is not there
+    counts as zeros. A rank that comes by `join` has none, and weight 0.
     """
 
-    def __init__(
-        self,
-        comm: Communicator,
-        order: Order,
-        window: int,
-        halves: Halves | None,
-        announcement: Announcement,
-        weight: float,
-        traffic: Traffic,
-    ) -> None:
-        self.comm, self.order, self.window, self.halves = comm, order, window, halves
-        self.weight = weight
-        self.factor, self.ended = 0.0, False
-        self._traffic = traffic
-        self._announcement: Announcement | None = announcement
-        self._known = {param.name for param in order.params}
-        self._given: dict[str, tuple[Any, float]] = {}
-        self._gone: set[str] = set()
-        self._entries = deque(order.entries)
+    def __init__(self, owner: RankReducer, window: int, halves: Halves | None = None) -> None:
+        self._owner, self.order = owner, owner.order
+        self.window, self.halves, self.traffic = window, halves, Traffic()
+        self.weight = self.mean = 1.0
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, though the round before has no end."""
+        self._ended = True
+        self._announcement: Announcement | None = None
         self._flying: deque[Flight] = deque()
         self._busy: float | None = None
-        self._idle = order.idle()
         self._learnt = False
 
     @property
-    def share(self) -> float:
-        """What this rank's gradients weigh in the means of all."""
-        return self.weight * self.factor
+    def comm(self) -> Communicator:
+        """What the ranks talk through."""
+        return self._owner.comm
 
     @property
-    def scale(self) -> float:
-        """What sums that are handed out are to be multiplied by, once it is known."""
-        return self.factor
+    def rank(self) -> int:
+        return self.comm.rank
+
+    @property
+    def entries(self) -> Sequence[Sequence[str]]:
+        return self.order.entries
+
+    @property
+    def settled(self) -> bool:
+        """As `Reduction`: all ranks know how the gradients of all parameters come."""
+        return self._owner.has_met and self.order.is_settled()
+
+    @property
+    def share(self) -> float:
+        return self.weight * self.mean
+
+    @property
+    def factor(self) -> float:
+        return self.mean
 
     @property
     def under_way(self) -> bool:
-        """Whether anything was begun that did not land."""
         return bool(self._flying)
 
-    # -- sums ---------------------------------------------------------------------------------
+    def value(self, name: str) -> Array:
+        return self.order.by_name[name].value
 
-    def start(self, flight: Flight) -> None:
-        """Begin ``flight``, once all ranks have told what their gradients weigh.
+    def like(self, name: str) -> Array:
+        return self.order.like(self.order.by_name[name])
+
+    def is_rows(self, name: str) -> bool:
+        return self.order.kinds.get(name) == "rows"
+
+    def module(self, like: Array) -> Any:
+        """As `Reduction`; that of the device, where the communicator takes arrays from there."""
+        there = self.comm.on_device and self.halves is None
+        return ops_for(like).xp if there else np
+
+    # -- a round ------------------------------------------------------------------------------
+
+    def open(self, kind: RoundKind) -> None:
+        """As `Reduction`. Errors: `CallOrderError` where the round before did not end."""
+        self._owner.expect_begun()
+        if not self._ended:
+            raise CallOrderError(
+                "AllReduce",
+                expected="the end of the step before",
+                received="another step: that one was left by an error, and others may wait in it",
+                advice="end all ranks, and go on from a checkpoint",
+            )
+        count = self._owner.count
+        self._begin(announced(self.comm, kind, count), 1.0 if count is None else float(count))
+
+    def join(self, heard: Announcement) -> None:
+        """Take part in the others' round, which was ``heard`` of, without gradients."""
+        self._begin(heard, 0.0)
+
+    def _begin(self, announcement: Announcement, weight: float) -> None:
+        self._announcement, self.weight, self._ended = announcement, weight, False
+
+    def prepare(self, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
+        kinds = self.order.kinds
+        if self.order.unknown(names):
+            self._ask(names, given)
+        return [name for name in names if kinds[name] != "idle"]
+
+    def late(self, gone: Collection[str], given: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """As `Reduction`: whether somebody has reached what nobody had before is asked."""
+        idle = [[name for name in layer if name not in gone] for layer in self.order.idle()]
+        if any(idle):
+            self._ask([name for layer in idle for name in layer], given)
+        return idle
+
+    def _ask(self, names: Sequence[str], given: Mapping[str, Any]) -> None:
+        """Let all ranks know how the gradients of ``names`` come."""
+        counts = np.zeros((len(names), 2))
+        for row, name in zip(counts, names, strict=True):
+            if name in given:
+                row[int(isinstance(given[name][0], tuple))] = 1
+        before = dict(self.order.kinds)
+        what = f"which ranks reached {listed(names)}"
+        self.order.learn(names, self.comm.all_reduce(counts, what=what))
+        self._learnt |= before != self.order.kinds
+
+    def start(
+        self,
+        names: Sequence[str],
+        buffer: Array | None,
+        scales: Sequence[Scale | None],
+        rows: Mapping[str, RowSparse],
+    ) -> None:
+        """As `Reduction`, once all ranks have told what their gradients weigh.
 
         So ranks begin everything in one order, what layers say to each other in between too.
         """
         self._hear()
         if self._busy is None:
             self._busy = time.perf_counter()
-        self._begin(flight)
-        self._flying.append(flight)
+        self._flying.append(self._begun(names, buffer, scales, rows))
 
-    def start_flat(self, params: list[Param], buffer: Array, scales: Sequence[Scale]) -> None:
-        """Begin the entry of ``params``, whose dense gradients a program has in ``buffer``."""
-        buffer[-len(params) :] = 1
-        self.start(Flight(params, params, buffer, scales, {}))
+    def _begun(
+        self,
+        names: Sequence[str],
+        buffer: Array | None,
+        scales: Sequence[Scale | None],
+        rows: Mapping[str, RowSparse],
+    ) -> Flight:
+        """What begins an entry."""
+        of = dict(zip(names, scales, strict=True))
+        flight = Flight()
+        for name in filter(self.is_rows, names):
+            flight.gathered[name] = self._gathered(name, rows.get(name), of[name])
+        parts = self.parts(names, buffer)
+        for name, part in parts.items():
+            if name in rows:
+                self.lay(part, dense_gradient(ops_for(self.like(name)), rows[name], part.shape))
+            self._weigh(part, of[name])
+        if buffer is not None:
+            for k, name in enumerate(parts):
+                buffer[k - len(parts)] = of[name] is not None
+            flight.sums = self._summed(buffer, f"the gradients of {listed([*parts])}")
+        return flight
 
-    def finish_flat(self, buffer: Array) -> None:
-        """Wait until ``buffer`` holds what all ranks have of the entry that was begun first."""
-        flight = self.land()
-        assert flight.sums is not None
-        summed = flight.sums.wait()
-        if summed is not buffer:
-            buffer[...] = summed
+    def _weigh(self, part: Array, scale: Scale | None) -> None:
+        weight = part.dtype.type(self.weight * float(1.0 if scale is None else scale))
+        if not self.weight:
+            part.fill(0)
+        elif weight != 1:
+            np.multiply(part, weight, out=part)
+
+    def _summed(self, buffer: Array, what: str) -> Request:
+        self._count(buffer.nbytes // (1 if self.halves is None else 2))
+        if self.halves is None:
+            return self.comm.start_all_reduce(buffer, what=what)
+        return self.halves.start_sum(self.comm, buffer, what)
+
+    def _gathered(
+        self, name: str, grad: RowSparse | None, scale: Scale | None
+    ) -> tuple[Request, Request]:
+        """Begin to gather the rows of all ranks, a −1 before the indices of one that has any."""
+        like = self.like(name)
+        ops = ops_for(like)
+        indices, rows = np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype)
+        if grad is not None:
+            indices = np.concatenate([[-1], ops.host(grad.indices)]).astype(np.int64)
+            rows = ops.host(grad.rows).astype(like.dtype, copy=False)
+        weight = rows.dtype.type(self.weight * float(1.0 if scale is None else scale))
+        rows = np.multiply(rows, weight, order="C") if self.weight else np.zeros_like(rows)
+        if self.halves is not None:
+            rows = self.halves.rounded(rows)
+        self._count(indices.nbytes + rows.nbytes)
+        gather, what = self.comm.start_all_gather, f"the rows of {name}"
+        return gather(indices, what), gather(rows, what)
+
+    def _count(self, nbytes: int) -> None:
+        self.traffic.sums += 1
+        self.traffic.nbytes += nbytes
 
     def test(self) -> None:
-        """Carry on what is under way."""
         if self._announcement is not None:
             self._announcement.test()
         for flight in self._flying:
             if not flight.done and flight.test():
                 self._arrived(flight)
 
-    def land(self) -> Flight:
+    def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
+        flight = self._land()
+        dense = [name for name in names if name not in flight.gathered]
+        there: dict[str, Any] = {}
+        if buffer is not None and flight.sums is not None:
+            summed = flight.sums.wait()
+            if summed is not buffer:
+                buffer[...] = summed
+            there = dict(zip(dense, buffer[-len(dense) :].tolist(), strict=True))
+        return [
+            bool(there[name]) if name in there else self._rows_of(flight, name) for name in names
+        ]
+
+    def _rows_of(self, flight: Flight, name: str) -> RowSparse | None:
+        """The rows of all ranks, None where no rank has any."""
+        indices, rows = flight.gathered[name]
+        where = np.concatenate(indices.wait())
+        if not len(where):
+            return None
+        like = self.like(name)
+        ops = ops_for(like)
+        value = np.concatenate(rows.wait()).astype(like.dtype, copy=False)
+        return RowSparse(*ops.sum_rows(ops.xp.asarray(where[where >= 0]), ops.xp.asarray(value)))
+
+    def close(self, kind: RoundKind) -> None:
+        """As `Reduction`: what was announced is heard."""
+        self._hear()
+        self._ended = True
+        if self._learnt:
+            self._learnt = False
+            self.order.group()
+        if kind == "step":
+            self._owner.ended()
+
+    def _land(self) -> Any:
         """The flight that was begun first, done."""
         flight = self._flying.popleft()
         if not flight.done:
             began = time.perf_counter()
             for request in flight.requests():
                 request.wait()
-            self._traffic.waited += time.perf_counter() - began
+            self.traffic.waited += time.perf_counter() - began
             self._arrived(flight)
         return flight
-
-    def close(self) -> None:
-        """End the round: nothing is under way. What was announced is heard."""
-        self._hear()
-        self.ended = True
 
     def _arrived(self, flight: Flight) -> None:
         flight.done = True
         if self._busy is not None and all(other.done for other in self._flying):
-            self._traffic.busy += time.perf_counter() - self._busy
+            self.traffic.busy += time.perf_counter() - self._busy
             self._busy = None
 
     def _hear(self) -> None:
@@ -231,218 +361,15 @@ class Round:
             began = time.perf_counter()
             said = self._announcement.wait()
             waited = time.perf_counter() - began
-            self._traffic.waited += waited
-            self._traffic.busy += waited
+            self.traffic.waited += waited
+            self.traffic.busy += waited
             self._announcement = None
-            self.factor = said.factor
+            self.mean = said.factor
             if said.even:
                 self.weight = 1.0
 
-    def _begin(self, flight: Flight) -> None:
-        for name, (indices, rows, scale) in flight.rows.items():
-            flight.gathered[name] = self._gathered(name, indices, rows, scale)
-        buffer = flight.buffer
-        if buffer is None:
-            return
-        what = f"the gradients of {listed(flight.dense)}"
-        start = 0
-        for param, scale in zip(flight.dense, flight.scales, strict=True):
-            size = self.order.like(param).size
-            part = buffer[start : start + size]
-            weight = part.dtype.type(self.weight * float(scale))
-            if not self.weight:
-                part.fill(0)
-            elif weight != 1:
-                np.multiply(part, weight, out=part)
-            start += size
-        self._traffic.sums += 1
-        self._traffic.nbytes += buffer.nbytes // (1 if self.halves is None else 2)
-        flight.sums = (
-            self.comm.start_all_reduce(buffer, what=what)
-            if self.halves is None
-            else self.halves.start_sum(self.comm, buffer, what)
-        )
 
-    def _gathered(
-        self, name: str, indices: Array, rows: Array, scale: Scale
-    ) -> tuple[Request, Request]:
-        weight = rows.dtype.type(self.weight * float(scale))
-        rows = np.multiply(rows, weight, order="C") if self.weight else np.zeros_like(rows)
-        if self.halves is not None:
-            rows = self.halves.rounded(rows)
-        self._traffic.sums += 1
-        self._traffic.nbytes += indices.nbytes + rows.nbytes
-        gather = self.comm.start_all_gather
-        what = f"the rows of {name}"
-        return gather(indices, what), gather(rows, what)
-
-    def rows_of(self, flight: Flight, name: str) -> tuple[Array, Array] | None:
-        """Indices and rows of all ranks of a landed parameter, None where no rank has any."""
-        indices, rows = flight.gathered[name]
-        where = np.concatenate(indices.wait())
-        if not len(where):
-            return None
-        like = self.order.like(next(p for p in flight.params if p.name == name))
-        value = np.concatenate(rows.wait()).astype(like.dtype, copy=False)
-        return where[where >= 0], value
-
-    # -- by the layers ------------------------------------------------------------------------
-
-    def give(self, names: Sequence[str], grads: Sequence[Any], scale: float) -> None:
-        """Take the gradients of a layer; None is none. Errors: unknown names, or known twice."""
-        for name, grad in zip(names, grads, strict=True):
-            if name not in self._known:
-                raise UnknownNameError(
-                    f"AllReduce, parameter {name!r}",
-                    expected=f"one of {one_of(sorted(self._known), 6)}",
-                    received=repr(name),
-                    advice="call meet(net) on all ranks with the net that is trained",
-                )
-            if name in self._given or name in self._gone:
-                raise CallOrderError(
-                    f"AllReduce, parameter {name!r}",
-                    expected="one gradient a step",
-                    received="a second one",
-                    advice="call end() after the last update of each step",
-                )
-            if grad is not None:
-                self._given[name] = grad, scale
-
-    def finished(self) -> Iterator[Handed]:
-        """Begin what is complete, carry on what flies, and hand out what the window is over."""
-        while self._entries and all(p.name in self._given for p in self._entries[0]):
-            yield from self._next()
-        self.test()
-
-    def rest(self) -> Iterator[Handed]:
-        """Begin and hand out all that is left."""
-        while self._entries:
-            yield from self._next()
-        if self._idle:
-            # Whether somebody has reached what nobody had before.
-            self._ask([param for layer in self._idle for param in layer])
-            for layer in self._idle:
-                self._start(layer)
-        while self.under_way:
-            yield from self._land()
-        self.close()
-        if self._learnt:
-            self.order.group()
-
-    def sums(self, items: Iterable[Any]) -> Iterator[Any]:
-        """For the gradients ``items`` of this rank, layer by layer, those of all ranks."""
-        for names, _, grads in items:
-            self.give(names, grads, 1.0)
-            # As the walk itself: one layer's gradients are let go before the next one's exist.
-            del names, grads
-            for handed in self.finished():
-                yield _scaled(*handed)
-        for handed in self.rest():
-            yield _scaled(*handed)
-
-    def _next(self) -> Iterator[Handed]:
-        """Begin the next entry, and hand out what the window is over.
-
-        Ranks begin and wait in one order, whenever each has its gradients: none can wait for
-        another that waits for it.
-        """
-        self._start(self._entries.popleft())
-        while len(self._flying) > self.window:
-            yield from self._land()
-
-    def _ask(self, params: Sequence[Param]) -> None:
-        """Let all ranks know how the gradients of ``params`` come."""
-        counts = np.zeros((len(params), 2))
-        for row, param in zip(counts, params, strict=True):
-            if param.name in self._given:
-                row[int(isinstance(self._given[param.name][0], tuple))] = 1
-        before = dict(self.order.kinds)
-        what = f"which ranks reached {listed(params)}"
-        self.order.learn(params, self.comm.all_reduce(counts, what=what))
-        self._learnt |= before != self.order.kinds
-
-    def _start(self, params: list[Param]) -> None:
-        if self.order.unknown(params):
-            self._ask(params)
-        kinds = self.order.kinds
-        rows = {p.name: self._rows(p) for p in params if kinds[p.name] == "rows"}
-        dense = [param for param in params if kinds[param.name] == "dense"]
-        buffer, scales = self._laid(dense) if dense else (None, [])
-        self._gone.update(param.name for param in params)
-        if buffer is not None or rows:
-            self.start(Flight(params, dense, buffer, scales, rows))
-
-    def _laid(self, params: Sequence[Param]) -> tuple[Array, list[float]]:
-        """The gradients side by side, and behind them which of them there are; their scales."""
-        likes = [self.order.like(param) for param in params]
-        there = self.comm.on_device and self.halves is None
-        xp = ops_for(likes[0]).xp if there else np
-        buffer = xp.zeros(sum(like.size for like in likes) + len(params), likes[0].dtype)
-        start, scales = 0, []
-        for k, (param, like) in enumerate(zip(params, likes, strict=True)):
-            grad, scale = self._given.pop(param.name, (None, 1.0))
-            scales.append(scale)
-            if grad is not None:
-                ops = ops_for(like)
-                if isinstance(grad, tuple):
-                    grad = dense_gradient(ops, RowSparse(*grad), like.shape)
-                part = buffer[start : start + like.size].reshape(like.shape)
-                part[...] = grad if there else ops.host(grad)
-                buffer[k - len(params)] = 1
-            start += like.size
-        return buffer, scales
-
-    def _rows(self, param: Param) -> tuple[Array, Array, float]:
-        """The indices and rows of this rank, a −1 before those of one that has any."""
-        grad, scale = self._given.pop(param.name, (None, 1.0))
-        like = self.order.like(param)
-        if grad is None:
-            return np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype), scale
-        ops = ops_for(like)
-        if not isinstance(grad, tuple):
-            grad = np.arange(len(like)), grad
-        return *marked(ops.host(grad[0]), ops.host(grad[1]).astype(like.dtype, copy=False)), scale
-
-    def _land(self) -> Iterator[Handed]:
-        """Hand out the sums that were begun first, of the parameters that any rank reached."""
-        flight = self.land()
-        found: dict[str, Any] = {}
-        if flight.sums is not None:
-            buffer, start = flight.sums.wait(), 0
-            for k, param in enumerate(flight.dense):
-                like = self.order.like(param)
-                if buffer[k - len(flight.dense)]:
-                    part = buffer[start : start + like.size].reshape(like.shape)
-                    found[param.name] = ops_for(like).xp.asarray(part)
-                start += like.size
-        for name in flight.rows:
-            gathered = self.rows_of(flight, name)
-            if gathered is not None:
-                ops = ops_for(self.order.by_name[name].value)
-                indices, rows = map(ops.xp.asarray, gathered)
-                found[name] = RowSparse(*ops.sum_rows(indices, rows))
-        params = [param for param in flight.params if param.name in found]
-        if params:
-            names = [param.name for param in params]
-            yield names, [param.value for param in params], [found[n] for n in names], self.factor
-
-
-def _scaled(
-    names: Sequence[str], values: Sequence[Array], grads: Sequence[Any], factor: Any
-) -> tuple[Sequence[str], Sequence[Array], list[Any]]:
-    """What was handed on, with the factor in the gradients, which are nobody else's."""
-    for grad in grads:
-        array = grad[1] if isinstance(grad, tuple) else grad
-        array *= array.dtype.type(factor)
-    return names, values, list(grads)
-
-
-def marked(indices: Array, rows: Array) -> tuple[Array, Array]:
-    """What a rank that has ``rows`` sends: others see that it has, even if there are none."""
-    return np.concatenate([[-1], indices]).astype(np.int64), rows
-
-
-def listed(params: Sequence[Param]) -> str:
-    """The first of ``params``, and how many more."""
-    more = f" and {len(params) - 1} more" if len(params) > 1 else ""
-    return f"{params[0].name}{more}" if params else "nothing"
+def listed(names: Sequence[str]) -> str:
+    """The first of ``names``, and how many more."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else "nothing"

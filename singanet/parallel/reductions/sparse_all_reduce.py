@@ -12,14 +12,11 @@ from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reduction
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
-from singanet.parallel.reductions.round import Announcement, Round
 from singanet.parallel.reductions.selection import largest, reaching
 from singanet.parallel.reductions.sparse_round import SparseRound
 from singanet.parallel.reductions.unsent import Unsent, is_unsent
@@ -84,7 +81,8 @@ class SparseAllReduce(AllReduce):
                 advice="pass ratio= in place of threshold=",
             )
         self._check_momentum()
-        self._unsent = Unsent(self.error_feedback, self.momentum)
+        unsent = Unsent(self.error_feedback, self.momentum)
+        self.reduction: SparseRound = SparseRound(self, self.window, unsent, self._chosen)
 
     def _check_momentum(self) -> None:
         if not self.momentum:
@@ -117,61 +115,24 @@ class SparseAllReduce(AllReduce):
             self.warm_up,
             self.window,
         )
-        made._unsent = self._unsent
+        made.reduction.unsent = self.reduction.unsent
         return made
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`. Errors: `ShapeError` where what was not sent is of another net."""
         super().meet(net, around)
-        order = self._order
+        order = self.order
         if not order.kinds:
             # How gradients come is in each message. What is chosen from together is then the
             # same from the first step on, also of a training that was resumed.
             order.kinds = dict.fromkeys((param.name for param in order.params), "dense")
             order.group()
-            self._unsent.expect_fit(order.params, order.like)
-
-    def update(
-        self,
-        names: Sequence[str],
-        values: Sequence[Array],
-        grads: Sequence[Grad],
-        scale: float = 1.0,
-    ) -> None:
-        """As `AllReduce`. Errors: row-sparse gradients with ``momentum``."""
-        for name, grad in zip(names, grads, strict=False):
-            if self.momentum and isinstance(grad, tuple):
-                raise ArgumentError(
-                    f"SparseAllReduce(momentum=), parameter {name!r}",
-                    expected="a dense gradient",
-                    received="a row-sparse one, whose rows are sent whole and summed nowhere",
-                    advice="give the momentum to the rule: SGD(momentum=...)",
-                )
-        super().update(names, values, grads, scale)
+            self.reduction.unsent.expect_fit(order.params, order.like)
 
     @property
     def alone(self) -> bool:
         """As `Reducer`, but that a lone process sums momentum, too."""
         return super().alone and not self.momentum
-
-    def reduction(self) -> Reduction | None:
-        """As `Reducer`; None where a lone process sums momentum."""
-        return None if self.comm.size == 1 else super().reduction()
-
-    def _round_of(self, kind: str, heard: Announcement, weight: float) -> Round:
-        self._last = SparseRound(
-            self.comm,
-            self._order,
-            self.window,
-            None,
-            heard,
-            weight,
-            self.traffic,
-            unsent=self._unsent,
-            choice=self._chosen,
-            keep=kind == "step",
-        )
-        return self._last
 
     def _chosen(self, values: Array, count: int) -> Array:
         """The places to send of ``values``, of which ``count`` are of gradients that are there."""
@@ -184,7 +145,7 @@ class SparseAllReduce(AllReduce):
     @property
     def ratio_now(self) -> float:
         """The ratio of the next step."""
-        ratio, done = self.ratio or 1.0, self._unsent.steps
+        ratio, done = self.ratio or 1.0, self.reduction.unsent.steps
         if done >= self.warm_up or ratio >= _FIRST:
             return ratio
         return _FIRST * float((ratio / _FIRST) ** (done / self.warm_up))
@@ -192,20 +153,20 @@ class SparseAllReduce(AllReduce):
     def recover(self, was: tuple[int, int]) -> None:
         """As `Reducer`; what this rank itself has not sent stays."""
         super().recover(was)
-        self._unsent.ranks.add(was)
+        self.reduction.unsent.ranks.add(was)
 
     def own_state(self) -> dict[str, Array]:
         """As `Wrapper.own_state`: what was not sent yet."""
-        return self._unsent.state(self.comm.rank, self.comm.size)
+        return self.reduction.unsent.state(self.comm.rank, self.comm.size)
 
     def _is_own(self, key: str) -> bool:
         return is_unsent(key)
 
     def _parsed(self, own: Mapping[str, Array]) -> Any:
-        return self._unsent.parsed(own, self.comm.rank, self.comm.size)
+        return self.reduction.unsent.parsed(own, self.comm.rank, self.comm.size)
 
     def _take(self, parsed: Any) -> None:
-        self._unsent.take(parsed)
+        self.reduction.unsent.take(parsed)
 
 
 def _positive(name: str, value: float, most: float) -> float:

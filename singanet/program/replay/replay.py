@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.optimizer.mixed_precision import NotFiniteError
-from singanet.optimizer.reducer import Traffic
+from singanet.optimizer.traffic import Traffic
 from singanet.program.array_tree import map_arrays
 from singanet.program.bind_call import Ready
 from singanet.program.compile import compiled

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.engine.recompute.decisions import Decisions
 from singanet.errors import ArgumentError
-from singanet.optimizer.reducer import Traffic
+from singanet.optimizer.traffic import Traffic
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import Layout, rounded_sizes
 from singanet.program.layout.dependencies import edges

@@ -18,7 +18,7 @@ from singanet.engine.script import tell
 from singanet.errors import SingaNetError
 from singanet.layers.layer import Layer
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.reducer import Reduction
+from singanet.optimizer.reduction import Reduction
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import arrays_in, map_arrays
@@ -65,7 +65,7 @@ class Recorder:
         self.net: Net = proxy
         plan = plan or fused(net.execution_plan())
         for step in plan.steps:
-            if step.layer.traits.sparse:
+            if step.layer.sparse:
                 raise NotRecordableError(
                     f"the sparse input {step.name!r}, whose entries are others in each batch"
                 )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from singanet.errors import one_of
 from singanet.optimizer.chain import TwoPasses, UpdateChain
-from singanet.optimizer.reducer import Reducer, Reduction
-from singanet.optimizer.scale import is_one
+from singanet.optimizer.reducer import Reducer, GradientRound
+from singanet.optimizer.reduction import Found, Reduction, RoundKind
+from singanet.optimizer.scale import Scale, is_one
+from singanet.optimizer.wrapper import Handed
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
+from singanet.params.served import served_by
+from singanet.program.array_tree import address, root_of
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.trace.python_pass import is_sparse
@@ -33,8 +37,8 @@ def updates_of(
     found = [stage for stage in chain.reducers if not (stage.alone or stage.local)]
     if not found:
         return Updates(tape, chain, guard, trained)
-    reduction = found[0].reduction() if len(found) == 1 else None
-    if reduction is None:
+    reduction = getattr(found[0], "reduction", None) if len(found) == 1 else None
+    if reduction is None or not reduction.settled:
         raise NotRecordableError(COMMUNICATES)
     return ReducedUpdates(tape, chain, found[0], reduction, guard, trained)
 
@@ -42,9 +46,8 @@ def updates_of(
 class ReducedUpdates:
     """As `Updates`, for a ``chain`` of which ``reducer`` is a stage.
 
-    Gradients go through the stages around it to the buffers of the ``reduction``. The rest of the
-    optimizer is recorded where these are summed: as by the layers, when as many others are under
-    way as its window allows.
+    Gradients go through the stages around it to its `GradientRound`, whose calls are those of the
+    ``reduction``, written down. What these hand on, the rest of the optimizer is recorded with.
     """
 
     def __init__(
@@ -64,13 +67,12 @@ class ReducedUpdates:
         guard.part(reducer)
         watch_case(guard, reducer)
         self._inner = Updates(tape, UpdateChain(reducer.optimizer), guard, trained, summed=True)
-        self._values = {param.name: param.value for param in trained if not param.storage.by_rows}
-        self._served: list[tuple[str, Array, Any]] = []
         self._layers: dict[str, str] = {}
         self.scaled: Any = self._outer.scaled
         self._reached = reducer in chain.reached()
-        self._sums: TracedSums | None = None
-        if self._reached and {n for entry in reduction.entries for n in entry} != {*self._values}:
+        self._sums: GradientRound | None = None
+        summed = {param.name for param in trained if not param.storage.by_rows}
+        if self._reached and {n for entry in reduction.entries for n in entry} != summed:
             raise NotRecordableError(
                 "the optimizer waits for gradients that this step does not give"
             )
@@ -100,24 +102,18 @@ class ReducedUpdates:
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`."""
-        sums = TracedSums(self.tape, self.reduction, "preview")
-        for item in items:
-            names, _, grads = item
-            for name in names:
-                self._layers[name] = getattr(item, "layer", self.tape.layer)
-            del item
-            for landed in sums.give(names, grads, 1.0, self._layers):
-                yield self._multiplied(*landed)
-            del names, grads
-        for landed in sums.rest():
-            yield self._multiplied(*landed)
-        sums.close()
+        return self._made("preview").previewed(self._seen(items))
 
-    def _multiplied(self, names: list[str], grads: list[Any], factor: StepScalar) -> Any:
-        scale: Any = factor
-        for grad in grads:
-            np.multiply(grad, scale, out=grad)
-        return names, [self._values[name].view(Traced) for name in names], grads
+    def _made(self, kind: RoundKind) -> GradientRound:
+        written = WrittenReduction(self.tape, self.reduction)
+        return GradientRound(self._reducer, written, self._outer.traced, kind)
+
+    def _seen(self, items: Iterable[Any]) -> Iterator[Any]:
+        """``items``, of whose parameters the layers are known from then on."""
+        for item in items:
+            self._layers.update(dict.fromkeys(item[0], getattr(item, "layer", self.tape.layer)))
+            yield item
+            del item
 
     def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
         """As `Updates`."""
@@ -137,104 +133,135 @@ class ReducedUpdates:
 
     def _give(self, names: Any, values: Any, grads: Any, scale: Any) -> None:
         if self._sums is None:
-            self._sums = TracedSums(self.tape, self.reduction, "step")
-        summed: list[tuple[str, Any]] = []
-        for name, grad in zip(names, grads, strict=True):
-            if name in self._values:
-                summed.append((name, grad))
-            elif not is_one(scale):
-                raise NotRecordableError("rows of a table that are weighed before")
-            else:
-                self._served.append((name, self._outer.settled[name], grad))
-        if summed:
-            some, their = [name for name, _ in summed], [grad for _, grad in summed]
-            for landed in self._sums.give(some, their, scale, self._layers):
-                self._update(*landed)
+            self._sums = self._made("step")
+        given = [self._outer.settled[name] for name in names]
+        if not is_one(scale) and any(served_by(value) is not None for value in given):
+            raise NotRecordableError("rows of a table that are weighed before")
+        self._update(self._sums.take(names, given, grads, scale))
 
-    def _update(self, names: list[str], grads: list[Any], factor: StepScalar) -> None:
-        """Record what the rest of the optimizer does with sums, and what stages around do then."""
-        self.tape.layer, self.tape.phase = self._layers[names[-1]], "update"
-        changed = [name for name in names if self._reducer.optimizer.will_change(name)]
-        if self._inner.stages:
-            targets = [self._outer.settled[name] for name in names]
-            self._inner.record_scaled(names, targets, grads, factor)
-        else:
-            for name, grad in zip(names, grads, strict=True):
-                self.tape.layer = self._layers[name]
-                self._inner.record_scaled([name], [self._outer.settled[name]], [grad], factor)
-        self._inner.update_waiting()
-        for stage in reversed(self._outer.traced):
-            stage.updated(changed, [self._values[name].view(Traced) for name in changed])
+    def _update(self, handed: Iterable[Handed]) -> None:
+        """Record what the rest of the optimizer does with what is ``handed`` on."""
+        for names, values, grads, factor in handed:
+            self.tape.layer, self.tape.phase = self._layers[names[-1]], "update"
+            if self._inner.stages:
+                self._inner.record_scaled([*names], [*values], [*grads], factor)
+            else:
+                for name, value, grad in zip(names, values, grads, strict=True):
+                    self.tape.layer = self._layers[name]
+                    self._inner.record_scaled([name], [value], [grad], factor)
+            self._inner.update_waiting()
 
     def finish(self) -> None:
         """As `Updates`."""
         if self._reached:
-            if self._sums is None:
-                self._sums = TracedSums(self.tape, self.reduction, "step")
-            reduction = self.reduction
-            if reduction.rows_first:
-                self._push_served(StepScalar(lambda: reduction.share))
-            for landed in self._sums.rest():
-                self._update(*landed)
-            if not reduction.rows_first:
-                self._push_served(StepScalar(lambda: reduction.share, late=True))
-            self._sums.close()
+            self._update((self._sums or self._made("step")).rest())
         self._outer.end()
         self._inner.finish()
 
-    def _push_served(self, share: StepScalar) -> None:
-        """Record what becomes of the gradients of rows that tables have."""
-        for name, value, grad in self._served:
-            self.tape.layer, self.tape.phase = self._layers[name], "update"
-            self._inner.record_scaled([name], [value], [grad], share)
 
+class WrittenReduction(Reduction):
+    """Writes the calls of ``made`` on the ``tape``; gradients lie in buffers of the program's."""
 
-class TracedSums:
-    """A round of sums on the tape: gradients are laid into buffers, which are summed in place.
-
-    `give` and `rest` return those that are there: names, gradients, and what these are to be
-    multiplied by.
-    """
-
-    def __init__(self, tape: Tape, reduction: Reduction, kind: str) -> None:
-        self.tape, self.reduction, self.kind = tape, reduction, kind
-        self._given: dict[str, tuple[Any, Any]] = {}
-        self._next = 0
-        self._flying: deque[tuple[int, Any]] = deque()
+    def __init__(self, tape: Tape, made: Reduction) -> None:
+        self.tape, self._made = tape, made
+        self.window, self.traffic, self.rows_first = made.window, made.traffic, made.rows_first
+        self._scalars: dict[str, StepScalar] = {}
         self._heard = False
-        self.factor = StepScalar(lambda: reduction.factor, late=True)
-        self._place = {name: k for k, entry in enumerate(reduction.entries) for name in entry}
-        self._buffers: dict[int, Array] = {}
-        # Copies of gradients to there: the call, the token of the gradient, and from which byte on.
+        # Copies of gradients to buffers: the call, the token of the gradient, from which byte on.
         self._copies: list[tuple[Call, int, int]] = []
-        self._call(reduction.open, kind, name="open")
 
-    def give(
-        self, names: Sequence[str], grads: Sequence[Any], scale: Any, layers: dict[str, str]
-    ) -> Iterator[tuple[list[str], list[Any], StepScalar]]:
-        """Lay the gradients of a layer down, and begin the sums that are complete."""
-        for name, grad in zip(names, grads, strict=True):
-            if grad is None or is_sparse(grad) != (name in self.reduction.sparse):
-                raise NotRecordableError(f"{name}: a gradient of another kind than before")
-            if is_sparse(grad) and source_of(grad) is None:
-                raise NotRecordableError("rows of a table")
-            self._given[name] = (grad if is_sparse(grad) else self._lay(name, grad)), scale
-        entries = self.reduction.entries
-        while self._next < len(entries) and all(n in self._given for n in entries[self._next]):
-            self._start()
-            while len(self._flying) > self.reduction.window:
-                yield self._land()
+    @property
+    def entries(self) -> Sequence[Sequence[str]]:
+        return self._made.entries
 
-    def rest(self) -> Iterator[tuple[list[str], list[Any], StepScalar]]:
-        """What is under way."""
-        if self._next < len(self.reduction.entries):
+    @property
+    def factor(self) -> Any:
+        return self._number("factor", lambda: self._made.factor)
+
+    @property
+    def share(self) -> Any:
+        return self._number("share", lambda: self._made.share)
+
+    def _number(self, name: str, read: Callable[[], float]) -> StepScalar:
+        if name not in self._scalars:
+            self._scalars[name] = StepScalar(read, late=True)
+        return self._scalars[name]
+
+    def value(self, name: str) -> Array:
+        return self._made.value(name).view(Traced)
+
+    def like(self, name: str) -> Array:
+        return self._made.like(name)
+
+    def is_rows(self, name: str) -> bool:
+        return self._made.is_rows(name)
+
+    def room(self, names: Sequence[str]) -> Array | None:
+        made = self._made.room(names)
+        if made is not None:
+            self.tape.adopt(made)
+        return made
+
+    def lay(self, part: Array, grad: Array) -> None:
+        """As `Reduction`. Raises `NotRecordableError` for a gradient of another shape."""
+        if grad.shape != part.shape:
+            raise NotRecordableError("a gradient of another shape")
+        source, start = plain(grad), address(part) - address(root_of(part))
+        np.copyto(part.view(Traced), grad)
+        copy, ref = self.tape.calls[-1], self.tape.ref(source)
+        token = self.tape.tokens[ref.token]
+        alone = token.held is None and token.writes and token.nbytes == source.nbytes
+        if alone and source.flags.c_contiguous and source.dtype == part.dtype:
+            self._copies.append((copy, ref.token, start))
+
+    def open(self, kind: RoundKind) -> None:
+        self._call("open", self._made.open, kind)
+
+    def start(
+        self,
+        names: Sequence[str],
+        buffer: Array | None,
+        scales: Sequence[Scale | None],
+        rows: Mapping[str, RowSparse],
+    ) -> None:
+        """As `Reduction`. Raises `NotRecordableError` for gradients of another kind than before."""
+        sources = {name: source_of(grad) for name, grad in rows.items()}
+        if any(scale is None for scale in scales):
             raise NotRecordableError("a step that does not reach all parameters")
-        while self._flying:
-            yield self._land()
+        if None in sources.values() or sources.keys() != {*filter(self.is_rows, names)}:
+            raise NotRecordableError(f"{one_of(names)}: a gradient of another kind than before")
 
-    def close(self) -> None:
-        """End the round; gradients that nobody reads beside it are made where they are summed."""
-        self._call(self.reduction.close, self.kind, name="close")
+        def start(scales: Any, buffer: Array | None = None) -> None:
+            now: dict[str, Any] = {name: of and of.now() for name, of in sources.items()}
+            self._made.start(names, buffer, [*map(number_now, scales)], now)
+
+        self._call("start", start, scales, entry=names, buffer=buffer)
+
+    def test(self) -> None:
+        """Nothing: the program looks at what is under way between its calls."""
+
+    def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
+        found: dict[str, Any] = {}
+
+        def finish(buffer: Array | None = None) -> None:
+            found.update(zip(names, self._made.finish(names, buffer), strict=True))
+
+        self._call("finish", finish, entry=names, buffer=buffer)
+        if not self._heard:
+            self._heard = True
+            self._call("weigh", _refresh(self.tape.scalars))
+        return [self._rows(name, found) if self.is_rows(name) else True for name in names]
+
+    def _rows(self, name: str, found: dict[str, Any]) -> RowSparse:
+        """The rows that are ``found`` by then."""
+        like = self.like(name)
+        nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
+        source = RowsSource(lambda: found.pop(name) or nothing)
+        return live_rows(RowSparse(*map(np.copy, nothing)), source, self.tape)
+
+    def close(self, kind: RoundKind) -> None:
+        """As `Reduction`; gradients that nobody reads beside it are made where they are summed."""
+        self._call("close", self._made.close, kind)
         calls, moves = self.tape.calls, self.tape.moves
         last = {token: k for k, call in enumerate(calls) for token in (*call.reads, *call.writes)}
         place = {id(call): k for k, call in enumerate(calls)}
@@ -246,87 +273,22 @@ class TracedSums:
         calls[:] = [call for call in calls if id(call) not in gone]
 
     def _call(
-        self, function: Any, *arguments: Any, name: str, changes: Sequence[Array] = ()
-    ) -> Call:
+        self,
+        name: str,
+        function: Any,
+        *arguments: Any,
+        entry: Sequence[str] = (),
+        buffer: Array | None = None,
+    ) -> None:
+        if entry:
+            # That of a parameter which is reduced by itself.
+            self.tape.layer = entry[0].rpartition("/")[0] if len(entry) == 1 else ""
         phase, self.tape.phase = self.tape.phase, "communication"
-        call = self.tape.add(
-            function, arguments, {}, changes, "hidden", changes=bool(changes), name=name
-        )
+        filled = [] if buffer is None else [buffer]
+        given = (*arguments, *filled)
+        call = self.tape.add(function, given, {}, filled, "hidden", changes=bool(filled), name=name)
         call.barrier = True
         self.tape.phase = phase
-        return call
-
-    def _lay(self, name: str, grad: Array) -> Array:
-        """The part of a buffer that the gradient is copied to."""
-        entry, like = self._place[name], self.reduction.like(name)
-        if grad.shape != like.shape:
-            raise NotRecordableError(f"{name}: a gradient of another shape")
-        names = self.reduction.entries[entry]
-        likes = [self.reduction.like(each) for each in names]
-        if entry not in self._buffers:
-            size = sum(each.size for each in likes) + len(names)
-            made = self._buffers[entry] = np.empty(size, likes[0].dtype)
-            self.tape.adopt(made)
-        buffer = self._buffers[entry]
-        start = sum(each.size for each in likes[: list(names).index(name)])
-        part = buffer[start : start + like.size].reshape(like.shape).view(Traced)
-        source = plain(grad)
-        np.copyto(part, grad)
-        copy, ref = self.tape.calls[-1], self.tape.ref(source)
-        token = self.tape.tokens[ref.token]
-        alone = token.held is None and token.writes and token.nbytes == source.nbytes
-        if alone and source.flags.c_contiguous and source.dtype == buffer.dtype:
-            self._copies.append((copy, ref.token, start * buffer.itemsize))
-        return part
-
-    def _start(self) -> None:
-        number = self._next
-        reduction, self._next = self.reduction, number + 1
-        names = reduction.entries[number]
-        given = [self._given.pop(name) for name in names]
-        self.tape.layer = _layer_of(names)
-        if names[0] in self.reduction.sparse:
-            ((grad, scale),) = given
-            source = source_of(grad)
-            assert source is not None
-
-            def start_rows(scale: Any) -> None:
-                reduction.start_rows(number, source.now(), number_now(scale))
-
-            self._call(start_rows, scale, name="start")
-            self._flying.append((number, None))
-            return
-        buffer = self._buffers[number]
-        scales = [scale for _, scale in given]
-        self._call(reduction.start, number, buffer, scales, name="start", changes=[buffer])
-        self._flying.append((number, buffer))
-
-    def _land(self) -> tuple[list[str], list[Any], StepScalar]:
-        (number, buffer), reduction = self._flying.popleft(), self.reduction
-        names = list(reduction.entries[number])
-        self.tape.layer = _layer_of(names)
-        grads: list[Any] = []
-        if buffer is None:
-            found: list[RowSparse] = []
-
-            def finish_rows() -> None:
-                found[:] = [reduction.finish_rows(number)]
-
-            self._call(finish_rows, name="finish")
-            like = reduction.like(names[0])
-            nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
-            grads.append(live_rows(nothing, RowsSource(found.pop), self.tape))
-        else:
-            self._call(reduction.finish, number, buffer, name="finish", changes=[buffer])
-            start = 0
-            for name in names:
-                like = reduction.like(name)
-                grads.append(buffer[start : start + like.size].reshape(like.shape).view(Traced))
-                start += like.size
-        if not self._heard:
-            self._heard = True
-            self._call(_refresh(self.tape.scalars), name="weigh")
-        return names, grads, self.factor
 
 
 def _refresh(scalars: Sequence[StepScalar]) -> Callable[[], None]:
@@ -340,8 +302,3 @@ def _refresh(scalars: Sequence[StepScalar]) -> Callable[[], None]:
             scalar.refresh()
 
     return refresh
-
-
-def _layer_of(names: Sequence[str]) -> str:
-    """The layer of a parameter that is reduced by itself."""
-    return names[0].rpartition("/")[0] if len(names) == 1 else ""

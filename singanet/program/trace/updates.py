@@ -12,7 +12,8 @@ from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import Reducer, Reduction
+from singanet.optimizer.reducer import Reducer
+from singanet.optimizer.reduction import Reduction
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
 from singanet.params.gradients import LayerGradients

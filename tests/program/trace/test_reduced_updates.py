@@ -9,91 +9,81 @@ import singanet
 from singanet.layers import Activation, Dense, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
-from singanet.optimizer.reducer import Reducer, Traffic
+from singanet.optimizer.reducer import Reducer
+from singanet.optimizer.reduction import Reduction
+from singanet.optimizer.traffic import Traffic
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((16, 6)).astype(np.float32)
 Y = RNG.integers(0, 4, 16)
 
 
-class Twins(Reducer):
+class Doubled(Reduction):
     """What two processes with the same samples do: the sum is twice the gradient, its factor ½.
 
     Sums are under way until they are waited for, and until then nobody can read them.
     """
 
-    alone = False
-    comm = exchanged = None
-    rows_first = False
-    rank = 0
+    entries = factor = None
+    under_way = False
 
-    def __init__(self, optimizer, entries, window=2):
-        super().__init__(optimizer)
-        self.entries, self.window = entries, window
-        self.sparse = frozenset()
-        self.traffic = Traffic()
-        self._told, self._flying, self._factor = [], [], 1.0
-        self.batch = SimpleNamespace(weight=None)
+    def __init__(self, entries, window):
+        self.entries, self.window, self.traffic = entries, window, Traffic()
+        self.told, self._flying, self.factor = [], [], 1.0
 
-    def reduction(self):
-        return self
-
-    @property
-    def factor(self):
-        return self._factor
-
-    @property
-    def under_way(self):
-        return bool(self._flying)
-
-    def like(self, name):
-        return self._net.params()[self._net.param_names().index(name)].value
-
-    def meet(self, net, around=()):
-        self._net = net
-
-    def begin(self, count):
-        self._told.append(("begin", count))
+    def value(self, name):
+        return self.net.params()[self.net.param_names().index(name)].value
 
     def open(self, kind):
-        self._factor = 0.5
-        self._told.append(kind)
+        self.factor = 0.5
+        self.told.append(kind)
 
-    def start(self, entry, buffer, scales):
-        assert scales == [1.0] * len(self.entries[entry])
-        self._flying.append((entry, buffer, buffer.copy()))
+    def start(self, names, buffer, scales, rows):
+        assert scales == [1.0] * len(names)
+        assert not rows
+        self._flying.append((names, buffer, buffer.copy()))
         buffer.fill(np.nan)
 
     def test(self):
-        self._told.append("test")
+        self.told.append("test")
 
-    def finish(self, entry, buffer):
-        number, own, local = self._flying.pop(0)
-        assert number == entry
+    def finish(self, names, buffer):
+        given, own, local = self._flying.pop(0)
+        assert given == names
         assert own is buffer
         buffer[...] = 2 * local
+        return [True] * len(names)
 
     def close(self, kind):
         assert not self._flying
-        self._told.append("end")
+        self.told.append("end")
 
-    # By the layers nothing waits.
-    def update(self, names, values, grads, scale=1.0):
-        self.optimizer.update(names, values, grads, scale)
+
+class Twins(Reducer):
+    """Two processes in one."""
+
+    alone = False
+    comm = exchanged = None
+
+    def __init__(self, optimizer, entries, window=2):
+        super().__init__(optimizer)
+        self.reduction = Doubled(entries, window)
+        self.batch = SimpleNamespace(weight=None)
+
+    def meet(self, net, around=()):
+        self.reduction.net = net
+
+    def begin(self, count):
+        self.reduction.told.append(("begin", count))
 
     def agree(self, refused):
         return refused
-
-    def previewed(self, items):
-        yield from items
 
     def join(self):
         raise AssertionError
 
     def around(self, optimizer):
-        return type(self)(optimizer, self.entries, self.window)
-
-    start_rows = finish_rows = join
+        return type(self)(optimizer, self.reduction.entries, self.reduction.window)
 
 
 class Kept(Layer):
@@ -123,7 +113,9 @@ def build(more=()):
 def small_together(net):
     """Large parameters by themselves, then the small ones as they lie in the store."""
     params = {p.name: p.value for p in net.params()}
-    order = [n for layer in ("d", "c", "b", "shift", "a") for n in params if n.startswith(layer)]
+    order = [
+        n for layer in ("d", "c", "b", "shift", "wide", "a") for n in params if n.startswith(layer)
+    ]
     large = [[n] for n in order if params[n].nbytes > 1 << 16]
     return [*large, [n for n in order if params[n].nbytes <= 1 << 16]]
 
@@ -141,10 +133,10 @@ def test_sums_are_updated_by_with_their_factor(window):
     for one, other in zip(plain.param_values(), net.param_values(), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-7)
     assert not net.programs.notes
-    step = optimizer._told[optimizer._told.index("step") :]
-    assert step.count("step") == step.count("end") == 4
-    assert step.count("test") >= 4
-    assert [each for each in optimizer._told if each[0] == "begin"] == [("begin", 16)] * 5
+    told = optimizer.reduction.told
+    assert told.count("step") == told.count("end") == 5
+    assert told.count("test") >= 5
+    assert [each for each in told if each[0] == "begin"] == [("begin", 16)] * 5
 
 
 def test_gradients_are_made_where_they_are_summed_and_small_ones_updated_as_one():
@@ -153,7 +145,7 @@ def test_gradients_are_made_where_they_are_summed_and_small_ones_updated_as_one(
     stepped(net, optimizer, 2)
     kernels = net.programs.reports()[-1].kernels
     assert not [k for k in kernels if k.name == "copyto"]
-    large = len(optimizer.entries) - 1
+    large = len(optimizer.reduction.entries) - 1
     updates = [k for k in kernels if k.phase == "update"]
     # A product and a difference, or both by one kernel, for each large one, and for all small ones.
     assert len({k.layer for k in updates}) == large + 1
@@ -161,7 +153,8 @@ def test_gradients_are_made_where_they_are_summed_and_small_ones_updated_as_one(
 
 
 def test_a_gradient_that_is_read_after_it_was_given_is_copied():
-    plain, net = build([Kept("shift")]), build([Kept("shift")])
+    # Large enough to be summed by itself, at once.
+    plain, net = (build([Dense("wide", 1100), Kept("shift")]) for _ in range(2))
     optimizer = Twins(SGD(lr=0.1), small_together(net))
     losses = stepped(plain, SGD(lr=0.1))
     np.testing.assert_allclose(stepped(net, optimizer), losses, rtol=1e-6)

@@ -1,0 +1,210 @@
+"""Gradients of a step that go to servers, from which the values come that these make of them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.ops import ops_for
+from singanet.optimizer.reduction import Found, Reduction, RoundKind
+from singanet.optimizer.scale import Scale
+from singanet.optimizer.traffic import Traffic
+from singanet.parallel.communicators.communicator import Request
+from singanet.parallel.reductions.rank_reducer import RankReducer
+from singanet.parallel.server.remote import Servers
+from singanet.parallel.server.service import DENSE, NOTHING, ROWS
+from singanet.params.store import BUCKET, SMALL
+from singanet.types import Array, RowSparse
+
+
+class Pushes(Reduction):
+    """What a worker of ``owner`` pushes to ``servers``, and pulls: values, which its rule takes.
+
+    All entries are under way at a time. Where ``apart``, each worker's gradients are an update of
+    their own, none where it has none; else those of all are one, though a rule moves by zeros.
+    """
+
+    rows_first = True
+
+    def __init__(
+        self, owner: RankReducer, servers: Callable[[], Servers], apart: bool, recorded: bool
+    ) -> None:
+        self._owner, self._servers, self._apart, self._recorded = owner, servers, apart, recorded
+        self.traffic = Traffic()
+        self.window = self.version = 0
+        self._entries: list[list[str]] = []
+        self._flying: deque[Request] = deque()
+        self._told = False
+        # Parameters whose gradients have come as rows; those among others travel so from now on.
+        self._sparse: set[str] = set()
+        self._found: set[str] = set()
+
+    @property
+    def entries(self) -> Sequence[Sequence[str]]:
+        return self._entries
+
+    @property
+    def settled(self) -> bool:
+        return self._recorded and self._owner.has_met
+
+    @property
+    def rank(self) -> int:
+        return self._owner.comm.rank
+
+    def value(self, name: str) -> Array:
+        return self._owner.order.by_name[name].value
+
+    def like(self, name: str) -> Array:
+        return self._owner.order.like(self._owner.order.by_name[name])
+
+    def is_rows(self, name: str) -> bool:
+        return name in self._sparse
+
+    def group(self) -> None:
+        """Put small parameters of one server together, and each with rows by itself."""
+        servers = self._servers()
+        self.version += 1
+        waiting: dict[int, list[str]] = {}
+        self._entries = []
+        names = [param.name for param in self._owner.order.params]
+        for name in names:
+            if name in self._sparse or self.like(name).nbytes > SMALL:
+                self._entries.append([name])
+                continue
+            key = servers.replicas[name].server
+            group = waiting.setdefault(key, [])
+            group.append(name)
+            if len({self.like(each).dtype for each in group}) > 1:
+                group.pop()
+                self._entries.append(waiting.pop(key))
+                waiting[key] = [name]
+            elif sum(self.like(each).nbytes for each in group) > BUCKET:
+                self._entries.append(waiting.pop(key))
+        self._entries += waiting.values()
+        place = {name: k for k, name in enumerate(names)}
+        self._entries.sort(key=lambda entry: place[entry[-1]])
+        self.window = len(self._entries)
+
+    def open(self, kind: RoundKind) -> None:
+        """As `Reduction`. Errors: `CallOrderError` before `begin`."""
+        self._owner.expect_begun()
+        self._told = False
+
+    def start(
+        self,
+        names: Sequence[str],
+        buffer: Array | None,
+        scales: Sequence[Scale | None],
+        rows: Mapping[str, RowSparse],
+    ) -> None:
+        servers, parts = self._servers(), self.parts(names, buffer)
+        self._found |= rows.keys()
+        arrays, layout = [], []
+        for name, scale in zip(names, scales, strict=True):
+            how = NOTHING if scale is None or self.without_step else DENSE
+            if how == DENSE and name in rows:
+                how = ROWS
+                arrays += [rows[name].indices, _scaled(rows[name].rows, scale)]
+            elif how == DENSE:
+                arrays.append(_scaled(parts[name], scale))
+            layout.append((servers.replicas[name].number, how))
+        self.traffic.sums += 1
+        self.traffic.nbytes += sum(array.nbytes for array in arrays)
+        host = [np.ascontiguousarray(ops_for(array).host(array)) for array in arrays]
+        self._ask(servers, names, layout, host)
+
+    @property
+    def without_step(self) -> bool:
+        """Whether nothing that this worker has is to be updated by, though a rule moves by zeros.
+
+        Where gradients of all are one update, rows that only this one looked up are among it.
+        """
+        return self._owner.count == 0 and self._apart
+
+    def test(self) -> None:
+        for request in self._flying:
+            request.test()
+
+    def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
+        """As `Reduction`: in ``buffer`` what is not new is as it was."""
+        self._tell()
+        news, found = self._land(names), list[Found]()
+        parts = self.parts(names, buffer)
+        for name in names:
+            new = news.get(name)
+            if name in parts:
+                part = parts[name]
+                if new is None or isinstance(new, RowSparse):
+                    part[...] = self._owner.settled(name, self.value(name))
+                if isinstance(new, RowSparse):
+                    part[new.indices] = new.rows
+                elif new is not None:
+                    part[...] = new
+                found.append(None if new is None else True)
+            elif new is None or isinstance(new, RowSparse):
+                found.append(new)
+            else:
+                found.append(RowSparse(np.arange(len(new)), new))
+        return found
+
+    def close(self, kind: RoundKind) -> None:
+        self._tell()
+        self._owner.ended()
+        self._sparse |= self._found
+        if any(len(entry) > 1 and self._found & {*entry} for entry in self._entries):
+            self.group()
+        self._found.clear()
+
+    def pulled(self) -> Iterator[tuple[str, Any]]:
+        """By name the values that the servers have now, or some rows of them."""
+        servers = self._servers()
+        for entry in self._entries:
+            layout = [(servers.replicas[name].number, NOTHING) for name in entry]
+            self._ask(servers, entry, layout, (), now=True)
+        for entry in self._entries:
+            yield from self._land(entry).items()
+
+    def _tell(self) -> None:
+        """Say that all gradients of this step were pushed."""
+        if not self._told:
+            self._told = True
+            servers = self._servers()
+            servers.follow()
+            servers.finish(self._owner.count)
+
+    def _ask(
+        self,
+        servers: Servers,
+        names: Sequence[str],
+        layout: Sequence[tuple[int, int]],
+        arrays: Sequence[Array],
+        now: bool = False,
+    ) -> None:
+        server = servers.replicas[names[0]].server
+        asked = servers.start_step(server, np.array(layout, np.int64), arrays, now=now)
+        self._flying.append(asked)
+
+    def _land(self, names: Sequence[str]) -> dict[str, Any]:
+        """What is new of the parameters of an entry, by name: values, or some rows of them."""
+        began = time.perf_counter()
+        layout, *arrays = self._flying.popleft().wait()
+        self.traffic.waited += time.perf_counter() - began
+        found: dict[str, Any] = {}
+        rest = iter(arrays)
+        for name, (_, how) in zip(names, layout.tolist(), strict=True):
+            value = self.value(name)
+            xp = ops_for(value).xp
+            if how == DENSE:
+                found[name] = xp.asarray(next(rest)).reshape(value.shape)
+            elif how == ROWS:
+                found[name] = RowSparse(xp.asarray(next(rest)), xp.asarray(next(rest)))
+        return found
+
+
+def _scaled(array: Array, scale: Any) -> Array:
+    factor = float(scale)
+    return array if factor == 1.0 else array * array.dtype.type(factor)
