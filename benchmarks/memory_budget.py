@@ -132,7 +132,9 @@ def _left_out(name: str, size: int, large: bool) -> str | None:
 
 
 def _fewest(name: str) -> int:
-    return max(step.layer.fewest_samples for step in build(name, seed=0).execution_plan().steps)
+    return max(
+        step.layer.traits.fewest_samples for step in build(name, seed=0).execution_plan().steps
+    )
 
 
 def _values(name: str) -> int:

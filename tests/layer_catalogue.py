@@ -141,7 +141,7 @@ def net_of(name, **given):
 def inputs_of(name, count=3):
     """A batch for `net_of`: whole numbers where they are indices."""
     rng = np.random.default_rng(5)
-    kinds = getattr(layers, name).input_kinds
+    kinds = getattr(layers, name).traits.input_kinds
     return {
         f"in{k}": (
             rng.integers(0, 7, (count, *shape))

@@ -84,9 +84,9 @@ def fit_within(
     light = light_optimizer(compiled.optimizer)
     callbacks = list(callbacks)
     size = _batch_size(x, batch_size)
-    if ranks is not None and holds_arrays(x):
+    if holds_arrays(x):
         size = -(-size // ranks.part[1])
-    verbose = bool(verbose) and (ranks is None or ranks.rank == 0)
+    verbose = bool(verbose) and ranks.rank == 0
     before = _bytes_without(net, optimizer)
     targets = None
     if y is not None:
@@ -104,10 +104,10 @@ def fit_within(
             _beside(net, x, targets, size, callbacks, arguments, reducers),
             targets,
             light if isinstance(light, str) else compiled.scaled(wrapped(light, *given)),
-            ranks is None and _same_shape(x, size, arguments),
+            ranks.size == 1 and _same_shape(x, size, arguments),
             filling,
             _WHERE,
-            at_once=ranks is None,
+            at_once=ranks.size == 1,
         )
     if verbose:
         sys.stderr.write(f"{plan}\n")
@@ -118,7 +118,7 @@ def fit_within(
     del plan
     trim()
     # Smaller parts than were planned do no harm.
-    micro = chosen.micro_batch if ranks is None else -ranks.most(-chosen.micro_batch)
+    micro = -ranks.most(-chosen.micro_batch)
     parts = micro if micro < size else None
     if chosen.keep is not None and offload_folder is not None:
         offload(net, offload_folder, chosen.keep, optimizer, resume=False)

@@ -69,13 +69,13 @@ def _check_input(step: NodeStep, x: Any, device: Device, dtype: np.dtype[Any], p
 def _check_array(
     step: NodeStep, k: int, x: Any, shape: Shape, device: Device, dtype: np.dtype[Any]
 ) -> Any:
-    if step.layer.sparse is not is_sparse(x):
+    if step.layer.traits.sparse is not is_sparse(x):
         raise ArgumentError(
             f"layer {step.name!r}, input",
-            expected="a sparse matrix of SciPy" if step.layer.sparse else "an array",
+            expected="a sparse matrix of SciPy" if step.layer.traits.sparse else "an array",
             received=type(x).__name__,
             advice="convert it with scipy.sparse.csr_array"
-            if step.layer.sparse
+            if step.layer.traits.sparse
             else "draw Input(..., sparse=True), or feed x.toarray()",
         )
     if not hasattr(x, "dtype") or not hasattr(x, "shape"):

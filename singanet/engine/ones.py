@@ -17,7 +17,7 @@ def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str
     feed: dict[str, Any] = {}
     for name in plan.inputs:
         step = plan.by_name[name]
-        if step.layer.sparse:
+        if step.layer.traits.sparse:
             raise ArgumentError(
                 f"net, layer {name!r}",
                 expected="inputs whose shapes tell what a step computes",

@@ -142,6 +142,6 @@ def carrying(plan: Plan, heads: Iterable[int]) -> tuple[set[int], list[bool]]:
     for i in reversed(range(len(steps))):
         step = plan.steps[i]
         steps[i] = not slots.isdisjoint(step.out_slots)
-        if steps[i] and not step.layer.stops_gradient:
+        if steps[i] and not step.layer.traits.stops_gradient:
             slots.update(slot for k, slot in enumerate(step.in_slots) if k not in step.integers)
     return slots, steps

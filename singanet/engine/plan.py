@@ -86,7 +86,7 @@ class NodeStep:
         self.integers = frozenset(
             k for k in range(self.in_count) if self.layer.input_kind(k) == "integers"
         )
-        self.gives_integers = self.layer.gives_integers
+        self.gives_integers = self.layer.traits.gives_integers
 
     @property
     def in_count(self) -> int:
@@ -119,7 +119,7 @@ class NodeStep:
             array = param.root.storage.array
             if array is None:
                 storage = param.storage
-                if not storage.in_memory and not (self.layer.looks_up and storage.by_rows):
+                if not storage.in_memory and not (self.layer.traits.looks_up and storage.by_rows):
                     return StoredArrays(self.layer.params)
                 array = param.value
             found[suffix] = array
@@ -219,7 +219,7 @@ class Plan:
 
     def _expect_dense(self, name: str) -> None:
         """Errors: an output that is a sparse input."""
-        if self.by_name[name].layer.sparse:
+        if self.by_name[name].layer.traits.sparse:
             raise GraphError(
                 f"net, output {name!r}",
                 expected="arrays that layers have computed",
@@ -236,9 +236,11 @@ class Plan:
             for slot in step.out_slots:
                 self.producer[slot] = i
         self.frees = _last_reads(self.steps)
-        self.stops = any(step.layer.stops_gradient for step in self.steps)
+        self.stops = any(step.layer.traits.stops_gradient for step in self.steps)
         self.sources = [
-            [] if step.layer.stops_gradient else sorted({self.producer[s] for s in step.in_slots})
+            []
+            if step.layer.traits.stops_gradient
+            else sorted({self.producer[s] for s in step.in_slots})
             for step in self.steps
         ]
         self.holds_params = self._or_before([bool(step.layer.params) for step in self.steps])
@@ -282,13 +284,13 @@ class Plan:
         readers: dict[int, list[InputKind]] = {}
         for i, step in reversed(list(enumerate(self.steps))):
             wanted = {kind for kind in readers.get(i, ()) if kind != "any"}
-            if step.layer.moves_only and wanted == {"integers"}:
+            if step.layer.traits.moves_only and wanted == {"integers"}:
                 step.integers = frozenset(range(step.in_count))
             for k, slot in enumerate(step.in_slots):
                 kind = "integers" if k in step.integers else step.layer.input_kind(k)
                 readers.setdefault(self.producer[slot], []).append(kind)
         for step in self.steps:
-            if step.layer.moves_only:
+            if step.layer.traits.moves_only:
                 step.gives_integers |= step.fed and bool(step.integers)
                 for k, slot in enumerate(step.in_slots):
                     if step.layer.input_kind(k) == "any":

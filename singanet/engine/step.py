@@ -274,7 +274,7 @@ def probabilities_of(plan: Plan, output: str) -> tuple[str, str]:
     if output not in plan.by_name:
         return output, ""
     made = plan.by_name[output]
-    while made.layer.moves_only and len(made.in_slots) == 1:
+    while made.layer.traits.moves_only and len(made.in_slots) == 1:
         made = plan.steps[plan.producer[made.in_slots[0]]]
     layer: Any = made.layer
     if isinstance(layer, Softmax):

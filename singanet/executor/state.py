@@ -7,16 +7,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from singanet.device import cpu
 from singanet.errors import FileFormatError, SingaNetError, StateMismatchError
 from singanet.executor.symbols import Draw
 from singanet.net import FeedForwardNet
 from singanet.optimizer.chain import UpdateChain
+from singanet.training.arrays import copied
 from singanet.training.files import read_session, read_training, session_entry, write_training
-from singanet.training.session import check_net
-from singanet.types import Array
+from singanet.training.restore import check_net
 
 FORMAT = "singanet executor"
 
@@ -25,10 +22,10 @@ def save(
     path: str | PathLike[str], net: FeedForwardNet, optimizers: Sequence[Any], draws: Sequence[Draw]
 ) -> None:
     """See `Executor.save`."""
-    state = {f"net/{param.name}": _copy(param.value) for param in net.params()}
+    state = {f"net/{param.name}": copied(param.value) for param in net.params()}
     for k, optimizer in enumerate(optimizers):
         arrays = optimizer.state_dict()
-        state |= {f"optimizer/{k}/{key}": _copy(array) for key, array in arrays.items()}
+        state |= {f"optimizer/{k}/{key}": copied(array) for key, array in arrays.items()}
     about = {
         "format": FORMAT,
         "seed": int(net.seed),
@@ -76,10 +73,6 @@ def load(
     net.rng.bit_generator.state, net.seed = generator.state, seed
     for param in net.params():
         param.put(net.device.put(state[f"net/{param.name}"]))
-
-
-def _copy(array: Array) -> Array:
-    return np.array(cpu().put(array))
 
 
 def _count(loaders: Any) -> int:

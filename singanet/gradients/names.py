@@ -139,7 +139,7 @@ class Resolver:
             )
         if target.fed:
             step = self.plan.by_name[target.fed]
-            return not step.layer.stops_gradient and not carries.isdisjoint(step.out_slots)
+            return not step.layer.traits.stops_gradient and not carries.isdisjoint(step.out_slots)
         slots = self.plan.by_name[target.step].out_slots
         return not carries.isdisjoint(slots if target.index is None else [slots[target.index]])
 

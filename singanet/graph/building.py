@@ -29,7 +29,7 @@ from singanet.graph.refusals import (
     unread_mask,
 )
 from singanet.layers.dummy import Dummy
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.layers.symbol import Symbol, apply, calls_between, stage, travelled
 from singanet.params.param import Param
 from singanet.types import Shapes
@@ -45,6 +45,8 @@ class GraphBuilder(metaclass=CheckedType):
     ``name`` is needed where the net is nested in another: its layers and their parameters are
     called ``name/...`` there. ``pending`` are layers of a list that wait for an input shape.
     """
+
+    traits = Traits()
 
     def __init__(self, name: str | None) -> None:
         check_name(name)
@@ -183,7 +185,7 @@ class GraphBuilder(metaclass=CheckedType):
         layer refuses; the net is then as it was.
         """
         _check_part("net.add", layer)
-        if getattr(layer, "mask_layer", None) or getattr(layer, "begins_mask", False):
+        if getattr(layer, "mask_layer", None) or layer.traits.begins_mask:
             raise masked_by_add(str(layer.name))
         self.add_node(layer, sources_of(layer, src, self._last), str(layer.name))
         return layer
@@ -220,7 +222,7 @@ class GraphBuilder(metaclass=CheckedType):
     def _chain(self, parts: Iterable[Layer | GraphBuilder]) -> None:
         mask: tuple[str, int | None] | None = None
         for part in parts:
-            own = isinstance(part, Layer) and part.begins_mask
+            own = part.traits.begins_mask
             begins: Any = part if own else getattr(part, "mask_layer", None)
             if begins is not None and self._last is None:
                 shape = part.input_sample_shape if isinstance(part, Layer) else None

@@ -181,7 +181,7 @@ class Graph:
         else:
             in_shapes = _declared_shape(node)
         for source, _ in inputs:
-            if source.layer.sparse and not node.layer.takes_sparse:
+            if source.layer.traits.sparse and not node.layer.traits.takes_sparse:
                 raise GraphError(
                     f"layer {node.name!r}, a {type(node.layer).__name__}",
                     expected="arrays to compute with",

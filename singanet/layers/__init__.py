@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         Subtract,
     )
     from singanet.layers.l2_norm import L2Norm
-    from singanet.layers.layer import Layer
+    from singanet.layers.layer import Layer, Traits
     from singanet.layers.layer_norm import LayerNorm, RMSNorm
     from singanet.layers.lrn import LRN
     from singanet.layers.masking import Masking
@@ -183,6 +183,7 @@ __all__ = [
     "Subtract",
     "TimeDistributed",
     "TopIndices",
+    "Traits",
     "Upsampling2D",
     "Weight",
     "Where",

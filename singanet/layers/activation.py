@@ -8,7 +8,7 @@ from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.ops.interface import ACTIVATIONS
 from singanet.types import Array, GivenShape, Shapes
 
@@ -24,8 +24,7 @@ class Activation(Layer):
     x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2, gelu's usual approximation.
     """
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 Range: TypeAlias = tuple[int | None, int | None, int | None]
@@ -18,8 +18,7 @@ Range: TypeAlias = tuple[int | None, int | None, int | None]
 class Power(Layer):
     """y = x^``exponent``; for an exponent that is no whole number x must not be negative."""
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def __init__(
         self, name: str, exponent: float, input_sample_shape: GivenShape | None = None
@@ -58,8 +57,7 @@ class Clip(Layer):
     The gradient goes where x lies within, ends included.
     """
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def __init__(
         self,
@@ -109,8 +107,7 @@ class Index(Layer):
     first element, the last, or all, forwards or backwards.
     """
 
-    moves_only = True
-    any_extent = True
+    traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
         self, name: str, index: Sequence[int | Range], input_sample_shape: GivenShape | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -78,13 +79,6 @@ class BatchNormalization(Layer):
         self.synchronized = bool(synchronized)
 
     @property
-    def fewest_samples(self) -> int:  # type: ignore[override]
-        """Two of (D,) or (C, 1, 1); one of images, or where other processes have more."""
-        shape: Any = self.out_shapes
-        alone = shape is not None and prod(shape) == shape[self._channel_axis]
-        return 2 if alone and not self.synchronized else 1
-
-    @property
     def _channel_axis(self) -> int:
         return 0 if self.axis == 1 else -1
 
@@ -97,6 +91,9 @@ class BatchNormalization(Layer):
                 "join inputs, or reshape the samples",
             )
         shape: Shape = in_shapes
+        # Samples of one value a channel need company, though maybe in other processes.
+        alone = prod(shape) == shape[self._channel_axis] and not self.synchronized
+        self.traits = replace(self.traits, fewest_samples=2 if alone else 1)
         channels = (shape[self._channel_axis],)
         if self.scale:
             self.add_param("gamma", channels, self.gamma_specs, default=Constant(1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -20,9 +21,7 @@ class Cast(Layer):
     gradient; all else has none.
     """
 
-    input_kinds = ("any",)
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(input_kinds=("any",), any_extent=True, masks="keeps")
 
     def __init__(
         self, name: str, dtype: str = "float", input_sample_shape: GivenShape | None = None
@@ -40,7 +39,8 @@ class Cast(Layer):
                 advice="the net's float type is set by net.as_type",
             )
         self.dtype = "float" if kind.kind == "f" else kind.name
-        self.gives_integers = self.stops_gradient = self.dtype != "float"
+        whole = self.dtype != "float"
+        self.traits = replace(self.traits, gives_integers=whole, stops_gradient=whole)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape, unchanged."""
@@ -53,4 +53,4 @@ class Cast(Layer):
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """``dy`` for floats."""
-        return dy if ctx.saved["floats"] and not self.stops_gradient else None, {}
+        return dy if ctx.saved["floats"] and not self.traits.stops_gradient else None, {}

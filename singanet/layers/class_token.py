@@ -7,7 +7,7 @@ from typing import Any
 from singanet.initializer import Gaussian
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -19,7 +19,7 @@ class ClassToken(Layer):
     deviation 0.02.
     """
 
-    any_extent = True
+    traits = Traits(any_extent=True)
 
     def __init__(
         self,

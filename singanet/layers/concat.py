@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 
@@ -19,8 +20,7 @@ class Concat(Layer):
     it, where steps are joined with steps, a mask of theirs goes on.
     """
 
-    moves_only = True
-    any_extent = True
+    traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
         self, name: str, axis: int, input_sample_shapes: Sequence[GivenShape] | None = None
@@ -29,7 +29,8 @@ class Concat(Layer):
         self.axis = expect_int(
             name, "axis", axis, least=0, advice="axis=1 joins along the first axis of the samples"
         )
-        self.masks = "keeps" if self.axis > 1 else ""
+        if self.axis > 1:
+            self.traits = replace(self.traits, masks="keeps")
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes that agree but for ``axis`` → one."""

@@ -106,7 +106,7 @@ class Conv1D(Convolution):
     """
 
     axes = 1
-    any_extent = True
+    traits = replace(Convolution.traits, any_extent=True)
 
     def __init__(
         self,

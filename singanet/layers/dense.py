@@ -7,7 +7,7 @@ from typing import Any
 
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.types import Array, CSRMatrix, GivenShape, Gradient, RowSparse, Shapes
 
 
@@ -19,9 +19,7 @@ class Dense(Layer):
     without ``W_transpose``.
     """
 
-    takes_sparse = True
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps", takes_sparse=True)
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -84,7 +85,7 @@ class DepthwiseConv1D(DepthwiseConvolution):
     """
 
     axes = 1
-    any_extent = True
+    traits = replace(DepthwiseConvolution.traits, any_extent=True)
 
 
 class DepthwiseConv2D(DepthwiseConvolution):

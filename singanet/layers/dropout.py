@@ -8,7 +8,7 @@ from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input, expect_positive
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 _SATURATED = -1.7580993408473766
@@ -21,8 +21,7 @@ class Dropout(Layer):
     Evaluation passes the input on. Srivastava et al., 2014, in the inverted form.
     """
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def __init__(
         self, name: str, p: float = 0.5, input_sample_shape: GivenShape | None = None
@@ -127,8 +126,7 @@ class AlphaDropout(Dropout):
 class GaussianNoise(Layer):
     """Adds noise of mean 0 and standard deviation ``std`` in training; else passes the input on."""
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def __init__(
         self, name: str, std: float = 0.1, input_sample_shape: GivenShape | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from singanet.base.calls import checked_call
 from singanet.errors import ArgumentError, DataError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import InputKind, Layer, Traits
 from singanet.layers.symbol import Symbol, source
 from singanet.types import Array, GivenShape, GivenShapes, Shapes
 
@@ -22,10 +23,7 @@ class Dummy(Layer):
     matrices, which `Dense` layers alone read.
     """
 
-    moves_only = True
-
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(moves_only=True, any_extent=True, masks="keeps")
 
     def __init__(
         self,
@@ -35,14 +33,14 @@ class Dummy(Layer):
         sparse: bool = False,
     ) -> None:
         super().__init__(name, input_sample_shape)
-        self.sparse = sparse
         self.dtype = None if dtype is None else _checked_type(name, dtype)
-        self.gives_integers = dtype is not None
-        self.input_kinds = ("integers",) if self.gives_integers else ()
+        whole = self.dtype is not None
+        kinds: tuple[InputKind, ...] = ("integers",) if whole else ()
+        self.traits = replace(self.traits, input_kinds=kinds, gives_integers=whole, sparse=sparse)
 
     def setup(self, in_shapes: Shapes) -> Shapes:
         """Any sample shape; (n,) where it is sparse."""
-        if self.sparse and (self.dtype is not None or not _is_vector(in_shapes)):
+        if self.traits.sparse and (self.dtype is not None or not _is_vector(in_shapes)):
             raise self.shape_error(
                 "floats of sample shape (n,), as its input is sparse",
                 f"{in_shapes}" if self.dtype is None else f"dtype {self.dtype}",

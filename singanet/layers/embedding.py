@@ -15,7 +15,7 @@ from singanet.initializer import Initializer
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.cache import Cache
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.layers.masking import Masking
 from singanet.types import Array, GivenShape, RowSparse, Shape, Shapes
 
@@ -70,15 +70,10 @@ class Embedding(Layer):
     Where its rows are served, as by `parallel.Hybrid`, those of a batch come when they are looked
     up; with a ``cache`` some of them stay.
 
-    Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Layer.masks`.
+    Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Traits`.
     """
 
-    input_kinds = ("integers",)
-
-    masks = "keeps"
-    any_extent = True
-
-    looks_up = True
+    traits = Traits(input_kinds=("integers",), any_extent=True, masks="keeps", looks_up=True)
 
     def __init__(
         self,

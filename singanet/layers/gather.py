@@ -12,7 +12,7 @@ from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError, DataError
 from singanet.layers.arguments import expect_one_batch
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShapes, Shapes
 
 
@@ -25,8 +25,7 @@ class Gather(Layer):
     ones count from the end. Where an element is taken twice its gradients are added.
     """
 
-    input_kinds = ("any", "integers")
-    moves_only = True
+    traits = Traits(input_kinds=("any", "integers"), moves_only=True)
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from singanet.layers.arguments import expect_one_batch
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, Shape, Shapes
 
 
@@ -17,8 +17,7 @@ class Combine(Layer):
     A gate of shape (C, 1, 1) so multiplies every position of a (C, H, W) image.
     """
 
-    any_extent = True
-    masks = "keeps"
+    traits = Traits(any_extent=True, masks="keeps")
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shapes of equal rank → the larger extent along each axis."""
@@ -212,8 +211,7 @@ class Merge(Layer):
     As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list.
     """
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def setup(self, in_shapes: Any) -> Shapes:
         """k times s → s."""

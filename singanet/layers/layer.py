@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,11 @@ from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
 from singanet.layers.symbol import Symbol, apply
+from singanet.layers.traits import InputKind, Traits
 from singanet.params.param import MOST_ELEMENTS, Param, ParamSpec, make_param
 from singanet.types import Array, Arrays, GivenShapes, Gradient, Shape, Shapes
 
-__all__ = ["InputKind", "Layer", "ParamSpecs"]
-
-InputKind: TypeAlias = Literal["floats", "integers", "any"]
+__all__ = ["InputKind", "Layer", "ParamSpecs", "Traits"]
 
 ParamSpecs = Mapping[str, Any] | Param | None
 """A spec dict, a `Param` of another layer to share, or None for the defaults."""
@@ -34,41 +33,8 @@ class Layer(Counted, Configurable):
     the context, so several forwards may be in flight.
     """
 
-    input_kinds: tuple[InputKind, ...] = ()
-    """What the inputs are, in order, where not all are floats: see `input_kind`."""
-
-    gives_integers = False
-    """Whether outputs are whole numbers or booleans, whatever comes in."""
-
-    moves_only = False
-    """Whether outputs are the input's elements, moved: integers for later layers pass through."""
-
-    any_extent = False
-    """Whether a sample axis may be None, of another extent at each call; shapes show it as -1."""
-
-    masks = ""
-    """What a mask of the input's steps becomes: "keeps" for outputs that have it, or "ends".
-
-    A layer without either refuses it. Symbols and lists of layers ask.
-    """
-
-    begins_mask = False
-    """Whether its output is the mask of its input, which goes on in its place."""
-
-    stops_gradient = False
-    """Whether no gradient goes to the inputs: for what it alone reads nothing is kept or made."""
-
-    sparse = False
-    """Whether it is an input for sparse matrices."""
-
-    takes_sparse = False
-    """Whether ``forward`` takes a `CSRMatrix`, too."""
-
-    looks_up = False
-    """Whether of a parameter that is served `forward` asks for rows, and never reads the array."""
-
-    fewest_samples = 1
-    """How many samples a training batch has at least: `fit` looks at it before the first step."""
+    traits = Traits()
+    """What it declares of itself; that of a class is replaced in those derived from it."""
 
     shared: Any = None
     """What a layer asks other processes by in its passes, which are not recorded, else None.
@@ -105,9 +71,10 @@ class Layer(Counted, Configurable):
         Integers are whole numbers or booleans, such as indices and masks. The net leaves them as
         they are; all other arrays that are fed become of its float type.
         """
-        if k < len(self.input_kinds):
-            return self.input_kinds[k]
-        return "any" if self.moves_only or self.stops_gradient else "floats"
+        traits = self.traits
+        if k < len(traits.input_kinds):
+            return traits.input_kinds[k]
+        return "any" if traits.moves_only or traits.stops_gradient else "floats"
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """Of which of the inputs of ``shapes`` the mask is read, as one more; None for none."""
@@ -206,7 +173,7 @@ class Layer(Counted, Configurable):
 
     def _expect_extents(self, in_shapes: Shapes) -> None:
         shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
-        lowest = -1 if self.any_extent else 0
+        lowest = -1 if self.traits.any_extent else 0
         if any(axis < lowest for shape in shapes for axis in shape):
             raise self.shape_error(
                 "a known extent along every axis" if lowest == 0 else "extents, or None for any",

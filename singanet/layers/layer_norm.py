@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input, expect_positive
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.ops import Ops
 from singanet.types import Array, GivenShape, Shapes
 
@@ -24,7 +25,7 @@ class LayerNorm(Layer):
     Ba, Kiros and Hinton, 2016.
     """
 
-    any_extent = True
+    traits = Traits(any_extent=True)
 
     def __init__(
         self,
@@ -48,7 +49,8 @@ class LayerNorm(Layer):
                 advice="axis 0 is the batch; use -1 for the last axis alone",
             )
         self.axis = int(axis)
-        self.masks = "keeps" if axis == -1 else ""
+        if axis == -1:
+            self.traits = replace(self.traits, masks="keeps")
         self.epsilon = expect_positive(name, "epsilon", epsilon)
         self.affine = affine
         self.center, self.scale = bool(center and affine), bool(scale and affine)

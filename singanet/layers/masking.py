@@ -7,7 +7,7 @@ from typing import Any
 from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -18,10 +18,7 @@ class Masking(Layer):
     read one; it is the symbol's ``mask``. For indices `Embedding` has ``mask_index``.
     """
 
-    any_extent = True
-    stops_gradient = True
-    gives_integers = True
-    begins_mask = True
+    traits = Traits(gives_integers=True, any_extent=True, begins_mask=True, stops_gradient=True)
 
     def __init__(
         self, name: str, value: float = 0.0, input_sample_shape: GivenShape | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 
@@ -16,7 +16,7 @@ class MatMul(Layer):
     ``transpose_a`` and ``transpose_b`` say that the last two axes of that input are swapped.
     """
 
-    any_extent = True
+    traits = Traits(any_extent=True)
 
     def __init__(
         self,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import InputKind, Layer, ParamSpecs
+from singanet.layers.layer import InputKind, Layer, ParamSpecs, Traits
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.types import Array, GivenShapes, Shape, Shapes
@@ -37,7 +38,7 @@ class MultiHeadAttention(Layer):
     with a bias.
     """
 
-    any_extent = True
+    traits = Traits(any_extent=True)
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class MultiHeadAttention(Layer):
         self.W_specs = W_specs
         self.b_specs = b_specs
         self.mask = mask
-        self.masks = "keeps" if mask == "boolean" else ""
+        if mask == "boolean":
+            self.traits = replace(self.traits, masks="keeps")
         self.rotary = rotary
         self.return_weights = return_weights
 

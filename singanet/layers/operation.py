@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import pi, sqrt
 from typing import Any, NamedTuple
 
@@ -99,7 +100,7 @@ class Operation(Combine):
                 advice=did_you_mean(str(mode), OPERATIONS, "choose one of these"),
             )
         self.mode = mode
-        self.stops_gradient = not OPERATIONS[mode].gradients
+        self.traits = replace(self.traits, stops_gradient=not OPERATIONS[mode].gradients)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape, unchanged; two of equal rank → the larger extent along each axis."""
@@ -116,13 +117,15 @@ class Operation(Combine):
         """The function's values; what the gradient is made of is kept."""
         parts = x if isinstance(x, (list, tuple)) else [x]
         y = OPERATIONS[self.mode].forward(ctx.ops.xp, *parts)
-        ctx.save(x=None if self.stops_gradient else parts, y=y, shapes=[p.shape for p in parts])
+        ctx.save(
+            x=None if self.traits.stops_gradient else parts, y=y, shapes=[p.shape for p in parts]
+        )
         return y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
         """``dy`` times the derivative by each input."""
         row, shapes = OPERATIONS[self.mode], ctx.saved["shapes"]
-        if self.stops_gradient:
+        if self.traits.stops_gradient:
             return ([None] * row.inputs if row.inputs > 1 else None), {}
         x, y = ctx.saved["x"], ctx.saved["y"]
         parts = [ctx.ops.multiply(dy, slope(ctx.ops.xp, *x, y)) for slope in row.gradients]

@@ -8,7 +8,7 @@ from typing import Any
 from singanet.layers.arguments import expect_int, expect_one_input, expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.geometry import expect_pads
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 MODES = ("constant", "reflect", "replicate", "circular")
@@ -103,7 +103,7 @@ class Cropping(Layer):
     ``crop`` is given as the ``pad`` of `Pad`.
     """
 
-    moves_only = True
+    traits = Traits(moves_only=True)
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import numpy as np
 from singanet.initializer import Gaussian
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -21,8 +21,7 @@ class PositionEmbedding(Layer):
     deviation 0.02 (Radford et al. 2018).
     """
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def __init__(
         self,
@@ -80,8 +79,7 @@ class SinusoidalPosition(Layer):
     p_t,2i = sin(t / 10000^(2i/E)) and p_t,2i+1 the cosine of the same (Vaswani et al. 2017).
     """
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(T, E), unchanged."""

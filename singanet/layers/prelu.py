@@ -7,7 +7,7 @@ from typing import Any
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -17,7 +17,7 @@ class PReLU(Layer):
     ``a`` has shape (C,), or (1,) with ``channel_shared``, and starts at 0.25. He et al., 2015.
     """
 
-    masks = "keeps"
+    traits = Traits(masks="keeps")
 
     def __init__(
         self,

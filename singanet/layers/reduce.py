@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
@@ -10,7 +11,7 @@ from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input, expect_one_of
 from singanet.layers.context import Context
-from singanet.layers.layer import InputKind, Layer
+from singanet.layers.layer import InputKind, Layer, Traits
 from singanet.ops.interface import Ops
 from singanet.types import Array, GivenShape, Shape, Shapes
 
@@ -26,7 +27,7 @@ class Reduce(Layer):
     summed up; without any step it is 0.
     """
 
-    any_extent = True
+    traits = Traits(any_extent=True)
 
     def __init__(
         self,
@@ -50,13 +51,13 @@ class Reduce(Layer):
         self.axes = None if given is None else tuple(given)
         self.keepdims = bool(keepdims)
         if self.axes is None or 1 in self.axes:
-            self.masks = "ends"
+            self.traits = replace(self.traits, masks="ends")
         elif self.axes == (-1,):
-            self.masks = "keeps"
+            self.traits = replace(self.traits, masks="keeps")
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
         """That of its only input, if it sums steps up."""
-        return 0 if self.masks == "ends" and len(shapes) == 1 else None
+        return 0 if self.traits.masks == "ends" and len(shapes) == 1 else None
 
     def input_kind(self, k: int) -> InputKind:
         """Floats, and perhaps a mask."""
@@ -65,7 +66,7 @@ class Reduce(Layer):
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape s → s without the axes, or with 1 in their places."""
         if isinstance(in_shapes, list) and in_shapes[1:] == [in_shapes[0][:1]] != [()]:
-            in_shapes = in_shapes[0] if self.masks == "ends" else in_shapes
+            in_shapes = in_shapes[0] if self.traits.masks == "ends" else in_shapes
         shape = expect_one_input(self, in_shapes)
         rank = len(shape) + 1
         axes = self._over(rank)

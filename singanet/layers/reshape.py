@@ -10,7 +10,7 @@ from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -20,8 +20,7 @@ class Reshape(Layer):
     Where samples have an axis of any extent, that -1 stands for it.
     """
 
-    moves_only = True
-    any_extent = True
+    traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
         self, name: str, shape: Sequence[int], input_sample_shape: GivenShape | None = None
@@ -78,7 +77,7 @@ class Flatten(Layer):
     into the batch, as in SINGA: axis 2 turns (N, 64, 12) into (N·64, 12).
     """
 
-    moves_only = True
+    traits = Traits(moves_only=True)
 
     def __init__(
         self, name: str, axis: int = 1, input_sample_shape: GivenShape | None = None
@@ -114,8 +113,7 @@ class Permute(Layer):
     As in Keras, ``axes=(2, 1)`` transposes samples of two axes; the batch axis stays in front.
     """
 
-    moves_only = True
-    any_extent = True
+    traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
         self, name: str, axes: Sequence[int], input_sample_shape: GivenShape | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ from singanet.initializer import Orthogonal
 from singanet.layers.arguments import expect_int, expect_one_of
 from singanet.layers.cells import CELLS
 from singanet.layers.context import Context
-from singanet.layers.layer import InputKind, Layer
+from singanet.layers.layer import InputKind, Layer, Traits
 from singanet.layers.recurrent import (
     KINDS,
     RNNSpecs,
@@ -58,10 +59,8 @@ class RNN(Layer):
     matrices.
     """
 
-    any_extent = True
-
     # Lengths may be whole numbers, and stand behind as many states as there are.
-    input_kinds = ("floats", "any", "any", "any")
+    traits = Traits(input_kinds=("floats", "any", "any", "any"), any_extent=True)
 
     def __init__(
         self,
@@ -95,9 +94,9 @@ class RNN(Layer):
         self.use_bias = use_bias
         self.go_backwards = go_backwards
         if not return_sequences:
-            self.masks = "ends"
+            self.traits = replace(self.traits, masks="ends")
         elif not go_backwards:
-            self.masks = "keeps"
+            self.traits = replace(self.traits, masks="keeps")
         self.num_stacks = expect_int(name, "num_stacks", num_stacks, most=1000)
         self.input_mode = input_mode
         self.bidirectional = bidirectional

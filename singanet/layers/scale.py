@@ -9,7 +9,7 @@ from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -19,8 +19,7 @@ class Scale(Layer):
     ``gamma`` starts at 1; ``use_bias=False`` leaves ``beta`` out. A fixed factor has no parameters.
     """
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def __init__(
         self,

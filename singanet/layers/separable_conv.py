@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -103,7 +104,7 @@ class SeparableConv1D(SeparableConvolution):
     """
 
     axes = 1
-    any_extent = True
+    traits = replace(SeparableConvolution.traits, any_extent=True)
 
 
 class SeparableConv2D(SeparableConvolution):

@@ -8,7 +8,7 @@ from typing import Any
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -18,8 +18,7 @@ class Slice(Layer):
     ``axis`` counts the batch axis; it is at least 1.
     """
 
-    moves_only = True
-    any_extent = True
+    traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
         self,

@@ -6,12 +6,12 @@ from typing import Any
 
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
 class _AlongAxis(Layer):
-    any_extent = True
+    traits = Traits(any_extent=True)
 
     def __init__(
         self, name: str, axis: int = 1, input_sample_shape: GivenShape | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -16,9 +16,7 @@ class Split(Layer):
     Any layer's output may feed several layers without it; nets from SINGA have it.
     """
 
-    moves_only = True
-
-    any_extent = True
+    traits = Traits(moves_only=True, any_extent=True)
 
     def __init__(
         self, name: str, num_output: int, input_sample_shape: GivenShape | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, Shapes
 
 
@@ -16,12 +16,7 @@ class StopGradient(Layer):
     contexts not kept.
     """
 
-    moves_only = True
-
-    masks = "keeps"
-    any_extent = True
-
-    stops_gradient = True
+    traits = Traits(moves_only=True, any_extent=True, masks="keeps", stops_gradient=True)
 
     def setup(self, in_shapes: Shapes) -> Shapes:
         """Any sample shape."""

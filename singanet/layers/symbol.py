@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
+from singanet.layers.traits import Traits
 from singanet.types import Shape, Shapes
 
 __all__ = ["Symbol", "apply", "calls_between", "source", "stage", "travelled"]
@@ -46,6 +47,10 @@ class Applicable(Protocol):
     @property
     def name(self) -> str | None:
         """What its parameters are called after."""
+
+    @property
+    def traits(self) -> Traits:
+        """What it declares of itself; a net declares nothing."""
 
     def build(self, in_shapes: Any) -> Shapes:
         """The sample shapes that come out."""
@@ -218,7 +223,7 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
             received="none",
             advice="start from Input(name, shape)",
         )
-    if getattr(layer, "begins_mask", False):
+    if layer.traits.begins_mask:
         return _masked(inputs[0], _made(layer, inputs))
     shapes = [symbol.shape for symbol in inputs]
     read, kept = travelled(layer, shapes, [symbol.mask for symbol in inputs])
@@ -261,7 +266,7 @@ def travelled(
     there = [mask for mask in masks if mask is not None]
     if not there:
         return None, None
-    use, reads = getattr(layer, "masks", ""), getattr(layer, "reads_mask", None)
+    use, reads = layer.traits.masks, getattr(layer, "reads_mask", None)
     if not use:
         raise GraphError(
             f"layer {layer.name!r}",
@@ -321,13 +326,12 @@ def calls_between(inputs: Sequence[Symbol], outputs: Sequence[Symbol]) -> list[A
 
 def _kind_of(call: Application) -> str:
     layer: Any = call.layer
-    if getattr(layer, "gives_integers", False):
+    if layer.traits.gives_integers:
         return "integers"
-    moves = getattr(layer, "moves_only", None)
-    if moves is None or not call.inputs:
+    if not hasattr(layer, "input_kind") or not call.inputs:
         # Of a net, or of an input that has no type.
         return "any"
-    kinds = _kinds_moved(layer, call.inputs) if moves else {"floats"}
+    kinds = _kinds_moved(layer, call.inputs) if layer.traits.moves_only else {"floats"}
     return next((kind for kind in ("integers", "floats") if kind in kinds), "any")
 
 
@@ -337,7 +341,7 @@ def _kinds_moved(layer: Any, inputs: Sequence[Symbol]) -> set[str]:
 
 def _expect_kinds(layer: Any, inputs: Sequence[Symbol]) -> None:
     """Errors: integers for a layer that computes with floats, or floats where it takes indices."""
-    moved = _kinds_moved(layer, inputs) if getattr(layer, "moves_only", False) else set()
+    moved = _kinds_moved(layer, inputs) if layer.traits.moves_only else set()
     for k, symbol in enumerate(inputs):
         wanted = layer.input_kind(k) if hasattr(layer, "input_kind") else "any"
         if wanted == "any" and "floats" in moved:

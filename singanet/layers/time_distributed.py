@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from singanet.base.collectives import SharedBatch
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 
@@ -21,8 +22,7 @@ class TimeDistributed(Layer):
     samples and steps together.
     """
 
-    masks = "keeps"
-    any_extent = True
+    traits = Traits(any_extent=True, masks="keeps")
 
     def __init__(
         self, name: str, layer: Layer, input_sample_shape: GivenShape | None = None
@@ -37,10 +37,14 @@ class TimeDistributed(Layer):
             )
         self.layer = layer
         self._built_it = False
-        self.input_kinds = layer.input_kinds
-        self.gives_integers = layer.gives_integers
-        self.moves_only = layer.moves_only
-        self.stops_gradient = layer.stops_gradient
+        inner = layer.traits
+        self.traits = replace(
+            self.traits,
+            input_kinds=inner.input_kinds,
+            gives_integers=inner.gives_integers,
+            moves_only=inner.moves_only,
+            stops_gradient=inner.stops_gradient,
+        )
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape (T, *s) → (T, *(what the layer makes of s))."""

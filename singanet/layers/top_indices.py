@@ -8,7 +8,7 @@ from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -20,8 +20,7 @@ class TopIndices(Layer):
     both are ``torch.topk``.
     """
 
-    gives_integers = True
-    stops_gradient = True
+    traits = Traits(gives_integers=True, stops_gradient=True)
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs
+from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -19,9 +19,7 @@ class Weight(Layer):
     vision transformer, and a table is added to what has no layer for it.
     """
 
-    input_kinds = ("any",)
-    stops_gradient = True
-    any_extent = True
+    traits = Traits(input_kinds=("any",), any_extent=True, stops_gradient=True)
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from singanet.base.arguments import is_number
@@ -27,8 +28,7 @@ class Compare(Combine):
     ``how`` is "==", "!=", ">", ">=", "<" or "<="; of symbols ``a > b`` and ``a <= 0.5`` draw it.
     """
 
-    gives_integers = True
-    stops_gradient = True
+    traits = replace(Combine.traits, gives_integers=True, stops_gradient=True)
 
     def __init__(self, name: str, how: str, value: float | None = None) -> None:
         super().__init__(name)
@@ -57,7 +57,7 @@ class Where(Combine):
     A number ``a`` or ``b`` stands for that input: ``Where("masked", b=-1e9)(seen, scores)``.
     """
 
-    input_kinds = ("integers",)
+    traits = replace(Combine.traits, input_kinds=("integers",))
 
     def __init__(self, name: str, a: float | None = None, b: float | None = None) -> None:
         super().__init__(name)

@@ -8,7 +8,7 @@ from typing import Any
 from singanet.base.text import snake_case
 from singanet.errors import ArgumentError, CallOrderError, GraphError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, Traits
 from singanet.layers.symbol import Symbol, apply
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape, Shapes
@@ -21,9 +21,7 @@ class LossLayer(Layer):
     have a gradient. Without a ``name`` it is called after the class of the loss.
     """
 
-    input_kinds = ("floats", "any", "any", "any")
-
-    masks = "ends"
+    traits = Traits(input_kinds=("floats", "any", "any", "any"), masks="ends")
 
     def __init__(self, loss: Any, name: str = "", masked: bool = False) -> None:
         super().__init__(name or snake_case(type(loss).__name__))
@@ -134,7 +132,7 @@ def _is_trained(symbol: Symbol) -> bool:
     while stack:
         call = stack.pop()
         layer: Any = call.layer
-        if call.born in seen or getattr(layer, "stops_gradient", False):
+        if call.born in seen or layer.traits.stops_gradient:
             continue
         seen.add(call.born)
         if layer.params() if callable(layer.params) else layer.params:

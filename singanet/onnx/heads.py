@@ -187,7 +187,7 @@ def _moved(symbol: Symbol) -> tuple[Symbol, float, list[Symbol]]:
         layer: Any = symbol.call.layer
         if isinstance(layer, layers.Scale) and layer.factor is not None and not layer.offset:
             factor *= layer.factor
-        elif getattr(layer, "moves_only", False) and len(symbol.call.inputs) == 1:
+        elif layer.traits.moves_only and len(symbol.call.inputs) == 1:
             movers.append(symbol)
         else:
             break

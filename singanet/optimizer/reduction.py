@@ -24,9 +24,10 @@ class Reduction(ABC):
     """How the gradients of a step become those of all processes, as a few calls in one order.
 
     A round is `open`, for each entry `start` and, in the same order, `finish`, and `close`; at most
-    ``window`` entries are under way. `GradientRound` make these calls, by the layers and in programs. An
-    entry names the parameters that are reduced by one call. Its dense gradients lie side by side in
-    a flat buffer, and behind them an element for each, which is the reduction's own.
+    ``window`` entries are under way. By the layers a `GradientRound` makes these calls, and a
+    program has them written down. An entry names the parameters that are reduced by one call. Its
+    dense gradients lie side by side in a flat buffer, and behind them an element for each, which is
+    the reduction's own.
     """
 
     window: int

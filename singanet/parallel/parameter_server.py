@@ -39,7 +39,7 @@ from singanet.params.served import served_by
 from singanet.types import Array
 
 _PREVIEWED = 4
-"""GradientRound of gradients under way at a time, for a norm."""
+"""Sums of gradients under way at a time, for a norm."""
 
 Consistency: TypeAlias = Literal["asp", "bsp", "ssp"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -36,7 +37,7 @@ class SplitDense(Dense):
     Errors: fewer columns or rows than ranks; `RankError` where ranks are given other samples.
     """
 
-    takes_sparse = False
+    traits = replace(Dense.traits, takes_sparse=False)
 
     def __init__(
         self,

@@ -54,8 +54,7 @@ class ConfusionLog(Callback):
         for x, y, _ in session.validation.epoch():
             if batch_length(y):
                 metric.update(session.net.forward(False, x), on_device(session.net.device, y))
-        if session.ranks is not None:
-            session.ranks.merge(measures)
+        session.ranks.merge(measures)
         if session.rank == 0:
             write_confusion(self.path, metric.result(), self.labels)
 

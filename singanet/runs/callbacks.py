@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from singanet.training.callbacks import Callback
+from singanet.training.course import StopTraining
 from singanet.training.measures import batch_length
-from singanet.training.session import StopTraining
 from singanet.types import Array, Gradient
 
 

@@ -83,7 +83,7 @@ def check_gradients(
             if param.trainable
         }
         for k, part in enumerate(inputs):
-            if part.dtype.kind == "f" and not layer.stops_gradient:
+            if part.dtype.kind == "f" and not layer.traits.stops_gradient:
                 grads = _as_list(dx)
                 named[f"input {k}"] = (part, grads[k] if k < len(grads) else None)
         return _compare(

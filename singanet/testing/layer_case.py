@@ -124,7 +124,7 @@ class LayerCase:
                 ctx, y = self.run(layer, self.inputs(xp, dtype), train)
                 dx, grads = self.run_backward(layer, ctx, self.gradient_like(y))
                 floats = [*parts_of(dx), *grads.values()]
-                if layer.gives_integers:
+                if layer.traits.gives_integers:
                     assert {part.dtype.kind for part in parts_of(y)} <= set("iub")
                 else:
                     floats += parts_of(y)

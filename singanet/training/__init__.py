@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from singanet.training import callbacks
 from singanet.training.callbacks import Callback
+from singanet.training.course import StopTraining
 from singanet.training.fit import fit
 from singanet.training.history import History
-from singanet.training.session import Session, StopTraining, restore, training_state
+from singanet.training.restore import restore
+from singanet.training.session import Session, training_state
 
 __all__ = [
     "Callback",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.csr import by_rows, is_sparse
-from singanet.device import Device
+from singanet.device import Device, cpu
 from singanet.engine.model import Model
 from singanet.errors import (
     DataError,
@@ -183,3 +183,8 @@ def saved_parameters(
             )
         found[param.name] = device.put(array).copy()
     return found
+
+
+def copied(array: Array) -> Array:
+    """A copy on the CPU."""
+    return np.array(cpu().put(array))

@@ -25,7 +25,7 @@ from singanet.training.feeding import (
     refuse_with_batches,
 )
 from singanet.training.measures import Measures, batch_length
-from singanet.training.ranks import ranks_of
+from singanet.training.ranks import World, ranks_of
 from singanet.training.sample_weights import joined_weight
 from singanet.types import Array
 
@@ -95,7 +95,8 @@ def evaluate(
     processes cannot measure together.
     """
     measures, first = _measures(net)
-    ranks = ranks_of(net, net.compiled.trained_by) if isinstance(net.compiled, Compiled) else None
+    compiled = net.compiled
+    ranks = ranks_of(net, compiled.trained_by) if isinstance(compiled, Compiled) else World()
     if net.loss is None and not measures.metrics:
         raise CallOrderError(
             "net.evaluate",
@@ -103,10 +104,9 @@ def evaluate(
             received="neither",
             advice="build it with FeedForwardNet(loss, metric)",
         )
-    if ranks is not None:
-        ranks.expect_mergeable("net.evaluate", measures.metrics)
-        ranks.unify(net)
-    elif y is not None and batch_size is None:
+    ranks.expect_mergeable("net.evaluate", measures.metrics)
+    ranks.unify(net)
+    if ranks.size == 1 and y is not None and batch_size is None:
         return _in_one_go(net, x, y, sample_weight, measures, first)
     if y is None and not holds_arrays(x):
         refuse_with_batches("net.evaluate", sample_weight=sample_weight)
@@ -117,8 +117,7 @@ def evaluate(
         )
         batches = array_batches(net, x, y, sample_weight, size, ranks)
     gather(net, batches.epoch(), measures)
-    if ranks is not None:
-        ranks.merge(measures)
+    ranks.merge(measures)
     logs = measures.results()
     if first and np.ndim(logs[first]) > 0:
         raise ArgumentError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from singanet.data import GeneratorLoader
@@ -11,7 +11,7 @@ from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
 from singanet.training.arrays import by_name, cut, input_names, output_names, sample_count
 from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
-from singanet.training.ranks import FitRanks, sampled
+from singanet.training.ranks import World
 from singanet.training.sample_weights import joined_weight
 
 
@@ -33,7 +33,7 @@ def training_batches(
     class_weight: Mapping[int, float] | None,
     sample_weight: Any,
     drop_last: bool,
-    ranks: FitRanks | None = None,
+    ranks: World,
 ) -> tuple[Batches, Batches | None]:
     """Batches to train on, and those that ``validation_split`` keeps back.
 
@@ -52,9 +52,8 @@ def training_batches(
         )
         return iterated(net, x, steps, class_weight, ranks), None
     x, y, weight, count = _arrays(net, x, y, sample_weight)
-    seed, own = net.seed, _part_of(ranks, x, y, weight)
-    if ranks is not None:
-        seed = ranks.of_first(seed, "the seed")
+    own = ranks.part_of(x=x, y=y, sample_weight=weight)
+    seed = ranks.of_first(net.seed, "the seed")
     kept = _split_at(count, validation_split)
     held_back = None
     if kept < count:
@@ -69,9 +68,7 @@ def training_batches(
     return batches, held_back
 
 
-def validation_batches(
-    net: Model, data: Any, batch_size: int, ranks: FitRanks | None = None
-) -> Batches:
+def validation_batches(net: Model, data: Any, batch_size: int, ranks: World) -> Batches:
     """``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, in its own order."""
     if isinstance(data, (tuple, list)) and len(data) in (2, 3) and holds_arrays(data[0]):
         weight = data[2] if len(data) == 3 else None
@@ -87,20 +84,12 @@ def validation_batches(
 
 
 def array_batches(
-    net: Model, x: Any, y: Any, sample_weight: Any, batch_size: int, ranks: FitRanks | None = None
+    net: Model, x: Any, y: Any, sample_weight: Any, batch_size: int, ranks: World
 ) -> ArrayBatches:
     """Batches of arrays in their own order, of which each of the ``ranks`` has its part."""
     x, y, weight, _ = _arrays(net, x, y, sample_weight)
-    own = _part_of(ranks, x, y, weight)
+    own = ranks.part_of(x=x, y=y, sample_weight=weight)
     return ArrayBatches(x, y, joined_weight(y, weight, None), batch_size, False, 0, part=own)
-
-
-def _part_of(ranks: FitRanks | None, x: Any, y: Any, weight: Any) -> tuple[int, int]:
-    """Rank and number of those that share the arrays. Errors: they have others."""
-    if ranks is None:
-        return 0, 1
-    ranks.expect_same("data", {"x": sampled(x), "y": sampled(y), "sample_weight": sampled(weight)})
-    return ranks.part
 
 
 def iterated(
@@ -108,17 +97,15 @@ def iterated(
     source: Any,
     steps: int | None,
     class_weight: Mapping[int, float] | None,
-    ranks: FitRanks | None = None,
+    ranks: World,
 ) -> Batches:
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
-    if ranks is not None:
-        ranks.expect_own_part("data", source)
-    batches: Iterable[Any] = source
-    if not hasattr(source, "__iter__"):
-        batches = loader = GeneratorLoader(source)
-        loader.may_be_empty = ranks is not None
-    made = IteratedBatches(net, batches, steps, class_weight)
-    return made if ranks is None else ranks.share(made)
+    ranks.expect_own_part("data", source)
+    loader = source if hasattr(source, "__iter__") else GeneratorLoader(source)
+    made = ranks.share(IteratedBatches(net, loader, steps, class_weight))
+    if loader is not source:
+        loader.may_be_empty = made.may_be_empty
+    return made
 
 
 def _yields(x: Any) -> bool:

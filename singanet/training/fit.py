@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from singanet.errors import ArgumentError, DataError, RankLostError
 from singanet.training.batches import ArrayBatches, Batches
 from singanet.training.callbacks.callback import Callback
 from singanet.training.compiled import expect_compiled
+from singanet.training.course import StopTraining
 from singanet.training.display import EpochLine
 from singanet.training.evaluation import gather, on_device
 from singanet.training.feeding import training_batches, validation_batches
@@ -23,9 +24,10 @@ from singanet.training.history import History
 from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
 from singanet.training.ranks import ranks_of
-from singanet.training.repair import Repairs, repairs_of
+from singanet.training.repair import repairs_of
+from singanet.training.restore import restore
 from singanet.training.sample_weights import checked_class_weight
-from singanet.training.session import Session, StopTraining, restore
+from singanet.training.session import Session
 from singanet.types import Array
 
 
@@ -83,31 +85,30 @@ def fit(
         )
     callbacks = list(callbacks)
     ranks = ranks_of(net, compiled.optimizer)
-    if ranks is not None:
-        ranks.expect_mergeable("net.fit", compiled.metrics)
-        ranks.expect_same(
-            "net.compile",
-            {
-                "version of singanet": VERSION,
-                "optimizer": compiled.optimizer,
-                "loss": net.loss,
-                "metrics": [*compiled.metrics],
-                "mixed_precision": compiled.precision,
-            },
-            "build and compile the net by the same code on all ranks",
-        )
-        ranks.expect_same(
-            "net.fit",
-            {
-                "batch_size": batch_size,
-                "epochs": (initial_epoch, epochs, compiled.epochs, steps_per_epoch),
-                "order": (shuffle, drop_last, validation_split, class_weight),
-                "steps": (clip, clip_by, accumulate, micro_batch),
-                "callbacks": [type(each).__name__ for each in callbacks],
-                "validation_data": validation_data is not None,
-                "resume": resume is not None,
-            },
-        )
+    ranks.expect_mergeable("net.fit", compiled.metrics)
+    ranks.expect_same(
+        "net.compile",
+        {
+            "version of singanet": VERSION,
+            "optimizer": compiled.optimizer,
+            "loss": net.loss,
+            "metrics": [*compiled.metrics],
+            "mixed_precision": compiled.precision,
+        },
+        "build and compile the net by the same code on all ranks",
+    )
+    ranks.expect_same(
+        "net.fit",
+        {
+            "batch_size": batch_size,
+            "epochs": (initial_epoch, epochs, compiled.epochs, steps_per_epoch),
+            "order": (shuffle, drop_last, validation_split, class_weight),
+            "steps": (clip, clip_by, accumulate, micro_batch),
+            "callbacks": [type(each).__name__ for each in callbacks],
+            "validation_data": validation_data is not None,
+            "resume": resume is not None,
+        },
+    )
     data, validation = training_batches(
         net,
         x,
@@ -125,10 +126,9 @@ def fit(
     if validation_data is not None:
         validation = validation_batches(net, validation_data, micro_batch or batch_size, ranks)
     optimizer = compiled.clipped(clip, clip_by, accumulate)
-    if ranks is not None:
-        ranks.train_by(optimizer)
+    ranks.train_by(optimizer)
     session = Session(
-        net, compiled, optimizer, data, validation, epochs, callbacks, micro_batch, ranks
+        net, compiled, optimizer, data, validation, epochs, callbacks, ranks, micro_batch
     )
     session.epoch = initial_epoch
     if isinstance(data, ArrayBatches):
@@ -142,10 +142,10 @@ def _expect_enough(net: Model, data: Batches) -> None:
     if data.smallest is None or not isinstance(net, Net):
         return
     for step in net.execution_plan().steps:
-        if step.in_training and step.layer.fewest_samples > data.smallest:
+        if step.in_training and step.layer.traits.fewest_samples > data.smallest:
             raise DataError(
                 f"net.fit, layer {step.name!r}",
-                expected=f"training batches of at least {step.layer.fewest_samples} samples",
+                expected=f"training batches of at least {step.layer.traits.fewest_samples} samples",
                 received=f"a last batch of {data.smallest}",
                 advice="leave it out with drop_last=True (of fit, or of your loader), or change "
                 "batch_size",
@@ -154,16 +154,14 @@ def _expect_enough(net: Model, data: Batches) -> None:
 
 def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> History:
     ranks = session.ranks
-    interrupts: AbstractContextManager[None]
-    interrupts = nullcontext() if ranks is None else ranks.taking_interrupts()
     try:
         hooks.train_begin()
         if resume is not None:
             session.meet()
-            read = partial(_as_state, resume)
-            restore(session, read() if ranks is None else ranks.spread(read))
-        with interrupts:
-            _epochs(session, hooks, verbose, repairs_of(session, hooks))
+            restore(session, ranks.spread(partial(_as_state, resume)))
+        with ranks.taking_interrupts():
+            ranks.keep(partial(repairs_of, session, hooks))
+            _epochs(session, hooks, verbose)
     except StopTraining as stop:
         session.stop(str(stop))
     except BaseException as error:
@@ -174,26 +172,22 @@ def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> Histor
             hooks.train_end()
         finally:
             hooks.release()
-    if ranks is not None:
-        # What callbacks have left, averages say, may differ in running state; and a rate.
-        ranks.unify(session.net)
-        ranks.follow(session.rule)
+    # What callbacks have left, averages say, may differ in running state; and a rate.
+    ranks.unify(session.net)
+    ranks.follow(session)
     session.history.stopped = session.stopped
     return session.history
 
 
-def _epochs(session: Session, hooks: Hooks, verbose: bool, repairs: Repairs | None) -> None:
+def _epochs(session: Session, hooks: Hooks, verbose: bool) -> None:
     """Those that are left; again, from where it has gone back to, where a rank has died."""
     while True:
         try:
             while session.epoch < session.epochs and session.stopped is None:
                 _epoch(session, hooks, verbose and session.rank == 0)
-            if repairs is not None:
-                repairs.end()
+            session.ranks.end()
         except RankLostError as lost:
-            if repairs is None:
-                raise
-            repairs.go_back(lost)
+            session.ranks.go_back(lost)
         else:
             return
 
@@ -206,7 +200,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     for hook in hooks.epoch_begin:
         hook(epoch)
     session.is_whole()
-    hooks.agree()
+    session.ranks.follow(session)
     steps = session.data.steps or 0
     title = f"epoch {epoch + 1}/{session.epochs}"
     with EpochLine(title, steps) if verbose else nullcontext() as line:
@@ -214,21 +208,18 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
             return
         session.phase = "step"
         ranks, measures = session.ranks, session.measures
-        if ranks is not None:
-            ranks.unify(session.net, ranks.own_samples(measures))
-            ranks.merge(measures)
+        ranks.unify(session.net, measures)
+        ranks.merge(measures)
         logs, samples = measures.result(), measures.samples
         if session.validation is not None:
             measures.start()
             gather(session.net, session.validation.epoch(), measures)
-            if ranks is not None:
-                ranks.merge(measures)
+            ranks.merge(measures)
             logs |= {f"val_{name}": value for name, value in measures.result().items()}
-        if ranks is not None:
-            logs |= ranks.traffic(session.batch)
+        logs |= ranks.traffic(session.batch)
         if line is not None:
             line.finish(logs, samples)
-    rate = session.rule.rate() if ranks is None else ranks.rate(session.rule)
+    rate = ranks.rate(session)
     if rate is not None:
         logs.setdefault("lr", rate)
     session.epoch, session.batch = epoch + 1, 0
@@ -240,8 +231,7 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         # A checkpoint among the later hooks saves the history, with what the earlier ones added.
         session.history.amend(logs)
     session.is_whole()
-    if ranks is not None:
-        session.history.amend(ranks.decide(session, logs))
+    session.history.amend(ranks.decide(session, logs))
 
 
 def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
@@ -249,7 +239,7 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
     net, measures, ranks = session.net, session.measures, session.ranks
     on_layer = hooks.on_layer()
     elsewhere = net.device.index is not None
-    for x, y, weight in session.batches():
+    for x, y, weight in ranks.batches(session):
         session.phase = "step"
         session.inputs = x
         for hook in hooks.batch_begin:
@@ -263,18 +253,16 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         session.step += 1
         session.phase = "told"
         if hooks.batch_end:
-            logs = {"loss": loss if ranks is None else ranks.batch_loss(measures)}
+            logs = {"loss": ranks.batch_loss(loss, measures)}
             for hook in hooks.batch_end:
                 hook(done, logs)
         session.is_whole()
         if line is not None and line.due():
-            line.show(ranks or measures, session.batch)
-        if session.stopped is not None and session.ended_within():
-            break
+            line.show(ranks.figures(measures), session.batch)
         # Let go before the next one is drawn.
         session.inputs = x = y = weight = None
     session.join()
-    if session.ended_within():
+    if ranks.within:
         for hook in hooks.stop:
             hook()
         return False

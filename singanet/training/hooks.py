@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
-from typing import Any
 
-from singanet.errors import ArgumentError, RankError
+from singanet.errors import ArgumentError
 from singanet.params.gradients import LayerGradients
 from singanet.training.callbacks.callback import Callback
-from singanet.training.ranks import by_itself
-from singanet.training.session import Session, StopTraining
+from singanet.training.session import Session
 
 
 class Hooks:
@@ -42,8 +39,7 @@ class Hooks:
             any(_overrides(callback, name) for callback in self.callbacks)
             for name in ("on_batch_begin", "on_batch_end")
         )
-        if session.rank:
-            self.callbacks = [each for each in self.callbacks if not each.first_rank_only]
+        self.callbacks = [each for each in self.callbacks if session.ranks.runs(each)]
         self._in_order = sorted(self.callbacks, key=lambda callback: callback.runs_last)
         self.begun: list[Callback] = []
         self.epoch_begin = self._overriding("on_epoch_begin")
@@ -52,35 +48,17 @@ class Hooks:
         self.batch_end = self._overriding("on_batch_end")
         self.layer = self._overriding("on_layer_gradients")
         self.stop = self._overriding("on_stop")
-        ranks = session.ranks
-        if ranks is not None and ends and not self.batch_end:
+        if ends and not self.batch_end:
             self.batch_end.append(lambda batch, logs: None)
-        if ranks is not None and (begins or ends):
-            self.batch_begin.append(lambda _: ranks.follow(session.rule))
+        if begins or ends:
+            self.batch_begin.append(lambda _: session.ranks.follow(session))
 
     def _overriding(self, name: str) -> list[Callable[..., None]]:
         those = [c for c in self._in_order if _overrides(c, name)]
         return [self._told(c, getattr(c, name)) for c in those]
 
     def _told(self, callback: Callback, hook: Callable[..., None]) -> Callable[..., None]:
-        """``hook``, whose wish to end the fit waits until all ranks can follow it."""
-        ranks = self._session.ranks
-        if ranks is None:
-            return hook
-
-        def call(*arguments: Any) -> None:
-            try:
-                with by_itself() if callback.first_rank_only else nullcontext():
-                    hook(*arguments)
-            except StopTraining as stop:
-                if hook.__name__ == "on_layer_gradients":
-                    raise _within_a_step(callback, stop) from None
-                self._session.stop(str(stop))
-                ranks.at_once = True
-            except KeyboardInterrupt:
-                ranks.interrupted = True
-
-        return call
+        return self._session.ranks.heard(hook, callback, self._session)
 
     def train_begin(self) -> None:
         """Give every callback the session, then let it begin."""
@@ -135,12 +113,6 @@ class Hooks:
         if first is not None and self._session.error is None:
             raise first
 
-    def agree(self) -> None:
-        """Let the rate that the hooks of an epoch's beginning have set be that of rank 0."""
-        session = self._session
-        if session.ranks is not None:
-            session.ranks.follow(session.rule)
-
     def release(self) -> None:
         """Take the session away, so that a callback that is kept does not keep the data."""
         for callback in self.begun:
@@ -150,12 +122,3 @@ class Hooks:
 def _overrides(callback: Callback, name: str) -> bool:
     """Whether the hook ``name`` does anything."""
     return getattr(type(callback), name) is not getattr(Callback, name)
-
-
-def _within_a_step(callback: Callback, stop: StopTraining) -> RankError:
-    return RankError(
-        type(callback).__name__,
-        expected="a fit of several ranks to end between two steps",
-        received=f"an end within one: {stop}"[:400],
-        advice="call session.stop(reason), which all ranks follow after the step",
-    )

@@ -5,44 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from singanet.engine.model import Model, OnLayer
-from singanet.optimizer import Accumulator, Optimizer, Wrapper
+from singanet.engine.model import OnLayer
+from singanet.optimizer import Accumulator
 from singanet.training.arrays import cut
 from singanet.training.measures import batch_length
+from singanet.training.steps import Step
 from singanet.types import Array
 
 
 class MicroBatches:
-    """The step of ``net`` on one batch, in parts of at most ``size`` samples.
+    """``step`` on one batch, in parts of at most ``size`` samples.
 
-    Gradients go through ``optimizer``, of which ``accumulator`` is a stage, and weigh by what the
-    loss of their part is a mean over: the update is that of the whole batch, up to rounding. A
-    step that ends with an error has changed no parameter. Of several ranks, each with a part of
-    the batch, all have the number of parts that ``most`` makes of their own.
+    Gradients go through ``accumulator``, a stage of its optimizer, and weigh by what the loss of
+    their part is a mean over: the update is that of the whole batch, up to rounding. A step that
+    ends with an error has changed no parameter. Of several ranks, each with a part of the batch,
+    all have the number of parts that ``most`` makes of their own.
     """
 
     def __init__(
-        self,
-        net: Model,
-        accumulator: Accumulator,
-        optimizer: Optimizer | Wrapper,
-        size: int,
-        most: Callable[[int], int] | None = None,
+        self, accumulator: Accumulator, size: int, most: Callable[[int], int], step: Step
     ) -> None:
-        self._net = net
         self._accumulator = accumulator
-        self._optimizer = optimizer
         self._size = size
         self._most = most
+        self._step = step
 
     def __call__(
         self, x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any
     ) -> float:
         """As `Step`: the loss of the batch, from before its update."""
         gathered, samples = self._accumulator, batch_length(y)
-        count = -(-samples // self._size)
-        if self._most is not None:
-            count = self._most(count)
+        count = self._most(-(-samples // self._size))
         if gathered.every != count:
             gathered.every = count
         total = weights = 0.0
@@ -51,9 +44,7 @@ class MicroBatches:
             given = cut(weight, part)
             # Where only others have more, nobody hears of this rank's part.
             heard = (on_layer, measure) if start < samples else (None, None)
-            loss, _ = self._net.step(
-                cut(x, part), cut(y, part), self._optimizer, heard[0], given, heard[1]
-            )
+            loss = self._step(cut(x, part), cut(y, part), given, *heard)
             total += loss * float(gathered.weight)
             weights += float(gathered.weight)
         return total / weights if weights else 0.0

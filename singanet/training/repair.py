@@ -15,8 +15,10 @@ from singanet.errors import RankError, RankLostError, one_of
 from singanet.optimizer.chain import UpdateChain
 from singanet.training.hooks import Hooks
 from singanet.training.ranks import FitRanks
-from singanet.training.session import Session, own_sources, progress_sources, restore
+from singanet.training.restore import restore
+from singanet.training.session import Session
 from singanet.training.settings import settings_of
+from singanet.training.sources import own_sources, progress_sources
 from singanet.types import Array
 
 _SHARE = 50.0
@@ -64,10 +66,10 @@ class Repairs:
         joint = session.measures.copied()
         joint.merge(measured for measured, _ in every)
         # Rank 0 has the most batches, where some have one more.
-        progress = progress_sources(session, joint, every[0][1])
+        progress = progress_sources(session, ranks, joint, every[0][1])
         old = self._copies[0].state if len(self._copies) > 1 else {}
         state = {}
-        for source in [*own_sources(session), *progress]:
+        for source in [*own_sources(session, ranks), *progress]:
             array, into = source.array(), old.get(source.name)
             if into is None or into.shape != array.shape or into.dtype != array.dtype:
                 state[source.name] = np.array(array)
@@ -87,15 +89,12 @@ class Repairs:
         self._next = now + _SHARE * (now - began)
 
     def end(self) -> None:
-        """Let all ranks know that all have come to the end. Errors: `RankLostError` on all."""
+        """As `Kept`."""
         self._ranks.unify(self._session.net)
         self._ranks.comm.agree("the end of the training")
 
     def go_back(self, lost: RankLostError) -> None:
-        """Go on from the newest copy that all have who are left; they all come here.
-
-        Errors: ``lost``, where there is none yet.
-        """
+        """As `Kept`."""
         while self._copies:
             try:
                 self._repair(lost)
@@ -151,10 +150,9 @@ class Repairs:
             )
 
 
-def repairs_of(session: Session, hooks: Hooks) -> Repairs | None:
+def repairs_of(session: Session, hooks: Hooks, ranks: FitRanks) -> Repairs | None:
     """What repairs a fit of elastic ranks; None where nothing does, which is said."""
-    ranks = session.ranks
-    if ranks is None or not ranks.comm.elastic:
+    if not ranks.comm.elastic:
         return None
     why = "a rank has layers that no other has" if ranks.apart else ""
     for data in (session.data, session.validation):
@@ -166,5 +164,4 @@ def repairs_of(session: Session, hooks: Hooks) -> Repairs | None:
             text = f"a rank that dies ends this training: {why}"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         return None
-    made = ranks.kept = Repairs(session, ranks, hooks)
-    return made
+    return Repairs(session, ranks, hooks)

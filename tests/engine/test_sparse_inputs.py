@@ -216,7 +216,7 @@ def test_it_is_kept_in_files(tmp_path):
     one.save_model(tmp_path / "net.singanet")
     again = singanet.load_model(tmp_path / "net.singanet")
     np.testing.assert_array_equal(again.predict(x), one.predict(x))
-    assert again["x"].sparse
+    assert again["x"].traits.sparse
 
 
 def test_steps_run_by_the_layers_and_the_reason_is_told():

@@ -64,7 +64,7 @@ def randomised(net, rng):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(n for n in CATALOGUE if not getattr(layers, n).stops_gradient)
+    "name", sorted(n for n in CATALOGUE if not getattr(layers, n).traits.stops_gradient)
 )
 def test_every_layer_agrees_with_differences(name):
     net, feed, rng = net_of(name), inputs_of(name), RNG(1)

@@ -18,6 +18,7 @@ from singanet.layers import (
     Slice,
     StopGradient,
     TimeDistributed,
+    Traits,
 )
 from singanet.net import FeedForwardNet
 from singanet.testing import check_net_gradients
@@ -106,7 +107,7 @@ def test_two_layers_of_one_name_are_refused():
 class Chosen(Layer):
     """The rows of (T, F) that the first input says."""
 
-    input_kinds = ("integers", "floats")
+    traits = Traits(input_kinds=("integers", "floats"))
 
     def setup(self, in_shapes):
         indices, rows = in_shapes

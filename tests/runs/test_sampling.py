@@ -11,7 +11,7 @@ from singanet import FeedForwardNet
 from singanet.data import TextDataset
 from singanet.decoding import Sampling
 from singanet.errors import ArgumentError, UnknownNameError
-from singanet.layers import Layer
+from singanet.layers import Layer, Traits
 from singanet.models import build
 from singanet.runs.sampling import sampled
 
@@ -21,7 +21,7 @@ TEXT = TextDataset("abcdefgh" * 40)
 class Next(Layer):
     """After each character the next of the alphabet, with certainty."""
 
-    input_kinds = ("integers",)
+    traits = Traits(input_kinds=("integers",))
 
     def setup(self, in_shapes):
         return (*in_shapes, 8)

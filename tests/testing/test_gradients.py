@@ -7,7 +7,16 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Layer, Merge, Slice
+from singanet.layers import (
+    Activation,
+    BatchNormalization,
+    Dense,
+    Dropout,
+    Layer,
+    Merge,
+    Slice,
+    Traits,
+)
 from singanet.net import FeedForwardNet
 from singanet.testing import GradientError, check_gradients, check_net_gradients
 
@@ -147,7 +156,7 @@ def test_each_of_several_outputs_counts(x):
 
 def test_integer_inputs_have_no_gradient():
     class Pick(Layer):
-        input_kinds = ("integers",)
+        traits = Traits(input_kinds=("integers",))
 
         def setup(self, in_shapes):
             self.add_param("table", (4, 2), fans=(4, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.layers import BatchNormalization, Dense, Dropout, Layer
+from singanet.layers import BatchNormalization, Dense, Dropout, Layer, Traits
 from singanet.testing import GradientError, LayerCase
 
 
@@ -234,7 +234,7 @@ class ChangesItsSpecs(Dense):
 class PicksOne(Layer):
     """The element of each sample (n,) that the second input says."""
 
-    input_kinds = ("floats", "integers")
+    traits = Traits(input_kinds=("floats", "integers"))
 
     def setup(self, in_shapes):
         return ()
@@ -254,8 +254,7 @@ class PicksOne(Layer):
 class IsPositive(Layer):
     """Whether x > 0."""
 
-    gives_integers = True
-    stops_gradient = True
+    traits = Traits(gives_integers=True, stops_gradient=True)
 
     def setup(self, in_shapes):
         return in_shapes

@@ -371,7 +371,7 @@ class Pipeline:
         """
         first = next(iter(feed.values()))
         samples = len(first[0] if isinstance(first, (list, tuple)) else first)
-        least = max(layer.fewest_samples for layer in self.net.layers)
+        least = max(layer.traits.fewest_samples for layer in self.net.layers)
         count = max(1, min(self.micro_batches, samples // least))
         ends = [0, *np.cumsum([samples // count + (i < samples % count) for i in range(count)])]
         return [slice(int(a), int(b)) for a, b in pairwise(ends)]

@@ -93,7 +93,7 @@ def for_constants(plan: Plan) -> Plan:
 
     Weights of convolutions and of products are laid out for these.
     """
-    sparse = {slot for step in plan.steps if step.layer.sparse for slot in step.out_slots}
+    sparse = {slot for step in plan.steps if step.layer.traits.sparse for slot in step.out_slots}
     found = fusions_of(plan, CONSTANT_FUSIONS)
     return rewritten(plan, [(f, row) for f, row in found if sparse.isdisjoint(row[0].in_slots)])
 

@@ -38,7 +38,10 @@ class TracedStep(NodeStep):
 
     def params(self) -> dict[str, Array]:
         """The live arrays, traced. Raises `NotRecordableError` for one that has to come whole."""
-        if any(p.storage.by_rows for p in self.layer.params.values()) and not self.layer.looks_up:
+        if (
+            any(p.storage.by_rows for p in self.layer.params.values())
+            and not self.layer.traits.looks_up
+        ):
             raise NotRecordableError(f"layer {self.name!r} reads a whole table that is served")
         return {key: value.view(Traced) for key, value in super().params().items()}
 
@@ -52,7 +55,7 @@ class TracedLayer:
         self.net = net
         self.tape = tape
         self.name = step.owner
-        self.params, self.looks_up = step.layer.params, step.layer.looks_up
+        self.params, self.traits = step.layer.params, step.layer.traits
         self.own = is_own(self.layer)
         self.pure = self.own or is_pure(self.layer)
         self.reasons: list[str] = []

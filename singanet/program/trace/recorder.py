@@ -65,7 +65,7 @@ class Recorder:
         self.net: Net = proxy
         plan = plan or fused(net.execution_plan())
         for step in plan.steps:
-            if step.layer.sparse:
+            if step.layer.traits.sparse:
                 raise NotRecordableError(
                     f"the sparse input {step.name!r}, whose entries are others in each batch"
                 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.errors import one_of
 from singanet.optimizer.chain import TwoPasses, UpdateChain
-from singanet.optimizer.reducer import Reducer, GradientRound
+from singanet.optimizer.reducer import GradientRound, Reducer
 from singanet.optimizer.reduction import Found, Reduction, RoundKind
 from singanet.optimizer.scale import Scale, is_one
 from singanet.optimizer.wrapper import Handed

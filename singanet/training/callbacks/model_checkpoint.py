@@ -19,7 +19,7 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
 from singanet.training.files import check_folder, write_training
-from singanet.training.session import param_sources
+from singanet.training.sources import param_sources
 from singanet.types import Array
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from singanet.errors import DataError
 from singanet.ops import ops_for
 from singanet.training.callbacks.callback import Callback
-from singanet.training.session import StopTraining
+from singanet.training.course import StopTraining
 from singanet.types import Array, Gradient, RowSparse
 
 
@@ -62,7 +62,7 @@ class StopOnNaN(Callback):
         """Where in forward order the numbers are first not finite, None if everywhere they are."""
         if not _finite(self.session.inputs):
             return "data x", None
-        if self.session.ranks is not None and self.session.ranks.apart:
+        if self.session.ranks.apart:
             return None  # no rank has all layers
         for name, output in self._outputs().items():
             if not _finite(output):

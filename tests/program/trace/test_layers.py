@@ -22,6 +22,7 @@ from singanet.layers import (
     Softmax,
     Split,
     TimeDistributed,
+    Traits,
 )
 from singanet.loss import SquaredError
 from singanet.optimizer import Adam
@@ -181,7 +182,7 @@ class ImpureTable(Table):
 class Rows(Layer):
     """A table whose gradient is row-sparse, not pure."""
 
-    input_kinds = ("integers",)
+    traits = Traits(input_kinds=("integers",))
 
     def setup(self, in_shapes):
         self.add_param("table", (9, 3))

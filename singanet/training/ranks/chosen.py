@@ -1,0 +1,23 @@
+"""Which processes train a net together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.engine.model import placed_by
+from singanet.training.ranks.several import FitRanks, evaluates_by_itself, waiting
+from singanet.training.ranks.staged import StagedRanks
+from singanet.training.ranks.world import World
+
+
+def ranks_of(net: Any, optimizer: Any) -> World:
+    """Those that have ``net`` together, or that ``optimizer`` reduces with.
+
+    This process alone, where there are no others, and in hooks that only rank 0 runs.
+    """
+    stages, placed = waiting(optimizer), placed_by(net)
+    if evaluates_by_itself():
+        return World()
+    if placed is not None and placed.comm.size > 1:
+        return StagedRanks(stages, placed)
+    return FitRanks(stages, stages[0].comm) if stages else World()

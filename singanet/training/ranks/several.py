@@ -1,0 +1,382 @@
+"""Several processes of a fit, which train the same net: batches, numbers, decisions, state."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from singanet.base.collectives import Collectives, gathered
+from singanet.checkpoint.entry import Source, sources_of
+from singanet.engine.model import Model
+from singanet.errors import RankError, RankLostError, SingaNetError
+from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.reducer import Reducer
+from singanet.training.arrays import copied, cut
+from singanet.training.batches import Batches, WeightedBatch, ended
+from singanet.training.course import Course, Stateful, StopTraining
+from singanet.training.measures import Measures
+from singanet.training.own_state import own_entries
+from singanet.training.ranks.comparison import (
+    CALLED_ALIKE,
+    expect_mergeable,
+    expect_same,
+    expect_same_parameters,
+    sampled,
+)
+from singanet.training.ranks.world import Kept, World
+from singanet.training.steps import Step, with_empty_batches
+from singanet.types import Array
+
+_by_itself: ContextVar[bool] = ContextVar("by_itself", default=False)
+
+
+def evaluates_by_itself() -> bool:
+    """Whether what this rank evaluates now is its own affair, of all samples."""
+    return _by_itself.get()
+
+
+@contextmanager
+def _evaluating_alone() -> Iterator[None]:
+    token = _by_itself.set(True)
+    try:
+        yield
+    finally:
+        _by_itself.reset(token)
+
+
+def waiting(optimizer: Any) -> list[Reducer]:
+    """The stages of ``optimizer`` that have others to wait for."""
+    return [stage for stage in UpdateChain(optimizer).reducers if stage.comm.size > 1]
+
+
+class FitRanks(World):
+    """Several processes that train the same net, whose gradients ``stages`` of its optimizer sum.
+
+    ``at_once`` is whether this rank wants the training to end before the next step, ``interrupted``
+    whether by an interrupt. That waits for the next batch, or `decide`.
+    """
+
+    counted = ("bytes_sent", "bytes_received")
+
+    def __init__(self, stages: Sequence[Reducer], comm: Collectives) -> None:
+        self.stages: Sequence[Reducer] = stages
+        self.comm = comm
+        self.kept: Kept | None = None
+        self.at_once = self.interrupted = self.agreed = False
+        self.samples = 0
+        # How many samples of its own a rank has seen beyond those that it counts for all.
+        self._uncounted = 0
+        self._loss = 0.0
+        self._sums = np.zeros((0, 2))
+        self._traffic: list[float] = []
+
+    @property
+    def rank(self) -> int:
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        return self.comm.size
+
+    @property
+    def part(self) -> tuple[int, int]:
+        return self.rank, self.size
+
+    @property
+    def measuring(self) -> Sequence[int]:
+        """The ranks whose measures are what all have measured."""
+        return range(self.size)
+
+    @property
+    def has_measured(self) -> bool:
+        return self.rank == self.measuring[0]
+
+    def of_first(self, value: Any, what: str) -> Any:
+        return gathered(self.comm, None if self.rank else value, what)[0]
+
+    def most(self, count: int) -> int:
+        own = np.array([count], np.int64)
+        return int(self.comm.all_reduce(own, "max", "the parts of a batch")[0])
+
+    def expect_same(self, where: str, facts: Mapping[str, Any], advice: str = CALLED_ALIKE) -> None:
+        expect_same(self.comm, where, facts, advice)
+
+    def expect_mergeable(self, where: str, metrics: Mapping[str, Any]) -> None:
+        expect_mergeable(where, metrics)
+
+    # Batches
+
+    def part_of(self, **arrays: Any) -> tuple[int, int]:
+        self.expect_same("data", {name: sampled(array) for name, array in arrays.items()})
+        return self.part
+
+    def expect_own_part(self, where: str, source: Any) -> None:
+        said = getattr(source, "rank", None), getattr(source, "world_size", None)
+        for own, (its, count) in gathered(self.comm, (self.part, said), f"whose {where} are"):
+            if count is not None and (its, count) != own:
+                raise RankError(
+                    where,
+                    expected=f"the batches of rank {own[0]} of {own[1]}",
+                    received=f"a loader of rank {its} of {count}",
+                    advice="pass rank=comm.rank and world_size=comm.size; of data that are this "
+                    "rank's part already pass a function: lambda epoch: loader",
+                )
+
+    def share(self, data: Batches) -> Batches:
+        data.may_be_empty = True
+        steps = gathered(self.comm, data.steps, "the steps of an epoch")
+        data.steps = None if None in steps else max(steps)
+        return data
+
+    def stepped(self, step: Step) -> Step:
+        return with_empty_batches(step)
+
+    def batches(self, course: Course) -> Iterator[WeightedBatch]:
+        """Those of this rank to the end of the epoch, empty ones while others have more.
+
+        Ends ``within`` the epoch after the same step on all ranks where one asks for it. Errors:
+        KeyboardInterrupt on all ranks, where one was interrupted; no rank has any batch.
+        """
+        if course.batch == 0:
+            self._uncounted = 0
+        own, begun = iter(course.data.epoch(course.batch)), False
+        self._sums, self.within = course.measures.sums(), False
+        self._traffic = [course.batch, *self._bytes()]
+        while True:
+            batch = self._drawn(own)
+            due = self.kept is not None and self.kept.due()
+            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted, due]
+            measures = float(self.rank in self.measuring)
+            sums = course.measures.sums() * measures
+            seen = course.measures.samples * measures
+            told = np.array([*flags, seen, *sums.reshape(-1)], np.float64)
+            having, asking, at_once, interrupted, due, samples, *rest = self.comm.all_reduce(
+                told, what="the next batch"
+            ).tolist()
+            self.samples, self._loss = int(samples), _mean(np.reshape(rest, sums.shape))
+            if due and self.kept is not None:
+                self.kept.take()
+            if interrupted:
+                self.decide(course)
+            if not having:
+                if course.batch == 0:
+                    raise ended("at least one batch", "none")
+                return
+            if at_once or (asking and begun):
+                self.decide(course)
+                self.within = True
+                return
+            if having < self.size:
+                empty = None if batch is None else tuple(cut(p, slice(0, 0)) for p in batch)
+                shapes = gathered(self.comm, empty, "the shapes of a batch")
+                batch = batch or next(each for each in shapes if each is not None)
+            assert batch is not None
+            begun = True
+            yield batch
+            del batch
+
+    def _drawn(self, own: Iterator[WeightedBatch]) -> WeightedBatch | None:
+        try:
+            return next(own, None)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return None
+
+    # Numbers
+
+    def merge(self, measures: Measures) -> None:
+        every = gathered(self.comm, measures.state(), "the measures")
+        measures.merge(every[rank] for rank in self.measuring)
+
+    def figures(self, measures: Measures) -> FitRanks:
+        return self
+
+    def loss(self) -> float:
+        """That of all ranks in the epoch, from before the batch in work; ``samples`` are its."""
+        return self._loss
+
+    def batch_loss(self, loss: float, measures: Measures) -> float:
+        sums = measures.sums()
+        before, self._sums = self._sums, sums
+        own = (sums - before) * float(self.rank in self.measuring)
+        return _mean(self.comm.all_reduce(own, what="the loss of a batch"))
+
+    def traffic(self, batch: int) -> dict[str, float]:
+        steps = max(batch - self._traffic[0], 1)
+        counts = zip(self.counted, self._bytes(), self._traffic[1:], strict=True)
+        return {name: (now - before) / steps for name, now, before in counts}
+
+    def _bytes(self) -> list[float]:
+        return [float(self.comm.bytes_sent), float(self.comm.bytes_received)]
+
+    # Decisions
+
+    def heard(
+        self, hook: Callable[..., None], callback: Stateful, course: Course
+    ) -> Callable[..., None]:
+        alone = getattr(callback, "first_rank_only", False)
+
+        def call(*arguments: Any) -> None:
+            try:
+                with _evaluating_alone() if alone else nullcontext():
+                    hook(*arguments)
+            except StopTraining as stop:
+                if hook.__name__ == "on_layer_gradients":
+                    raise _within_a_step(callback, stop) from None
+                self.stop(course, str(stop))
+                self.at_once = True
+            except KeyboardInterrupt:
+                self.interrupted = True
+
+        return call
+
+    def stop(self, course: Course, reason: str) -> None:
+        self.asked = self.asked or reason
+
+    def decide(self, course: Course, logs: Mapping[str, float] | None = None) -> Any:
+        own = self.asked, self.interrupted, None if self.rank else logs
+        every = gathered(self.comm, own, "what callbacks decide")
+        self.asked = None
+        reasons = [reason for reason, _, _ in every if reason is not None]
+        course.stopped = course.stopped or next(iter(reasons), None)
+        if any(interrupted for _, interrupted, _ in every):
+            self.agreed = True
+            raise KeyboardInterrupt
+        return every[0][2]
+
+    def follow(self, course: Course) -> None:
+        rule = course.rule
+        own = {name: getattr(rule, name) for name in getattr(rule, "hypers", ("lr",))}
+        numbers = {name: value for name, value in own.items() if isinstance(value, (int, float))}
+        for name, value in self.of_first(numbers, "the learning rate").items():
+            if own[name] != value:
+                setattr(rule, name, value)
+
+    @contextmanager
+    def taking_interrupts(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
+
+        def take(number: int, frame: FrameType | None) -> None:
+            self.interrupted = True
+            signal.signal(signal.SIGINT, before)
+
+        signal.signal(signal.SIGINT, take)
+        try:
+            yield
+        finally:
+            if signal.getsignal(signal.SIGINT) is take:
+                signal.signal(signal.SIGINT, before)
+
+    # State
+
+    def on_first(self, work: Callable[[], object]) -> None:
+        if self.rank == 0:
+            work()
+
+    def keep(self, make: Callable[[Any], Kept | None]) -> None:
+        self.kept = make(self)
+
+    def end(self) -> None:
+        if self.kept is not None:
+            self.kept.end()
+
+    def go_back(self, lost: RankLostError) -> None:
+        if self.kept is None:
+            raise lost
+        self.kept.go_back(lost)
+
+    def train_by(self, optimizer: Any) -> None:
+        self.stages = waiting(optimizer)
+
+    def unify(self, net: Model, measures: Measures | None = None) -> None:
+        samples = 1.0 if measures is None else self.own_samples(measures)
+        for stage in self.stages:
+            stage.unify(self.here(net), samples)
+
+    def own_samples(self, measures: Measures) -> int:
+        """How many this rank has seen in the epoch in work."""
+        return measures.samples + self._uncounted
+
+    def go_on(self, samples: int, measures: Measures) -> None:
+        self._uncounted = samples - measures.samples
+
+    def joined(
+        self, course: Course, own: Sequence[Source]
+    ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
+        net, measures = course.net, course.measures.copied()
+        here = self.here(net)
+        # A training that is saved goes on as one that is not: each rank with its running state.
+        moved = [param for param in here.params() if param.is_state and not param.is_constant]
+        before = {param.name: copied(param.value) for param in moved}
+        self.unify(net, course.measures)
+        expect_same_parameters(self.comm, here)
+        stands = {
+            "data": dict(course.position()),
+            "generator": net.rng.bit_generator.state,
+            "samples": self.own_samples(measures),
+        }
+        every = gathered(self.comm, stands, "the state of a training")
+        self.merge(measures)
+        # The running state of all stands in the parameters only here.
+        unified = {f"net/{param.name}": copied(param.value) for param in moved}
+        for param in moved:
+            param.value[...] = net.device.put(before[param.name])
+        local = {f"local/{name}": array for name, array in before.items()}
+        shared = {each.name: each for each in own if each.name.startswith("net/")}
+        shared |= {each.name: each for each in sources_of(unified, "session.state")}
+        learnt = [each for each in own if each.name not in shared]
+        learnt += sources_of(local, "session.state")
+        return self._collected(list(shared.values()), learnt), measures, every
+
+    def _collected(self, shared: list[Source], learnt: list[Source]) -> list[Source]:
+        """What is in the file of rank 0: ``shared``, and what each rank has ``learnt``."""
+        kept = [*shared, *learnt, *own_entries(self.comm, learnt)]
+        return [] if self.rank else kept
+
+    def spread(self, read: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:
+        state: Mapping[str, Array] = {}
+        failed: SingaNetError | None = None
+        try:
+            state = read() if self.rank == 0 else {}
+        except SingaNetError as error:
+            failed = error
+        told = {name: (array.shape, array.dtype.str) for name, array in state.items()}
+        known = self.of_first(str(failed) if failed else told, "what is resumed")
+        if failed is not None:
+            raise failed
+        if isinstance(known, str):
+            raise RankError(
+                "net.fit, resume",
+                expected="a state that rank 0 can read",
+                received=known[:400],
+                advice="mend what rank 0 says",
+            )
+        found = {}
+        for name, (shape, dtype) in known.items():
+            own = np.array(state[name], order="C") if state else np.empty(shape, dtype)
+            found[name] = self.comm.broadcast(own, 0, f"the saved {name}")
+        return found
+
+
+def _within_a_step(callback: Stateful, stop: StopTraining) -> RankError:
+    return RankError(
+        type(callback).__name__,
+        expected="a fit of several ranks to end between two steps",
+        received=f"an end within one: {stop}"[:400],
+        advice="call session.stop(reason), which all ranks follow after the step",
+    )
+
+
+def _mean(sums: Array) -> float:
+    """Σ weighted / count of the losses of all outputs, rows (weighted sum, count)."""
+    return float(sum(weighted / count for weighted, count in sums.tolist() if count))

@@ -1,0 +1,222 @@
+"""The one process of a fit, and what every fit asks of its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from singanet.checkpoint.entry import Source
+from singanet.engine.model import Model
+from singanet.errors import RankLostError
+from singanet.training.batches import Batches, WeightedBatch
+from singanet.training.course import Course, Stateful
+from singanet.training.display import EpochFigures
+from singanet.training.measures import Measures
+from singanet.training.steps import Step
+from singanet.types import Array
+
+
+class Kept(Protocol):
+    """What a fit keeps to go back to where a rank dies."""
+
+    def due(self) -> bool:
+        """Whether this rank has worked long enough since the last `take`."""
+
+    def take(self) -> None:
+        """Keep how it stands now: all ranks do at once."""
+
+    def end(self) -> None:
+        """Let all ranks know that all have come to the end. Errors: `RankLostError` on all."""
+
+    def go_back(self, lost: RankLostError) -> None:
+        """Go on from the newest copy that all have who are left; they all come here.
+
+        Errors: ``lost``, where there is none yet.
+        """
+
+
+class World:
+    """The processes of a fit or an evaluation, which call each method at the same point.
+
+    Here the one that trains by itself. ``asked`` is why this rank wants the training to end after
+    a step, while others do not know, ``within`` whether an epoch ended before its last batch,
+    ``agreed`` whether the error that ends the fit is raised on all ranks. In an
+    epoch each counts ``counted``. Layers may lie ``apart``, each on some of the ranks.
+    """
+
+    counted: Sequence[str] = ()
+    asked: str | None = None
+    within = False
+    agreed = True
+    apart = False
+
+    @property
+    def rank(self) -> int:
+        """Which of them this is: 0 prints, and writes files."""
+        return 0
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return 1
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which of how many parts of a batch this rank takes."""
+        return 0, 1
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether what was gathered before counts on this rank, which is one of all."""
+        return True
+
+    @property
+    def places(self) -> dict[str, int]:
+        """The stage of each layer, where layers lie on several ranks."""
+        return {}
+
+    def of_first(self, value: Any, what: str) -> Any:
+        """The ``value`` of rank 0: plain data or arrays."""
+        return value
+
+    def most(self, count: int) -> int:
+        """The largest ``count`` of any of them."""
+        return count
+
+    def expect_same(self, where: str, facts: Mapping[str, Any], advice: str = "") -> None:
+        """Errors: `RankError` on all ranks, with the first of ``facts`` in which one differs."""
+
+    def expect_mergeable(self, where: str, metrics: Mapping[str, Any]) -> None:
+        """Errors: a metric that does not say what it has gathered."""
+
+    # Batches
+
+    def part_of(self, **arrays: Any) -> tuple[int, int]:
+        """The `part` of the ``arrays``. Errors: `RankError` on all ranks, where one has others."""
+        return self.part
+
+    def expect_own_part(self, where: str, source: Any) -> None:
+        """Refuse a loader that says it is not this rank's. Errors: `RankError`, on all ranks."""
+
+    def share(self, data: Batches) -> Batches:
+        """``data`` with the steps of the rank that has the most; others may have none."""
+        return data
+
+    def stepped(self, step: Step) -> Step:
+        """``step`` for batches of this rank, also where only others have samples."""
+        return step
+
+    def batches(self, course: Course) -> Iterator[WeightedBatch]:
+        """Those of this rank to the end of the epoch, or to the step after which all stop."""
+        self.within = False
+        for batch in course.data.epoch(course.batch):
+            yield batch
+            # Let go before the next one is drawn.
+            del batch
+            if course.stopped is not None and course.batch != course.data.steps:
+                self.within = True
+                return
+
+    # Numbers
+
+    def merge(self, measures: Measures) -> None:
+        """Let ``measures`` have gathered what those of all ranks have."""
+
+    def figures(self, measures: Measures) -> EpochFigures:
+        """What all have gathered before the batch in work, this rank into ``measures``."""
+        return measures
+
+    def batch_loss(self, loss: float, measures: Measures) -> float:
+        """That of all ranks in the last batch, where this one has had ``loss``."""
+        return loss
+
+    def traffic(self, batch: int) -> dict[str, float]:
+        """``counted`` a step since `batches` began: bytes."""
+        return {}
+
+    # Decisions
+
+    def runs(self, callback: Stateful) -> bool:
+        """Whether ``callback`` is one that this rank runs."""
+        return self.rank == 0 or not getattr(callback, "first_rank_only", False)
+
+    def heard(
+        self, hook: Callable[..., None], callback: Stateful, course: Course
+    ) -> Callable[..., None]:
+        """``hook`` of ``callback``, whose wish to end the fit waits until all ranks can follow."""
+        return hook
+
+    def stop(self, course: Course, reason: str) -> None:
+        """End the training after the step in work; the first reason given stands."""
+        course.stopped = course.stopped or reason
+
+    def decide(self, course: Course, logs: Mapping[str, float] | None = None) -> Any:
+        """Stop where any rank asks for it; returns the ``logs`` of rank 0.
+
+        Errors: KeyboardInterrupt on all ranks, where one was interrupted.
+        """
+        return logs
+
+    def rate(self, course: Course) -> float | None:
+        """That of the last update, on whichever rank something is trained."""
+        return course.rule.rate()
+
+    def follow(self, course: Course) -> None:
+        """Let the numbers among the hyper-parameters of the rule be those of rank 0."""
+
+    def taking_interrupts(self) -> AbstractContextManager[None]:
+        """Let SIGINT end the fit on all ranks after the step in work; a second one acts at once."""
+        return nullcontext()
+
+    # State
+
+    def here(self, net: Model) -> Any:
+        """What of ``net`` is on this rank: all of it, but where layers lie on several."""
+        return net
+
+    def moved(self, places: Mapping[str, int]) -> AbstractContextManager[None]:
+        """Let layers be where ``places`` says, where they may; back where the block fails."""
+        return nullcontext()
+
+    def joined(
+        self, course: Course, own: Sequence[Source]
+    ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
+        """What a file keeps of all, of which this rank has ``own``; nothing on ranks but 0.
+
+        With what all have measured in the epoch, and position, generator and samples of each.
+        """
+        return [*own], course.measures, []
+
+    def on_first(self, work: Callable[[], object]) -> None:
+        """``work()`` on rank 0, where the parameters of all can be read meanwhile."""
+        work()
+
+    def keep(self, make: Callable[[Any], Kept | None]) -> None:
+        """Let what ``make`` makes of these ranks, where it does, be kept to go back to."""
+
+    def end(self) -> None:
+        """Let all ranks know that all have come to the end. Errors: `RankLostError` on all."""
+
+    def go_back(self, lost: RankLostError) -> None:
+        """Go on from what is kept, with the ranks that are left. Errors: ``lost``, from nothing."""
+        raise lost
+
+    def train_by(self, optimizer: Any) -> None:
+        """Steps go through ``optimizer`` from now on: what `fit` has made of the net's own."""
+
+    def unify(self, net: Model, measures: Measures | None = None) -> None:
+        """Let the running state of ``net`` be that of all ranks.
+
+        Each weighs by the samples that it has seen in the epoch of ``measures``, or all alike.
+        """
+
+    def go_on(self, samples: int, measures: Measures) -> None:
+        """Have seen so many ``samples``, whatever ``measures``, which were loaded, have counted."""
+
+    def spread(self, read: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:
+        """The arrays that ``read()`` gives on rank 0, one after the other.
+
+        Errors: those of ``read`` there, `RankError` elsewhere.
+        """
+        return read()

@@ -1,0 +1,160 @@
+"""How a fit goes on from what another one has saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+from singanet.base.seeding import seeded_apart
+from singanet.engine.model import Model
+from singanet.errors import SingaNetError, one_of
+from singanet.training.arrays import copied
+from singanet.training.course import Stateful
+from singanet.training.metric_state import load_metrics, mismatch
+from singanet.training.own_state import as_of_rank, is_own
+from singanet.training.progress import Progress, parse_progress
+from singanet.training.session import Session
+from singanet.training.sources import callbacks_by_name, keepers
+from singanet.types import Array
+
+_Loaded = list[tuple[Stateful, dict[str, Array]]]
+
+
+def restore(session: Session, state: Mapping[str, Array]) -> None:
+    """Bring ``session`` to where the one of `training_sources` stood.
+
+    Errors: `StateMismatchError` for parameters or callbacks that differ, naming them with both
+    shapes, and for state that data, optimizer, metrics or callbacks do not take; `FileFormatError`
+    for a state that is not whole; `VersionError`. After any of them all is as it was.
+    """
+    net, ranks = session.net, session.ranks
+    progress = parse_progress(state, net.rng.bit_generator)
+    as_it_was = ranks.size == max(len(progress.ranks), 1)
+    own = progress.ranks[ranks.rank] if as_it_was and progress.ranks else None
+    if as_it_was:
+        data, generator = (own or progress).data, (own or progress).generator
+    else:
+        _expect_for_any_ranks(session, progress, state)
+        like = net.rng.bit_generator
+        data, generator = progress.data, seeded_apart(progress.generator, like, ranks.rank)
+    state = as_of_rank(state, ranks.rank if as_it_was else 0)
+    if as_it_was:
+        state |= {f"net/{name}": array for name, array in _below("local/", state).items()}
+    check_net(net, state)
+    kept = _kept(session, state)
+    # Layers are on the stages that they were saved on, each of which goes on with its own draws.
+    with ranks.moved(progress.stages) if as_it_was else nullcontext(), _undoing(session):
+        session.data.load_state_dict(data)
+        steps = session.data.steps
+        if steps is not None and progress.batch > steps:
+            received = f"batch {progress.batch}"
+            raise mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
+        here = session.params()
+        learnt = _below("optimizer/", state)
+        away = {param.name for param in net.params()} - {param.name for param in here}
+        session.optimizer.load_state_dict(
+            {key: array for key, array in learnt.items() if key.rpartition("/")[0] not in away}
+        )
+        session.rule.check_loaded({param.name: param.value for param in here})
+        # What was gathered so far counts once.
+        if progress.batch and ranks.has_measured:
+            metrics, arrays = session.measures.metrics, _below("metric/", state)
+            load_metrics(metrics, progress.metrics, arrays)
+            session.measures.losses = dict(progress.losses)
+            session.measures.samples = progress.samples
+        for each, arrays in kept:
+            each.load_state_dict(arrays)
+        for param in here:
+            param.put(net.device.put(state[f"net/{param.name}"]))
+    ranks.go_on(own.samples if own else 0, session.measures)
+    net.rng.bit_generator.state = generator
+    _go_on(session, progress)
+
+
+def _expect_for_any_ranks(session: Session, progress: Progress, state: Mapping[str, Array]) -> None:
+    """Errors: a position, or parts of micro-batches, that say nothing to other ranks."""
+    were = max(len(progress.ranks), 1)
+    keys = (key.split("/", 2)[2] if is_own(key) else key for key in state)
+    if "drawn" in progress.data:
+        expected = f"{were} ranks, as they were, for data that keep no position"
+    elif any(key.startswith("optimizer/") and key.endswith("/gathered") for key in keys):
+        expected = f"as many ranks as were, {were}, between micro-batches"
+    else:
+        return
+    raise mismatch("net.fit, resume", expected, str(session.ranks.size))
+
+
+def _go_on(session: Session, progress: Progress) -> None:
+    session.net.seed = progress.seed
+    session.epoch, session.batch = progress.epoch, progress.batch
+    session.step, session.compiled.epochs = progress.step, progress.begun
+    session.history.clear()
+    session.history.epochs = list(progress.epochs)
+    session.history.update(progress.values)
+    session.resumed = True
+
+
+@contextmanager
+def _undoing(session: Session) -> Iterator[None]:
+    """Put back what the block loaded before it failed; parameters are loaded last.
+
+    Errors: `StateMismatchError` for whatever data, metrics and callbacks raise that is not ours.
+    """
+    before: list[tuple[Any, Any]] = [
+        (session.data, session.data.state_dict()),
+        (session.optimizer, session.optimizer.state_dict()),
+    ]
+    for each in keepers(session, session.ranks).values():
+        before.append((each, {key: copied(array) for key, array in each.state_dict().items()}))
+    measures = session.measures
+    losses, samples = dict(measures.losses), measures.samples
+    metrics = [(vars(metric), vars(metric).copy()) for metric in measures.metrics.values()]
+    try:
+        yield
+    except BaseException as error:
+        for each, state in before:
+            with suppress(Exception):  # it may be the one that failed
+                each.load_state_dict(state)
+        measures.losses, measures.samples = losses, samples
+        for own, values in metrics:
+            own.clear()
+            own.update(values)
+        if isinstance(error, SingaNetError) or not isinstance(error, Exception):
+            raise
+        received = f"{type(error).__name__}: {error}"[:200]
+        raise mismatch("net.fit, resume", "a state of this training", received) from error
+
+
+def check_net(net: Model, state: Mapping[str, Array]) -> None:
+    """Errors: `StateMismatchError` where ``state`` has other parameters than ``net``."""
+    saved = {key: tuple(array.shape) for key, array in _below("net/", state).items()}
+    own = {param.name: param.shape for param in net.params()}
+    for name, shape in own.items():
+        if saved.get(name) != shape:
+            received = f"shape {saved[name]}" if name in saved else "no such parameter"
+            raise mismatch(f"parameter {name!r}", f"shape {shape}, as in the net", received)
+    extra = [name for name in saved if name not in own]
+    if extra:
+        expected = f"the parameters of the net, {len(own)} in all"
+        raise mismatch("net.fit, resume", expected, f"{one_of(extra, 4)} as well")
+
+
+def _kept(session: Session, state: Mapping[str, Array]) -> _Loaded:
+    """What each of `keepers` is to load. Errors: `StateMismatchError` where others were saved."""
+    own = keepers(session, session.ranks)
+    found = [(each, _below(f"{start}/", state)) for start, each in own.items()]
+    was = any(key.startswith("precision/") for key in state)
+    if was != ("precision" in own):
+        expected = f"a training {'in' if was else 'without'} mixed precision, as the saved one"
+        raise mismatch("net.compile", expected, "the other kind")
+    saved = {key.split("/")[1] for key in state if key.startswith("callback/")}
+    given = [name.removeprefix("callback/") for name in callbacks_by_name(session)]
+    if strange := sorted(saved - {*given}):
+        expected = f"{one_of(strange)}, whose state was saved"
+        raise mismatch("net.fit, callbacks", expected, one_of(given) or "none")
+    return [(each, arrays) for each, arrays in found if arrays]
+
+
+def _below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    return {key[len(start) :]: array for key, array in state.items() if key.startswith(start)}

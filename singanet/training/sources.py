@@ -1,0 +1,120 @@
+"""What a training checkpoint is made of, as sources of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from singanet.checkpoint.entry import Source, sources_of
+from singanet.engine.model import Model
+from singanet.optimizer.sources import state_sources
+from singanet.params.param import Param
+from singanet.training.course import Course, Stateful
+from singanet.training.files import session_entry
+from singanet.training.measures import Measures
+from singanet.training.metric_state import save_metrics
+from singanet.training.progress import FORMAT
+from singanet.training.ranks import World
+from singanet.types import Array
+
+WHERE = "session.state"
+
+
+def training_sources(course: Course, ranks: World) -> list[Source]:
+    """Parameters, optimizer, generator, position in the data, history, metrics, callbacks.
+
+    Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
+    ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
+    (uint8). It resumes to the bit. Of several ranks it is rank 0's, with position and generator of
+    each, and what else is each rank's own: see `own_entries`. There ``net/...`` is the running
+    state of all, ``local/...`` the rank's; nothing on the others.
+    """
+    found, measures, every = ranks.joined(course, own_sources(course, ranks))
+    if ranks.rank:
+        return []
+    return found + progress_sources(course, ranks, measures, course.position(), every)
+
+
+def own_sources(course: Course, ranks: World) -> list[Source]:
+    """What `training_sources` has of this process but for its progress, as it stands there."""
+    return [
+        *below("net", param_sources(ranks.here(course.net))),
+        *below("optimizer", state_sources(course.optimizer)),
+        *(
+            source
+            for start, each in keepers(course, ranks).items()
+            for source in below(start, sources_of(each.state_dict(), WHERE))
+        ),
+    ]
+
+
+def keepers(course: Course, ranks: World) -> dict[str, Stateful]:
+    """What this rank has that keeps a state beside the optimizer, by where its arrays stand."""
+    precision = course.compiled.precision
+    found: dict[str, Stateful] = {} if precision is None else {"precision": precision}
+    for name, callback in callbacks_by_name(course).items():
+        if ranks.runs(callback):
+            found[name] = callback
+    return found
+
+
+def callbacks_by_name(course: Course) -> dict[str, Stateful]:
+    """The callbacks of all ranks, by where the arrays of each stand."""
+    return {
+        f"callback/{place}.{type(callback).__name__}": callback
+        for place, callback in enumerate(course.callbacks)
+    }
+
+
+def below(start: str, sources: Sequence[Source]) -> list[Source]:
+    """``sources`` with names that begin with ``start``."""
+    return [replace(each, name=f"{start}/{each.name}") for each in sources]
+
+
+def progress_sources(
+    course: Course,
+    ranks: World,
+    measures: Measures,
+    position: Mapping[str, int],
+    every: Sequence[Mapping[str, Any]] = (),
+) -> list[Source]:
+    """How far ``course`` is, and what ``measures`` have gathered in the epoch in work.
+
+    ``every`` has position, generator and samples of each of several ranks.
+    """
+    state: dict[str, Array] = {}
+    metrics: dict[str, Any] = {}
+    if course.batch:
+        gathered, metrics = save_metrics(measures.metrics)
+        state |= {f"metric/{key}": v for key, v in gathered.items()}
+    about = {
+        "format": FORMAT,
+        "epoch": course.epoch,
+        "batch": course.batch,
+        "step": course.step,
+        "begun": course.compiled.epochs,
+        "losses": measures.losses,
+        "samples": measures.samples,
+        "metrics": metrics,
+        "data": dict(position),
+        "seed": int(course.net.seed),
+        "generator": course.net.rng.bit_generator.state,
+        "ranks": list(every),
+        "stages": ranks.places,
+        "history": {"epochs": course.history.epochs, "values": dict(course.history)},
+    }
+    state["session"] = session_entry(about)
+    return sources_of(state, WHERE)
+
+
+def param_sources(net: Model) -> list[Source]:
+    """The parameters of ``net``, one after the other, wherever they are."""
+    return list(map(_source, net.params()))
+
+
+def _source(param: Param) -> Source:
+    dtype = np.dtype(param.array_type).newbyteorder("<")
+    return Source(param.name, param.shape, dtype, param.peek, param.parts)
