@@ -6,13 +6,254 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from singanet import layers
 from singanet.checkpoint.keras.layer import Variable
+from singanet.codecs.arithmetic import scaled
 from singanet.codecs.arrays import Arrays, StoredArray, across, joined, keras_arrays
 from singanet.codecs.codec import KerasClass, LayerCodec
+from singanet.codecs.comparing import compared
+from singanet.codecs.dense import product, weighted
 from singanet.codecs.described import DescribedLayer
+from singanet.codecs.moving import transposed
+from singanet.codecs.onnx.shaping import in_shape
+from singanet.codecs.onnx.use import Use
+from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor
+from singanet.codecs.onnx.written import Value, WrittenGraph
 from singanet.codecs.orders import Uses
+from singanet.codecs.sequences import waves
 from singanet.errors import ArgumentError
+
+
+def _write_attention(
+    g: WrittenGraph, layer: layers.MultiHeadAttention, xs: list[Value]
+) -> Value | list[Value]:
+    given = xs[: layer.given]
+    query, value, key = (given + [given[-1]] * 2)[:3]
+    q, v, k = (
+        _write_heads(g, layer, part, x)
+        for part, x in (("query", query), ("value", value), ("key", key))
+    )
+    scale = g.constant(layer.dims["key"] ** -0.5, "scale")
+    scores = g.node("Mul", g.node("MatMul", q, k), scale)
+    if layer.mask == "added":
+        scores = g.node("Add", scores, g.cast(_write_mask(g, layer, xs[-1]), g.dtype))
+        scores = g.node("Max", scores, _write_lowest(g))
+    seen = [_write_causal(g, layer, query, key)] if layer.causal else []
+    if layer.has_lengths:
+        seen.append(_write_there(g, key, xs[layer.given]))
+    if layer.mask == "boolean":
+        seen.append(g.cast(_write_mask(g, layer, xs[-1]), bool))
+    for each in seen:
+        scores = g.node("Where", each, scores, _write_lowest(g), dtype=g.dtype)
+    weights = g.node("Softmax", scores, axis=-1)
+    if layer.has_lengths or layer.mask:
+        # A query may see no key at all.
+        any_seen = g.node("Greater", scores, _write_lowest(g), dtype=bool)
+        weights = g.node("Where", any_seen, weights, g.constant(0.0, "none"), dtype=g.dtype)
+    merged = g.transpose(g.node("MatMul", weights, v), 0, 2, 1, 3)
+    width = layer.num_heads * layer.dims["value"]
+    y = _write_projected(g, layer, "output", g.reshape(merged, (0, 0, width)))
+    return [y, weights] if layer.return_weights else y
+
+
+def _write_heads(g: WrittenGraph, layer: layers.MultiHeadAttention, part: str, x: Value) -> Value:
+    """(N, heads, T, size) of queries and values, (N, heads, size, T) of keys."""
+    size, groups = layer.dims[part], layer.num_kv_heads or layer.num_heads
+    count = layer.num_heads if part == "query" else groups
+    rows = g.reshape(_write_projected(g, layer, part, x), (0, 0, count, size))
+    if part == "value" or layer.rotary is None:
+        heads = g.transpose(rows, *((0, 2, 3, 1) if part == "key" else (0, 2, 1, 3)))
+    else:
+        heads = _write_turned(g, layer, g.transpose(rows, 0, 2, 1, 3), x)
+        heads = g.transpose(heads, 0, 1, 3, 2) if part == "key" else heads
+    if count == layer.num_heads:
+        return heads
+    # Those of keys and values serve several of queries, which stand side by side.
+    several = g.ints([1, 1, layer.num_heads // count, 1, 1], "each")
+    spread = g.node("Expand", g.unsqueeze(heads, 2), several)
+    rest = (size, -1) if part == "key" else (-1, size)
+    return g.reshape(spread, (0, layer.num_heads, *rest))
+
+
+def _write_turned(
+    g: WrittenGraph, layer: layers.MultiHeadAttention, heads: Value, x: Value
+) -> Value:
+    """Heads (N, heads, T, size) turned by their positions in ``x``."""
+    rotary, half = layer.rotary, layer.dims["key"] // 2
+    assert rotary is not None
+    speed = rotary.theta ** (-np.arange(half) / half)
+    cos, sin = (waves(g, x, speed, phase) for phase in (np.pi / 2, 0.0))
+    if rotary.interleaved:
+        heads = g.transpose(g.reshape(heads, (0, 0, 0, half, 2)), 0, 1, 2, 4, 3)
+        heads = g.reshape(heads, (0, 0, 0, 2 * half))
+    a, b = g.nodes_of("Split", 2, heads, g.ints([half, half], "halves"), axis=3)
+    first = g.node("Sub", g.node("Mul", a, cos), g.node("Mul", b, sin))
+    second = g.node("Add", g.node("Mul", b, cos), g.node("Mul", a, sin))
+    # Scores are sums over pairs, whose order does not matter.
+    return g.node("Concat", first, second, axis=3)
+
+
+def _write_mask(g: WrittenGraph, layer: layers.MultiHeadAttention, mask: Value) -> Value:
+    """The mask with the axes samples, heads, queries and keys."""
+    shapes: Any = layer.in_shapes
+    missing = 3 - len(shapes[-1])
+    return g.unsqueeze(mask, *range(1, 1 + missing)) if missing else mask
+
+
+def _write_projected(g: WrittenGraph, layer: layers.Layer, part: str, x: Value) -> Value:
+    weight, bias = g.param(layer, f"{part}_weight"), g.optional(layer, f"{part}_bias")
+    return weighted(g, x, weight, bias)
+
+
+def _write_lowest(g: WrittenGraph) -> Value:
+    """The score of what is not to be seen; infinite ones alone would have no softmax."""
+    return g.constant(float(np.finfo(g.dtype).min), "lowest")
+
+
+def _write_causal(
+    g: WrittenGraph, layer: layers.MultiHeadAttention, query: Value, key: Value
+) -> Value:
+    """Which keys each query may see, (queries, keys)."""
+    shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
+    queries, keys = shapes[0][0], shapes[layer.given - 1][0]
+    if -1 not in (queries, keys):
+        return g.constant(np.tri(queries, keys), "causal", bool)
+    last = g.unsqueeze(g.count(query, 1), 1)
+    return g.node("LessOrEqual", g.count(key, 1), last, dtype=bool)
+
+
+def _write_there(g: WrittenGraph, key: Value, lengths: Value) -> Value:
+    """Which keys each sample has, (N, 1, 1, keys)."""
+    ends = g.cast(g.reshape(lengths, (-1, 1, 1, 1)), np.int64)
+    return g.node("Less", g.count(key, 1), ends, dtype=bool)
+
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def _read_heads(use: Use, x: Tensor, number: int | None) -> Tensor:
+    """(N, h, T, d), also of (N, T, h d)."""
+    if x.rank == 4:
+        return x
+    if x.rank != 3 or not number or x.sample[-1] % number:
+        raise RefusedError("3 axes with a number of heads, or 4", f"{x.rank} axes, {number} heads")
+    shapes = [[*d[:2], number, d[2] // number] for d in (x.dims(n) for n in BATCHES)]
+    return transposed(use, in_shape(use, x, shapes), [0, 2, 1, 3])
+
+
+def _read_repeated(use: Use, x: Tensor, times: int) -> Tensor:
+    """Each head so many times."""
+    if times == 1:
+        return x
+    *lead, heads, steps, size = x.sample
+    one = x.like(use.reshaped(x, (*lead, heads, 1, steps, size)))
+    more = use.draw(layers.Expand(use.name(), (*lead, heads, times, steps, size)), one)
+    return x.like(use.reshaped(x.like(more), (*lead, heads * times, steps, size)))
+
+
+def _read_continued(use: Use, x: Tensor, k: int) -> Tensor:
+    """``x`` behind the steps of the input ``k``, where that is given."""
+    if use.value(k) is None:
+        return x
+    past = use.tensor(k)
+    if -1 in (*x.sample, *past.sample):
+        raise RefusedError("numbers of steps that are known, for keys and values of before", "any")
+    return x.like(use.draw(layers.Concat(use.name(), x.place(2)), past, x))
+
+
+def _read_masked(use: Use, scores: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The scores with the mask that is input 3, and which keys it shows, where it says that."""
+    mask = use.value(3)
+    if mask is None:
+        return scores, None
+    if isinstance(mask, Known):
+        array, missing = mask.array, scores.sample[-1] - mask.array.shape[-1]
+        ends = [(0, 0)] * (array.ndim - 1) + [(0, max(missing, 0))]
+        truth = array.dtype.kind == "b"
+        array = np.pad(array, ends, constant_values=False if truth else -np.inf)
+        if not truth:
+            return use.make(layers.Add, scores, use.weight(Known((array, array)), scores)), None
+        mask = use.weight(Known((array, array)), scores)
+        mask = compared(use, mask, "!=", 0.0)
+    elif mask.dtype.kind == "b":
+        mask = use.raised(mask if mask.whole else compared(use, mask, "!=", 0.0), scores.rank)
+    else:
+        mask = use.raised(use.floats(mask), scores.rank)
+        missing = scores.sample[-1] - mask.sample[-1]
+        if missing:
+            ends = [(0, 0)] * (len(mask.sample) - 1) + [(0, missing)]
+            mask = use.make(layers.Pad, mask, pad=tuple(ends), value=-np.inf)
+        return use.make(layers.Add, scores, mask), None
+    if mask.sample[-1] not in (1, scores.sample[-1]):
+        raise RefusedError("a mask for every key", f"{mask.sample}")
+    return _read_where(use, mask, scores, _LOWEST), mask
+
+
+def _read_where(use: Use, seen: Tensor, x: Tensor, other: float) -> Tensor:
+    return x.like(use.draw(layers.Where(use.name(), b=other), seen, x))
+
+
+def _read_window(use: Use, scores: Tensor, past: int) -> Tensor | None:
+    """Which keys the attributes let each query see."""
+    rows, columns = scores.sample[-2:]
+    bounds = use.attribute("left_window_size", -1), use.attribute("right_window_size", -1)
+    if -1 in (rows, columns) and (use.attribute("is_causal", 0) or max(bounds) >= 0):
+        raise RefusedError("a number of steps that is known, for is_causal and windows", "any")
+    distance = np.arange(columns) - np.arange(rows)[:, None] - past
+    left, right = bounds
+    seen = distance >= -left if left >= 0 else np.ones_like(distance, bool)
+    if right >= 0:
+        seen &= distance <= right
+    if use.attribute("is_causal", 0):
+        seen &= distance <= 0
+    if seen.all():
+        return None
+    return compared(use, use.weight(Known((seen, seen)), scores), "!=", 0.0)
+
+
+def _read_attention(use: Use) -> list[Any]:
+    q, k, v = use.tensor(0), use.tensor(1), use.tensor(2)
+    flat = q.rank == 3
+    q = _read_heads(use, q, use.attribute("q_num_heads"))
+    k, v = (_read_heads(use, each, use.attribute("kv_num_heads")) for each in (k, v))
+    if use.value(6) is not None or q.axis not in (0, None):
+        raise RefusedError("samples in front, without nonpad_kv_seqlen", "others")
+    past = 0 if use.value(4) is None else use.tensor(4).sample[-2]
+    k, v = _read_continued(use, k, 4), _read_continued(use, v, 5)
+    present = [k, v]
+    times = q.sample[-3] // max(k.sample[-3], 1)
+    k, v = _read_repeated(use, k, times), _read_repeated(use, v, times)
+    scale = use.attribute("scale") or q.sample[-1] ** -0.5
+    scores = scaled(use, product(use, q, transposed(use, k, [0, 1, 3, 2])), scale)
+    shown = [scores]
+    cap = use.attribute("softcap", 0.0)
+    if cap:
+        bounded = scaled(use, scores, 1.0 / cap)
+        bounded = bounded.like(use.draw(layers.Activation(use.name(), "tanh"), bounded))
+        scores = scaled(use, bounded, cap)
+    shown.append(scores)
+    scores, mask = _read_masked(use, scores)
+    window = _read_window(use, scores, past)
+    if use.attribute("qk_matmul_output_mode", 0) == 2 and (mask or window):
+        raise RefusedError("scores with masks of numbers alone as an output", "others")
+    if window is not None:
+        scores = _read_where(use, window, scores, _LOWEST)
+    shown.append(scores)
+    weights = scores.like(use.draw(layers.Softmax(use.name(), -1), scores))
+    for seen in (mask, window):
+        if seen is not None:
+            # A query that sees no key gets zeros.
+            weights = _read_where(use, seen, weights, 0.0)
+    shown.append(weights)
+    y = product(use, weights, v)
+    if flat:
+        y = transposed(use, y, [0, 2, 1, 3])
+        shapes = [[*d[:2], d[2] * d[3]] for d in (y.dims(n) for n in BATCHES)]
+        y = in_shape(use, y, shapes)
+    return [y, *present, shown[use.attribute("qk_matmul_output_mode", 0)]]
+
 
 _PARTS = ("query", "key", "value")
 
@@ -103,5 +344,7 @@ ATTENTION = (
             )
         },
         lambda layer: "GroupedQueryAttention" if layer.num_kv_heads else "MultiHeadAttention",
+        _write_attention,
+        {"Attention": _read_attention},
     ),
 )

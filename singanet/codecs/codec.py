@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from singanet.codecs.arrays import Arrays
 from singanet.codecs.described import Axes, DescribedLayer
+from singanet.codecs.onnx.use import Converter
+from singanet.codecs.onnx.written import Form
 from singanet.layers.layer import Layer
 
 Elements: TypeAlias = Literal[
@@ -82,10 +84,13 @@ class LayerCodec:
 
     ``arrays`` are their parameters in files of weights, where Keras calls the class as
     ``keras_class`` says, or as the layer. ``keras`` are the classes that they are drawn for.
+    ``onnx`` puts one into a graph; ``operators`` are those that it is drawn for, or parts of it.
     """
 
     kind: type[Layer]
     arrays: Arrays = field(default_factory=Arrays)
     keras: Mapping[str, KerasClass] = field(default_factory=dict)
     keras_class: Callable[[Any], str] = _own_name
+    onnx: Form | None = None
+    operators: Mapping[str, Converter] = field(default_factory=dict)
     elements: Elements = ""

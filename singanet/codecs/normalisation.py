@@ -3,17 +3,240 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras.layer import Variable
+from singanet.codecs.arithmetic import affine, scaled
 from singanet.codecs.arrays import Arrays, StoredArray, per_feature, stored
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import WHOLE, DescribedLayer, WeightGroup, unknown
+from singanet.codecs.onnx.shaping import in_shape, over_last
+from singanet.codecs.onnx.use import Converter, Use
+from singanet.codecs.onnx.values import BATCHES, RefusedError, Tensor, norm_axis
+from singanet.codecs.onnx.written import Value, WrittenGraph
 from singanet.codecs.orders import Uses
+from singanet.codecs.reducing import reduced
 from singanet.layers.layer import Layer
+from singanet.types import Array
+
+
+def _write_softmax(g: WrittenGraph, layer: layers.Softmax, xs: list[Value]) -> Value:
+    return g.node("Softmax", xs[0], axis=layer.axis)
+
+
+def _write_log_softmax(g: WrittenGraph, layer: layers.LogSoftmax, xs: list[Value]) -> Value:
+    return g.node("LogSoftmax", xs[0], axis=layer.axis)
+
+
+def _write_batch_norm(g: WrittenGraph, layer: layers.BatchNormalization, xs: list[Value]) -> Value:
+    count = layer.params["mean"].shape
+    params = [
+        g.param(layer, suffix) if suffix in layer.params else g.constant(np.full(count, k), suffix)
+        for suffix, k in (("gamma", 1.0), ("beta", 0.0), ("mean", 0.0), ("var", 1.0))
+    ]
+    # There the weight of the old value.
+    numbers = {"epsilon": layer.epsilon, "momentum": 1.0 - layer.momentum}
+    shape: Any = layer.in_shapes
+    last = len(shape)
+    if layer.axis == 1 or last == 1:
+        return g.node("BatchNormalization", xs[0], *params, **numbers)
+    x = g.transpose(xs[0], 0, last, *range(1, last))
+    y = g.node("BatchNormalization", x, *params, **numbers)
+    return g.transpose(y, 0, *range(2, last + 1), 1)
+
+
+def _write_layer_norm(g: WrittenGraph, layer: layers.LayerNorm, xs: list[Value]) -> Value:
+    inputs = [xs[0], _write_gamma(g, layer)]
+    if layer.center:
+        inputs.append(g.param(layer, "beta"))
+    return g.node("LayerNormalization", *inputs, axis=layer.axis, epsilon=layer.epsilon)
+
+
+def _write_gamma(g: WrittenGraph, layer: layers.LayerNorm) -> Value:
+    shape: Any = layer.in_shapes
+    normalised = shape[layer._first(len(shape) + 1) - 1 :]
+    return g.param(layer, "gamma") if layer.scale else g.constant(np.ones(normalised), "ones")
+
+
+def _write_rms_norm(g: WrittenGraph, layer: layers.RMSNorm, xs: list[Value]) -> Value:
+    if g.opset >= 23:
+        gamma = _write_gamma(g, layer)
+        return g.node("RMSNormalization", xs[0], gamma, axis=layer.axis, epsilon=layer.epsilon)
+    shape: Any = layer.in_shapes
+    rank = len(shape) + 1
+    x = xs[0]
+    mean = g.reduce("Mean", g.node("Mul", x, x), list(range(layer._first(rank), rank)))
+    root = g.node("Sqrt", g.node("Add", mean, g.constant(layer.epsilon, "epsilon")))
+    y = g.node("Div", x, root)
+    return g.node("Mul", y, g.param(layer, "gamma")) if layer.affine else y
+
+
+def _write_group_norm(g: WrittenGraph, layer: layers.GroupNorm, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    channels, groups = shape[0], layer.groups_of(shape[0])
+    if groups == channels:
+        return _write_instance_norm(g, layer, xs)
+    if g.opset >= 21 and len(shape) > 1:
+        return g.node(
+            "GroupNormalization",
+            xs[0],
+            *_write_both(g, layer),
+            num_groups=groups,
+            epsilon=layer.epsilon,
+        )
+    x = g.reshape(xs[0], (0, groups, -1))
+    ones, zeros = (g.constant(np.full(groups, k), what) for k, what in ((1, "ones"), (0, "zeros")))
+    y = g.node("InstanceNormalization", x, ones, zeros, epsilon=layer.epsilon)
+    return affine(g, layer, g.reshape(y, (0, *shape)))
+
+
+def _write_instance_norm(g: WrittenGraph, layer: layers.GroupNorm, xs: list[Value]) -> Value:
+    return g.node("InstanceNormalization", xs[0], *_write_both(g, layer), epsilon=layer.epsilon)
+
+
+def _write_both(g: WrittenGraph, layer: layers.GroupNorm) -> list[Value]:
+    """Factor and offset of each channel."""
+    channels = (layer.in_shapes or ())[0]
+    return [
+        g.param(layer, suffix) if suffix in layer.params else g.constant(np.full(channels, k), what)
+        for suffix, what, k in (("gamma", "ones", 1.0), ("beta", "zeros", 0.0))
+    ]
+
+
+def _write_l2_norm(g: WrittenGraph, layer: layers.L2Norm, xs: list[Value]) -> Value:
+    squares = g.reduce("Sum", g.node("Mul", xs[0], xs[0]), [-1])
+    length = g.node("Sqrt", g.node("Add", squares, g.constant(layer.epsilon, "epsilon")))
+    return g.node("Div", xs[0], length)
+
+
+def _write_lrn(g: WrittenGraph, layer: layers.LRN, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    # Runtimes know images alone; the window lies over the channels.
+    x = xs[0] if len(shape) == 3 else g.reshape(xs[0], (0, shape[0], -1, 1))
+    y = g.node(
+        "LRN", x, size=layer.size, alpha=layer.alpha * layer.size, beta=layer.beta, bias=layer.k
+    )
+    return y if len(shape) == 3 else g.reshape(y, (0, *shape))
+
+
+def _read_batch(use: Use) -> list[Any]:
+    x = use.tensor()
+    if use.attribute("training_mode", 0):
+        raise RefusedError("training_mode 0", "1: train the loaded net")
+    scale, bias, mean, var = (use.needed(k) for k in range(1, 5))
+    if x.rank < 2 or scale.ndim != 1 or not use.attribute("spatial", 1):
+        raise RefusedError("a number for each channel", f"{scale.shape}")
+    # ONNX weights what was there, we what comes.
+    momentum = 1.0 - use.attribute("momentum", 0.9)
+    layer = layers.BatchNormalization(use.name(1), momentum, epsilon=use.attribute("epsilon", 1e-5))
+    shape = [x.dims(n) for n in BATCHES]
+    y = x
+    if x.rank not in (2, 4):
+        tail = x.sample[len(x.sample) - x.rank + 2 :]
+        y = in_shape(use, x, [[*d[:2], 1, prod(tail)] for d in shape])
+    y = over_last(use, y, min(y.rank - 1, 3), layer)
+    use.fill(layer, {"gamma": scale, "beta": bias, "mean": mean, "var": var})
+    return [in_shape(use, y, shape)]
+
+
+def _read_layer(use: Use) -> list[Any]:
+    x, axis = use.tensor(), norm_axis(use.attribute("axis", -1), use.tensor().rank)
+    gamma, beta, epsilon = use.array(1), use.array(2), use.attribute("epsilon", 1e-5)
+    found = [normalised(use, x, axis, gamma, beta, epsilon)]
+    if any(use.sheet.readers.get(name) for name in use.node.outputs[1:]):
+        axes = list(range(axis, x.rank))
+        mean = reduced(use, x, "mean", axes, keep=True)
+        square = use.make(layers.Power, use.make(layers.Subtract, x, mean), exponent=2.0)
+        spread = scaled(use, reduced(use, square, "mean", axes, keep=True), 1.0, epsilon)
+        found += [mean, use.make(layers.Power, spread, exponent=-0.5)]
+    return found
+
+
+def normalised(
+    use: Use, x: Tensor, axis: int, gamma: Array | None, beta: Array | None, epsilon: float
+) -> Tensor:
+    """Over the axes from ``axis`` on together, with a number for each element."""
+    if x.axis is not None and x.axis >= axis:
+        raise RefusedError("samples that stay apart", f"axis {axis}")
+    last, shape = x.rank - axis, [x.dims(n) for n in BATCHES]
+    tail = x.sample[len(x.sample) - last :]
+    if last > 1:
+        x = in_shape(use, x, [[*d[:axis], prod(tail)] for d in shape])
+    kind = layers.LayerNorm(use.name(1), epsilon=epsilon, affine=gamma is not None)
+    y = x.like(use.draw(kind, x))
+    use.fill(kind, {"gamma": _read_spread(gamma, tail)})
+    if gamma is not None:
+        use.fill(kind, {"beta": np.zeros(prod(tail)) if beta is None else _read_spread(beta, tail)})
+    return in_shape(use, y, shape)
+
+
+def _read_spread(array: Array | None, tail: Any) -> Array | None:
+    return None if array is None else np.broadcast_to(array, tail).reshape(-1)
+
+
+def _read_rms(use: Use) -> Tensor:
+    x = use.tensor()
+    axis, gamma = norm_axis(use.attribute("axis", -1), x.rank), use.array(1)
+    if x.axis is not None and x.axis >= axis:
+        raise RefusedError("samples that stay apart", f"axis {axis}")
+    last, shape = x.rank - axis, [x.dims(n) for n in BATCHES]
+    tail = x.sample[len(x.sample) - last :]
+    if last > 1:
+        x = in_shape(use, x, [[*d[:axis], prod(tail)] for d in shape])
+    epsilon = use.attribute("epsilon", 1e-5)
+    layer = layers.RMSNorm(use.name(1), epsilon=epsilon, affine=gamma is not None)
+    y = x.like(use.draw(layer, x))
+    use.fill(layer, {"gamma": _read_spread(gamma, tail)})
+    return in_shape(use, y, shape)
+
+
+def _read_instance(use: Use) -> Tensor:
+    x = use.tensor()
+    layer = layers.InstanceNorm(use.name(1), epsilon=use.attribute("epsilon", 1e-5))
+    y = over_last(use, x, x.rank - 1, layer)
+    use.fill(layer, {"gamma": use.needed(1), "beta": use.needed(2)})
+    return y
+
+
+def _read_group(use: Use) -> Tensor:
+    x, groups = use.tensor(), use.attribute("num_groups")
+    gamma, beta = use.needed(1), use.needed(2)
+    if len(gamma) == groups != x.sample[-x.rank + 1] and use.opset < 21:
+        gamma, beta = (np.repeat(a, x.sample[-x.rank + 1] // groups) for a in (gamma, beta))
+    layer = layers.GroupNorm(use.name(1), groups, epsilon=use.attribute("epsilon", 1e-5))
+    y = over_last(use, x, x.rank - 1, layer)
+    use.fill(layer, {"gamma": gamma, "beta": beta})
+    return y
+
+
+def _read_local_response(use: Use) -> Tensor:
+    x, size = use.tensor(), use.attribute("size")
+    # ONNX divides its alpha by the size.
+    layer = layers.LRN(
+        use.name(), size, use.attribute("alpha", 1e-4) / size, use.attribute("beta", 0.75),
+        k=use.attribute("bias", 1.0),
+    )  # fmt: skip
+    return over_last(use, x, x.rank - 1, layer)
+
+
+def _read_softmax(kind: Any) -> Converter:
+    def convert(use: Use) -> Tensor:
+        x = use.tensor()
+        axis = norm_axis(use.attribute("axis", -1 if use.opset >= 13 else 1), x.rank)
+        if use.opset < 13 and axis != x.rank - 1:
+            # Older ones take all axes from this one on together.
+            shape = [x.dims(n) for n in BATCHES]
+            flat = in_shape(use, x, [[*d[:axis], prod(d[axis:])] for d in shape])
+            y = flat.like(use.draw(kind(use.name(), flat.place(axis)), flat))
+            return in_shape(use, y, shape)
+        return x.like(use.draw(kind(use.name(), x.place(axis)), x))
+
+    return convert
+
 
 _FLAGS = {"epsilon": float, "center": bool, "scale": bool}
 _SPECS = {"gamma_specs": ("gamma", WHOLE), "beta_specs": ("beta", WHOLE)}
@@ -88,6 +311,8 @@ NORMALISATION = (
             ),
             "Normalization": KerasClass(draw=_normalization),
         },
+        onnx=_write_batch_norm,
+        operators={"BatchNormalization": _read_batch},
         elements="features",
     ),
     LayerCodec(
@@ -99,6 +324,8 @@ NORMALISATION = (
             )
         },
         lambda layer: "LayerNormalization",
+        _write_layer_norm,
+        {"LayerNormalization": _read_layer},
         elements="each",
     ),
     LayerCodec(
@@ -106,6 +333,8 @@ NORMALISATION = (
         per_feature(gamma=("scale", "weight")),
         {"RMSNormalization": KerasClass({"epsilon": float}, more=_expect_last, masked=True)},
         lambda layer: "RMSNormalization",
+        _write_rms_norm,
+        {"RMSNormalization": _read_rms},
     ),
     LayerCodec(
         layers.GroupNorm,
@@ -116,6 +345,26 @@ NORMALISATION = (
             )
         },
         lambda layer: "GroupNormalization",
+        _write_group_norm,
+        {"GroupNormalization": _read_group},
     ),
-    LayerCodec(layers.InstanceNorm, Arrays(torch=_SCALED.torch)),
+    LayerCodec(
+        layers.InstanceNorm,
+        Arrays(torch=_SCALED.torch),
+        onnx=_write_instance_norm,
+        operators={"InstanceNormalization": _read_instance},
+    ),
+    LayerCodec(layers.L2Norm, onnx=_write_l2_norm),
+    LayerCodec(layers.LRN, onnx=_write_lrn, operators={"LRN": _read_local_response}),
+    LayerCodec(
+        layers.Softmax,
+        keras={"Softmax": KerasClass(more=lambda d: {"axis": d.axis()}, masked=True)},
+        onnx=_write_softmax,
+        operators={"Softmax": _read_softmax(layers.Softmax)},
+    ),
+    LayerCodec(
+        layers.LogSoftmax,
+        onnx=_write_log_softmax,
+        operators={"LogSoftmax": _read_softmax(layers.LogSoftmax)},
+    ),
 )

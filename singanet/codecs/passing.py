@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from singanet import layers
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import DescribedLayer
+from singanet.codecs.onnx.use import Use
+from singanet.codecs.onnx.values import BATCHES, Known
+from singanet.codecs.onnx.written import Value, WrittenGraph
 from singanet.layers.layer import Layer
+
+
+def _write_same(g: WrittenGraph, layer: layers.Layer, xs: list[Value]) -> Value | list[Value]:
+    """What evaluation passes on."""
+    return xs if len(xs) > 1 else xs[0]
+
+
+def _write_split(g: WrittenGraph, layer: layers.Split, xs: list[Value]) -> list[Value]:
+    return xs * layer.num_output
+
+
+def _read_same(use: Use) -> Any:
+    return use.value(0)
+
+
+def _read_dropout(use: Use) -> list[Any]:
+    ratio = use.setting("ratio", 1, 0.5)
+    x = use.tensor()
+    first, second = (np.broadcast_to(np.True_, x.dims(n)) for n in BATCHES)
+    seen = Known.of(first, second)
+    if not 0.0 < ratio < 1.0:
+        return [x, seen]
+    return [use.make(layers.Dropout, x, p=ratio), seen]
 
 
 def _dropout(d: DescribedLayer) -> list[Layer]:
@@ -27,10 +57,16 @@ def _spatial(masked: bool) -> KerasClass:
 
 
 PASSING = (
-    LayerCodec(layers.Dropout, keras={"Dropout": KerasClass(draw=_dropout, masked=True)}),
+    LayerCodec(
+        layers.Dropout,
+        keras={"Dropout": KerasClass(draw=_dropout, masked=True)},
+        onnx=_write_same,
+        operators={"Dropout": _read_dropout},
+    ),
     LayerCodec(
         layers.SpatialDropout,
         keras={"SpatialDropout1D": _spatial(masked=True), "SpatialDropout2D": _spatial(False)},
+        onnx=_write_same,
     ),
     LayerCodec(
         layers.AlphaDropout,
@@ -39,10 +75,14 @@ PASSING = (
                 {"rate": ("p", float)}, usual={"noise_shape": None}, masked=True
             )
         },
+        onnx=_write_same,
     ),
     LayerCodec(
         layers.GaussianNoise,
         keras={"GaussianNoise": KerasClass({"stddev": ("std", float)}, masked=True)},
+        onnx=_write_same,
     ),
-    LayerCodec(layers.Split, elements="copied"),
+    LayerCodec(layers.Dummy, onnx=_write_same, operators={"Identity": _read_same}),
+    LayerCodec(layers.StopGradient, onnx=_write_same),
+    LayerCodec(layers.Split, onnx=_write_split, elements="copied"),
 )

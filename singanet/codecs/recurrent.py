@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,353 @@ from singanet.checkpoint.keras.layer import Variable
 from singanet.codecs.arrays import Arrays, StoredArray, across
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import DescribedLayer, unknown
+from singanet.codecs.moving import transposed
+from singanet.codecs.onnx.use import Use
+from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor
+from singanet.codecs.onnx.written import NoFormError, Value, WrittenGraph
 from singanet.codecs.orders import Uses
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.types import Array
 
+_CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "lstm": ("LSTM", {}),
+    "gru": ("GRU", {"linear_before_reset": 1}),
+    "tanh": ("RNN", {"activations": ["Tanh"]}),
+    "relu": ("RNN", {"activations": ["Relu"]}),
+}
+"""The operator of each mode."""
+
+
+def _write_recurrent(g: WrittenGraph, layer: layers.RNN, xs: list[Value]) -> Value | list[Value]:
+    inputs, x = layer.inputs, xs[0]
+    if layer.stateful:
+        raise NoFormError("states that stay from batch to batch; as inputs and outputs they may")
+    lengths = g.cast(g.reshape(xs[-1], (-1,)), "int32") if inputs.tells == "lengths" else None
+    back: Value | None = None
+    if inputs.tells == "mask":
+        x, lengths, back = _write_there_first(g, x, xs[-1])
+    starts = [_write_by_stack(g, layer, state) for state in xs[1 : 1 + inputs.states]]
+    below, ends = g.transpose(x, 1, 0, 2), list[list[Value]]()
+    for stack in range(layer.num_stacks):
+        given = [start[stack] for start in starts]
+        last_one = stack == layer.num_stacks - 1 and not layer.return_sequences
+        read = len(layer.cell.states) if layer.return_state else int(last_one)
+        y, *finals = _write_stack(g, layer, stack, below, lengths, given, read)
+        ends.append(finals)
+        if stack < layer.num_stacks - 1:
+            below = _write_side_by_side(g, layer, y, (0, 2, 1, 3))
+        elif layer.return_sequences:
+            out = _write_side_by_side(g, layer, y, (2, 0, 1, 3))
+            out = out if back is None else _write_steps(g, out, back)
+            # What goes backwards gives its outputs in that order.
+            out = g.reversed(out, 1) if layer.go_backwards else out
+        else:
+            last = g.transpose(finals[0], 1, 0, 2)
+            out = g.reshape(last, (0, layer.directions * layer.hidden_size))
+    if not layer.return_state:
+        return out
+    states = [
+        each[0] if len(each) == 1 else g.node("Concat", *each, axis=0)
+        for each in zip(*ends, strict=True)
+    ]
+    return [out, *(g.transpose(state, 1, 0, 2) for state in states)]
+
+
+def _write_there_first(g: WrittenGraph, x: Value, mask: Value) -> tuple[Value, Value, Value]:
+    """``x`` with the steps that are there before the others, how many, and the way back.
+
+    To leave out steps whose states stay is to take the others one after the other.
+    """
+    there = g.cast(mask, bool)
+    steps = g.count(x, 1)
+    later = g.node("Add", steps, g.extent(x, 1))
+    place = g.node("Where", there, steps, later, dtype=np.int64)
+    order = _write_order(g, place)
+    number = g.reduce("Sum", g.cast(there, np.int32), [1], keepdims=False)
+    return _write_steps(g, x, order), number, _write_order(g, order)
+
+
+def _write_order(g: WrittenGraph, places: Value) -> Value:
+    """The indices by which the numbers of each row rise, of which none is there twice."""
+    found = g.nodes_of("TopK", 2, places, g.extent(places, 1), axis=1, largest=0)
+    return found[1]
+
+
+def _write_steps(g: WrittenGraph, x: Value, order: Value) -> Value:
+    """(N, T, ·) with the steps of each sample in the ``order`` (N, T)."""
+    spread = g.node("Expand", g.unsqueeze(order, 2), g.node("Shape", x, dtype=np.int64))
+    return g.node("GatherElements", x, spread, axis=1)
+
+
+def _write_by_stack(g: WrittenGraph, layer: layers.RNN, state: Value) -> list[Value]:
+    """Initial states (N, stacks·directions, H) as (directions, N, H) for each stack."""
+    rows = g.transpose(state, 1, 0, 2)
+    count = layer.num_stacks
+    if count == 1:
+        return [rows]
+    return g.nodes_of("Split", count, rows, g.ints([layer.directions] * count, "sizes"), axis=0)
+
+
+def _write_side_by_side(
+    g: WrittenGraph, layer: layers.RNN, y: Value, order: tuple[int, ...]
+) -> Value:
+    """(T, directions, N, H) in another order of the axes, the last two of which become one."""
+    if layer.directions == 1:
+        y = g.squeeze(y, 1)
+        return y if order[0] == 0 else g.transpose(y, 1, 0, 2)
+    return g.reshape(g.transpose(y, *order), (0, 0, layer.directions * layer.hidden_size))
+
+
+def _write_stack(
+    g: WrittenGraph,
+    layer: layers.RNN,
+    stack: int,
+    x: Value,
+    lengths: Value | None,
+    starts: Sequence[Value],
+    read: int,
+) -> list[Value]:
+    """Output (T, directions, N, H) and the ``read`` final states (directions, N, H) of a stack."""
+    op, attributes = _CELLS[layer.rnn_mode]
+    if "activations" in attributes:
+        attributes = {"activations": attributes["activations"] * layer.directions}
+    # The way back along steps from the last to the first is the operator's way forward.
+    swapped = layer.go_backwards and layer.bidirectional
+    if swapped:
+        starts = [g.reversed(start, 0) for start in starts]
+    given: list[Value | None] = [x, *_write_weights(g, layer, stack, _GATES[op]), lengths, *starts]
+    while given[-1] is None:
+        given.pop()
+    direction = "reverse" if layer.go_backwards else "forward"
+    y, *finals = g.nodes_of(
+        op,
+        1 + read,
+        *given,
+        hidden_size=layer.hidden_size,
+        direction="bidirectional" if layer.bidirectional else direction,
+        **attributes,
+    )
+    if lengths is not None and starts and finals:
+        # Of sequences without a step runtimes give zeros.
+        none = g.node("Equal", lengths, g.constant(0, "none", "int32"), dtype=bool)
+        none = g.unsqueeze(none, 1)
+        finals = [
+            g.node("Where", none, start, final, dtype=g.dtype)
+            for start, final in zip(starts, finals, strict=False)
+        ]
+    if swapped:
+        y, finals = g.reversed(y, 1), [g.reversed(final, 0) for final in finals]
+    return [y, *finals]
+
+
+def _write_weights(
+    g: WrittenGraph, layer: layers.RNN, stack: int, order: Sequence[int]
+) -> list[Value | None]:
+    """W, R and B of a stack, in the order of their gates; without biases no B."""
+    runs = layer.runs[stack * layer.directions : (stack + 1) * layer.directions]
+    runs = runs[::-1] if layer.go_backwards else runs
+    size, gates = layer.hidden_size, len(order)
+
+    def blocks(array: Array) -> Array:
+        """(..., G·H) with the gates in the order of the operator."""
+        parts = [array[..., k * size : (k + 1) * size] for k in order]
+        made: Array = np.concatenate(parts, axis=-1)
+        return made
+
+    def matrices(*arrays: Array) -> Array:
+        return np.stack([blocks(array).T for array in arrays])
+
+    def biases(*arrays: Array) -> Array:
+        rows = [blocks(array) for array in arrays]
+        return np.concatenate(rows).reshape(len(runs), -1)
+
+    def of(kinds: Sequence[str]) -> list[Any]:
+        return [layer.params[f"{run.prefix}/{kind}"] for run in runs for kind in kinds]
+
+    def name(what: str) -> str:
+        return f"{g.scope}/l{stack}/{what}"
+
+    width = gates * size
+    if layer.skips(stack):
+        # Each gate has the input itself.
+        eye = np.tile(np.eye(size), (len(runs), gates, 1))
+        w = g.constant(eye, f"l{stack}/W")
+    else:
+        below = layer.params[f"{runs[0].prefix}/weight_x"].shape[0]
+        w = g.of_params(name("W"), (len(runs), width, below), of(["weight_x"]), matrices)
+    r = g.of_params(name("R"), (len(runs), width, size), of(["weight_h"]), matrices)
+    if not layer.use_bias:
+        return [w, r, None]
+    b = g.of_params(name("B"), (len(runs), 2 * width), of(["bias_x", "bias_h"]), biases)
+    return [w, r, b]
+
+
+_USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+
+def _read_lent(use: Use, x: Tensor, axis: int) -> Tensor:
+    """A whole array of one sequence with the axis of that as if it were of samples."""
+    if x.axis is not None or x.rank <= axis or x.sample[axis] != 1:
+        return x
+    sample = (*x.sample[:axis], *x.sample[axis + 1 :])
+    return replace(x, symbol=use.reshaped(x, sample), axis=axis)
+
+
+def _read_recurrent(use: Use) -> list[Any]:
+    """What the node gives; of a whole array of one sequence whole arrays again."""
+    first = use.tensor()
+    if first.axis is not None:
+        return _read_of_samples(use)
+    axis = 0 if use.attribute("layout", 0) else 1
+    use.values[0] = _read_lent(use, first, axis)
+    for k, value in enumerate(use.values[5:7], 5):
+        if isinstance(value, Tensor):
+            use.values[k] = _read_lent(use, use.floats(value), axis)
+    found = []
+    for made in _read_of_samples(use):
+        sample = (*made.sample[: made.axis], 1, *made.sample[made.axis :])
+        found.append(replace(made, symbol=use.reshaped(made, sample), axis=None))
+    return found
+
+
+def _read_of_samples(use: Use) -> list[Tensor]:
+    kind = use.node.op
+    x, size = use.tensor(), use.attribute("hidden_size")
+    weight, inner, bias = use.needed(1), use.needed(2), use.array(3)
+    way = use.attribute("direction", "forward")
+    ways = {"forward": 1, "reverse": 1, "bidirectional": 2}[way]
+    size = inner.shape[2] if size is None else size
+    mode = _read_mode(use, kind, ways)
+    if weight.shape[0] != ways or inner.shape != (ways, len(_GATES[kind]) * size, size):
+        raise RefusedError(f"arrays for {ways} directions of {size}", f"{inner.shape}")
+    if not use.attribute("layout", 0):
+        x = transposed(use, x, [1, 0, 2])
+    if x.axis != 0 or x.folds or x.rank != 3:
+        raise RefusedError("sequences whose samples stand along the second axis", f"{x.axis}")
+    if way == "reverse":
+        x = _read_turned(use, x)
+    y, state = _read_run(use, x, mode, size, ways, (weight, inner, bias))
+    steps = _read_steps(use, y, ways, size)
+    if way == "reverse":
+        steps = replace(steps, symbol=_read_turned(use, steps).symbol)
+    return [steps, *state]
+
+
+def _read_mode(use: Use, kind: str, ways: int) -> str:
+    """The cell's name here. Errors: cells that we do not have."""
+    names = use.attribute("activations") or _USUAL[kind] * ways
+    usual = [name.lower() for name in _USUAL[kind] * ways]
+    named = [name.lower() for name in names]
+    relu = kind == "RNN" and named == ["relu"] * ways
+    if named != usual and not relu:
+        raise RefusedError(f"the activations {_USUAL[kind]}", f"{names}"[:80])
+    peepholes = use.value(7)
+    unlike = {
+        "clip": use.attribute("clip"),
+        "input_forget=1, gates that are joined": use.attribute("input_forget", 0),
+        "peepholes, input 8": peepholes is not None
+        and (isinstance(peepholes, Tensor) or bool(peepholes.at[0].any())),
+        "linear_before_reset=0, a reset before the product with the state": kind == "GRU"
+        and not use.attribute("linear_before_reset", 0),
+    }
+    for what, given in unlike.items():
+        if given:
+            raise RefusedError(f"the cell of cuDNN, PyTorch and Keras, as {kind} has it", what)
+    return {"LSTM": "lstm", "GRU": "gru", "RNN": "relu" if relu else "tanh"}[kind]
+
+
+def _read_run(
+    use: Use, x: Tensor, mode: str, size: int, ways: int,
+    arrays: tuple[Array, Array, Array | None],
+) -> tuple[Any, list[Any]]:  # fmt: skip
+    kind = use.node.op
+    finals = len(use.node.outputs) > 1
+    given: dict[str, Any] = {"bidirectional": ways == 2, "return_state": finals}
+    if kind == "RNN":
+        layer: Any = layers.RNN(use.name(1), size, mode, **given)
+    else:
+        layer = getattr(layers, kind)(use.name(1), size, **given)
+    inputs = [x, *_read_states(use, x, kind, ways, size)]
+    lengths = use.value(4)
+    if lengths is not None:
+        if use.attribute("direction", "forward") == "reverse":
+            raise RefusedError("sequences of one length in reverse", "lengths")
+        if not isinstance(lengths, Tensor):
+            steps = [x.dims(n)[1] for n in BATCHES]
+            if any(bool((a != t).any()) for a, t in zip(lengths.at, steps, strict=True)):
+                lengths = use.weight(lengths, replace(x, axis=0))
+            else:
+                lengths = None
+        if isinstance(lengths, Tensor):
+            inputs.append(lengths)
+    made = use.draw(layer, *inputs)
+    weight, inner, bias = arrays
+    for k, way in enumerate(("forward", "backward")[:ways]):
+        gates = _GATES[kind]
+        both = np.zeros((2, len(gates) * size)) if bias is None else bias[k].reshape(2, -1)
+        use.fill(layer, {
+            f"l0/{way}/weight_x": _read_by_gate(weight[k], gates).T,
+            f"l0/{way}/weight_h": _read_by_gate(inner[k], gates).T,
+            f"l0/{way}/bias_x": _read_by_gate(both[0], gates),
+            f"l0/{way}/bias_h": _read_by_gate(both[1], gates),
+        })  # fmt: skip
+    if not finals:
+        return made, []
+    # (N, ways, H), which ONNX has as (ways, N, H).
+    axis = None if x.axis is None else 0 if use.attribute("layout", 0) else 1
+    states = [Tensor(symbol, x.dtype, axis) for symbol in made[1:]]
+    return made[0], states
+
+
+def _read_states(use: Use, x: Tensor, kind: str, ways: int, size: int) -> Sequence[Tensor]:
+    """The initial states, (N, ways, H); none where they are zero."""
+    count = 2 if kind == "LSTM" else 1
+    given = [use.value(5 + k) for k in range(count)]
+    if all(v is None or (isinstance(v, Known) and not v.at[0].any()) for v in given):
+        return []
+    found = []
+    for k, value in enumerate(given):
+        if value is None:
+            value = Known((np.zeros((ways, 1, size), np.float32),) * 2)
+        if isinstance(value, Known):
+            like = replace(
+                x, axis=None if x.axis is None else 0 if use.attribute("layout", 0) else 1
+            )
+            found.append(use.weight(value, like))
+            continue
+        state = use.tensor(5 + k)
+        wanted = 0 if use.attribute("layout", 0) else 1
+        if state.axis not in (wanted, None) or state.folds:
+            raise RefusedError("states of the samples", f"axis {state.axis}")
+        found.append(state)
+    return found
+
+
+def _read_by_gate(array: Array, gates: Sequence[int]) -> Array:
+    blocks = np.split(array, len(gates), axis=0)
+    return np.concatenate([blocks[k] for k in np.argsort(gates)], axis=0)
+
+
+def _read_turned(use: Use, x: Tensor) -> Tensor:
+    """The steps, the first axis of the sample or the second behind directions, from the end."""
+    symbol = use.draw(layers.Index(use.name(), [(None, None, -1)]), x)
+    return replace(x, symbol=symbol)
+
+
+def _read_steps(use: Use, y: Any, ways: int, size: int) -> Tensor:
+    """(N, T, ways H) as the graph's (T, ways, N, H), or with layout 1 (N, T, ways, H)."""
+    x = use.tensor()
+    made = Tensor(y, x.dtype, 0)
+    split = replace(made, symbol=use.reshaped(made, (y.shape[0], ways, size)))
+    return split if use.attribute("layout", 0) else replace(split, axis=2)
+
+
 _CLASSES = {"lstm": "LSTM", "gru": "GRU", "tanh": "SimpleRNN", "relu": "SimpleRNN"}
 _MODES = {"LSTM": "lstm", "GRU": "gru", "SimpleRNN": "tanh"}
 _SHARED = ("units", "activation", "recurrent_activation", "use_bias", "reset_after")
-_GATES: Mapping[str, Sequence[int]] = {"gru": (1, 0, 2)}
-"""Which of our gates each of Keras' is, where they stand otherwise: z r h of r z n."""
+_GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
+"""Which of our gates each of theirs is: i o f c of i f g o, z r h of r z n. Of Keras' GRU, too."""
 
 
 def _class_of(layer: layers.RNN) -> str:
@@ -51,9 +389,9 @@ def _keras(layer: layers.RNN, uses: Uses) -> list[Variable]:
 def _direction(layer: layers.RNN, way: str, above: str) -> Iterator[Variable]:
     def blocks(array: Array) -> Array:
         """Gate blocks exchanged; doing it twice changes nothing."""
-        order = _GATES.get(layer.rnn_mode)
-        if order is None:
+        if layer.rnn_mode != "gru":
             return array
+        order = _GATES["GRU"]
         parts = np.split(array, len(order), axis=-1)
         return np.concatenate([parts[index] for index in order], axis=-1)
 
@@ -155,7 +493,9 @@ RECURRENT = (
             "Bidirectional": KerasClass(draw=_bidirectional, masked=True, fills=True),
         },
         _class_of,
+        _write_recurrent,
+        {"RNN": _read_recurrent},
     ),
-    LayerCodec(layers.LSTM, _ARRAYS, keras_class=_class_of),
-    LayerCodec(layers.GRU, _ARRAYS, keras_class=_class_of),
+    LayerCodec(layers.LSTM, _ARRAYS, {}, _class_of, _write_recurrent, {"LSTM": _read_recurrent}),
+    LayerCodec(layers.GRU, _ARRAYS, {}, _class_of, _write_recurrent, {"GRU": _read_recurrent}),
 )

@@ -11,29 +11,10 @@ from typing import Any
 import numpy as np
 
 from singanet.base.budget import Budget, checked_shape
+from singanet.codecs.onnx.vocabulary import BFLOAT16, DTYPES
 from singanet.errors import FileAccessError, FileFormatError, UnsafeFileError
 from singanet.schema.onnx_pb2 import TensorProto
 from singanet.types import Array
-
-_KINDS = TensorProto.DataType
-BFLOAT16 = int(_KINDS.BFLOAT16)
-
-DTYPES: dict[int, np.dtype[Any]] = {
-    int(_KINDS.FLOAT): np.dtype("f4"),
-    int(_KINDS.DOUBLE): np.dtype("f8"),
-    int(_KINDS.FLOAT16): np.dtype("f2"),
-    BFLOAT16: np.dtype("f4"),
-    int(_KINDS.INT8): np.dtype("i1"),
-    int(_KINDS.INT16): np.dtype("i2"),
-    int(_KINDS.INT32): np.dtype("i4"),
-    int(_KINDS.INT64): np.dtype("i8"),
-    int(_KINDS.UINT8): np.dtype("u1"),
-    int(_KINDS.UINT16): np.dtype("u2"),
-    int(_KINDS.UINT32): np.dtype("u4"),
-    int(_KINDS.UINT64): np.dtype("u8"),
-    int(_KINDS.BOOL): np.dtype("?"),
-}
-"""The types that are read, by their numbers; bfloat16 becomes float32."""
 
 _TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 _FIELDS = {"f4": "float_data", "f8": "double_data", "i8": "int64_data", "u4": "uint64_data",

@@ -10,29 +10,23 @@ import numpy as np
 
 from singanet import layers
 from singanet.base.budget import Budget
+from singanet.codecs.onnx.sheet import Sheet
+from singanet.codecs.onnx.symbol_values import SymbolValues
+from singanet.codecs.onnx.use import Use
+from singanet.codecs.onnx.values import BATCHES, FileNode, Known, RefusedError, Tensor, Value
+from singanet.codecs.table import ELEMENT_BY_ELEMENT, MEASURED, operators
 from singanet.onnx.fold import MOST, pay_view
-from singanet.onnx.operators.dense import DENSE
-from singanet.onnx.operators.elementwise import ELEMENTWISE
-from singanet.onnx.operators.moving import MOVING
-from singanet.onnx.operators.normalising import NORMALISING
-from singanet.onnx.operators.picking import PICKING
-from singanet.onnx.operators.reducing import REDUCING
-from singanet.onnx.read import FileNode
-from singanet.onnx.sheet import Sheet
-from singanet.onnx.symbol_values import SymbolValues
-from singanet.onnx.use import Converter, Use
-from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value
 from singanet.summary.multiply_adds import multiply_adds
 from singanet.types import Array
 
-OF_CONSTANTS: Mapping[str, Converter] = {
-    **ELEMENTWISE, **MOVING, **PICKING, **REDUCING, **DENSE, **NORMALISING
-}  # fmt: skip
+OF_CONSTANTS = operators(MEASURED)
 """Operators whose layers run while a file is read.
 
 What these take, in time and memory, the shapes tell of what goes in and comes out, and the products
 in them; of others a hostile file could ask for windows, steps and scores without end.
 """
+
+_SPREADING = operators(ELEMENT_BY_ELEMENT)
 
 _EXACT = 1 << 53
 """Whole numbers up to this are floats of 64 bits, too."""
@@ -66,7 +60,7 @@ def _outputs(node: FileNode, given: Mapping[str, Array], sheet: Sheet) -> list[A
         sheet.budget.spend(array.size // 8)
         if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
             _expect_exact(array)
-    if all(array.size for array in given.values()) or node.op not in ELEMENTWISE:
+    if all(array.size for array in given.values()) or node.op not in _SPREADING:
         return _run(node, given, sheet)
     # Layers know no arrays without elements, which spread over others of one.
     some = {name: np.ones([size or 1 for size in a.shape], a.dtype) for name, a in given.items()}

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from singanet.base.budget import Budget, own_errors
+from singanet.codecs.onnx.sheet import Sheet
+from singanet.codecs.onnx.use import Converter, Use
+from singanet.codecs.onnx.values import FileNode, Known, RefusedError, Tensor
 from singanet.errors import FileFormatError, SingaNetError
 from singanet.onnx.computed import OF_CONSTANTS, computed
 from singanet.onnx.fold import FOLDS, fold, pay_view
-from singanet.onnx.read import FileGraph, FileNode
-from singanet.onnx.sheet import Sheet
-from singanet.onnx.use import Converter, Use
-from singanet.onnx.values import Known, RefusedError, Tensor
+from singanet.onnx.read import FileGraph
 
 _ADVICE = "see docs/onnx.md for what is taken, or export the model with fixed shapes"
 

@@ -13,9 +13,19 @@ from typing import Any
 import numpy as np
 
 from singanet.base.budget import Budget
-from singanet.onnx.arrays import DTYPES
-from singanet.onnx.read import FileNode
-from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value, norm_axis, resolved
+from singanet.codecs.onnx.values import (
+    BATCHES,
+    FileNode,
+    Known,
+    RefusedError,
+    Tensor,
+    Value,
+    norm_axis,
+    resolved,
+    slices,
+    split_sizes,
+)
+from singanet.codecs.onnx.vocabulary import DTYPES
 from singanet.types import Array
 
 MOST = 1 << 22
@@ -135,26 +145,6 @@ def _slice(node: _Node, x: Array, *given: Array | None) -> Array:
     return x[tuple(slices(x.shape, starts, ends, axes, steps))]
 
 
-def slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) -> list[slice]:
-    """The ranges that a Slice takes along each axis, as Python has them."""
-    found = [slice(None)] * len(shape)
-    axes = range(len(starts)) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else steps
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        k = norm_axis(axis, len(shape))
-        size = shape[k]
-        if step == 0:
-            raise RefusedError("steps that go on", "0")
-        first = start + size if start < 0 else start
-        last = end + size if end < 0 else end
-        if step > 0:
-            found[k] = slice(min(max(first, 0), size), min(max(last, 0), size), step)
-        else:
-            last = min(max(last, -1), size - 1)
-            found[k] = slice(min(max(first, 0), size - 1), None if last < 0 else last, step)
-    return found
-
-
 def _gather(node: _Node, x: Array, indices: Array) -> Array:
     axis = norm_axis(node.get("axis", 0), x.ndim)
     node.room(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
@@ -170,16 +160,6 @@ def _split(node: _Node, x: Array, sizes: Array | None = None) -> list[Array]:
     axis = norm_axis(node.get("axis", 0), x.ndim)
     points = split_sizes(x.shape[axis], node.ask(sizes, "split"), len(node.outputs))
     return np.split(x, np.cumsum(points)[:-1].tolist(), axis)
-
-
-def split_sizes(size: int, given: Sequence[int] | None, count: int) -> list[int]:
-    """The extents of the parts; without any, equal ones of which the last may be less."""
-    if given is None:
-        part = -(-size // max(count, 1))
-        given = [*[part] * (count - 1), size - part * (count - 1)]
-    if sum(given) != size or min(given) < 1 or len(given) != count:
-        raise RefusedError(f"{count} parts of {size}", f"{list(given)}")
-    return [int(part) for part in given]
 
 
 def _expand(node: _Node, x: Array, shape: Array) -> Array:

@@ -6,8 +6,8 @@ import os
 from collections import Counter
 
 from singanet.checkpoint.report import aligned
+from singanet.codecs.table import operators
 from singanet.onnx.fold import FOLDS
-from singanet.onnx.operators import TABLE
 from singanet.onnx.read import read
 
 
@@ -18,8 +18,9 @@ def inspect(path: str | os.PathLike[str]) -> str:
     """
     graph, _ = read(path)
     counts = Counter(node.op for node in graph.nodes)
-    operators = [
-        f"{op} {count}" + ("" if op in TABLE or op in FOLDS else " (no layer)")
+    known = operators()
+    counted = [
+        f"{op} {count}" + ("" if op in known or op in FOLDS else " (no layer)")
         for op, count in counts.most_common()
     ]
     ends = [f"{port.name!r} {port.dtype} {port.shape}" for port in graph.inputs]
@@ -30,7 +31,7 @@ def inspect(path: str | os.PathLike[str]) -> str:
             f"{path}: onnx, {len(graph.nodes)} nodes",
             f"inputs: {', '.join(ends)}",
             f"outputs: {', '.join(map(repr, graph.outputs))}",
-            f"operators: {', '.join(operators)}",
+            f"operators: {', '.join(counted)}",
             aligned(rows),
             f"{len(graph.arrays)} arrays, {sum(a.nbytes for a in graph.arrays.values()):,} bytes",
         ]

@@ -9,15 +9,15 @@ from math import prod
 import numpy as np
 
 from singanet.base.budget import Budget, own_errors
+from singanet.codecs.onnx.sheet import Sheet
+from singanet.codecs.table import operators
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
 from singanet.onnx.drawing import NodeDrawer
-from singanet.onnx.operators import TABLE
 from singanet.onnx.patterns import PATTERNS
 from singanet.onnx.ports import GraphInputs, outputs
 from singanet.onnx.read import FileGraph, broken, read
-from singanet.onnx.sheet import Sheet
 from singanet.types import Shape
 
 
@@ -110,7 +110,7 @@ def _drawn(
     """The sheet with the graph on it, and the symbols of its outputs."""
     sheet = Sheet(budget, written_out=written_out)
     sheet.read(graph.outputs)
-    drawing = NodeDrawer(sheet, budget, where, TABLE, PATTERNS)
+    drawing = NodeDrawer(sheet, budget, where, operators(), PATTERNS)
     drawing.expect_known(graph)
     inputs = GraphInputs(sheet, where, batch_axis)
     for port in graph.inputs:

@@ -8,13 +8,12 @@ from math import isclose, sqrt
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.operators.dense import dense
-from singanet.onnx.operators.einsum import by_matrix, letters
-from singanet.onnx.operators.elementwise import channels
-from singanet.onnx.operators.normalising import normalised
-from singanet.onnx.read import FileNode
-from singanet.onnx.use import Converter, Use
-from singanet.onnx.values import Known, Tensor, norm_axis
+from singanet.codecs.arithmetic import channels
+from singanet.codecs.dense import dense
+from singanet.codecs.matmul import by_matrix, letters
+from singanet.codecs.normalisation import normalised
+from singanet.codecs.onnx.use import Converter, Use
+from singanet.codecs.onnx.values import FileNode, Known, Tensor, norm_axis
 
 
 def _biased(use: Use) -> Tensor | None:

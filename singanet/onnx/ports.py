@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from singanet import layers
+from singanet.codecs.onnx.sheet import Sheet
+from singanet.codecs.onnx.use import Use
+from singanet.codecs.onnx.values import FileNode, Known, Tensor
 from singanet.errors import FileFormatError
 from singanet.layers.symbol import Symbol
-from singanet.onnx.read import FileNode, Port
-from singanet.onnx.sheet import Sheet
-from singanet.onnx.use import Use
-from singanet.onnx.values import Known, Tensor
+from singanet.onnx.read import Port
 from singanet.types import Shape
 
 

@@ -14,8 +14,10 @@ from google.protobuf.message import DecodeError
 
 from singanet.base.budget import Budget, own_errors
 from singanet.checkpoint.reader import open_file
+from singanet.codecs.onnx.values import FileNode
+from singanet.codecs.onnx.vocabulary import DTYPES
 from singanet.errors import FileFormatError, UnsafeFileError
-from singanet.onnx.arrays import DTYPES, array_of
+from singanet.onnx.arrays import array_of
 from singanet.schema.onnx_pb2 import AttributeProto, ModelProto
 from singanet.types import Array
 
@@ -28,18 +30,6 @@ _DEEPEST = 40
 _NESTED = 8
 """Functions in functions, and graphs in graphs."""
 _OURS = ("", "ai.onnx")
-
-
-@dataclass(frozen=True)
-class FileNode:
-    """One use of an operator: what it reads and makes, by name; ``opset`` says which operator."""
-
-    op: str
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    opset: int
 
 
 @dataclass(frozen=True)

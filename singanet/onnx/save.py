@@ -10,6 +10,8 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.files import expect_suffix
+from singanet.codecs.onnx.written import NoFormError, Value, WrittenGraph
+from singanet.codecs.table import put
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError
@@ -17,8 +19,6 @@ from singanet.layers.dummy import Dummy
 from singanet.loss.loss import Loss
 from singanet.loss.multi_loss import MultiLoss
 from singanet.loss.regression import Poisson
-from singanet.onnx.forms.graph import NoFormError, Value, WrittenGraph
-from singanet.onnx.forms.table import put
 from singanet.onnx.write import Port, write
 from singanet.saving.predictor import Predictor, expect_own_calls
 from singanet.types import Shape

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 from singanet.base.files import remove_leftovers, replacing
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.streaming import bytes_of
-from singanet.onnx.forms.graph import Value, WrittenGraph, WrittenNode, element_type
+from singanet.codecs.onnx.vocabulary import element_type
+from singanet.codecs.onnx.written import Value, WrittenGraph, WrittenNode
 from singanet.schema.onnx_pb2 import (
     AttributeProto,
     GraphProto,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from singanet import layers
+from singanet.codecs import dense
 from singanet.errors import FileFormatError
 from singanet.onnx import load
-from singanet.onnx.operators import dense
 from singanet.optimizer import SGD
 from tests.onnx.runtime import onnx, ran
 from tests.onnx.test_load import file_of

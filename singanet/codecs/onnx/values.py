@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,18 @@ BATCHES = (7, 11)
 
 STEPS = (13, 19)
 """The extents that axes of any extent have meanwhile, with each of `BATCHES`."""
+
+
+@dataclass(frozen=True)
+class FileNode:
+    """One use of an operator: what it reads and makes, by name; ``opset`` says which operator."""
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    opset: int
 
 
 class RefusedError(Exception):
@@ -159,3 +171,33 @@ def _product(sizes: Any) -> int:
     for size in sizes:
         total *= size
     return total
+
+
+def slices(shape: Sequence[int], starts: Any, ends: Any, axes: Any, steps: Any) -> list[slice]:
+    """The ranges that a Slice takes along each axis, as Python has them."""
+    found = [slice(None)] * len(shape)
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        k = norm_axis(axis, len(shape))
+        size = shape[k]
+        if step == 0:
+            raise RefusedError("steps that go on", "0")
+        first = start + size if start < 0 else start
+        last = end + size if end < 0 else end
+        if step > 0:
+            found[k] = slice(min(max(first, 0), size), min(max(last, 0), size), step)
+        else:
+            last = min(max(last, -1), size - 1)
+            found[k] = slice(min(max(first, 0), size - 1), None if last < 0 else last, step)
+    return found
+
+
+def split_sizes(size: int, given: Sequence[int] | None, count: int) -> list[int]:
+    """The extents of the parts; without any, equal ones of which the last may be less."""
+    if given is None:
+        part = -(-size // max(count, 1))
+        given = [*[part] * (count - 1), size - part * (count - 1)]
+    if sum(given) != size or min(given) < 1 or len(given) != count:
+        raise RefusedError(f"{count} parts of {size}", f"{list(given)}")
+    return [int(part) for part in given]

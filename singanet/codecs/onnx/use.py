@@ -9,12 +9,11 @@ from math import prod
 from typing import Any, TypeAlias
 
 from singanet import layers
+from singanet.codecs.onnx.sheet import Sheet
+from singanet.codecs.onnx.values import BATCHES, FileNode, Known, RefusedError, Tensor, Value
 from singanet.layers.joins import Combine
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
-from singanet.onnx.read import FileNode
-from singanet.onnx.sheet import Sheet
-from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, Value
 from singanet.types import Array
 
 Converter: TypeAlias = "Callable[[Use], Value | Sequence[Value | None] | None]"

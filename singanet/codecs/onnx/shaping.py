@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import prod
 
 from singanet import layers
+from singanet.codecs.onnx.use import Use
+from singanet.codecs.onnx.values import BATCHES, STEPS, RefusedError, Tensor
 from singanet.layers.layer import Layer
-from singanet.onnx.use import Use
-from singanet.onnx.values import BATCHES, STEPS, RefusedError, Tensor
 
 
 def in_shape(use: Use, x: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -10,18 +10,46 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.onnx.operators.elementwise import scaled
-from singanet.onnx.operators.moving import part
-from singanet.onnx.shaping import in_shape
-from singanet.onnx.use import Converter, Use
-from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
+from singanet.codecs.arithmetic import scaled
+from singanet.codecs.codec import LayerCodec
+from singanet.codecs.moving import part
+from singanet.codecs.onnx.shaping import in_shape
+from singanet.codecs.onnx.use import Converter, Use
+from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
+from singanet.codecs.onnx.written import Value, WrittenGraph
 from singanet.types import Array
 
 
-def _gather(use: Use) -> Tensor:
+def _write_gather(g: WrittenGraph, layer: layers.Gather, xs: list[Value]) -> Value:
+    shapes: Any = layer.in_shapes
+    if layer.indices is not None:
+        axis = layer._at(len(shapes) + 1)
+        return g.node("Gather", xs[0], g.ints(layer.indices, "indices"), axis=axis)
+    out: Any = layer.out_shapes
+    axis = layer._at(len(out) + 1)
+    # They spread over each other but along the axis.
+    x, indices = (
+        g.node("Expand", value, g.ints([1, *out[: axis - 1], shape[axis - 1], *out[axis:]], "all"))
+        for value, shape in zip(xs, shapes, strict=True)
+    )
+    return g.node("GatherElements", x, g.cast(indices, np.int64), axis=axis)
+
+
+def _write_top_indices(g: WrittenGraph, layer: layers.TopIndices, xs: list[Value]) -> Value:
+    shape: Any = layer.in_shapes
+    axis = layer._at(len(shape) + 1)
+    if layer.k == 1:
+        return g.node("ArgMax" if layer.largest else "ArgMin", xs[0], axis=axis, dtype=np.int64)
+    sides = (xs[0], g.ints([layer.k], "k"))
+    _, found = g.nodes_of("TopK", 2, *sides, axis=axis, largest=int(layer.largest))
+    found.dtype = np.dtype(np.int64)
+    return found
+
+
+def _read_gather(use: Use) -> Tensor:
     data, indices = use.value(0), use.value(1)
     if isinstance(data, Known):
-        return _looked_up(use, data, indices)
+        return _read_looked_up(use, data, indices)
     if not isinstance(data, Tensor) or not isinstance(indices, Known):
         raise RefusedError("a constant table, or constant indices", "parts of the net as both")
     axis = norm_axis(use.attribute("axis", 0), data.rank)
@@ -45,7 +73,7 @@ def _gather(use: Use) -> Tensor:
     )
 
 
-def _gather_elements(use: Use) -> Tensor:
+def _read_gather_elements(use: Use) -> Tensor:
     """Each sample's own elements."""
     data, indices = use.value(0), use.value(1)
     if not isinstance(data, Tensor) or not isinstance(indices, Tensor):
@@ -58,17 +86,17 @@ def _gather_elements(use: Use) -> Tensor:
     if (data.axis, data.folds) != (indices.axis, indices.folds) or any(a != b for a, b in others):
         raise RefusedError("indices of the samples' shape", f"{indices.sample}")
     if not indices.whole:
-        indices = replace(indices, symbol=_integers(use, indices), whole=True)
+        indices = replace(indices, symbol=_read_integers(use, indices), whole=True)
     layer = layers.Gather(use.name(), place)
     return replace(data, symbol=use.draw(layer, data, indices))
 
 
-def _integers(use: Use, x: Tensor) -> Any:
+def _read_integers(use: Use, x: Tensor) -> Any:
     name = use.sheet.names.take(f"{use.node.name.strip('/') or use.node.op.lower()}.indices")
     return layers.Cast(name, "int64")(x.symbol)
 
 
-def _looked_up(use: Use, data: Known, indices: Any) -> Tensor:
+def _read_looked_up(use: Use, data: Known, indices: Any) -> Tensor:
     """Rows of a constant: an `Embedding`."""
     table, axis = data.array, norm_axis(use.attribute("axis", 0), data.array.ndim)
     if axis != 0 or table.dtype.kind != "f":
@@ -76,35 +104,35 @@ def _looked_up(use: Use, data: Known, indices: Any) -> Tensor:
     rows = table.reshape(len(table), -1)
     layer = layers.Embedding(use.name(0), *rows.shape)
     if not indices.whole:
-        indices = replace(indices, symbol=_integers(use, indices), whole=True)
+        indices = replace(indices, symbol=_read_integers(use, indices), whole=True)
     # A table of one column is what it is.
     symbol = use.draw(layer, indices, weight=rows)
     made = indices.like(symbol, table.dtype)
     return replace(made, symbol=use.reshaped(made, (*indices.sample, *table.shape[1:])))
 
 
-def _put_elements(use: Use, numbers: Array, more: Array) -> Array:
+def _read_put_elements(use: Use, numbers: Array, more: Array) -> Array:
     found = numbers.copy()
     np.put_along_axis(found, use.needed(1), more, use.attribute("axis", 0))
     return found
 
 
-def _put_slices(use: Use, numbers: Array, more: Array) -> Array:
+def _read_put_slices(use: Use, numbers: Array, more: Array) -> Array:
     found = numbers.copy()
     found[tuple(np.moveaxis(use.needed(1), -1, 0))] = more
     return found
 
 
-def _take_slices(use: Use, numbers: Array, more: Array) -> Array:
+def _read_take_slices(use: Use, numbers: Array, more: Array) -> Array:
     return numbers[tuple(np.moveaxis(use.needed(1), -1, 0))]
 
 
-def _compressed(use: Use, numbers: Array, more: Array) -> Array:
+def _read_compressed(use: Use, numbers: Array, more: Array) -> Array:
     axis = use.attribute("axis")
     return np.compress(use.needed(1), numbers, axis)
 
 
-def _by_numbers(move: Callable[[Use, Array, Array], Array]) -> Converter:
+def _read_by_numbers(move: Callable[[Use, Array, Array], Array]) -> Converter:
     """What a node with constant indices moves, found out on numbers: one `Gather` does it."""
 
     def convert(use: Use) -> Tensor:
@@ -131,13 +159,13 @@ def _by_numbers(move: Callable[[Use, Array, Array], Array]) -> Converter:
     return convert
 
 
-def _top(use: Use, x: Tensor, axis: int, count: int, largest: bool) -> Tensor:
+def _read_top(use: Use, x: Tensor, axis: int, count: int, largest: bool) -> Tensor:
     """The indices of so many along an axis of the graph."""
     layer = layers.TopIndices(use.name(), count, x.place(axis), largest)
     return replace(x, symbol=use.draw(layer, x), dtype=np.dtype(np.int64), whole=True)
 
 
-def _extreme(largest: bool) -> Converter:
+def _read_extreme(largest: bool) -> Converter:
     def convert(use: Use) -> Tensor:
         x = use.tensor()
         axis = norm_axis(use.attribute("axis", 0), x.rank)
@@ -145,10 +173,10 @@ def _extreme(largest: bool) -> Converter:
         if last:
             turned = [slice(None)] * axis + [slice(None, None, -1)]
             x = part(use, x, [*turned, *[slice(None)] * (x.rank - axis - 1)])
-        found = _top(use, x, axis, 1, largest)
+        found = _read_top(use, x, axis, 1, largest)
         if last:
             found = scaled(use, use.floats(found), -1.0, size - 1.0)
-            found = replace(found, symbol=_integers(use, found), whole=True)
+            found = replace(found, symbol=_read_integers(use, found), whole=True)
         found = replace(found, dtype=np.dtype(np.int64))
         if use.attribute("keepdims", 1):
             return found
@@ -158,18 +186,33 @@ def _extreme(largest: bool) -> Converter:
     return convert
 
 
-def _top_k(use: Use) -> list[Any]:
+def _read_top_k(use: Use) -> list[Any]:
     x = use.tensor()
     axis, count = norm_axis(use.attribute("axis", -1), x.rank), use.setting("k", 1)
     (count,) = np.atleast_1d(count).tolist()
-    found = _top(use, x, axis, count, bool(use.attribute("largest", 1)))
+    found = _read_top(use, x, axis, count, bool(use.attribute("largest", 1)))
     layer = layers.Gather(use.name(), x.place(axis))
     return [x.like(use.draw(layer, x, found)), found]
 
 
-PICKING: Mapping[str, Converter] = {
-    "Gather": _gather, "GatherElements": _gather_elements, "GatherND": _by_numbers(_take_slices),
-    "ScatterElements": _by_numbers(_put_elements), "ScatterND": _by_numbers(_put_slices),
-    "Scatter": _by_numbers(_put_elements), "Compress": _by_numbers(_compressed),
-    "ArgMax": _extreme(True), "ArgMin": _extreme(False), "TopK": _top_k,
-}  # fmt: skip
+PICKING = (
+    LayerCodec(
+        layers.Gather,
+        onnx=_write_gather,
+        operators={
+            "Gather": _read_gather, "GatherElements": _read_gather_elements,
+            "GatherND": _read_by_numbers(_read_take_slices),
+            "ScatterElements": _read_by_numbers(_read_put_elements),
+            "ScatterND": _read_by_numbers(_read_put_slices),
+            "Scatter": _read_by_numbers(_read_put_elements),
+            "Compress": _read_by_numbers(_read_compressed),
+        },
+    ),
+    LayerCodec(
+        layers.TopIndices,
+        onnx=_write_top_indices,
+        operators={
+            "ArgMax": _read_extreme(True), "ArgMin": _read_extreme(False), "TopK": _read_top_k
+        },
+    ),
+)  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from singanet.checkpoint.entry import Source
+from singanet.codecs.onnx.vocabulary import PAD_MODES, element_type, turned
 from singanet.layers.layer import Layer
-from singanet.onnx.vocabulary import PAD_MODES, turned
 from singanet.params.param import Param
 from singanet.types import Array, Shape
 
@@ -224,13 +224,3 @@ FAR = int(np.iinfo(np.int64).min)
 
 Form: TypeAlias = "Callable[[WrittenGraph, Any, list[Value]], Value | list[Value]]"
 """What puts a layer into a graph: its inputs give the output, or a list of several."""
-
-_TYPES = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7,
-    "bool": 9, "float16": 10, "float64": 11, "uint32": 12, "uint64": 13,
-}  # fmt: skip
-
-
-def element_type(dtype: np.dtype[Any]) -> int:
-    """The number of a type, as `TensorProto.DataType` has it."""
-    return _TYPES[dtype.name]

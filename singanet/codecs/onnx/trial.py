@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from singanet.codecs.onnx.symbol_values import SymbolValues
+from singanet.codecs.onnx.values import STEPS
 from singanet.layers.symbol import Symbol
-from singanet.onnx.symbol_values import SymbolValues
-from singanet.onnx.values import STEPS
 from singanet.types import Array, Shape
 
 SAMPLES = 3

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from singanet.base.arguments import name_trouble
 from singanet.base.budget import Budget
+from singanet.codecs.onnx.values import FileNode, Tensor, Value
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
-from singanet.onnx.read import FileNode
-from singanet.onnx.values import Tensor, Value
 from singanet.params.param import Param
 from singanet.types import Array
 

@@ -1,19 +1,32 @@
-"""Sums of products by letters: with a constant a `Dense` layer, of two parts their `MatMul`."""
+"""Products of matrices, and sums of products by letters: with a constant a `Dense` layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from singanet.onnx.operators.dense import dense, product
-from singanet.onnx.operators.moving import transposed
-from singanet.onnx.operators.reducing import reduced
-from singanet.onnx.shaping import in_shape
-from singanet.onnx.use import Converter, Use
-from singanet.onnx.values import BATCHES, Known, RefusedError, Tensor
+from singanet import layers
+from singanet.codecs.codec import LayerCodec
+from singanet.codecs.dense import dense, product
+from singanet.codecs.moving import transposed
+from singanet.codecs.onnx.shaping import in_shape
+from singanet.codecs.onnx.use import Use
+from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor
+from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.reducing import reduced
 from singanet.types import Array
+
+
+def _write_matmul(g: WrittenGraph, layer: layers.MatMul, xs: list[Value]) -> Value:
+    shapes: Any = layer.in_shapes
+    rank = len(shapes[0]) + 1
+    order = (*range(rank - 2), rank - 1, rank - 2)
+    turns = (layer.transpose_a, layer.transpose_b)
+    factors = [g.transpose(x, *order) if turn else x for x, turn in zip(xs, turns, strict=True)]
+    return g.node("MatMul", *factors)
 
 
 def letters(use: Use) -> tuple[list[str], str]:
@@ -32,7 +45,7 @@ def letters(use: Use) -> tuple[list[str], str]:
     return terms, out
 
 
-def _ordered(use: Use, x: Tensor, term: str, wanted: Sequence[str]) -> Tensor:
+def _read_ordered(use: Use, x: Tensor, term: str, wanted: Sequence[str]) -> Tensor:
     """The axes in the order of ``wanted``, the letters of each of its texts as one axis."""
     x = transposed(use, x, [term.index(each) for each in "".join(wanted)])
     shapes = []
@@ -42,7 +55,7 @@ def _ordered(use: Use, x: Tensor, term: str, wanted: Sequence[str]) -> Tensor:
     return in_shape(use, x, shapes)
 
 
-def _split(use: Use, y: Tensor, kept: int, sizes: Sequence[Sequence[int]]) -> Tensor:
+def _read_split(use: Use, y: Tensor, kept: int, sizes: Sequence[Sequence[int]]) -> Tensor:
     """The axes behind the first ``kept`` ones with these extents, for each of `BATCHES`."""
     shapes = [[*y.dims(n)[:kept], *more] for n, more in zip(BATCHES, sizes, strict=True)]
     return in_shape(use, y, shapes)
@@ -61,12 +74,12 @@ def by_matrix(
     sizes = array.shape[len(summed) :]
     matrix = array.reshape(-1, prod(sizes))
     row = None if bias is None else np.broadcast_to(bias, sizes).reshape(-1)
-    flat = _ordered(use, x, term, [*kept, "".join(summed)])
-    y = _split(use, dense(use, flat, matrix, row), len(kept), [sizes] * 2)
+    flat = _read_ordered(use, x, term, [*kept, "".join(summed)])
+    y = _read_split(use, dense(use, flat, matrix, row), len(kept), [sizes] * 2)
     return transposed(use, y, [(kept + made).index(each) for each in out])
 
 
-def _own(use: Use, k: int, term: str, shared: str) -> tuple[Tensor, str]:
+def _read_own(use: Use, k: int, term: str, shared: str) -> tuple[Tensor, str]:
     """The input ``k``, summed over the letters that nothing else has, and the others."""
     x = use.tensor(k)
     if x.rank != len(term):
@@ -75,30 +88,30 @@ def _own(use: Use, k: int, term: str, shared: str) -> tuple[Tensor, str]:
     return reduced(use, x, "sum", alone, keep=False), "".join(e for e in term if e in shared)
 
 
-def _einsum(use: Use) -> Tensor:
+def _read_einsum(use: Use) -> Tensor:
     terms, out = letters(use)
     if len(terms) == 1:
-        x, a = _own(use, 0, terms[0], out)
+        x, a = _read_own(use, 0, terms[0], out)
         return transposed(use, x, [a.index(each) for each in out])
     for k in (0, 1):
         given, by = use.value(k), terms[1 - k]
         array = use.value(1 - k)
         if isinstance(given, Tensor) and isinstance(array, Known) and array.constant:
-            x, term = _own(use, k, terms[k], out + by)
+            x, term = _read_own(use, k, terms[k], out + by)
             if array.array.ndim == len(by) and not set(by) & set(out) & set(term):
                 return by_matrix(use, x, term, array.array, by, out)
-    x, a = _own(use, 0, terms[0], out + terms[1])
-    y, b = _own(use, 1, terms[1], out + terms[0])
+    x, a = _read_own(use, 0, terms[0], out + terms[1])
+    y, b = _read_own(use, 1, terms[1], out + terms[0])
     both = [each for each in a if each in b and each in out]
     summed = "".join(each for each in a if each in b and each not in out)
     rows = "".join(each for each in a if each not in b)
     columns = "".join(each for each in b if each not in a)
     found = [dict(zip(a + b, x.dims(n) + y.dims(n), strict=True)) for n in BATCHES]
     sizes = [[extents[each] for each in rows + columns] for extents in found]
-    x = _ordered(use, x, a, [*both, rows, summed])
-    y = _ordered(use, y, b, [*both, summed, columns])
-    z = _split(use, product(use, x, y), len(both), sizes)
+    x = _read_ordered(use, x, a, [*both, rows, summed])
+    y = _read_ordered(use, y, b, [*both, summed, columns])
+    z = _read_split(use, product(use, x, y), len(both), sizes)
     return transposed(use, z, [[*both, *rows, *columns].index(each) for each in out])
 
 
-EINSUM: Mapping[str, Converter] = {"Einsum": _einsum}
+MATMUL = (LayerCodec(layers.MatMul, onnx=_write_matmul, operators={"Einsum": _read_einsum}),)

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
+from singanet.codecs.onnx.trial import TrialValues, agree, extents, numbers_in
+from singanet.codecs.onnx.use import Use
+from singanet.codecs.onnx.values import Tensor
 from singanet.layers.context import Context
 from singanet.layers.symbol import Symbol
-from singanet.onnx.trial import TrialValues, agree, extents, numbers_in
-from singanet.onnx.use import Use
-from singanet.onnx.values import Tensor
 from singanet.ops import ops_for
 from singanet.types import Array
 
