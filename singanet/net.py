@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -150,21 +149,11 @@ class FeedForwardNet(Net):
         finds; a budget that cannot be kept is refused before the first step. Where nothing else
         is enough, the net is offloaded to an ``offload_folder``, and stays there. The guide
         ``docs/training.md`` describes every argument, ``docs/memory.md`` budgets,
-        `singanet.training.fit` the errors.
+        `FitOptions` and `singanet.training.fit` the errors.
         """
-        run: Callable[..., History]
-        if memory_budget is None:
-            from singanet.training.fit import fit as run
-        else:
-            from singanet.budget import fit_within
+        from singanet.training.options import FitOptions
 
-            run = partial(
-                fit_within, memory_budget=memory_budget, allow=allow, offload_folder=offload_folder
-            )
-        return run(
-            self,
-            x,
-            y,
+        options = FitOptions(
             batch_size=batch_size,
             epochs=epochs,
             validation_data=validation_data,
@@ -182,6 +171,13 @@ class FeedForwardNet(Net):
             drop_last=drop_last,
             verbose=verbose,
         )
+        if memory_budget is None:
+            from singanet.training.fit import fit
+
+            return fit(self, x, y, options)
+        from singanet.budget import fit_within
+
+        return fit_within(self, x, y, options, memory_budget, allow, offload_folder)
 
     @checked_call
     def evaluate(

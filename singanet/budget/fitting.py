@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from singanet.training.compiled import expect_compiled
 from singanet.training.feeding import holds_arrays
 from singanet.training.fit import fit
 from singanet.training.history import History
+from singanet.training.options import FitOptions
 from singanet.training.ranks import ranks_of
 from singanet.training.resident import private_bytes
 from singanet.training.steps import wrapped
@@ -47,15 +49,12 @@ def fit_within(
     net: Net,
     x: Any,
     y: Any,
+    options: FitOptions,
     memory_budget: int | str,
     allow: Collection[str] = USUAL,
     offload_folder: str | os.PathLike[str] | None = None,
-    batch_size: int = 32,
-    callbacks: Any = (),
-    verbose: bool | int = True,
-    **arguments: Any,
 ) -> History:
-    """`FeedForwardNet.fit` with a budget; ``arguments`` are the others of `singanet.training.fit`.
+    """`FeedForwardNet.fit` with a budget.
 
     Of several ranks each has the budget for its part of a batch.
 
@@ -75,18 +74,17 @@ def fit_within(
             received="None",
             advice="name one that is empty or new",
         )
-    given = arguments.get("clip"), arguments.get("clip_by", "layer"), arguments.get("accumulate", 1)
+    given = options.stages
     ranks = ranks_of(net, compiled.optimizer)
     reducers = UpdateChain(compiled.optimizer).reducers
     # No step of one process waits for others: it is planned by what is inside, and the sums beside.
     alone = wrapped(_alone(compiled.optimizer), *given) if reducers else compiled.clipped(*given)
     optimizer = compiled.scaled(alone)
     light = light_optimizer(compiled.optimizer)
-    callbacks = list(callbacks)
-    size = _batch_size(x, batch_size)
+    size = _batch_size(x, options.batch_size)
     if holds_arrays(x):
         size = -(-size // ranks.part[1])
-    verbose = bool(verbose) and ranks.rank == 0
+    verbose = bool(options.verbose) and ranks.rank == 0
     before = _bytes_without(net, optimizer)
     targets = None
     if y is not None:
@@ -101,10 +99,10 @@ def fit_within(
             memory_budget,
             _extent(net, x),
             allow,
-            _beside(net, x, targets, size, callbacks, arguments, reducers),
+            _beside(net, x, targets, size, options, reducers),
             targets,
             light if isinstance(light, str) else compiled.scaled(wrapped(light, *given)),
-            ranks.size == 1 and _same_shape(x, size, arguments),
+            ranks.size == 1 and _same_shape(x, size, options),
             filling,
             _WHERE,
             at_once=ranks.size == 1,
@@ -124,16 +122,13 @@ def fit_within(
         offload(net, offload_folder, chosen.keep, optimizer, resume=False)
     if chosen.optimizer is not None and not isinstance(light, str):
         compiled.exchange(light)
+    callbacks = [*options.callbacks, check]
     with _carried_out(programs, chosen.recompute):
         return fit(
             net,
             x,
             y,
-            batch_size=batch_size,
-            callbacks=[*callbacks, check],
-            verbose=verbose,
-            micro_batch=parts,
-            **arguments,
+            replace(options, callbacks=callbacks, verbose=verbose, micro_batch=parts),
         )
 
 
@@ -211,12 +206,11 @@ def _extent(net: Net, x: Any) -> int | None:
     return max(found, default=None)
 
 
-def _same_shape(x: Any, size: int, arguments: dict[str, Any]) -> bool:
+def _same_shape(x: Any, size: int, options: FitOptions) -> bool:
     """Whether every batch of a fit is known to have ``size`` samples, validation's too."""
     arrays = arrays_in(x) if holds_arrays(x) else []
-    validates = arguments.get("validation_data") is not None or arguments.get("validation_split")
-    whole = arguments.get("drop_last", False) or all(len(array) % size == 0 for array in arrays)
-    return bool(arrays) and whole and not validates
+    whole = options.drop_last or all(len(array) % size == 0 for array in arrays)
+    return bool(arrays) and whole and not options.validates
 
 
 def _beside(
@@ -224,8 +218,7 @@ def _beside(
     x: Any,
     y: Any,
     size: int,
-    callbacks: list[Any],
-    arguments: dict[str, Any],
+    options: FitOptions,
     reducers: Sequence[Reducer],
 ) -> dict[str, int]:
     """Bytes of batches that are drawn and waiting, of callbacks, checkpoints, sums under way."""
@@ -233,16 +226,15 @@ def _beside(
     sample = sum(array.nbytes for array in arrays_in(fed))
     # Targets are as large as the inputs at most, where nobody can look at them.
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
-    validated = arguments.get("validation_data") is not None or arguments.get("validation_split")
     # Beside the one in work lies what the one before left: the next need not fit there.
-    waiting = int(getattr(x, "capacity", 0)) + 2 + bool(validated)
+    waiting = int(getattr(x, "capacity", 0)) + 2 + options.validates
     sizes = [value.nbytes for value in net.param_values()]
-    saves = any(isinstance(each, ModelCheckpoint) for each in callbacks)
+    saves = any(isinstance(each, ModelCheckpoint) for each in options.callbacks)
     copies = sum(
         isinstance(each, EMA) or (isinstance(each, EarlyStopping) and each.restore_best)
-        for each in callbacks
+        for each in options.callbacks
     )
-    own = sum(int(getattr(each, "memory_bytes", 0)) for each in callbacks)
+    own = sum(int(getattr(each, "memory_bytes", 0)) for each in options.callbacks)
     trained = sum(param.value.nbytes for param in net.params() if param.trainable)
     return {
         "sums": trained * sum(stage.copies for stage in reducers if not stage.alone),

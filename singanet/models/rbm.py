@@ -156,8 +156,9 @@ class RBM:
     def fit(self, x: Any, y: Any = None, **options: Any) -> History:
         """As `FeedForwardNet.fit`."""
         from singanet.training.fit import fit
+        from singanet.training.options import FitOptions
 
-        return fit(self, x, y, **options)
+        return fit(self, x, y, FitOptions(**options))
 
     def evaluate(
         self, x: Any, y: Any = None, batch_size: int | None = None

@@ -7,11 +7,13 @@ from singanet.training.callbacks import Callback
 from singanet.training.course import StopTraining
 from singanet.training.fit import fit
 from singanet.training.history import History
+from singanet.training.options import FitOptions
 from singanet.training.restore import restore
 from singanet.training.session import Session, training_state
 
 __all__ = [
     "Callback",
+    "FitOptions",
     "History",
     "Session",
     "StopTraining",

@@ -11,6 +11,7 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.history import History
+from singanet.training.options import FitOptions
 from singanet.types import Array
 
 
@@ -46,17 +47,16 @@ class Course:
         optimizer: Optimizer | Wrapper,
         data: Batches,
         validation: Batches | None,
-        epochs: int,
-        callbacks: Sequence[Stateful],
+        options: FitOptions,
     ) -> None:
         self.net = net
         self.compiled = compiled
         self.optimizer = optimizer
         self.data = data
         self.validation = validation
-        self.epochs = epochs
-        self.callbacks = callbacks
-        self.epoch = self.batch = self.step = 0
+        self.epochs = options.epochs
+        self.callbacks: Sequence[Stateful] = [*options.callbacks]
+        self.epoch, self.batch, self.step = options.initial_epoch, 0, 0
         self.layer = ""
         self.inputs: Any = None
         self.history = History()

@@ -11,6 +11,7 @@ from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
 from singanet.training.arrays import by_name, cut, input_names, output_names, sample_count
 from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
+from singanet.training.options import FitOptions
 from singanet.training.ranks import World
 from singanet.training.sample_weights import joined_weight
 
@@ -23,19 +24,9 @@ def holds_arrays(x: Any) -> bool:
 
 
 def training_batches(
-    net: Model,
-    x: Any,
-    y: Any,
-    batch_size: int,
-    shuffle: bool,
-    steps: int | None,
-    validation_split: float,
-    class_weight: Mapping[int, float] | None,
-    sample_weight: Any,
-    drop_last: bool,
-    ranks: World,
+    net: Model, x: Any, y: Any, options: FitOptions, ranks: World
 ) -> tuple[Batches, Batches | None]:
-    """Batches to train on, and those that ``validation_split`` keeps back.
+    """Batches to train on, and those to validate with.
 
     Of arrays each of the ``ranks`` has its part of every batch.
 
@@ -46,30 +37,43 @@ def training_batches(
         refuse_with_batches(
             "net.fit",
             y=y,
-            sample_weight=sample_weight,
-            split=validation_split or None,
-            drop_last=drop_last or None,
+            sample_weight=options.sample_weight,
+            split=options.validation_split or None,
+            drop_last=options.drop_last or None,
         )
-        return iterated(net, x, steps, class_weight, ranks), None
-    x, y, weight, count = _arrays(net, x, y, sample_weight)
+        data = iterated(net, x, options.steps_per_epoch, options.class_weight, ranks)
+        return data, _validation_batches(net, options, ranks)
+    x, y, weight, count = _arrays(net, x, y, options.sample_weight)
     own = ranks.part_of(x=x, y=y, sample_weight=weight)
     seed = ranks.of_first(net.seed, "the seed")
-    kept = _split_at(count, validation_split)
-    held_back = None
+    kept = _split_at(count, options.validation_split)
+    size, validation = options.batch_size, None
     if kept < count:
-        part = slice(kept, None)
-        held_back = ArrayBatches(
-            cut(x, part), cut(y, part), cut(weight, part), batch_size, False, 0, part=own
+        back, part = slice(kept, None), slice(0, kept)
+        validation = ArrayBatches(
+            cut(x, back), cut(y, back), cut(weight, back), size, False, 0, part=own
         )
-        part = slice(0, kept)
         x, y, weight = cut(x, part), cut(y, part), cut(weight, part)
-    weight = joined_weight(y, weight, class_weight)
-    batches = ArrayBatches(x, y, weight, batch_size, shuffle, seed, steps, drop_last, own)
-    return batches, held_back
+    weight = joined_weight(y, weight, options.class_weight)
+    batches = ArrayBatches(
+        x,
+        y,
+        weight,
+        size,
+        options.shuffle,
+        seed,
+        options.steps_per_epoch,
+        bool(options.drop_last),
+        own,
+    )
+    return batches, validation or _validation_batches(net, options, ranks)
 
 
-def validation_batches(net: Model, data: Any, batch_size: int, ranks: World) -> Batches:
+def _validation_batches(net: Model, options: FitOptions, ranks: World) -> Batches | None:
     """``(x, y)``, ``(x, y, sample_weight)`` or a source of batches, in its own order."""
+    data, batch_size = options.validation_data, options.micro_batch or options.batch_size
+    if data is None:
+        return None
     if isinstance(data, (tuple, list)) and len(data) in (2, 3) and holds_arrays(data[0]):
         weight = data[2] if len(data) == 3 else None
         return array_batches(net, data[0], data[1], weight, batch_size, ranks)

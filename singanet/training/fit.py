@@ -2,88 +2,41 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from singanet.base.arguments import checked_count
 from singanet.base.version import VERSION
 from singanet.engine.model import Model
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError, DataError, RankLostError
+from singanet.errors import DataError, RankLostError
 from singanet.training.batches import ArrayBatches, Batches
-from singanet.training.callbacks.callback import Callback
 from singanet.training.compiled import expect_compiled
 from singanet.training.course import StopTraining
 from singanet.training.display import EpochLine
 from singanet.training.evaluation import gather, on_device
-from singanet.training.feeding import training_batches, validation_batches
+from singanet.training.feeding import training_batches
 from singanet.training.history import History
 from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
+from singanet.training.options import FitOptions
 from singanet.training.ranks import ranks_of
 from singanet.training.repair import repairs_of
 from singanet.training.restore import restore
-from singanet.training.sample_weights import checked_class_weight
 from singanet.training.session import Session
 from singanet.types import Array
 
 
-def fit(
-    net: Model,
-    x: Any,
-    y: Any = None,
-    batch_size: int = 32,
-    epochs: int = 1,
-    validation_data: Any = None,
-    validation_split: float = 0.0,
-    callbacks: Iterable[Callback] = (),
-    shuffle: bool = True,
-    class_weight: Mapping[int, float] | None = None,
-    sample_weight: Array | None = None,
-    initial_epoch: int = 0,
-    resume: Mapping[str, Array] | str | os.PathLike[str] | None = None,
-    clip: float | None = None,
-    clip_by: str = "layer",
-    accumulate: int = 1,
-    steps_per_epoch: int | None = None,
-    drop_last: bool = False,
-    verbose: bool | int = True,
-    micro_batch: int | None = None,
-) -> History:
-    """`FeedForwardNet.fit`: train until ``epochs`` epochs are done, counted from 0.
+def fit(net: Model, x: Any, y: Any, options: FitOptions) -> History:
+    """`FeedForwardNet.fit`: train until so many epochs are done, counted from 0.
 
-    Each step goes through its batch in parts of ``micro_batch`` samples, None for all at once.
-
-    Errors, before the first step: a net that was not compiled, an argument out of range, data
-    that do not fit together or leave nothing to train on, what callbacks refuse. Later: targets
-    that do not fit, data that end early, and whatever the data or a callback raise, with its own
-    traceback; callbacks see it in ``on_error`` first.
+    Errors, before the first step: a net that was not compiled, data that do not fit together or
+    leave nothing to train on, what callbacks refuse. Later: targets that do not fit, data that end
+    early, and whatever the data or a callback raise, with its own traceback; callbacks see it in
+    ``on_error`` first.
     """
     compiled = expect_compiled(net, "net.fit")
-    batch_size = checked_count("net.fit", "batch_size", batch_size, 1)
-    initial_epoch = checked_count("net.fit", "initial_epoch", initial_epoch, 0)
-    epochs = checked_count("net.fit", "epochs", epochs, 1)
-    accumulate = checked_count("net.fit", "accumulate", accumulate, 1)
-    if steps_per_epoch is not None:
-        steps_per_epoch = checked_count("net.fit", "steps_per_epoch", steps_per_epoch, 1)
-    if validation_data is not None and validation_split:
-        raise ArgumentError(
-            "net.fit",
-            expected="validation_data or validation_split",
-            received="both",
-            advice="leave one of them out",
-        )
-    if not isinstance(callbacks, Iterable):
-        raise ArgumentError(
-            "net.fit, callbacks",
-            expected="a list of callbacks",
-            received=f"a {type(callbacks).__name__}",
-            advice="write callbacks=[...]",
-        )
-    callbacks = list(callbacks)
     ranks = ranks_of(net, compiled.optimizer)
     ranks.expect_mergeable("net.fit", compiled.metrics)
     ranks.expect_same(
@@ -97,44 +50,16 @@ def fit(
         },
         "build and compile the net by the same code on all ranks",
     )
-    ranks.expect_same(
-        "net.fit",
-        {
-            "batch_size": batch_size,
-            "epochs": (initial_epoch, epochs, compiled.epochs, steps_per_epoch),
-            "order": (shuffle, drop_last, validation_split, class_weight),
-            "steps": (clip, clip_by, accumulate, micro_batch),
-            "callbacks": [type(each).__name__ for each in callbacks],
-            "validation_data": validation_data is not None,
-            "resume": resume is not None,
-        },
-    )
-    data, validation = training_batches(
-        net,
-        x,
-        y,
-        batch_size,
-        shuffle,
-        steps_per_epoch,
-        validation_split,
-        checked_class_weight(class_weight),
-        sample_weight,
-        bool(drop_last),
-        ranks,
-    )
+    ranks.expect_same("net.fit", options.facts() | {"epochs begun": compiled.epochs})
+    data, validation = training_batches(net, x, y, options, ranks)
     _expect_enough(net, data)
-    if validation_data is not None:
-        validation = validation_batches(net, validation_data, micro_batch or batch_size, ranks)
-    optimizer = compiled.clipped(clip, clip_by, accumulate)
+    optimizer = compiled.clipped(*options.stages)
     ranks.train_by(optimizer)
-    session = Session(
-        net, compiled, optimizer, data, validation, epochs, callbacks, ranks, micro_batch
-    )
-    session.epoch = initial_epoch
+    session = Session(net, compiled, optimizer, data, validation, options, ranks)
     if isinstance(data, ArrayBatches):
         # A second fit sees other orders than the first, one fit in pieces the same as a whole.
-        data.loader.set_epoch(max(compiled.epochs, initial_epoch))
-    return _train(session, Hooks(callbacks, session), resume, bool(verbose))
+        data.loader.set_epoch(max(compiled.epochs, options.initial_epoch))
+    return _train(session, Hooks(options.callbacks, session), options)
 
 
 def _expect_enough(net: Model, data: Batches) -> None:
@@ -152,16 +77,16 @@ def _expect_enough(net: Model, data: Batches) -> None:
             )
 
 
-def _train(session: Session, hooks: Hooks, resume: Any, verbose: bool) -> History:
+def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
     ranks = session.ranks
     try:
         hooks.train_begin()
-        if resume is not None:
+        if options.resume is not None:
             session.meet()
-            restore(session, ranks.spread(partial(_as_state, resume)))
+            restore(session, ranks.spread(partial(_as_state, options.resume)))
         with ranks.taking_interrupts():
             ranks.keep(partial(repairs_of, session, hooks))
-            _epochs(session, hooks, verbose)
+            _epochs(session, hooks, bool(options.verbose))
     except StopTraining as stop:
         session.stop(str(stop))
     except BaseException as error:

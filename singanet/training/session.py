@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,9 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.params.param import Param
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
-from singanet.training.course import Course, Stateful
+from singanet.training.course import Course
 from singanet.training.micro_batches import MicroBatches
+from singanet.training.options import FitOptions
 from singanet.training.ranks import World
 from singanet.training.sources import training_sources
 from singanet.training.steps import Step, stepper
@@ -28,7 +29,6 @@ class Session(Course):
     """What callbacks see of a fit, and what a training checkpoint is made of.
 
     ``names`` are those that an epoch's logs will have, ``ranks`` the processes that train together.
-    Steps go through batches in parts of ``micro_batch`` samples, where that is given.
     """
 
     def __init__(
@@ -38,19 +38,17 @@ class Session(Course):
         optimizer: Optimizer | Wrapper,
         data: Batches,
         validation: Batches | None,
-        epochs: int,
-        callbacks: Sequence[Stateful],
+        options: FitOptions,
         ranks: World,
-        micro_batch: int | None = None,
     ) -> None:
-        super().__init__(net, compiled, optimizer, data, validation, epochs, callbacks)
+        super().__init__(net, compiled, optimizer, data, validation, options)
         self.ranks = ranks
         self._in_parts: Callable[[Step], Step] | None = None
         self._outermost = optimizer
-        if micro_batch is not None:
+        if options.micro_batch is not None:
             # Between batches it holds nothing, so that no checkpoint knows of it.
             gathered = self._outermost = Accumulator(optimizer, 1)
-            self._in_parts = partial(MicroBatches, gathered, micro_batch, ranks.most)
+            self._in_parts = partial(MicroBatches, gathered, options.micro_batch, ranks.most)
         self.train_batch = self._stepper()
         self.names = self.measures.names()
         if validation is not None:

@@ -47,6 +47,7 @@ from singanet.program.programs import Programs
 from singanet.testing import communicators
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
+from singanet.training.options import FitOptions
 
 BATCH, BATCHES = 9, 3
 SAMPLES = BATCH * BATCHES - 3
@@ -363,14 +364,14 @@ def by_fit(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
         said |= {"clip": CLIP, "clip_by": "global"}
     if "accumulation" in case:
         said["accumulate"] = GATHERED
-    fit: Any = partial(training.fit, net)
+    said |= {"callbacks": callbacks, "shuffle": False, "verbose": False}
     if "budget" in case:
-        fit = partial(net.fit, memory_budget="1GB", **measures(case, folder))
-    elif "micro-batches" in case:
-        said["micro_batch"] = BATCH // 2
-    history = fit(
-        x, y, BATCH, case.epochs, callbacks=callbacks, shuffle=False, verbose=False, **said
-    )
+        said |= {"memory_budget": "1GB", **measures(case, folder)}
+    if "micro-batches" in case and "budget" not in case:
+        options = FitOptions(BATCH, case.epochs, micro_batch=BATCH // 2, **said)
+        history = training.fit(net, x, y, options)
+    else:
+        history = net.fit(x, y, BATCH, case.epochs, **said)
     if hasattr(optimizer, "unify"):
         optimizer.unify(net)
     if pipeline is not None:

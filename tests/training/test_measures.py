@@ -15,6 +15,7 @@ from singanet.metric import Perplexity
 from singanet.optimizer import SGD
 from singanet.training import fit
 from singanet.training.callbacks import Callback
+from singanet.training.options import FitOptions
 
 rng = np.random.default_rng(5)
 X = rng.normal(size=(8, 6, 3)).astype(np.float32)
@@ -162,7 +163,8 @@ def test_parts_of_a_batch_weigh_by_what_each_counts(micro_batch: int) -> None:
     net = of_sequences()
     expected = by_hand(net)
     net.compile(SGD(lr=0.0))
-    history = fit(net, X, LABELS, batch_size=5, micro_batch=micro_batch, verbose=False)
+    options = FitOptions(batch_size=5, micro_batch=micro_batch, verbose=False)
+    history = fit(net, X, LABELS, options)
     assert history["loss"] == pytest.approx([expected], rel=1e-5)
 
 
@@ -197,7 +199,7 @@ def test_losses_of_several_outputs_are_those_of_the_whole_batch_where_it_comes_i
         net.add(Dense("b", 2), src=first)
         net.programs.enabled = records
         net.compile(SGD(lr=0.1))
-        return fit(net, x, y, 16, 3, micro_batch=micro_batch, verbose=False)
+        return fit(net, x, y, FitOptions(16, 3, micro_batch=micro_batch, verbose=False))
 
     whole = trained(None)
     for size in (5, 8):

@@ -44,6 +44,7 @@ from singanet.training.callbacks import (
     ReduceOnPlateau,
     StopOnNaN,
 )
+from singanet.training.options import FitOptions
 
 RNG = np.random.default_rng(11)
 X = RNG.standard_normal((37, 5)).astype(np.float32)
@@ -183,7 +184,8 @@ def test_arrays_are_shared_and_all_numbers_are_those_of_one_process(size, option
     def work(optimizer):
         net, heard = plain([Accuracy(), AUC_OF_CLASS(), Furthest()], optimizer), Heard()
         given = {"validation_data": (X[:7], Y[:7])} if "validation_split" not in options else {}
-        history = fit(net, X, Y, 9, 3, callbacks=[heard], verbose=False, **given, **options)
+        told = FitOptions(9, 3, callbacks=[heard], verbose=False, **given, **options)
+        history = fit(net, X, Y, told)
         return history, net, heard, net.evaluate(X, Y).logs
 
     alone, net, heard, logs = work(None)
@@ -969,7 +971,7 @@ def test_micro_batches_of_several_ranks_are_whole_batches_of_one(parts, precisio
             mixed_precision=precision,
         )
         said = {"clip": 0.1, "clip_by": "global", "verbose": False, "micro_batch": micro_batch}
-        return fit(net, X, {"b": Y, "c": YES}, 10, 2, **said), net.param_values()
+        return fit(net, X, {"b": Y, "c": YES}, FitOptions(10, 2, **said)), net.param_values()
 
     told, values = train()
     with communicators(ranks) as comms:

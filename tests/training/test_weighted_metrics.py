@@ -14,6 +14,8 @@ from singanet.layers import Dense, Dummy
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, Metric
 from singanet.optimizer import SGD
+from singanet.training.fit import fit
+from singanet.training.options import FitOptions
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
@@ -79,10 +81,8 @@ def test_fit_and_evaluate_weigh_them_and_no_others(recorded):
 def test_class_weights_and_parts_of_batches_count_too():
     net = made(weighted_metrics=WeightedShare())
     given = {"class_weight": {0: 3.0}, "batch_size": 10, "verbose": False}
-    from singanet.training.fit import fit
-
     wanted = np.average(Y == 0, None, np.where(Y == 0, 3.0, 1.0))
-    for history in (net.fit(X, Y, **given), fit(net, X, Y, micro_batch=4, **given)):
+    for history in (net.fit(X, Y, **given), fit(net, X, Y, FitOptions(micro_batch=4, **given))):
         assert history["weighted_share"] == pytest.approx([wanted])
 
 

@@ -1,0 +1,93 @@
+"""What `fit` is told beside its data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from singanet.base.arguments import checked_count
+from singanet.errors import ArgumentError
+from singanet.training.sample_weights import checked_class_weight
+from singanet.types import Array
+
+LEAST: Mapping[str, int] = MappingProxyType(
+    {"batch_size": 1, "epochs": 1, "initial_epoch": 0, "accumulate": 1, "steps_per_epoch": 1}
+)
+"""The least that each count may be."""
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The arguments of `FeedForwardNet.fit` beside the data, each in its range.
+
+    Each step goes through its batch in parts of ``micro_batch`` samples, None for all at once.
+    Errors: an argument out of range; validation data twice; callbacks that are no list.
+    """
+
+    batch_size: int = 32
+    epochs: int = 1
+    validation_data: Any = None
+    validation_split: float = 0.0
+    callbacks: Iterable[Any] = ()
+    shuffle: bool = True
+    class_weight: Mapping[int, float] | None = None
+    sample_weight: Array | None = None
+    initial_epoch: int = 0
+    resume: Mapping[str, Array] | str | os.PathLike[str] | None = None
+    clip: float | None = None
+    clip_by: str = "layer"
+    accumulate: int = 1
+    steps_per_epoch: int | None = None
+    drop_last: bool = False
+    verbose: bool | int = True
+    micro_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None or name != "steps_per_epoch":
+                self._set(name, checked_count("net.fit", name, value, least))
+        if self.validation_data is not None and self.validation_split:
+            raise ArgumentError(
+                "net.fit",
+                expected="validation_data or validation_split",
+                received="both",
+                advice="leave one of them out",
+            )
+        if not isinstance(self.callbacks, Iterable):
+            raise ArgumentError(
+                "net.fit, callbacks",
+                expected="a list of callbacks",
+                received=f"a {type(self.callbacks).__name__}",
+                advice="write callbacks=[...]",
+            )
+        self._set("callbacks", tuple(self.callbacks))
+        self._set("class_weight", checked_class_weight(self.class_weight))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    @property
+    def validates(self) -> bool:
+        """Whether epochs end with a validation."""
+        return self.validation_data is not None or bool(self.validation_split)
+
+    @property
+    def stages(self) -> tuple[float | None, str, int]:
+        """What is put around the optimizer: a clip, how, and an accumulation."""
+        return self.clip, self.clip_by, self.accumulate
+
+    def facts(self) -> dict[str, Any]:
+        """What has to be the same on all ranks."""
+        return {
+            "batch_size": self.batch_size,
+            "epochs": (self.initial_epoch, self.epochs, self.steps_per_epoch),
+            "order": (self.shuffle, self.drop_last, self.validation_split, self.class_weight),
+            "steps": (*self.stages, self.micro_batch),
+            "callbacks": [type(each).__name__ for each in self.callbacks],
+            "validation_data": self.validation_data is not None,
+            "resume": self.resume is not None,
+        }
