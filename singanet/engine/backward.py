@@ -39,6 +39,7 @@ class BackwardWalk:
         slot_grads.clear()
         self.steps = plan.backward(self.slot_grads.keys(), wanted)
         self.output_grads: dict[str, Any] = {}
+        self.params = plan.settings().params
         self.uses_left = dict(self.steps.uses)
         self.partial: dict[int, Gradient] = {}
         self._expect_contexts()
@@ -100,38 +101,38 @@ class BackwardWalk:
             if sources_useful:
                 self._pass_on(step, dx)
         if trained:
-            self._fill(item, step, by_suffix, ctx.ops)
+            self._fill(item, i, by_suffix, ctx.ops)
         return item
 
     def _fill(
         self,
         item: LayerGradients,
-        step: NodeStep,
+        i: int,
         by_suffix: Mapping[str, Gradient] | None,
         ops: Ops,
     ) -> None:
-        """Put the gradients of the parameters of ``step`` into ``item`` that have all their parts.
+        """Put the gradients of step ``i`` that have all their parts into ``item``.
 
         Errors: the layer gave none of a parameter.
         """
         names, values, grads = item
-        for suffix, param in step.layer.params.items():
-            if not self.plan.trains(param):
-                continue
+        for suffix, param in self.params[i]:
             grad = None if by_suffix is None else by_suffix.get(suffix)
             if grad is None and by_suffix is not None:
-                raise _missing(step, suffix, by_suffix)
+                raise _missing(self.plan.steps[i], suffix, by_suffix)
             if self.uses_left:
                 grad = self._complete(param, grad, ops)
             if grad is not None:
+                array = param.root.storage.array
                 names.append(param.name)
-                values.append(param.value)
+                values.append(param.value if array is None else array)
                 grads.append(grad)
 
     def _take_gradient(self, step: NodeStep, ctx: Context) -> Any:
         """The gradient of the step's output(s), or None; of several, zeros where none came."""
         if not step.many_out:
-            return total(self.slot_grads.pop(step.out_slots[0], ()), ctx.ops)
+            only = self.slot_grads.pop(step.out_slots[0], ())
+            return only[0] if len(only) == 1 else total(only, ctx.ops)
         parts = [total(self.slot_grads.pop(slot, ()), ctx.ops) for slot in step.out_slots]
         like = next((part for part in parts if part is not None), None)
         if like is None:

@@ -88,7 +88,7 @@ class LayerByLayer:
         self, net: NetCore, feed: Mapping[str, Any], asked: tuple[str, ...]
     ) -> dict[str, Any]:
         """As `NetExecutor`."""
-        return self._run(net, feed, False, asked)[1]
+        return self._run(net, net.execution_plan(), feed, False, asked)[1]
 
     def forward(
         self,
@@ -102,11 +102,12 @@ class LayerByLayer:
 
         The arrays of contexts are in ``store``, if any; none of these is recomputed.
         """
-        if store is None and self._recompute.asked(net.execution_plan()):
+        plan = net.execution_plan()
+        if store is None and self._recompute.asked(plan):
             made = self._recompute.forward(net, feed, asked, starts)
             if made is not None:
                 return made
-        return LayerPass(*self._run(net, feed, True, asked, store), starts, store)
+        return LayerPass(*self._run(net, plan, feed, True, asked, store), starts, store)
 
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`, by the net's methods where they are overridden."""
@@ -152,12 +153,13 @@ class LayerByLayer:
     def _run(
         self,
         net: NetCore,
+        plan: Plan,
         feed: Mapping[str, Any],
         train: bool,
         asked: tuple[str, ...],
         store: ContextStore | None = None,
     ) -> tuple[Plan, dict[str, Any], list[Any]]:
-        plan = fused(net.execution_plan(), asked)
+        plan = fused(plan, asked)
         wanted = {*plan.outputs, *asked} if asked else plan.outputs
         with net.device.scope():
             left = plan.forward(feed, wanted, net.device.ops, net.rng, train, asked, store)

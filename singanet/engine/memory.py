@@ -60,4 +60,5 @@ def apart_from(value: Any, roots: Collection[int]) -> Any:
         return list(parts) if isinstance(value, list) else tuple(parts)
     if type(value) is CSRMatrix:
         return value.mapped(lambda array: array.copy(), value.dtype)
-    return value.copy(order="K") if id(root_of(value)) in roots else value
+    root = value if value.base is None else root_of(value)
+    return value.copy(order="K") if id(root) in roots else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -104,13 +104,7 @@ class NodeStep:
     @property
     def in_training(self) -> bool:
         """Whether a training forward runs the layer as in training, not as in evaluation."""
-        if self.frozen:
-            return False
-        # A plain loop, as every training step asks.
-        for param in self.layer.params.values():  # noqa: SIM110
-            if param.root.held:
-                return False
-        return True
+        return not self.frozen and not any(p.held for p in self.layer.params.values())
 
     def params(self) -> Mapping[str, Array]:
         """The live parameter arrays by suffix."""
@@ -167,7 +161,7 @@ def run_step(
     layer: Layer | None = None,
     past: Past | None = None,
 ) -> tuple[Any, Context]:
-    """What ``step`` makes of ``x``, and what that leaves.
+    """What ``step`` makes of ``x``, and what that leaves; with ``train`` it runs as in training.
 
     ``layer`` may take the place of its own, ``past`` is what it knows of earlier steps.
     """
@@ -175,7 +169,7 @@ def run_step(
         layer, params = step.layer, step.params()
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
-    ctx = Context(ops, rng, params, train and step.in_training, keep, step.floats)
+    ctx = Context(ops, rng, params, train, keep, step.floats)
     ctx.past = past
     if step.foreign:
         x = apart(x, feed.values())
@@ -187,6 +181,23 @@ def run_step(
     if step.many_out:
         ctx.out_shapes = [part.shape for part in y]
     return y, ctx
+
+
+class PlanSettings(NamedTuple):
+    """What parameters and layers of a plan were set to at the change ``now``, a value a step.
+
+    Whether backward yields parameters of it, and which by suffix; whether a training forward runs
+    it as in training. ``recompute`` is whether any step is to be run again.
+    """
+
+    now: int
+    trained: tuple[bool, ...]
+    params: tuple[tuple[tuple[str, Param], ...], ...]
+    in_training: tuple[bool, ...]
+    recompute: bool
+
+
+_UNKNOWN = PlanSettings(-1, (), (), (), False)
 
 
 class Plan:
@@ -255,15 +266,14 @@ class Plan:
         self.parts: dict[Any, Any] = {}
         # By `singanet.engine.fusion`.
         self.fused: dict[Any, Any] = {}
-        # What is trained, and as of which change.
-        self._trained_now: tuple[int, tuple[bool, ...]] = -1, ()
+        self._settings = _UNKNOWN
         self._keeping: dict[Any, list[bool]] = {}
         self._backward: dict[Any, BackwardPlan] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was worked out, which knows the parameters by their ids."""
         fresh = {
-            "_trained_now": (-1, ()),
+            "_settings": _UNKNOWN,
             "_keeping": {},
             "_backward": {},
             "parts": {},
@@ -312,12 +322,20 @@ class Plan:
 
     def trained(self) -> Sequence[bool]:
         """For each step whether backward yields parameters of it."""
-        now, found = self._trained_now
-        if now != changes.now:
-            now = changes.now
-            found = tuple([not step.frozen and step.layer.trainable for step in self.steps])
-            self._trained_now = now, found
-        return found
+        return [not step.frozen and step.layer.trainable for step in self.steps]
+
+    def settings(self) -> PlanSettings:
+        """What the steps are set to, worked out anew after a change."""
+        if self._settings.now != changes.now:
+            trains, steps = self.trains, self.steps
+            self._settings = PlanSettings(
+                changes.now,
+                tuple(self.trained()),
+                tuple([tuple([p for p in s.layer.params.items() if trains(p[1])]) for s in steps]),
+                tuple([step.in_training for step in steps]),
+                any(step.layer.recompute for step in steps),
+            )
+        return self._settings
 
     def trained_params(self) -> Iterator[Param]:
         """The parameters that backward yields, a shared one once for each of its layers."""
@@ -355,7 +373,7 @@ class Plan:
         It does where a gradient has to pass, and where nothing yet has parameters: so an input
         gradient can always be asked for, unless parameters on its way are all untrained.
         """
-        trained = tuple(self.trained())
+        trained = self.settings().trained
         key = trained, frozenset(wanted)
         keeps = self._keeping.get(key)
         if keeps is None:
@@ -371,7 +389,7 @@ class Plan:
 
     def backward(self, given: Collection[int], wanted: Collection[str]) -> BackwardPlan:
         """The walk from gradients of the slots ``given``, worked out once for what is trained."""
-        trained = tuple(self.trained())
+        trained = self.settings().trained
         key = trained, frozenset(given), frozenset(wanted)
         found = self._backward.get(key)
         if found is None:
@@ -400,11 +418,13 @@ class Plan:
         for gradients that go as far down as the nodes ``asked`` for, their arrays in ``store``.
         Where sequences that are fed go on, ``pasts`` has what each node that reads them knows.
         """
-        keeps = self.keeps(train, asked)
+        keeps, in_training = self.keeps(train, asked), self.settings().in_training
         slots: list[Any] = [None] * len(self.slot_shapes)
         contexts: list[Any] = []
         results: dict[str, Any] = {}
-        for step, frees, keep in zip(self.steps, self.frees, keeps, strict=True):
+        for step, frees, keep, trains in zip(
+            self.steps, self.frees, keeps, in_training, strict=True
+        ):
             if step.fed:
                 x = feed[step.members[0]]
             elif step.many_in:
@@ -415,7 +435,7 @@ class Plan:
                 # It may work in place, on what is under way to the store.
                 x = [part.copy() for part in x] if step.many_in else x.copy()
             past = None if pasts is None else pasts.get(step.name)
-            y, ctx = run_step(step, x, feed, ops, rng, train, keep, past=past)
+            y, ctx = run_step(step, x, feed, ops, rng, train and trains, keep, past=past)
             del x
             if store is not None:
                 store.put(ctx)

@@ -60,13 +60,18 @@ class Dense(Layer):
         ctx.save(x=x)
         if isinstance(x, CSRMatrix):
             return self._of_sparse(ctx, x)
-        y = ctx.ops.affine(as_rows(x), self._matrix(ctx), ctx.params.get("bias"))
-        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+        weight, bias = ctx.params["weight"], ctx.params.get("bias")
+        weight = weight.T if self.W_transpose else weight
+        if x.ndim == 2:
+            return ctx.ops.affine(x, weight, bias)
+        y = ctx.ops.affine(as_rows(x), weight, bias)
+        return y.reshape(*x.shape[:-1], y.shape[1])
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:
         """dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ."""
         ops, x, shape = ctx.ops, ctx.saved["x"], ctx.saved["x"].shape
-        dy = as_rows(dy)
+        flat = len(shape) == 2
+        dy = dy if flat else as_rows(dy)
         grads: dict[str, Gradient] = {}
         if ctx.needs_param_grads and isinstance(x, CSRMatrix):
             parts = ops.gather_rows(dy, x.entry_rows(ops.xp))
@@ -77,27 +82,25 @@ class Dense(Layer):
                 whole = ops.zeros((x.shape[1], self.num_output), parts)
                 grads["weight"] = ops.add_to_rows(whole, *rows).T
         elif ctx.needs_param_grads:
-            x = as_rows(x)
+            x = x if flat else as_rows(x)
             grads["weight"] = ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)
         if ctx.needs_param_grads and self.use_bias:
             grads["bias"] = ops.column_sums(dy)
         if not ctx.needs_input_grad:
             return None, grads
-        dx = ops.matmul(dy, self._matrix(ctx).T)
-        return dx if len(shape) == 2 else dx.reshape(shape), grads
+        weight = ctx.params["weight"]
+        dx = ops.matmul(dy, weight if self.W_transpose else weight.T)
+        return dx if flat else dx.reshape(shape), grads
 
     def _of_sparse(self, ctx: Context, x: CSRMatrix) -> Array:
         """The sums of the rows of W that each sample names, times its values there."""
-        ops, weight, bias = ctx.ops, self._matrix(ctx), ctx.params.get("bias")
+        ops, weight, bias = ctx.ops, ctx.params["weight"], ctx.params.get("bias")
+        weight = weight.T if self.W_transpose else weight
         parts = ops.gather_rows(weight, x.indices)
         parts *= x.values[:, None]
         y = ops.zeros((len(x), self.num_output), parts)
         y = ops.add_to_rows(y, *ops.sum_rows(x.entry_rows(ops.xp), parts))
         return y if bias is None else y + bias
-
-    def _matrix(self, ctx: Context) -> Array:
-        """The weight as (in, out)."""
-        return ctx.params["weight"].T if self.W_transpose else ctx.params["weight"]
 
 
 def as_rows(x: Array) -> Array:

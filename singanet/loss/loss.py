@@ -45,7 +45,8 @@ class Loss(Counted, Configurable, ABC):
                 advice="'mean' divides the gradient by the batch, 'sum' does not",
             )
         self.reduction = reduction
-        self._kept: tuple[Ops, Any, float, Array | None] | None = None
+        # One at most: a list, as assigning to a `Counted` takes longer.
+        self._kept: list[tuple[Ops, Any, float, Array | None]] = []
 
     def forward(
         self,
@@ -84,7 +85,7 @@ class Loss(Counted, Configurable, ABC):
         losses, saved, count = self.of_samples(ops, x, native(y), sample_weight, mask)
         if training:
             scale = 1.0 if self.reduction == "sum" else reciprocal(ops, count, x)
-            self._kept = (ops, saved, scale, sample_weight)
+            self._kept[:] = [(ops, saved, scale, sample_weight)]
         return losses
 
     def backward(self) -> Array:
@@ -94,15 +95,14 @@ class Loss(Counted, Configurable, ABC):
         all positions. What was kept is released. Errors: `CallOrderError` without a training
         forward before it.
         """
-        if self._kept is None:
+        if not self._kept:
             raise CallOrderError(
                 f"{type(self).__name__}.backward",
                 expected="a training forward before it",
                 received="none, or one whose backward was run already",
                 advice="call forward(True, x, y) first; evaluation keeps nothing",
             )
-        ops, saved, scale, sample_weight = self._kept
-        self._kept = None
+        ops, saved, scale, sample_weight = self._kept.pop()
         dx = self.gradient_masked(ops, saved)
         if sample_weight is not None:
             dx *= spread(sample_weight * scale, dx)
@@ -186,11 +186,11 @@ class Loss(Counted, Configurable, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what waits for a `backward`: a copy has had no forward of its own."""
-        return {**vars(self), "_kept": None}
+        return {**vars(self), "_kept": []}
 
     def forget(self) -> None:
         """Let go of what a training `forward` kept for a `backward` that is not to come."""
-        self._kept = None
+        self._kept.clear()
 
     def evaluate(
         self, flag: bool | int, x: Array, y: Array, sample_weight: Array | None = None

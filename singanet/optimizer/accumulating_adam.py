@@ -54,9 +54,6 @@ class AccumulatingAdam(Adam):
         turns = (state.step % self.every for state in self.states())
         return together((turn == 0, turn == self.every - 1) for turn in turns)
 
-    def _schedule_step(self, count: int) -> int:
-        return count // self.every
-
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         turn = state.step % self.every
         return (*super()._scalars(state, rate), turn == 0, turn == self.every - 1)

@@ -57,9 +57,6 @@ class AccumulatingSGD(SGD):
         """Whether the next micro-batch is the last; once for all parameters that go together."""
         return together(state.step % self.every == self.every - 1 for state in self.states())
 
-    def _schedule_step(self, count: int) -> int:
-        return count // self.every
-
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         rate, momentum = super()._scalars(state, rate)
         turn = state.step % self.every

@@ -41,7 +41,7 @@ class Adam(ElementWise):
         self.epsilon = checked(where, "epsilon", epsilon)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        step = self._schedule_step(state.step)
+        step = state.step // self.every
         beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
         alpha = rate * math.sqrt(1.0 - beta_2 ** (step + 1)) / (1.0 - beta_1 ** (step + 1))
         return alpha, beta_1, beta_2, at(self.epsilon, step)

@@ -19,7 +19,7 @@ class Adamax(Adam):
     slots = ("first", "norm")
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        step = self._schedule_step(state.step)
+        step = state.step // self.every
         beta_1 = at(self.beta_1, step)
         alpha = rate / (1.0 - beta_1 ** (step + 1))
         return alpha, beta_1, at(self.beta_2, step), at(self.epsilon, step)

@@ -8,9 +8,8 @@ from typing import Any, SupportsIndex
 from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops import ops_for
-from singanet.optimizer.hyper import Hyper
 from singanet.optimizer.state import ParamState
-from singanet.params.served import served_by
+from singanet.params.served import StandIn
 from singanet.types import Array, RowSparse, Shape
 
 Grad = Array | RowSparse | tuple[Array, Array] | None
@@ -54,7 +53,7 @@ def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None)
             received=f"a value of shape {shape}",
             advice="give every parameter its own name, or start a new optimizer",
         )
-    if served_by(value) is not None and not isinstance(grad, tuple):
+    if isinstance(value, StandIn) and not isinstance(grad, tuple):
         raise ArgumentError(
             f"{where}, parameter {name!r}",
             expected="gradients of the rows that were looked up, since a table has them",
@@ -96,16 +95,14 @@ def checked_name(where: str, name: str | None) -> str:
     return name
 
 
-def expect_rate(where: str, lr: Hyper | None) -> Hyper:
-    """``lr``, which a caller of `apply_with_lr` may leave out."""
-    if lr is None:
-        raise ArgumentError(
-            where,
-            expected="a learning rate",
-            received="lr=None",
-            advice="construct the optimizer with lr=, or call apply_with_lr",
-        )
-    return lr
+def no_rate(where: str) -> ArgumentError:
+    """The error for an update at no rate, which a caller of `apply_with_lr` may leave out."""
+    return ArgumentError(
+        where,
+        expected="a learning rate",
+        received="lr=None",
+        advice="construct the optimizer with lr=, or call apply_with_lr",
+    )
 
 
 def not_finite(where: str, name: str, rate: float, step: int) -> ArgumentError:

@@ -54,8 +54,9 @@ class ElementWise(Optimizer):
         scale: Scale,
     ) -> None:
         xp = ops_for(value).xp
-        regularizer = state.regularizer_at(penalty)
-        bare = regularizer is None and is_one(scale)
+        regularizer = None if state.regularizer is None else state.regularizer_at(penalty)
+        # Of an array nobody asks the value.
+        bare = regularizer is None and isinstance(scale, (int, float)) and scale == 1
         if self.only_with_rate and regularizer is None and not bare:
             rate, *others = scalars
             scalars, bare = (in_type(xp, rate * scale, value.dtype), *others), True
@@ -70,7 +71,11 @@ class ElementWise(Optimizer):
             shaped = [array.reshape(value.shape) for array in arrays]
             return ((value, grad, shaped, xp.empty_like(value), xp.empty_like(value)),)
         w, g = value.reshape(-1), grad.reshape(-1)
-        a, b = self._scratch_of(w)
+        scratch, needed = self._scratch.get(w.dtype), min(w.size, BLOCK)
+        if scratch is None or scratch[0].size < needed:
+            scratch = np.empty(needed, w.dtype), np.empty(needed, w.dtype)
+            self._scratch[w.dtype] = scratch
+        a, b = scratch
         if w.size <= BLOCK:
             return ((w, g, arrays, a[: w.size], b[: w.size]),)
         return _in_blocks(w, g, arrays, a, b)
@@ -94,15 +99,6 @@ class ElementWise(Optimizer):
         value[rows] = w
         for array, changed in zip(whole, arrays, strict=True):
             array[rows] = changed.reshape(w.shape)
-
-    def _scratch_of(self, w: Array) -> tuple[Array, Array]:
-        """Two scratch arrays of the type of ``w``, of its size or of a block."""
-        pair = self._scratch.get(w.dtype)
-        needed = min(w.size, BLOCK)
-        if pair is None or pair[0].size < needed:
-            pair = np.empty(needed, w.dtype), np.empty(needed, w.dtype)
-            self._scratch[w.dtype] = pair
-        return pair
 
     @abstractmethod
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:

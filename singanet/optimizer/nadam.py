@@ -54,7 +54,7 @@ class NAdam(Adam):
         return product
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        step = self._schedule_step(state.step)
+        step = state.step // self.every
         beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
         now, after, product = self._momentum(step), self._momentum(step + 1), self._product_to(step)
         root = math.sqrt(1.0 - beta_2 ** (step + 1))

@@ -16,7 +16,7 @@ from singanet.optimizer.checks import (
     check_lists,
     check_loaded,
     checked_name,
-    expect_rate,
+    no_rate,
     not_finite,
 )
 from singanet.optimizer.constraint import Constraint
@@ -50,6 +50,8 @@ class Optimizer(Counted, Configurable, ABC):
     decoupled: ClassVar[bool] = False
     by_parameter: ClassVar[bool] = True
     """Whether `state`, `numbers` and `apply_rule` say all of an update, for programs to record."""
+    every: int = 1
+    """Updates that are one step to schedules, more than 1 where a rule gathers micro-batches."""
     always_shown = ("lr",)
 
     def __init_subclass__(cls) -> None:
@@ -202,8 +204,14 @@ class Optimizer(Counted, Configurable, ABC):
                 if state.shape is None and state.arrays:
                     check_loaded(where, state, self.slot_sizes(value.shape), value)
                 jobs.append((state, value, grad, *self.numbers(state, lr)))
-        for job in jobs:
-            self._update_one(*job, scale)
+        for state, value, grad, penalty, scalars in jobs:
+            if state.shape is None:
+                state.settle_on(value, self.slot_sizes(value.shape), self._buckets)
+            if isinstance(grad, tuple):
+                self.apply_rule_to_rows(state, value, RowSparse(*grad), penalty, scalars, scale)
+            else:
+                self.apply_rule(state, value, grad, state.arrays, penalty, scalars, scale)
+            state.step += 1
 
     def state(self, name: str) -> ParamState:
         """What is known of a parameter, as it was registered or as the optimizer's own settings."""
@@ -230,7 +238,7 @@ class Optimizer(Counted, Configurable, ABC):
     def will_change(self, name: str) -> bool:
         """Whether the next gradient of the parameter changes it, and is not only gathered."""
         step = self.state(name).step
-        return self._schedule_step(step + 1) != self._schedule_step(step)
+        return (step + 1) // self.every != step // self.every
 
     def states(self) -> Collection[ParamState]:
         """The states of all parameters met so far."""
@@ -242,7 +250,7 @@ class Optimizer(Counted, Configurable, ABC):
         None for an optimizer without a rate of its own.
         """
         done = max((state.step for state in self._states.values()), default=0)
-        return None if self.lr is None else at(self.lr, self._schedule_step(max(done - 1, 0)))
+        return None if self.lr is None else at(self.lr, max(done - 1, 0) // self.every)
 
     def case(self) -> Hashable:
         """What of the states, other than numbers of `numbers`, decides what `apply_rule` does."""
@@ -255,9 +263,11 @@ class Optimizer(Counted, Configurable, ABC):
 
         Errors: a rate that is not finite.
         """
-        step = self._schedule_step(state.step)
+        step = state.step // self.every
         if lr is None:
-            lr = at(expect_rate(type(self).__name__, self.lr), step)
+            if self.lr is None:
+                raise no_rate(type(self).__name__)
+            lr = at(self.lr, step)
         rate = lr * state.lr_mult
         if not math.isfinite(rate):
             raise not_finite(type(self).__name__, state.name, rate, step)
@@ -306,27 +316,6 @@ class Optimizer(Counted, Configurable, ABC):
         if state.constraint is not None:
             scale = plain(state.constraint.factor(grad, scale))
         self._sweep_rows(state, value, grad, penalty, scalars, scale)
-
-    def _update_one(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Any,
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: float,
-    ) -> None:
-        if state.shape is None:
-            state.settle_on(value, self.slot_sizes(value.shape), self._buckets)
-        if isinstance(grad, tuple):
-            self.apply_rule_to_rows(state, value, RowSparse(*grad), penalty, scalars, scale)
-        else:
-            self.apply_rule(state, value, grad, state.arrays, penalty, scalars, scale)
-        state.step += 1
-
-    def _schedule_step(self, count: int) -> int:
-        """The step that schedules see after ``count`` updates."""
-        return count
 
     def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """Number of elements of each state array of a parameter."""

@@ -19,7 +19,7 @@ class RAdam(Adam):
     """
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        step = self._schedule_step(state.step)
+        step = state.step // self.every
         beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
         alpha, power = rate / (1.0 - beta_1 ** (step + 1)), beta_2 ** (step + 1)
         most = 2.0 / (1.0 - beta_2) - 1.0

@@ -57,7 +57,9 @@ class SGD(ElementWise):
             self.slots = ("momentum",)
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        step = self._schedule_step(state.step)
+        if self.momentum == 0.0:
+            return rate, 0.0
+        step = state.step // self.every
         if step and self.dampening != 0.0:
             rate *= 1.0 - at(self.dampening, step)
         return rate, at(self.momentum, step)

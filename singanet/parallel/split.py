@@ -72,7 +72,9 @@ class SplitDense(Dense):
             return self.shared.gathered(ctx, super().forward(ctx, x), self.name)
         own = self.shared.mine(ctx, x)
         ctx.save(x=own)
-        y = self.shared.summed(ctx, ctx.ops.matmul(own, self._matrix(ctx)), self.name)
+        weight = ctx.params["weight"]
+        part = ctx.ops.matmul(own, weight.T if self.W_transpose else weight)
+        y = self.shared.summed(ctx, part, self.name)
         return ctx.ops.add(y, ctx.params["bias"]) if self.use_bias else y
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:

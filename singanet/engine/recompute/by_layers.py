@@ -74,13 +74,7 @@ class Recomputer:
 
     def asked(self, plan: Plan) -> bool:
         """Whether a pass over ``plan`` recomputes anything."""
-        if self.level != "none":
-            return True
-        # A plain loop, as every training step asks.
-        for step in plan.steps:  # noqa: SIM110
-            if step.layer.recompute:
-                return True
-        return False
+        return self.level != "none" or plan.settings().recompute
 
     def forward(
         self,
@@ -101,7 +95,7 @@ class Recomputer:
         shapes = tuple((name, str(shapes_of(given))) for name, given in feed.items())
         seen = self._seen.setdefault(shapes, {})
         wishes = tuple(step.layer.recompute for step in plan.steps)
-        key = (shapes, len(seen), wishes, tuple(plan.trained()), asked, self.level, whole)
+        key = (shapes, len(seen), wishes, plan.settings().trained, asked, self.level, whole)
         if key not in self._known:
             if len(self._known) >= _CASES:
                 self._known.clear()
@@ -319,7 +313,7 @@ class RecomputingPass(Pass):
     def _run(
         self, step: NodeStep, x: Any, layer: Layer, rng: Any, keep: bool
     ) -> tuple[Any, Context]:
-        return run_step(step, x, self._feed, self._kernels, rng, True, keep, layer)
+        return run_step(step, x, self._feed, self._kernels, rng, step.in_training, keep, layer)
 
     def _state(self, step: NodeStep) -> _State:
         params = step.layer.params.values()

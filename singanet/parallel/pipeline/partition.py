@@ -255,7 +255,7 @@ def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
             ]
         x = given if step.many_in or isinstance(shapes, list) else given[0]
         began = perf_counter()
-        y, ctx = run_step(step, x, {}, net.device.ops, net.rng, True, keeps[i])
+        y, ctx = run_step(step, x, {}, net.device.ops, net.rng, step.in_training, keeps[i])
         seconds.append(perf_counter() - began)
         parts = y if step.many_out else [y]
         nbytes.append(float(sum(part.nbytes for part in parts)))
