@@ -107,8 +107,14 @@ class Param:
 
     def named(self, name: str) -> Param:
         """The same parameter under another name, by which it is filled if it is not yet."""
-        made = copy.copy(self)
-        made.name = name
+        made = object.__new__(type(self))
+        made.name, made.root = name, self.root
+        return made
+
+    def __copy__(self) -> Param:
+        """A parameter of the same name and settings, whose array may be replaced by itself."""
+        made = self.named(self.name)
+        made.root = replace(self.root, storage=copy.copy(self.root.storage))
         return made
 
     @property

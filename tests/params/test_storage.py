@@ -131,3 +131,12 @@ def test_arrays_of_one_bucket_stay_neighbours_in_a_copy():
         np.testing.assert_array_equal(theirs.array, bucket.array)
         theirs.array[...] += 1.0
         np.testing.assert_array_equal(other.params()[0].value, net.params()[0].value + 1)
+
+
+def test_a_shallow_copy_has_the_array_until_one_of_both_gets_another():
+    param = Param(ParamSpec("w"), (3, 2), Gaussian(0.0, 1.0))
+    value, other = param.value, copy.copy(param)
+    assert other.value is value
+    other.retype(np.zeros((3, 2)))
+    assert param.value is value
+    assert param.array_type == np.float32
