@@ -99,7 +99,7 @@ def _check_array(
             received=f"an array of type {x.dtype}",
             advice="convert it with array.astype('float32')",
         )
-    if step.layer.sparse:
+    if step.layer.traits.sparse:
         return by_rows(f"layer {step.name!r}, input", x).mapped(device.put, dtype)
     if isinstance(step.layer, Dummy) and step.layer.dtype is not None:
         return device.put(step.layer.typed(x))
