@@ -26,7 +26,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from singanet.models import build, find
     from singanet.runs.optimizers import make_optimizer
-    from singanet.runs.options import RunOptions, checked_recipe
+    from singanet.runs.options import RunOptions
+    from singanet.runs.recipe import checked_recipe
     from singanet.runs.tasks import load_task
 
     _check(arguments)

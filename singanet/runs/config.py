@@ -18,7 +18,8 @@ from singanet.errors import (
     one_of,
 )
 from singanet.runs.folder import saved_options
-from singanet.runs.options import KINDS, RunOptions, no_folder, option, own_recipe
+from singanet.runs.options import KINDS, RunOptions, kinds_in_files, option
+from singanet.runs.recipe import no_folder, own_recipe
 
 _LONGEST, _MOST_DOTS = 1 << 16, 64
 _NAMES = {option(field.name).replace("-", "_"): field.name for field in fields(RunOptions)}
@@ -84,14 +85,15 @@ def read_config(path: Path) -> dict[str, Any]:
                 advice=did_you_mean(said, _NAMES, "leave it out"),
             )
         name = _NAMES[said]
-        if name in options or type(value) not in KINDS[name] or "\0" in str(value):
+        kinds = kinds_in_files(name)
+        if name in options or type(value) not in kinds or "\0" in str(value):
             raise DataError(
                 f"--config {str(path)!r}, key {key!r}",
-                expected=f"a value of type {KINDS[name][0].__name__}, once",
+                expected=f"a value of type {kinds[0].__name__}, once",
                 received=f"{type(value).__name__} {value!r}"[:80],
                 advice="write it as on the command line; only texts are quoted",
             )
-        options[name] = Path(value) if name in ("out", "json") else value
+        options[name] = Path(value) if KINDS[name] is Path else value
     return options
 
 

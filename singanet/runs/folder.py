@@ -14,7 +14,7 @@ from singanet.errors import FileAccessError, UnsafeFileError
 from singanet.net import FeedForwardNet
 from singanet.report import RunNotes, read_run, recorders
 from singanet.report.run_files import CONFIG, FIGURES, HISTORY, MEMORY
-from singanet.runs.options import KINDS, LASTING, RunOptions
+from singanet.runs.options import LASTING, RunOptions, kinds_in_files
 from singanet.runs.tasks import Task
 from singanet.saving.model_layout import LONGEST, MODEL, decoded, naming
 from singanet.saving.model_reader import described
@@ -133,7 +133,7 @@ def saved_options(folder: Path) -> dict[str, Any]:
     """The options of the run in ``folder``, for `RunOptions`. Errors: there is none of ours."""
     found = _section(folder, OPTIONS)
     options = {name: value for name, value in found.items() if name in LASTING}
-    wrong = [k for k, v in options.items() if v is not None and type(v) not in KINDS[k]]
+    wrong = [k for k, v in options.items() if v is not None and type(v) not in kinds_in_files(k)]
     if wrong or (options.get("model") is None) == (options.get("from_") is None):
         raise _not_ours(folder, f"{OPTIONS} with {wrong[0] if wrong else 'no model'!r}")
     return options

@@ -1,20 +1,11 @@
-"""What the command line says about a training, and the recipe that comes of it."""
+"""What the command line says about a training: each option once, with its type and its help."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
-
-from singanet.base.sizes import checked_bytes
-from singanet.errors import ArgumentError
-from singanet.models import Recipe, find
-from singanet.optimizer.mixed_precision import as_precision
-from singanet.runs.figures import check_writable
-from singanet.runs.optimizers import USUAL_RATES, make_optimizer
-from singanet.runs.reducers import check_reducer
-from singanet.runs.tasks.split import held
-from singanet.training.sample_weights import checked_class_weight
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 USUAL_SPLIT = 0.1
 _PASSING = ("offload_folder", "out", "resume", "json", "quiet")
@@ -23,6 +14,8 @@ _PASSING = ("offload_folder", "out", "resume", "json", "quiet")
 @dataclass(frozen=True)
 class RunOptions:
     """What to train, on what, and how; None leaves it to the model's own recipe.
+
+    Each field is an option of ``singanet train``, with its metavar and help, and a key of files.
 
     It is the ready net ``model`` or the net in the file ``from_`` of a whole model.
     ``out`` is the run folder: with ``resume`` the training that stands there goes on. The last
@@ -33,39 +26,71 @@ class RunOptions:
     steps ``every`` which they meet; the batch size is that of all of them together.
     """
 
-    model: str | None = None
-    data: str | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    optimizer: str | None = None
-    lr: float | None = None
-    weight_decay: float | None = None
-    clip: float | None = None
-    clip_by: str = "layer"
-    accumulate: int = 1
-    seed: int = 0
-    out: Path | None = None
-    resume: bool = False
-    keep: int = 3
-    save_every: int | None = None
-    json: Path | None = None
-    validation_split: float | None = None
-    early_stopping: int | None = None
-    monitor: str = "auto"
-    class_weight: dict[Any, float] | None = None
-    shuffle: bool = True
-    drop_last: bool = False
-    steps_per_epoch: int | None = None
-    initial_epoch: int = 0
-    mixed_precision: str | None = None
-    tensorboard: str | None = None
-    quiet: bool = False
-    memory_budget: str | None = None
-    offload_folder: str | None = None
-    parallel: str = "allreduce"
-    ratio: float | None = None
-    every: int | None = None
-    from_: str | None = None
+    model: Annotated[str | None, "MODEL", "a name that `singanet models` lists"] = None
+    data: Annotated[
+        str | None,
+        "DATA",
+        "digits, FILE.npz, a folder of MNIST or CIFAR; for language models plays or a text "
+        "file; for tables census, movielens or clicks; left out, what comes with the package",
+    ] = None
+    epochs: Annotated[int | None, "N"] = None
+    batch_size: Annotated[int | None, "N"] = None
+    optimizer: Annotated[str | None, "NAME", "sgd, adam, ...: those of singanet.optimizer"] = None
+    lr: Annotated[float | None, "F", "the highest learning rate; it rises and then falls"] = None
+    weight_decay: Annotated[float | None, "F"] = None
+    clip: Annotated[float | None, "F", "a bound on gradients"] = None
+    clip_by: Annotated[
+        str,
+        "HOW",
+        "layer (the norm of each; the usual), global (of all, exactly), running or value",
+    ] = "layer"
+    accumulate: Annotated[int, "N", "update with the mean of so many batches"] = 1
+    memory_budget: Annotated[str | None, "SIZE", "such as 600MB: recompute or split to keep it"] = (
+        None
+    )
+    offload_folder: Annotated[str | None, "DIR", "where the net goes if nothing else keeps it"] = (
+        None
+    )
+    mixed_precision: Annotated[
+        str | None,
+        "TYPE",
+        "float16: half the memory; bfloat16: faster products, or auto",
+    ] = None
+    seed: Annotated[int, "N"] = 0
+    parallel: Annotated[
+        str,
+        "HOW",
+        "of several processes: allreduce (the usual), half, sparse, partial, local, ps, hybrid"
+        " or pipeline",
+    ] = "allreduce"
+    ratio: Annotated[float | None, "F", "share of the gradients that is sent, of sparse"] = None
+    every: Annotated[int | None, "N", "steps of local, parts of partial, micro-batches"] = None
+    validation_split: Annotated[
+        float | None,
+        "F",
+        "share of the training data to validate with; 0.1 with --out or --early-stopping",
+    ] = None
+    early_stopping: Annotated[int | None, "N", "end after N epochs without gain"] = None
+    monitor: Annotated[str, "NAME", "what gains and the best weights go by; val_loss"] = "auto"
+    class_weight: Annotated[
+        dict[Any, float] | None, "K=F,...", "such as 0=1,3=5; others weigh 1"
+    ] = None
+    shuffle: Annotated[bool, "", "samples in their own order"] = True
+    drop_last: Annotated[bool, "", "without a last batch that is not full"] = False
+    steps_per_epoch: Annotated[int | None, "N", "batches an epoch"] = None
+    initial_epoch: Annotated[int, "N", "count epochs from here, up to --epochs"] = 0
+    quiet: Annotated[bool, "", "no progress on standard error"] = False
+    out: Annotated[Path | None, "RUN_DIR", "keep checkpoints, curves and figures here"] = None
+    resume: Annotated[bool, "", "go on with what is in RUN_DIR, to the bit"] = False
+    keep: Annotated[int, "N", "checkpoints of so many epochs; 3"] = 3
+    save_every: Annotated[int | None, "N", "a checkpoint after so many steps too"] = None
+    tensorboard: Annotated[str | None, "DIR", "event files for TensorBoard"] = None
+    json: Annotated[Path | None, "FILE", "write the figures here"] = None
+    from_: Annotated[
+        str | None,
+        "FILE",
+        "instead of MODEL: the net in a .singanet, .keras or .onnx file, with its weights",
+    ] = None
 
     @property
     def subject(self) -> str:
@@ -87,120 +112,25 @@ class RunOptions:
 LASTING = tuple(f.name for f in fields(RunOptions) if f.name not in _PASSING)
 """The names of these."""
 
-KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("model", "from_", "data", "optimizer", "clip_by", "out", "json"), (str,)),
-    **dict.fromkeys(
-        ("monitor", "mixed_precision", "tensorboard", "memory_budget", "parallel"), (str,)
-    ),
-    "offload_folder": (str,),
-    **dict.fromkeys(("epochs", "batch_size", "accumulate", "seed", "keep", "save_every"), (int,)),
-    **dict.fromkeys(("early_stopping", "steps_per_epoch", "initial_epoch", "every"), (int,)),
-    **dict.fromkeys(("lr", "weight_decay", "clip", "validation_split", "ratio"), (float, int)),
-    **dict.fromkeys(("resume", "shuffle", "drop_last", "quiet"), (bool,)),
-    "class_weight": (dict,),
-}
-"""The types that each option may have in a file."""
+
+def _kind(hint: Any) -> type:
+    given = get_args(hint)
+    one = given[0] if NoneType in given else hint
+    kind: type = get_origin(one) or one
+    return kind
 
 
-FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)
-"""Of a net that knows something already: no steps that would take it far from there."""
+KINDS = {name: _kind(hint) for name, hint in get_type_hints(RunOptions).items()}
+"""The type of each option."""
+
+_IN_FILES: dict[type, tuple[type, ...]] = {float: (float, int), Path: (str,)}
+
+
+def kinds_in_files(name: str) -> tuple[type, ...]:
+    """The types that the option ``name`` may have in a file."""
+    return _IN_FILES.get(KINDS[name], (KINDS[name],))
 
 
 def option(name: str) -> str:
     """The field ``name`` of `RunOptions` as it is written on the command line, without dashes."""
     return name.rstrip("_").replace("_", "-")
-
-
-def own_recipe(model: str | None, from_: str | None) -> Recipe:
-    """The recipe of what is trained. Errors: both, or neither; an unknown ready net."""
-    if (model is None) == (from_ is None):
-        received = "neither" if model is None else f"both: {model!r} and {from_!r}"
-        raise _wrong("MODEL, --from", "one of them", received, "a file's net needs no MODEL")
-    return FINE_TUNING if model is None else find(model).recipe
-
-
-def checked_recipe(options: RunOptions) -> Recipe:
-    """The own recipe with what the user said; everything that can be is checked here."""
-    own = own_recipe(options.model, options.from_)
-    optimizer = options.optimizer or own.optimizer
-    same = optimizer == own.optimizer
-    usual_rate = own.lr if same else USUAL_RATES.get(optimizer, own.lr)
-    usual_decay = own.weight_decay if same else 0.0
-    recipe = Recipe(
-        epochs=own.epochs if options.epochs is None else options.epochs,
-        batch_size=own.batch_size if options.batch_size is None else options.batch_size,
-        optimizer=optimizer,
-        lr=usual_rate if options.lr is None else options.lr,
-        weight_decay=usual_decay if options.weight_decay is None else options.weight_decay,
-        augment=own.augment,
-    )
-    _check(options, recipe)
-    make_optimizer(recipe.optimizer, recipe.lr, recipe.weight_decay, steps=1, warm_up=0)
-    check_writable(options.json)
-    return recipe
-
-
-def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float] | None:
-    """Weights by class; files have texts as keys.
-
-    Errors: what is no class, one that the data with their ``classes`` do not have, or no weight.
-    """
-    given = options.class_weight
-    try:
-        by_class = None if given is None else {int(k): w for k, w in given.items()}
-    except (TypeError, ValueError):
-        raise ArgumentError(
-            "--class-weight",
-            expected="numbers of classes with their weights",
-            received=str(given)[:80],
-            advice="write 0=1,3=5",
-        ) from None
-    strange = [key for key in by_class or () if not 0 <= key < classes]
-    if strange:
-        expected = f"classes from 0 to {classes - 1}, which the data have"
-        raise _wrong("--class-weight", expected, str(strange[0]), "leave it out")
-    return checked_class_weight(by_class)
-
-
-def _check(options: RunOptions, recipe: Recipe) -> None:
-    """Numbers in their ranges, and a folder where one is needed."""
-    for what, value, least in (
-        ("--epochs", recipe.epochs, 1),
-        ("--batch-size", recipe.batch_size, 1),
-        ("--accumulate", options.accumulate, 1),
-        ("--keep", options.keep, 1),
-        ("--save-every", options.save_every, 1),
-        ("--steps-per-epoch", options.steps_per_epoch, 1),
-        ("--early-stopping", options.early_stopping, 0),
-        ("--initial-epoch", options.initial_epoch, 0),
-        ("--seed", options.seed, 0),
-    ):
-        if value is not None and value < least:
-            expected = "a positive number" if least else "0 or more"
-            raise _wrong(what, expected, str(value), f"pass {least} or more")
-    if options.clip is not None and not options.clip > 0:
-        raise _wrong("--clip", "a positive number", str(options.clip), "1 is usual")
-    if options.initial_epoch >= recipe.epochs:
-        expected = f"less than the {recipe.epochs} of --epochs, which counts them too"
-        raise _wrong("--initial-epoch", expected, str(options.initial_epoch), "raise --epochs")
-    if options.kept_back:
-        held(2**31, options.kept_back)
-    class_weights(options)
-    check_reducer(options.parallel, options.ratio, options.every)
-    as_precision(options.mixed_precision)
-    if options.memory_budget is not None:
-        checked_bytes("--memory-budget", options.memory_budget)
-    elif options.offload_folder is not None:
-        advice = "add --memory-budget SIZE"
-        raise _wrong("--offload-folder", "a budget, that the net may need it for", "none", advice)
-    if options.out is None and (options.resume or options.save_every is not None):
-        raise no_folder("--resume" if options.resume else "--save-every")
-
-
-def no_folder(option: str) -> ArgumentError:
-    """The error for an option that needs ``--out``."""
-    return _wrong(option, "a run folder", "none", "add --out RUN_DIR")
-
-
-def _wrong(what: str, expected: str, received: str, advice: str) -> ArgumentError:
-    return ArgumentError(what, expected=expected, received=received, advice=advice)

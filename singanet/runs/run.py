@@ -27,7 +27,8 @@ from singanet.runs.folder import (
     write_outcome,
 )
 from singanet.runs.optimizers import FOLDING, make_optimizer
-from singanet.runs.options import RunOptions, checked_recipe, class_weights
+from singanet.runs.options import RunOptions
+from singanet.runs.recipe import checked_recipe, class_weights
 from singanet.runs.reducers import PIPELINE, reduced
 from singanet.runs.tasks import Task, load_task
 from singanet.runs.tasks.task import BatchShare, EpochResult, SizedLoader

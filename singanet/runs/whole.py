@@ -22,7 +22,7 @@ from singanet.metric import Accuracy
 from singanet.model_file import is_model_file, load_model, save_model
 from singanet.models import ModelEntry
 from singanet.net import FeedForwardNet
-from singanet.runs.options import FINE_TUNING
+from singanet.runs.recipe import FINE_TUNING
 from singanet.runs.tasks import Task, load_task
 from singanet.types import Shape
 

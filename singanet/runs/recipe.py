@@ -1,0 +1,105 @@
+"""The recipe of a training, of the model's own and what the command line says."""
+
+from __future__ import annotations
+
+from singanet.base.sizes import checked_bytes
+from singanet.errors import ArgumentError
+from singanet.models import Recipe, find
+from singanet.optimizer.mixed_precision import as_precision
+from singanet.runs.figures import check_writable
+from singanet.runs.optimizers import USUAL_RATES, make_optimizer
+from singanet.runs.options import RunOptions, option
+from singanet.runs.reducers import check_reducer
+from singanet.runs.tasks.split import held
+from singanet.training.options import LEAST
+from singanet.training.sample_weights import checked_class_weight
+
+FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)
+"""Of a net that knows something already: no steps that would take it far from there."""
+
+
+def own_recipe(model: str | None, from_: str | None) -> Recipe:
+    """The recipe of what is trained. Errors: both, or neither; an unknown ready net."""
+    if (model is None) == (from_ is None):
+        received = "neither" if model is None else f"both: {model!r} and {from_!r}"
+        raise _wrong("MODEL, --from", "one of them", received, "a file's net needs no MODEL")
+    return FINE_TUNING if model is None else find(model).recipe
+
+
+def checked_recipe(options: RunOptions) -> Recipe:
+    """The own recipe with what the user said; everything that can be is checked here."""
+    own = own_recipe(options.model, options.from_)
+    optimizer = options.optimizer or own.optimizer
+    same = optimizer == own.optimizer
+    usual_rate = own.lr if same else USUAL_RATES.get(optimizer, own.lr)
+    usual_decay = own.weight_decay if same else 0.0
+    recipe = Recipe(
+        epochs=own.epochs if options.epochs is None else options.epochs,
+        batch_size=own.batch_size if options.batch_size is None else options.batch_size,
+        optimizer=optimizer,
+        lr=usual_rate if options.lr is None else options.lr,
+        weight_decay=usual_decay if options.weight_decay is None else options.weight_decay,
+        augment=own.augment,
+    )
+    _check(options, recipe)
+    make_optimizer(recipe.optimizer, recipe.lr, recipe.weight_decay, steps=1, warm_up=0)
+    check_writable(options.json)
+    return recipe
+
+
+def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float] | None:
+    """Weights by class; files have texts as keys.
+
+    Errors: what is no class, one that the data with their ``classes`` do not have, or no weight.
+    """
+    given = options.class_weight
+    try:
+        by_class = None if given is None else {int(k): w for k, w in given.items()}
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            "--class-weight",
+            expected="numbers of classes with their weights",
+            received=str(given)[:80],
+            advice="write 0=1,3=5",
+        ) from None
+    strange = [key for key in by_class or () if not 0 <= key < classes]
+    if strange:
+        expected = f"classes from 0 to {classes - 1}, which the data have"
+        raise _wrong("--class-weight", expected, str(strange[0]), "leave it out")
+    return checked_class_weight(by_class)
+
+
+def _check(options: RunOptions, recipe: Recipe) -> None:
+    """Numbers in their ranges, and a folder where one is needed."""
+    counts = {**LEAST, "keep": 1, "save_every": 1, "early_stopping": 0, "seed": 0}
+    said = vars(options) | vars(recipe)
+    for name, least in counts.items():
+        if said[name] is not None and said[name] < least:
+            expected = "a positive number" if least else "0 or more"
+            raise _wrong(f"--{option(name)}", expected, str(said[name]), f"pass {least} or more")
+    if options.clip is not None and not options.clip > 0:
+        raise _wrong("--clip", "a positive number", str(options.clip), "1 is usual")
+    if options.initial_epoch >= recipe.epochs:
+        expected = f"less than the {recipe.epochs} of --epochs, which counts them too"
+        raise _wrong("--initial-epoch", expected, str(options.initial_epoch), "raise --epochs")
+    if options.kept_back:
+        held(2**31, options.kept_back)
+    class_weights(options)
+    check_reducer(options.parallel, options.ratio, options.every)
+    as_precision(options.mixed_precision)
+    if options.memory_budget is not None:
+        checked_bytes("--memory-budget", options.memory_budget)
+    elif options.offload_folder is not None:
+        advice = "add --memory-budget SIZE"
+        raise _wrong("--offload-folder", "a budget, that the net may need it for", "none", advice)
+    if options.out is None and (options.resume or options.save_every is not None):
+        raise no_folder("--resume" if options.resume else "--save-every")
+
+
+def no_folder(option: str) -> ArgumentError:
+    """The error for an option that needs ``--out``."""
+    return _wrong(option, "a run folder", "none", "add --out RUN_DIR")
+
+
+def _wrong(what: str, expected: str, received: str, advice: str) -> ArgumentError:
+    return ArgumentError(what, expected=expected, received=received, advice=advice)
