@@ -13,10 +13,16 @@ from singanet.codecs.arrays import Arrays, of_features, per_feature
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.comparing import compared
 from singanet.codecs.described import DescribedLayer, activation, unknown
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import Known, RefusedError, Tensor
+from singanet.codecs.onnx import (
+    Converter,
+    Known,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+)
 from singanet.codecs.onnx.vocabulary import turned
-from singanet.codecs.onnx.written import Value, WrittenGraph
 from singanet.codecs.orders import Uses
 from singanet.layers.layer import Layer
 from singanet.types import Shape
@@ -80,9 +86,8 @@ def _write_glu(g: WrittenGraph, layer: layers.GLU, xs: list[Value]) -> Value:
 
 def _read_activation(mode: str, usual: float | None = None) -> Converter:
     def convert(use: Use) -> Tensor:
-        x = use.tensor()
         alpha = None if usual is None else use.attribute("alpha", usual)
-        return x.like(use.draw(layers.Activation(use.name(), mode, alpha=alpha), x))
+        return use.make(layers.Activation, use.tensor(), mode=mode, alpha=alpha)
 
     return convert
 
@@ -91,14 +96,13 @@ def _read_hard_sigmoid(use: Use) -> Tensor:
     alpha, beta = use.attribute("alpha", 0.2), use.attribute("beta", 0.5)
     x = use.tensor()
     if isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
-        return x.like(use.draw(layers.Activation(use.name(), "hard_sigmoid"), x))
+        return use.make(layers.Activation, x, mode="hard_sigmoid")
     return use.make(layers.Clip, scaled(use, x, alpha, beta), low=0.0, high=1.0)
 
 
 def _read_gelu(use: Use) -> Tensor:
     mode = "gelu_tanh" if use.attribute("approximate", "none") == "tanh" else "gelu"
-    x = use.tensor()
-    return x.like(use.draw(layers.Activation(use.name(), mode), x))
+    return use.make(layers.Activation, use.tensor(), mode=mode)
 
 
 _SELU = (1.67326319217681884765625, 1.05070102214813232421875)
@@ -108,15 +112,15 @@ def _read_selu(use: Use) -> Tensor:
     alpha, gamma = use.attribute("alpha", _SELU[0]), use.attribute("gamma", _SELU[1])
     x = use.tensor()
     if isclose(alpha, _SELU[0], rel_tol=1e-5) and isclose(gamma, _SELU[1], rel_tol=1e-5):
-        return x.like(use.draw(layers.Activation(use.name(), "selu"), x))
-    y = x.like(use.draw(layers.Activation(use.name(), "elu", alpha=alpha), x))
+        return use.make(layers.Activation, x, mode="selu")
+    y = use.make(layers.Activation, x, mode="elu", alpha=alpha)
     return scaled(use, y, gamma)
 
 
 def _read_swish(use: Use) -> Tensor:
     alpha, x = use.attribute("alpha", 1.0), use.tensor()
     y = scaled(use, x, alpha)
-    y = y.like(use.draw(layers.Activation(use.name(), "silu"), y))
+    y = use.make(layers.Activation, y, mode="silu")
     return scaled(use, y, 1.0 / alpha)
 
 
@@ -138,7 +142,7 @@ def _read_prelu(use: Use) -> Tensor:
     if plain and alone and shape[channel] in (1, x.sample[0]):
         layer = layers.PReLU(use.name(1), channel_shared=shape[channel] == 1)
         return x.like(use.draw(layer, x, a=array))
-    positive = x.like(use.draw(layers.Activation(use.name(), "relu"), x))
+    positive = use.make(layers.Activation, x, mode="relu")
     below = use.make(layers.Subtract, x, positive)
     return use.make(layers.Add, positive, use.make(layers.Multiply, below, use.weight(slope, x)))
 

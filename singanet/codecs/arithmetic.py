@@ -10,10 +10,17 @@ import numpy as np
 from singanet import layers
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import Known, Tensor
+from singanet.codecs.onnx import (
+    Converter,
+    Form,
+    Known,
+    NoFormError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+)
 from singanet.codecs.onnx.vocabulary import turned
-from singanet.codecs.onnx.written import Form, NoFormError, Value, WrittenGraph
 from singanet.layers.layer import Layer
 from singanet.layers.operation import OPERATIONS
 
@@ -236,7 +243,7 @@ def _read_clip(use: Use) -> Tensor:
         return x
     if low == 0 and high in (None, 6):
         mode = "relu" if high is None else "relu6"
-        return x.like(use.draw(layers.Activation(use.name(), mode), x))
+        return use.make(layers.Activation, x, mode=mode)
     if low is not None and high is not None and low > high:
         low = high
     return use.make(layers.Clip, x, low=low, high=high)

@@ -17,10 +17,7 @@ from singanet.codecs.comparing import compared
 from singanet.codecs.dense import product, weighted
 from singanet.codecs.described import DescribedLayer
 from singanet.codecs.moving import transposed
-from singanet.codecs.onnx.shaping import in_shape
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor
-from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.onnx import Known, RefusedError, Tensor, Use, Value, WrittenGraph, by_dims
 from singanet.codecs.orders import Uses
 from singanet.codecs.sequences import waves
 from singanet.errors import ArgumentError
@@ -139,8 +136,8 @@ def _read_heads(use: Use, x: Tensor, number: int | None) -> Tensor:
         return x
     if x.rank != 3 or not number or x.sample[-1] % number:
         raise RefusedError("3 axes with a number of heads, or 4", f"{x.rank} axes, {number} heads")
-    shapes = [[*d[:2], number, d[2] // number] for d in (x.dims(n) for n in BATCHES)]
-    return transposed(use, in_shape(use, x, shapes), [0, 2, 1, 3])
+    apart = by_dims(use, x, lambda d: [*d[:2], number, d[2] // number])
+    return transposed(use, apart, [0, 2, 1, 3])
 
 
 def _read_repeated(use: Use, x: Tensor, times: int) -> Tensor:
@@ -231,7 +228,7 @@ def _read_attention(use: Use) -> list[Any]:
     cap = use.attribute("softcap", 0.0)
     if cap:
         bounded = scaled(use, scores, 1.0 / cap)
-        bounded = bounded.like(use.draw(layers.Activation(use.name(), "tanh"), bounded))
+        bounded = use.make(layers.Activation, bounded, mode="tanh")
         scores = scaled(use, bounded, cap)
     shown.append(scores)
     scores, mask = _read_masked(use, scores)
@@ -250,8 +247,7 @@ def _read_attention(use: Use) -> list[Any]:
     y = product(use, weights, v)
     if flat:
         y = transposed(use, y, [0, 2, 1, 3])
-        shapes = [[*d[:2], d[2] * d[3]] for d in (y.dims(n) for n in BATCHES)]
-        y = in_shape(use, y, shapes)
+        y = by_dims(use, y, lambda d: [*d[:2], d[2] * d[3]])
     return [y, *present, shown[use.attribute("qk_matmul_output_mode", 0)]]
 
 

@@ -8,8 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from singanet.codecs.arrays import Arrays
 from singanet.codecs.described import Axes, DescribedLayer
-from singanet.codecs.onnx.use import Converter
-from singanet.codecs.onnx.written import Form
+from singanet.codecs.onnx import Converter, Form
 from singanet.layers.layer import Layer
 
 Elements: TypeAlias = Literal[

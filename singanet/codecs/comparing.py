@@ -11,11 +11,18 @@ import numpy as np
 from singanet import layers
 from singanet.codecs.arithmetic import scalar, scaled
 from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.onnx.shaping import in_shape
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
+from singanet.codecs.onnx import (
+    Converter,
+    Known,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    by_dims,
+    norm_axis,
+)
 from singanet.codecs.onnx.vocabulary import DTYPES, turned
-from singanet.codecs.onnx.written import Value, WrittenGraph
 
 _OPERATORS: Mapping[str, str] = {
     "Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<", "LessOrEqual": "<="
@@ -60,9 +67,6 @@ def _write_cast(g: WrittenGraph, layer: layers.Cast, xs: list[Value]) -> Value:
     return g.cast(xs[0], g.dtype if layer.dtype == "float" else layer.dtype)
 
 
-_BOOL = np.dtype(bool)
-
-
 def _read_compare(how: str) -> Converter:
     def convert(use: Use) -> Tensor:
         for k in (1, 0):
@@ -70,9 +74,8 @@ def _read_compare(how: str) -> Converter:
             if number is not None:
                 mode = how if k else _TURNED.get(how, how)
                 return compared(use, use.tensor(1 - k), mode, number)
-        made = use.together(0, 1)
-        symbol = use.draw(layers.Compare(use.name(), how), *made)
-        return replace(made[0], symbol=symbol, dtype=_BOOL, whole=True)
+        first, second = use.together(0, 1)
+        return compared(use, first, how, second)
 
     return convert
 
@@ -80,10 +83,13 @@ def _read_compare(how: str) -> Converter:
 _TURNED = {">": "<", ">=": "<=", "<": ">", "<=": ">="}
 
 
-def compared(use: Use, x: Tensor, how: str, value: float) -> Tensor:
+def compared(use: Use, x: Tensor, how: str, other: float | Tensor) -> Tensor:
     """Whether ``x`` is so, as booleans."""
-    symbol = use.draw(layers.Compare(use.name(), how, value), x)
-    return replace(x, symbol=symbol, dtype=_BOOL, whole=True)
+    if isinstance(other, Tensor):
+        symbol = use.draw(layers.Compare(use.name(), how), x, other)
+    else:
+        symbol = use.draw(layers.Compare(use.name(), how, other), x)
+    return replace(x, symbol=symbol, dtype=np.dtype(bool), whole=True)
 
 
 def _read_joined(kind: Any) -> Converter:
@@ -92,9 +98,8 @@ def _read_joined(kind: Any) -> Converter:
 
 
 def _read_xor(use: Use) -> Tensor:
-    made = use.together(0, 1)
-    symbol = use.draw(layers.Compare(use.name(), "!="), *made)
-    return replace(made[0], symbol=symbol, dtype=_BOOL, whole=True)
+    first, second = use.together(0, 1)
+    return compared(use, first, "!=", second)
 
 
 def _read_not(use: Use) -> Tensor:
@@ -103,8 +108,7 @@ def _read_not(use: Use) -> Tensor:
 
 def _read_is_nan(use: Use) -> Tensor:
     x = use.tensor()
-    symbol = use.draw(layers.Compare(use.name(), "!="), x, x)
-    return replace(x, symbol=symbol, dtype=_BOOL, whole=True)
+    return compared(use, x, "!=", x)
 
 
 def _read_is_inf(use: Use) -> Tensor:
@@ -164,14 +168,12 @@ def _read_one_hot(use: Use) -> Tensor:
     axis = norm_axis(use.attribute("axis", -1), x.rank + 1)
     if not 1 <= depth <= 1 << 20 or (x.axis is not None and axis <= x.axis):
         raise RefusedError("a new axis behind the samples, of a known extent", f"{axis}, {depth}")
-    shapes = [[*d[:axis], 1, *d[axis:]] for d in (x.dims(n) for n in BATCHES)]
-    wide = in_shape(use, x, shapes)
+    wide = by_dims(use, x, lambda d: [*d[:axis], 1, *d[axis:]])
     numbers = np.arange(depth).reshape(-1, *[1] * (x.rank - axis))
     found = []
     for each in (numbers, numbers - depth):
         other = use.weight(Known((each, each)), wide)
-        symbol = use.draw(layers.Compare(use.name(), "=="), wide, other)
-        found.append(use.floats(replace(wide, symbol=symbol, dtype=_BOOL, whole=True)))
+        found.append(use.floats(compared(use, wide, "==", other)))
     both = use.make(layers.Add, *found)
     made = scaled(use, both, on - off, off)
     return made.like(made.symbol, use.needed(2).dtype)

@@ -11,10 +11,16 @@ from singanet.codecs.arrays import Arrays, StoredArray, stored
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.dense import QUANTIZED
 from singanet.codecs.described import WHOLE, DescribedLayer
-from singanet.codecs.onnx.shaping import over_last
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import STEPS, RefusedError, Tensor
-from singanet.codecs.onnx.written import Form, Value, WrittenGraph
+from singanet.codecs.onnx import (
+    STEPS,
+    Form,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    over_last,
+)
 from singanet.codecs.windows import (
     along,
     bordered,

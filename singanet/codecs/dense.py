@@ -14,11 +14,8 @@ from singanet.codecs.arrays import Arrays, StoredArray, stored
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import WHOLE, DescribedLayer, unknown
 from singanet.codecs.moving import transposed
+from singanet.codecs.onnx import Known, RefusedError, Tensor, Use, Value, WrittenGraph, over_last
 from singanet.codecs.onnx.heads import attention
-from singanet.codecs.onnx.shaping import over_last
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import Known, RefusedError, Tensor
-from singanet.codecs.onnx.written import Value, WrittenGraph
 from singanet.codecs.orders import Uses, along
 from singanet.types import Array
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from singanet.checkpoint.keras.layer import LayerDescription, Variable
 from singanet.codecs.arrays import Lay
-from singanet.codecs.orders import Uses
+from singanet.codecs.orders import Uses, orders_of
 from singanet.codecs.table import CODECS, codec_of
-from singanet.codecs.walk import orders_of
 from singanet.errors import ArgumentError, one_of
 from singanet.layers import TimeDistributed
 from singanet.layers.layer import Layer
@@ -33,7 +32,9 @@ def keras_layers(net: Any, data_format: str = "channels_last") -> list[LayerDesc
             received=repr(data_format),
             advice="leave it out, since Keras' own default is channels_last",
         )
-    uses = orders_of(net.nodes(), data_format == "channels_last")
+    uses = orders_of(
+        net.nodes(), data_format == "channels_last", lambda layer: codec_of(layer).elements
+    )
     found = {id(node.layer): node.layer for node in net.nodes() if node.layer.params}
     return [keras_layer(layer, uses[key]) for key, layer in found.items()]
 

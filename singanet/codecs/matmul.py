@@ -12,10 +12,16 @@ from singanet import layers
 from singanet.codecs.codec import LayerCodec
 from singanet.codecs.dense import dense, product
 from singanet.codecs.moving import transposed
-from singanet.codecs.onnx.shaping import in_shape
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor
-from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.onnx import (
+    BATCHES,
+    Known,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    in_shape,
+)
 from singanet.codecs.reducing import reduced
 from singanet.types import Array
 

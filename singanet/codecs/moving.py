@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
@@ -13,21 +13,22 @@ import numpy as np
 from singanet import layers
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import DescribedLayer, unknown
-from singanet.codecs.onnx.shaping import in_shape
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import (
+from singanet.codecs.onnx import (
     BATCHES,
     STEPS,
     Known,
     RefusedError,
     Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    by_dims,
+    in_shape,
     norm_axis,
-    resolved,
-    slices,
-    split_sizes,
 )
+from singanet.codecs.onnx.values import resolved, slices, split_sizes
 from singanet.codecs.onnx.vocabulary import PAD_MODES
-from singanet.codecs.onnx.written import FAR, Value, WrittenGraph
+from singanet.codecs.onnx.written import FAR
 from singanet.layers.layer import Layer
 
 
@@ -147,8 +148,7 @@ def _read_flatten(use: Use) -> Tensor:
     axis += x.rank if axis < 0 else 0
     if axis == 1 and x.axis == 0 and not x.folds and len(x.sample) > 1:
         return replace(x, symbol=use.draw(layers.Flatten(use.name()), x))
-    dims = [x.dims(n) for n in BATCHES]
-    return in_shape(use, x, [[prod(d[:axis]), prod(d[axis:])] for d in dims])
+    return by_dims(use, x, lambda d: [prod(d[:axis]), prod(d[axis:])])
 
 
 def _read_squeeze(use: Use) -> Tensor:
@@ -158,9 +158,7 @@ def _read_squeeze(use: Use) -> Tensor:
     axes = ones if given is None else [norm_axis(k, x.rank) for k in np.atleast_1d(given).tolist()]
     if not set(axes) <= set(ones):
         raise RefusedError(f"axes of extent 1 among {ones}", f"{axes}")
-    return in_shape(
-        use, x, [[s for k, s in enumerate(x.dims(n)) if k not in axes] for n in BATCHES]
-    )
+    return without(use, x, axes)
 
 
 def _read_unsqueeze(use: Use) -> Tensor:
@@ -174,6 +172,11 @@ def _read_unsqueeze(use: Use) -> Tensor:
         sizes = iter(x.dims(n))
         shapes.append([1 if k in axes else next(sizes) for k in range(x.rank + len(given))])
     return in_shape(use, x, shapes)
+
+
+def without(use: Use, x: Tensor, axes: Collection[int]) -> Tensor:
+    """``x`` without these axes of the graph, of extent 1."""
+    return by_dims(use, x, lambda d: [size for k, size in enumerate(d) if k not in axes])
 
 
 def transposed(use: Use, x: Tensor, perm: Sequence[int]) -> Tensor:

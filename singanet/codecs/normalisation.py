@@ -14,22 +14,28 @@ from singanet.codecs.arithmetic import affine, scaled
 from singanet.codecs.arrays import Arrays, StoredArray, per_feature, stored
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import WHOLE, DescribedLayer, WeightGroup, unknown
-from singanet.codecs.onnx.shaping import in_shape, over_last
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import BATCHES, RefusedError, Tensor, norm_axis
-from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.onnx import (
+    BATCHES,
+    Converter,
+    Form,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    by_dims,
+    in_shape,
+    norm_axis,
+    over_last,
+)
 from singanet.codecs.orders import Uses
 from singanet.codecs.reducing import reduced
 from singanet.layers.layer import Layer
 from singanet.types import Array
 
 
-def _write_softmax(g: WrittenGraph, layer: layers.Softmax, xs: list[Value]) -> Value:
-    return g.node("Softmax", xs[0], axis=layer.axis)
-
-
-def _write_log_softmax(g: WrittenGraph, layer: layers.LogSoftmax, xs: list[Value]) -> Value:
-    return g.node("LogSoftmax", xs[0], axis=layer.axis)
+def _write_along(op: str) -> Form:
+    return lambda g, layer, xs: g.node(op, xs[0], axis=layer.axis)
 
 
 def _write_batch_norm(g: WrittenGraph, layer: layers.BatchNormalization, xs: list[Value]) -> Value:
@@ -137,7 +143,7 @@ def _read_batch(use: Use) -> list[Any]:
     y = x
     if x.rank not in (2, 4):
         tail = x.sample[len(x.sample) - x.rank + 2 :]
-        y = in_shape(use, x, [[*d[:2], 1, prod(tail)] for d in shape])
+        y = by_dims(use, x, lambda d: [*d[:2], 1, prod(tail)])
     y = over_last(use, y, min(y.rank - 1, 3), layer)
     use.fill(layer, {"gamma": scale, "beta": bias, "mean": mean, "var": var})
     return [in_shape(use, y, shape)]
@@ -157,7 +163,13 @@ def _read_layer(use: Use) -> list[Any]:
 
 
 def normalised(
-    use: Use, x: Tensor, axis: int, gamma: Array | None, beta: Array | None, epsilon: float
+    use: Use,
+    x: Tensor,
+    axis: int,
+    gamma: Array | None,
+    beta: Array | None,
+    epsilon: float,
+    kind: Any = layers.LayerNorm,
 ) -> Tensor:
     """Over the axes from ``axis`` on together, with a number for each element."""
     if x.axis is not None and x.axis >= axis:
@@ -165,33 +177,20 @@ def normalised(
     last, shape = x.rank - axis, [x.dims(n) for n in BATCHES]
     tail = x.sample[len(x.sample) - last :]
     if last > 1:
-        x = in_shape(use, x, [[*d[:axis], prod(tail)] for d in shape])
-    kind = layers.LayerNorm(use.name(1), epsilon=epsilon, affine=gamma is not None)
-    y = x.like(use.draw(kind, x))
-    use.fill(kind, {"gamma": _read_spread(gamma, tail)})
-    if gamma is not None:
-        use.fill(kind, {"beta": np.zeros(prod(tail)) if beta is None else _read_spread(beta, tail)})
+        x = by_dims(use, x, lambda d: [*d[:axis], prod(tail)])
+    layer = kind(use.name(1), epsilon=epsilon, affine=gamma is not None)
+    y = x.like(use.draw(layer, x))
+    for suffix, array, usual in (("gamma", gamma, 1.0), ("beta", beta, 0.0)):
+        if suffix in layer.params:
+            spread = np.broadcast_to(usual if array is None else array, tail)
+            use.fill(layer, {suffix: spread.reshape(-1)})
     return in_shape(use, y, shape)
-
-
-def _read_spread(array: Array | None, tail: Any) -> Array | None:
-    return None if array is None else np.broadcast_to(array, tail).reshape(-1)
 
 
 def _read_rms(use: Use) -> Tensor:
     x = use.tensor()
-    axis, gamma = norm_axis(use.attribute("axis", -1), x.rank), use.array(1)
-    if x.axis is not None and x.axis >= axis:
-        raise RefusedError("samples that stay apart", f"axis {axis}")
-    last, shape = x.rank - axis, [x.dims(n) for n in BATCHES]
-    tail = x.sample[len(x.sample) - last :]
-    if last > 1:
-        x = in_shape(use, x, [[*d[:axis], prod(tail)] for d in shape])
-    epsilon = use.attribute("epsilon", 1e-5)
-    layer = layers.RMSNorm(use.name(1), epsilon=epsilon, affine=gamma is not None)
-    y = x.like(use.draw(layer, x))
-    use.fill(layer, {"gamma": _read_spread(gamma, tail)})
-    return in_shape(use, y, shape)
+    axis, epsilon = norm_axis(use.attribute("axis", -1), x.rank), use.attribute("epsilon", 1e-5)
+    return normalised(use, x, axis, use.array(1), None, epsilon, layers.RMSNorm)
 
 
 def _read_instance(use: Use) -> Tensor:
@@ -230,7 +229,7 @@ def _read_softmax(kind: Any) -> Converter:
         if use.opset < 13 and axis != x.rank - 1:
             # Older ones take all axes from this one on together.
             shape = [x.dims(n) for n in BATCHES]
-            flat = in_shape(use, x, [[*d[:axis], prod(d[axis:])] for d in shape])
+            flat = by_dims(use, x, lambda d: [*d[:axis], prod(d[axis:])])
             y = flat.like(use.draw(kind(use.name(), flat.place(axis)), flat))
             return in_shape(use, y, shape)
         return x.like(use.draw(kind(use.name(), x.place(axis)), x))
@@ -359,12 +358,12 @@ NORMALISATION = (
     LayerCodec(
         layers.Softmax,
         keras={"Softmax": KerasClass(more=lambda d: {"axis": d.axis()}, masked=True)},
-        onnx=_write_softmax,
+        onnx=_write_along("Softmax"),
         operators={"Softmax": _read_softmax(layers.Softmax)},
     ),
     LayerCodec(
         layers.LogSoftmax,
-        onnx=_write_log_softmax,
+        onnx=_write_along("LogSoftmax"),
         operators={"LogSoftmax": _read_softmax(layers.LogSoftmax)},
     ),
 )

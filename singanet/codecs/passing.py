@@ -9,9 +9,7 @@ import numpy as np
 from singanet import layers
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import DescribedLayer
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import BATCHES, Known
-from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.onnx import BATCHES, Known, Use, Value, WrittenGraph
 from singanet.layers.layer import Layer
 
 

@@ -12,11 +12,19 @@ import numpy as np
 from singanet import layers
 from singanet.codecs.arithmetic import scaled
 from singanet.codecs.codec import LayerCodec
-from singanet.codecs.moving import part
-from singanet.codecs.onnx.shaping import in_shape
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor, norm_axis
-from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.moving import part, without
+from singanet.codecs.onnx import (
+    BATCHES,
+    Converter,
+    Known,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    by_dims,
+    norm_axis,
+)
 from singanet.types import Array
 
 
@@ -66,11 +74,7 @@ def _read_gather(use: Use) -> Tensor:
     made = replace(data, symbol=use.draw(layer, data))
     if wanted.ndim == 1:
         return made
-    return in_shape(
-        use,
-        made,
-        [[*d[:axis], *wanted.shape, *d[axis + 1 :]] for d in (made.dims(n) for n in BATCHES)],
-    )
+    return by_dims(use, made, lambda d: [*d[:axis], *wanted.shape, *d[axis + 1 :]])
 
 
 def _read_gather_elements(use: Use) -> Tensor:
@@ -178,10 +182,7 @@ def _read_extreme(largest: bool) -> Converter:
             found = scaled(use, use.floats(found), -1.0, size - 1.0)
             found = replace(found, symbol=_read_integers(use, found), whole=True)
         found = replace(found, dtype=np.dtype(np.int64))
-        if use.attribute("keepdims", 1):
-            return found
-        shapes = [[*d[:axis], *d[axis + 1 :]] for d in (found.dims(n) for n in BATCHES)]
-        return in_shape(use, found, shapes)
+        return found if use.attribute("keepdims", 1) else without(use, found, [axis])
 
     return convert
 

@@ -11,10 +11,16 @@ import numpy as np
 from singanet import layers
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import DescribedLayer
-from singanet.codecs.onnx.shaping import over_last
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import RefusedError, Tensor
-from singanet.codecs.onnx.written import Form, Value, WrittenGraph
+from singanet.codecs.onnx import (
+    Converter,
+    Form,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    over_last,
+)
 from singanet.codecs.windows import (
     along,
     bordered,

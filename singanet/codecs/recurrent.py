@@ -14,9 +14,16 @@ from singanet.codecs.arrays import Arrays, StoredArray, across
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import DescribedLayer, unknown
 from singanet.codecs.moving import transposed
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import BATCHES, Known, RefusedError, Tensor
-from singanet.codecs.onnx.written import NoFormError, Value, WrittenGraph
+from singanet.codecs.onnx import (
+    BATCHES,
+    Known,
+    NoFormError,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+)
 from singanet.codecs.orders import Uses
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -12,10 +11,16 @@ import numpy as np
 from singanet import layers
 from singanet.codecs.arithmetic import scaled
 from singanet.codecs.codec import LayerCodec
-from singanet.codecs.onnx.shaping import in_shape
-from singanet.codecs.onnx.use import Converter, Use
-from singanet.codecs.onnx.values import BATCHES, RefusedError, Tensor, norm_axis
-from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.moving import without
+from singanet.codecs.onnx import (
+    Converter,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    norm_axis,
+)
 
 
 def _write_reduce(g: WrittenGraph, layer: layers.Reduce, xs: list[Value]) -> Value:
@@ -64,9 +69,7 @@ def reduced(use: Use, x: Tensor, mode: str, axes: list[int], keep: bool) -> Tens
     y = use.make(layers.Reduce, x, mode=mode, axes=places, keepdims=True)
     if keep:
         return y
-    gone = {norm_axis(axis, x.rank) for axis in axes}
-    shapes = [[s for k, s in enumerate(y.dims(n)) if k not in gone] for n in BATCHES]
-    return replace(in_shape(use, y, shapes), dtype=y.dtype)
+    return without(use, y, [norm_axis(axis, x.rank) for axis in axes])
 
 
 def _read_axes(use: Use, x: Tensor) -> list[int] | None:
@@ -98,11 +101,7 @@ def _read_log_sum_exp(use: Use) -> Tensor:
     low = use.make(layers.Operation, use.make(layers.Subtract, x, top), mode="exp")
     total = use.make(layers.Operation, reduced(use, low, "sum", axes, keep=True), mode="log")
     y = use.make(layers.Add, total, top)
-    if use.attribute("keepdims", 1):
-        return y
-    return in_shape(
-        use, y, [[s for k, s in enumerate(y.dims(n)) if k not in axes] for n in BATCHES]
-    )
+    return y if use.attribute("keepdims", 1) else without(use, y, axes)
 
 
 def _read_global(mode: str) -> Converter:

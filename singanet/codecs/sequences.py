@@ -10,7 +10,7 @@ from singanet import layers
 from singanet.codecs.arrays import StoredArray, stored
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.dense import QUANTIZED
-from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.onnx import Value, WrittenGraph
 from singanet.layers.layer import Layer
 from singanet.types import Array
 

@@ -18,8 +18,7 @@ from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
 from singanet.codecs.matmul import MATMUL
 from singanet.codecs.moving import MOVING
 from singanet.codecs.normalisation import NORMALISATION
-from singanet.codecs.onnx.use import Converter
-from singanet.codecs.onnx.written import NoFormError, Value, WrittenGraph
+from singanet.codecs.onnx import Converter, NoFormError, Value, WrittenGraph
 from singanet.codecs.passing import PASSING
 from singanet.codecs.picking import PICKING
 from singanet.codecs.pooling import POOLING

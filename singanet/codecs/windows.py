@@ -8,9 +8,7 @@ from typing import Any
 
 from singanet import layers
 from singanet.codecs.described import DescribedLayer
-from singanet.codecs.onnx.use import Use
-from singanet.codecs.onnx.values import RefusedError
-from singanet.codecs.onnx.written import Value, WrittenGraph
+from singanet.codecs.onnx import RefusedError, Use, Value, WrittenGraph
 from singanet.layers.layer import Layer
 from singanet.ops.window import Pads, Window
 
@@ -66,8 +64,7 @@ def read_pads(
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         found = []
         for size, k, s, d in zip(sizes, kernel, stride, spread, strict=True):
-            total = max((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
-            less, more = total // 2, total - total // 2
+            less, more = same_size(size, k, s, d)
             found.append((less, more) if mode == "SAME_UPPER" else (more, less))
         return found
     given = read_ints(use, "pads", 2 * count, 0, 0)

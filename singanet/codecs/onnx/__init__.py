@@ -2,4 +2,25 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from singanet.codecs.onnx.shaping import by_dims, in_shape, over_last
+from singanet.codecs.onnx.use import Converter, Use
+from singanet.codecs.onnx.values import BATCHES, STEPS, Known, RefusedError, Tensor, norm_axis
+from singanet.codecs.onnx.written import Form, NoFormError, Value, WrittenGraph
+
+__all__ = [
+    "BATCHES",
+    "STEPS",
+    "Converter",
+    "Form",
+    "Known",
+    "NoFormError",
+    "RefusedError",
+    "Tensor",
+    "Use",
+    "Value",
+    "WrittenGraph",
+    "by_dims",
+    "in_shape",
+    "norm_axis",
+    "over_last",
+]

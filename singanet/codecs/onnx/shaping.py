@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -10,6 +10,11 @@ from singanet import layers
 from singanet.codecs.onnx.use import Use
 from singanet.codecs.onnx.values import BATCHES, STEPS, RefusedError, Tensor
 from singanet.layers.layer import Layer
+
+
+def by_dims(use: Use, x: Tensor, shape: Callable[[list[int]], Sequence[int]]) -> Tensor:
+    """``x`` in the shape that ``shape`` makes of its own one, as `in_shape`."""
+    return in_shape(use, x, [shape(x.dims(n)) for n in BATCHES])
 
 
 def in_shape(use: Use, x: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
