@@ -219,14 +219,12 @@ ELEMENT_FUNCTIONS = (
     LayerCodec(
         layers.PReLU,
         Arrays(_alpha, per_feature(a=("alpha", "weight")).torch),
-        {
-            "PReLU": KerasClass(
+        KerasClass(
                 specs={"a_specs": ("alpha", {})},
                 more=_expect_slopes,
                 around=DescribedLayer.along_channels,
                 masked=True,
-            )
-        },
+            ),
         onnx=_write_prelu,
         operators={"PRelu": _read_prelu},
         elements="each",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.codecs.codec import KerasClass, LayerCodec
+from singanet.codecs.codec import Elements, KerasClass, LayerCodec
 from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
 from singanet.codecs.onnx import (
     Converter,
@@ -122,6 +122,15 @@ def scalar(use: Use, k: int) -> float | None:
     return number if np.isfinite(number) else None
 
 
+def number_beside(use: Use) -> tuple[Tensor, float] | None:
+    """Of two inputs the one, where the other is a number."""
+    for k in (0, 1) if len(use.values) == 2 else ():
+        number = scalar(use, k)
+        if number is not None:
+            return use.tensor(1 - k), number
+    return None
+
+
 def scaled(use: Use, x: Tensor, factor: float, offset: float = 0.0) -> Tensor:
     """``x`` factor + offset."""
     if factor == 1.0 and offset == 0.0:
@@ -130,11 +139,8 @@ def scaled(use: Use, x: Tensor, factor: float, offset: float = 0.0) -> Tensor:
 
 
 def _read_add(use: Use) -> Tensor:
-    if len(use.values) == 2:
-        for k in (0, 1):
-            number = scalar(use, k)
-            if number is not None:
-                return scaled(use, use.tensor(1 - k), 1.0, number)
+    if (beside := number_beside(use)) is not None:
+        return scaled(use, beside[0], 1.0, beside[1])
     if len(use.values) == 1:
         return use.tensor()
     found = _read_positions(use) if len(use.values) == 2 else None
@@ -176,10 +182,8 @@ def _read_subtract(use: Use) -> Tensor:
 
 
 def _read_multiply(use: Use) -> Tensor:
-    for k in (0, 1):
-        number = scalar(use, k)
-        if number is not None:
-            return scaled(use, use.tensor(1 - k), number)
+    if (beside := number_beside(use)) is not None:
+        return scaled(use, *beside)
     for k in (0, 1):
         x = use.value(1 - k)
         factors = channels(use, k, x) if isinstance(x, Tensor) else None
@@ -214,11 +218,8 @@ def _read_extreme(kind: Any, side: str) -> Converter:
     def convert(use: Use) -> Tensor:
         if len(use.values) == 1:
             return use.tensor()
-        if len(use.values) == 2:
-            for k in (0, 1):
-                number = scalar(use, k)
-                if number is not None:
-                    return use.make(layers.Clip, use.tensor(1 - k), **{side: number})
+        if (beside := number_beside(use)) is not None:
+            return use.make(layers.Clip, beside[0], **{side: beside[1]})
         return use.make(kind, *use.together())
 
     return convert
@@ -269,6 +270,19 @@ def _rescaling(d: DescribedLayer) -> list[Layer]:
 _MERGE = KerasClass(masked=True, merges=True)
 _FILLING = KerasClass(masked=True, merges=True, fills=True)
 
+
+def _join(
+    kind: type[Layer],
+    operators: Mapping[str, Converter],
+    onnx: Form | None = None,
+    keras: KerasClass | None = None,
+    elements: Elements = "joined",
+) -> LayerCodec:
+    """What takes its inputs as they are, as the first of the operators."""
+    form = onnx or _write_joined(next(iter(operators)))
+    return LayerCodec(kind, keras=keras or {}, onnx=form, operators=operators, elements=elements)
+
+
 ARITHMETIC = (
     LayerCodec(
         layers.Operation,
@@ -280,54 +294,21 @@ ARITHMETIC = (
     ),
     LayerCodec(
         layers.Scale,
-        keras={"Rescaling": KerasClass(draw=_rescaling)},
+        keras=KerasClass(draw=_rescaling),
+        keras_name="Rescaling",
         onnx=_write_scale,
         operators={"Neg": _read_negate},
         elements="each",
     ),
     LayerCodec(layers.Power, onnx=_write_power, operators={"Pow": _read_power}),
     LayerCodec(layers.Clip, onnx=_write_clip, operators={"Clip": _read_clip}),
-    LayerCodec(
-        layers.Add,
-        keras={"Add": _MERGE},
-        onnx=_write_sum,
-        operators={"Add": _read_add, "Sum": _read_add},
-        elements="joined",
-    ),
     LayerCodec(layers.Merge, onnx=_write_sum, elements="joined"),
-    LayerCodec(
-        layers.Subtract,
-        keras={"Subtract": _MERGE},
-        onnx=_write_joined("Sub"),
-        operators={"Sub": _read_subtract},
-    ),
-    LayerCodec(
-        layers.Multiply,
-        keras={"Multiply": _FILLING},
-        onnx=_write_multiply,
-        operators={"Mul": _read_multiply},
-        elements="joined",
-    ),
-    LayerCodec(layers.Divide, onnx=_write_joined("Div"), operators={"Div": _read_divide}),
-    LayerCodec(
-        layers.Average,
-        keras={"Average": _MERGE},
-        onnx=_write_joined("Mean"),
-        operators={"Mean": _read_mean},
-        elements="joined",
-    ),
-    LayerCodec(
-        layers.Maximum,
-        keras={"Maximum": _FILLING},
-        onnx=_write_joined("Max"),
-        operators={"Max": _read_extreme(layers.Maximum, "low")},
-        elements="joined",
-    ),
-    LayerCodec(
-        layers.Minimum,
-        keras={"Minimum": _FILLING},
-        onnx=_write_joined("Min"),
-        operators={"Min": _read_extreme(layers.Minimum, "high")},
-    ),
+    _join(layers.Add, {"Add": _read_add, "Sum": _read_add}, _write_sum, _MERGE),
+    _join(layers.Multiply, {"Mul": _read_multiply}, _write_multiply, _FILLING),
+    _join(layers.Average, {"Mean": _read_mean}, keras=_MERGE),
+    _join(layers.Maximum, {"Max": _read_extreme(layers.Maximum, "low")}, keras=_FILLING),
+    _join(layers.Minimum, {"Min": _read_extreme(layers.Minimum, "high")}, None, _FILLING, ""),
+    _join(layers.Subtract, {"Sub": _read_subtract}, None, _MERGE, ""),
+    _join(layers.Divide, {"Div": _read_divide}, elements=""),
     LayerCodec(layers.Dot, onnx=_write_dot),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from singanet.codecs.arrays import Arrays
@@ -32,10 +32,6 @@ def _alone(d: DescribedLayer, layer: Layer) -> list[Layer]:
     return [layer]
 
 
-def _own_name(layer: Layer) -> str:
-    return type(layer).__name__
-
-
 @dataclass(frozen=True)
 class KerasClass:
     """A class of Keras, and the layer that it is.
@@ -62,7 +58,7 @@ class KerasClass:
     merges: bool = False
     fills: bool = False
     kind: Callable[..., Layer] = Layer
-    """That of the codec, which the table puts here."""
+    """That of the codec."""
 
     def drawn(self, d: DescribedLayer) -> list[Layer]:
         """The layers for a described one. Errors: what cannot be taken."""
@@ -81,15 +77,27 @@ class KerasClass:
 class LayerCodec:
     """What layers of ``kind`` are elsewhere.
 
-    ``arrays`` are their parameters in files of weights, where Keras calls the class as
-    ``keras_class`` says, or as the layer. ``keras`` are the classes that they are drawn for.
+    ``arrays`` are their parameters in files of weights. ``keras`` is the class of Keras that they
+    are drawn for, called as ``keras_name`` says or as the layer, or several such classes by name.
     ``onnx`` puts one into a graph; ``operators`` are those that it is drawn for, or parts of it.
     """
 
     kind: type[Layer]
     arrays: Arrays = field(default_factory=Arrays)
-    keras: Mapping[str, KerasClass] = field(default_factory=dict)
-    keras_class: Callable[[Any], str] = _own_name
+    keras: KerasClass | Mapping[str, KerasClass] = field(default_factory=dict)
+    keras_name: str | Callable[[Any], str] = ""
     onnx: Form | None = None
     operators: Mapping[str, Converter] = field(default_factory=dict)
     elements: Elements = ""
+
+    def name_of(self, layer: Layer) -> str:
+        """What Keras calls the class of ``layer``."""
+        told = self.keras_name
+        return told(layer) if callable(told) else told or type(layer).__name__
+
+    def classes(self) -> Mapping[str, KerasClass]:
+        """The classes of Keras by name."""
+        if not isinstance(self.keras, KerasClass):
+            return {name: replace(each, kind=self.kind) for name, each in self.keras.items()}
+        name = self.keras_name if isinstance(self.keras_name, str) else ""
+        return {name or self.kind.__name__: replace(self.keras, kind=self.kind)}

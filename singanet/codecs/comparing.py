@@ -198,7 +198,7 @@ COMPARING = (
     ),
     LayerCodec(
         layers.Masking,
-        keras={"Masking": KerasClass({"mask_value": ("value", float)}, masked=True)},
+        keras=KerasClass({"mask_value": ("value", float)}, masked=True),
         onnx=_write_masking,
     ),
 )  # fmt: skip

@@ -180,16 +180,14 @@ DENSE = (
     LayerCodec(
         layers.Dense,
         Arrays(_kernel, _IN_TORCH.torch),
-        {
-            "Dense": KerasClass(
-                {"units": ("num_output", None), "use_bias": bool},
-                {"W_specs": ("kernel", {(0,): 0}), "b_specs": ("bias", WHOLE)},
-                QUANTIZED,
-                _expect_rows,
-                DescribedLayer.activated,
-                masked=True,
-            )
-        },
+        KerasClass(
+            {"units": ("num_output", None), "use_bias": bool},
+            {"W_specs": ("kernel", {(0,): 0}), "b_specs": ("bias", WHOLE)},
+            QUANTIZED,
+            _expect_rows,
+            DescribedLayer.activated,
+            masked=True,
+        ),
         onnx=_write_dense,
         operators={"MatMul": _read_matmul, "Gemm": _read_gemm},
         elements="units",

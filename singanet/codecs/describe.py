@@ -46,7 +46,7 @@ def keras_layer(layer: Layer, uses: Uses = _AS_HERE, lay: Lay | None = None) -> 
     advice = "save in another format: safetensors, hdf5, npz"
     known = [each.kind.__name__ for each in CODECS if each.arrays.keras]
     lay = lay or codec.arrays.keras or partial(_refuse, "", wanted, known, advice)
-    return _described(layer, codec.keras_class(layer), partial(lay, layer, uses))
+    return _described(layer, codec.name_of(layer), partial(lay, layer, uses))
 
 
 def torch_layers(net: Any) -> list[LayerDescription]:

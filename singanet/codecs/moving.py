@@ -423,7 +423,7 @@ def _ends(key: str, ours: str, axes: int) -> KerasClass:
 MOVING = (
     LayerCodec(
         layers.Reshape,
-        keras={"Reshape": KerasClass(draw=_reshape)},
+        keras=KerasClass(draw=_reshape),
         onnx=_write_reshape,
         operators={
             "Reshape": _read_reshape, "Squeeze": _read_squeeze, "Unsqueeze": _read_unsqueeze,
@@ -433,21 +433,22 @@ MOVING = (
     ),
     LayerCodec(
         layers.Permute,
-        keras={"Permute": KerasClass(more=_permute)},
+        keras=KerasClass(more=_permute),
         onnx=_write_permute,
         operators={"Transpose": _read_transpose},
         elements="moved",
     ),
     LayerCodec(
         layers.Flatten,
-        keras={"Flatten": KerasClass(draw=_flatten)},
+        keras=KerasClass(draw=_flatten),
         onnx=_write_flatten,
         operators={"Flatten": _read_flatten},
         elements="moved",
     ),
     LayerCodec(
         layers.Concat,
-        keras={"Concatenate": KerasClass(more=lambda d: {"axis": d.axis()}, masked=True)},
+        keras=KerasClass(more=lambda d: {"axis": d.axis()}, masked=True),
+        keras_name="Concatenate",
         onnx=_write_concat,
         operators={"Concat": _read_concat, "Tile": _read_tile},
         elements="in a row",
@@ -463,7 +464,7 @@ MOVING = (
     ),
     LayerCodec(
         layers.RepeatVector,
-        keras={"RepeatVector": KerasClass({"n": ("count", int)})},
+        keras=KerasClass({"n": ("count", int)}),
         onnx=_write_repeat,
     ),
     LayerCodec(

@@ -317,12 +317,8 @@ NORMALISATION = (
     LayerCodec(
         layers.LayerNorm,
         _SCALED,
-        {
-            "LayerNormalization": KerasClass(
-                _FLAGS, _SPECS, {"rms_scaling": False}, _expect_last, masked=True
-            )
-        },
-        lambda layer: "LayerNormalization",
+        KerasClass(_FLAGS, _SPECS, {"rms_scaling": False}, _expect_last, masked=True),
+        "LayerNormalization",
         _write_layer_norm,
         {"LayerNormalization": _read_layer},
         elements="each",
@@ -330,20 +326,16 @@ NORMALISATION = (
     LayerCodec(
         layers.RMSNorm,
         per_feature(gamma=("scale", "weight")),
-        {"RMSNormalization": KerasClass({"epsilon": float}, more=_expect_last, masked=True)},
-        lambda layer: "RMSNormalization",
+        KerasClass({"epsilon": float}, more=_expect_last, masked=True),
+        "RMSNormalization",
         _write_rms_norm,
         {"RMSNormalization": _read_rms},
     ),
     LayerCodec(
         layers.GroupNorm,
         _SCALED,
-        {
-            "GroupNormalization": KerasClass(
-                _FLAGS, _SPECS, {}, _of_groups, DescribedLayer.along_channels, masked=True
-            )
-        },
-        lambda layer: "GroupNormalization",
+        KerasClass(_FLAGS, _SPECS, {}, _of_groups, DescribedLayer.along_channels, masked=True),
+        "GroupNormalization",
         _write_group_norm,
         {"GroupNormalization": _read_group},
     ),
@@ -357,7 +349,7 @@ NORMALISATION = (
     LayerCodec(layers.LRN, onnx=_write_lrn, operators={"LRN": _read_local_response}),
     LayerCodec(
         layers.Softmax,
-        keras={"Softmax": KerasClass(more=lambda d: {"axis": d.axis()}, masked=True)},
+        keras=KerasClass(more=lambda d: {"axis": d.axis()}, masked=True),
         onnx=_write_along("Softmax"),
         operators={"Softmax": _read_softmax(layers.Softmax)},
     ),

@@ -57,7 +57,7 @@ def _spatial(masked: bool) -> KerasClass:
 PASSING = (
     LayerCodec(
         layers.Dropout,
-        keras={"Dropout": KerasClass(draw=_dropout, masked=True)},
+        keras=KerasClass(draw=_dropout, masked=True),
         onnx=_write_same,
         operators={"Dropout": _read_dropout},
     ),
@@ -68,16 +68,12 @@ PASSING = (
     ),
     LayerCodec(
         layers.AlphaDropout,
-        keras={
-            "AlphaDropout": KerasClass(
-                {"rate": ("p", float)}, usual={"noise_shape": None}, masked=True
-            )
-        },
+        keras=KerasClass({"rate": ("p", float)}, usual={"noise_shape": None}, masked=True),
         onnx=_write_same,
     ),
     LayerCodec(
         layers.GaussianNoise,
-        keras={"GaussianNoise": KerasClass({"stddev": ("std", float)}, masked=True)},
+        keras=KerasClass({"stddev": ("std", float)}, masked=True),
         onnx=_write_same,
     ),
     LayerCodec(layers.Dummy, onnx=_write_same, operators={"Identity": _read_same}),

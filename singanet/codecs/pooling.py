@@ -252,7 +252,8 @@ POOLING = (
     *(codec for axes in (1, 2, 3) for codec in _codecs(axes)),
     LayerCodec(
         layers.Upsampling2D,
-        keras={"UpSampling2D": KerasClass(more=_upsampling)},
+        keras=KerasClass(more=_upsampling),
+        keras_name="UpSampling2D",
         onnx=_write_upsampling,
         operators={**_ENLARGED, **_POOLS},
     ),

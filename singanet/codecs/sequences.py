@@ -74,15 +74,13 @@ SEQUENCES = (
     LayerCodec(
         layers.Embedding,
         stored(StoredArray("weight", "embeddings", "weight")),
-        {
-            "Embedding": KerasClass(
-                {"input_dim": ("vocabulary_size", None), "output_dim": ("num_output", None)},
-                {"W_specs": ("embeddings", {(0,): 0, (1,): 1})},
-                QUANTIZED,
-                lambda d: {"mask_index": 0 if d.config.get("mask_zero") else None},
-                masked=True,
-            )
-        },
+        KerasClass(
+            {"input_dim": ("vocabulary_size", None), "output_dim": ("num_output", None)},
+            {"W_specs": ("embeddings", {(0,): 0, (1,): 1})},
+            QUANTIZED,
+            lambda d: {"mask_index": 0 if d.config.get("mask_zero") else None},
+            masked=True,
+        ),
         onnx=_write_embedding,
     ),
     LayerCodec(layers.ClassToken, onnx=_write_class_token),

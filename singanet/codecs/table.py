@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from singanet import layers
@@ -76,7 +75,7 @@ def _write_steps(g: WrittenGraph, layer: layers.TimeDistributed, xs: list[Value]
 
 _STEPS = LayerCodec(
     layers.TimeDistributed,
-    keras={"TimeDistributed": KerasClass(draw=_of_steps, masked=True)},
+    keras=KerasClass(draw=_of_steps, masked=True),
     onnx=_write_steps,
 )
 ELEMENT_BY_ELEMENT = (*ARITHMETIC, *COMPARING, *ELEMENT_FUNCTIONS, *PASSING)
@@ -96,11 +95,7 @@ def operators(codecs: Sequence[LayerCodec] = CODECS) -> Mapping[str, Converter]:
 
 
 def _classes(codecs: Sequence[LayerCodec]) -> Mapping[str, KerasClass]:
-    return {
-        name: replace(each, kind=codec.kind)
-        for codec in codecs
-        for name, each in codec.keras.items()
-    }
+    return {name: each for codec in codecs for name, each in codec.classes().items()}
 
 
 KERAS = _classes(CODECS)
