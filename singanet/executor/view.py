@@ -116,13 +116,11 @@ class View:
 
     def carried(self) -> NetExecutor[Any]:
         """What carries its steps out: what does the net's, or programs set as the net's are."""
-        can = self.net.executor.can
-        if can.parts and not can.records:
-            return self.net.executor
-        own, of_net = self.executor, programs_of(self.net)
-        if own.enabled is not of_net.enabled or own.recompute != of_net.recompute:
-            own.enabled, own.recompute = of_net.enabled, of_net.recompute
-        return own
+        of_net = self.net.executor
+        if of_net.can.parts and not of_net.can.records:
+            return of_net
+        self.executor.follow(programs_of(self.net))
+        return self.executor
 
     def execution_plan(self) -> Plan:
         """The steps of the part, worked out anew where other parameters are trained."""

@@ -22,16 +22,17 @@ from singanet.types import Array, Shape
 class ParamState:
     """Settings of one parameter, how often it was updated, and its state arrays, kept flat.
 
-    ``shape`` is None until the first update since the start or since loading.
+    ``shape`` is None until the first update since the start or since loading. ``held`` are the
+    arrays in memory.
     """
 
     __slots__ = (
-        "_arrays",
         "_home",
         "_kinds",
         "_loaded",
         "constraint",
         "decay_mult",
+        "held",
         "lr_mult",
         "name",
         "penalty_mult",
@@ -51,7 +52,7 @@ class ParamState:
         self.constraint = constraint
         self.step = 0
         self.shape: Shape | None = None
-        self._arrays: list[Array] = []
+        self.held: list[Array] = []
         self._home: Callable[[], list[Array]] | None = None
         self._kinds: list[tuple[int, np.dtype[Any]]] = []
         self._loaded: list[Shape] = []
@@ -59,11 +60,11 @@ class ParamState:
     @property
     def arrays(self) -> list[Array]:
         """The state arrays, read-only ones where they are kept elsewhere; assigning ends that."""
-        return self._arrays if self._home is None else self._home()
+        return self.held if self._home is None else self._home()
 
     @arrays.setter
     def arrays(self, arrays: list[Array]) -> None:
-        self._arrays, self._home = arrays, None
+        self.held, self._home = arrays, None
 
     @property
     def is_away(self) -> bool:
@@ -77,20 +78,20 @@ class ParamState:
 
         They have the sizes and types ``kinds``.
         """
-        self._arrays, self._home, self._kinds = [], home, list(kinds)
+        self.held, self._home, self._kinds = [], home, list(kinds)
 
     def kinds(self) -> tuple[list[int], list[np.dtype[Any]]]:
         """Sizes and types of the arrays, without getting them."""
         found = self._kinds
         if self._home is None:
-            found = [(array.size, array.dtype) for array in self._arrays]
+            found = [(array.size, array.dtype) for array in self.held]
         return [size for size, _ in found], [dtype for _, dtype in found]
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """With its arrays, wherever they are."""
         state = {name: getattr(self, name) for name in ParamState.__slots__}
         if self._home is not None:
-            state |= {"_arrays": [array.copy() for array in self._home()], "_home": None}
+            state |= {"held": [array.copy() for array in self._home()], "_home": None}
         return None, state
 
     @property

@@ -116,6 +116,10 @@ class Programs:
     def recompute(self, value: Recompute) -> None:
         self._recomputer.level = self.level("net.programs", value)
 
+    def follow(self, other: Programs) -> None:
+        """Be set as ``other`` is."""
+        self.enabled, self._recomputer.level = other.enabled, other._recomputer.level
+
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """``value``, or for None that of these programs. Errors: what is no level."""
         from singanet.program.recompute.choice import checked_recompute
@@ -198,7 +202,7 @@ class Programs:
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
         chain = self._layers.register(net, optimizer)
-        of_step = id(optimizer), self.recompute, facts(y), facts(weight)
+        of_step = id(optimizer), self._recomputer.level, facts(y), facts(weight)
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)

@@ -48,14 +48,14 @@ class Numbers:
         if self._plain:
             now = state.step, state.lr_mult, state.decay_mult, None, None
             for state, arrays, _ in self._kept:
-                if _SETTINGS(state) != now or state.arrays is not arrays:
+                if _SETTINGS(state) != now or state.held is not arrays:
                     return False
             return True
         step, rate, decay, *_ = self.settings()
         for state, arrays, bounds in self._kept:
             bare = state.regularizer is None and state.constraint is None
             if (
-                state.arrays is not arrays
+                state.held is not arrays
                 or state.step != step
                 or state.lr_mult != rate
                 or state.decay_mult != decay

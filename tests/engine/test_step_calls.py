@@ -1,0 +1,57 @@
+"""How many calls of the package a step makes: what a reader of a trace has to follow."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import Executor, FeedForwardNet
+from singanet.layers import Activation, Dense, Input
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+
+PACKAGE = str(Path(singanet.__file__).parent)
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((8, 16)).astype(np.float32), np.arange(8) % 4
+
+
+def own_calls(call):
+    """The Python functions of the package that ``call`` enters, generators at each turn."""
+    for _ in range(6):
+        call()
+    count = 0
+
+    def seen(frame, event, _):
+        nonlocal count
+        count += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def small_net():
+    layers = [Dense("a", 32, input_sample_shape=(16,)), Activation("r", "relu"), Dense("b", 4)]
+    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
+
+
+@pytest.mark.parametrize(("recorded", "most"), [(False, 200), (True, 50)])
+def test_a_step_is_followed_in_few_calls(recorded, most):
+    net, rule = small_net(), SGD(0.1)
+    net.programs.enabled = recorded
+    assert 20 < own_calls(lambda: net.step(X, Y, rule)) <= most
+
+
+def test_a_named_program_costs_a_few_calls_more():
+    x, y = Input("x", (16,)), Input("y", (), dtype="int64")
+    cost = SoftmaxCrossEntropy()(Dense("b", 4)(Activation("r", "relu")(Dense("a", 32)(x))), y)
+    executor = Executor({"train": [cost, SGD(0.1).minimize(cost)]}, seed=0)
+    assert 20 < own_calls(lambda: executor.run("train", {"x": X, "y": Y})) <= 60
