@@ -93,7 +93,8 @@ def fused(plan: _Plan, asked: Collection[str] = ()) -> _Plan:
     It is worked out anew where a layer has changed, and is the same one where that means nothing.
     """
     key, now = frozenset(asked), changes.now
-    seen, rows, made = plan.fused.get(key) or (-1, None, plan)
+    # Of a plan that stays as it is none is kept: one that held itself would outlive its net.
+    seen, rows, other = plan.fused.get(key) or (-1, None, None)
     if seen != now:
         # A layer that says whether it is recomputed is a unit of its own.
         found = [
@@ -102,9 +103,10 @@ def fused(plan: _Plan, asked: Collection[str] = ()) -> _Plan:
             if all(step.layer.recompute is None for step in row)
         ]
         if rows != [row for _, row in found]:
-            rows, made = [row for _, row in found], rewritten(plan, found)
-        remember(plan.fused, key, (now, rows, made))
-    return made
+            rows = [row for _, row in found]
+            other = rewritten(plan, found) if rows else None
+        remember(plan.fused, key, (now, rows, other))
+    return plan if other is None else other
 
 
 def fusions_of(

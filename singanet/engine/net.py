@@ -32,8 +32,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param, ParamSpec
-from singanet.params.storage import Memory
-from singanet.params.store import SMALL, Bucket, buckets_of, lay
+from singanet.params.storage import SMALL, Bucket, Memory, buckets_of, lay
 from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
 from singanet.layers.symbol import Symbol, apply
-from singanet.layers.traits import InputKind, Traits
 from singanet.params.param import MOST_ELEMENTS, Param, ParamSpec, make_param
-from singanet.types import Array, Arrays, GivenShapes, Gradient, Shape, Shapes
+from singanet.types import Array, Arrays, GivenShapes, Gradient, InputKind, Shape, Shapes, Traits
 
 __all__ = ["InputKind", "Layer", "ParamSpecs", "Traits"]
 

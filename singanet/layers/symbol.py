@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, GraphError
-from singanet.layers.traits import Traits
-from singanet.types import Shape, Shapes
+from singanet.types import Shape, Shapes, Traits
 
 __all__ = ["Symbol", "apply", "calls_between", "source", "stage", "travelled"]
 

@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from singanet.layers.context import Context
 from singanet.offload.shelf import Shelf
-from singanet.params.store import SMALL
+from singanet.params.storage import SMALL
 from singanet.program.array_tree import address, map_leaves, root_of
 from singanet.types import Array, Shape
 

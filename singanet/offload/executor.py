@@ -29,8 +29,7 @@ from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.params.storage import ParamStorage
-from singanet.params.store import SMALL
+from singanet.params.storage import SMALL, ParamStorage
 from singanet.program.array_tree import arrays_in
 from singanet.types import Array
 

@@ -15,7 +15,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, on_host
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.param import Param
-from singanet.params.store import Place, place_of
+from singanet.params.storage import Place, place_of
 from singanet.types import Array
 
 

@@ -15,7 +15,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.regularizer import Regularizer
 from singanet.params.served import served_by
-from singanet.params.store import Place, place_of
+from singanet.params.storage import Place, place_of
 from singanet.types import Array, Shape
 
 

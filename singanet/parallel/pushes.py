@@ -17,7 +17,7 @@ from singanet.parallel.communicators.communicator import Request
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.server.remote import Servers
 from singanet.parallel.server.service import DENSE, NOTHING, ROWS
-from singanet.params.store import BUCKET, SMALL
+from singanet.params.storage import BUCKET, SMALL
 from singanet.types import Array, RowSparse
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def training_sources(course: Course, ranks: World) -> list[Source]:
     each, and what else is each rank's own: see `own_entries`. There ``net/...`` is the running
     state of all, ``local/...`` the rank's; nothing on the others.
     """
-    found, measures, every = ranks.joined(course, own_sources(course, ranks))
+    found, measures, every = ranks.joined(course, partial(own_sources, course, ranks))
     if ranks.rank:
         return []
     return found + progress_sources(course, ranks, measures, course.position(), every)

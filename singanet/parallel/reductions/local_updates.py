@@ -23,7 +23,7 @@ from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.reductions.round import announced, listed
 from singanet.params.param import Param
-from singanet.params.store import groups_of
+from singanet.params.storage import groups_of
 from singanet.types import Array
 
 _STATE = "*/averaging"

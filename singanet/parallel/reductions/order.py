@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.engine.model import NetCore
 from singanet.params.param import Param, ParamSpec
-from singanet.params.store import SMALL, groups_of
+from singanet.params.storage import SMALL, groups_of
 from singanet.types import Array
 
 Kind: TypeAlias = Literal["dense", "rows", "idle"]

@@ -13,7 +13,7 @@ import numpy as np
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
-from singanet.params.store import Place
+from singanet.params.storage import Place
 from singanet.program.array_tree import address, root_of
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.relocate import moved

@@ -15,7 +15,7 @@ import numpy as np
 
 from singanet.base.written import Ranges, resident_bytes, union
 from singanet.errors import SingaNetError
-from singanet.params.store import place_of
+from singanet.params.storage import place_of
 from singanet.program.array_tree import address, base_of, map_arrays, root_of
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.trace.evaluator import ConcreteEvaluator

@@ -18,7 +18,7 @@ from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.params.store import place_of
+from singanet.params.storage import place_of
 from singanet.program.guard import Guard
 from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.relocate import relocated

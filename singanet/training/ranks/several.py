@@ -311,7 +311,7 @@ class FitRanks(World):
         self._uncounted = samples - measures.samples
 
     def joined(
-        self, course: Course, own: Sequence[Source]
+        self, course: Course, own: Callable[[], list[Source]]
     ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
         net, measures = course.net, course.measures.copied()
         here = self.here(net)
@@ -332,9 +332,10 @@ class FitRanks(World):
         for param in moved:
             param.value[...] = net.device.put(before[param.name])
         local = {f"local/{name}": array for name, array in before.items()}
-        shared = {each.name: each for each in own if each.name.startswith("net/")}
+        these = own()
+        shared = {each.name: each for each in these if each.name.startswith("net/")}
         shared |= {each.name: each for each in sources_of(unified, "session.state")}
-        learnt = [each for each in own if each.name not in shared]
+        learnt = [each for each in these if each.name not in shared]
         learnt += sources_of(local, "session.state")
         return self._collected(list(shared.values()), learnt), measures, every
 

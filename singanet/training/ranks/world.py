@@ -180,13 +180,14 @@ class World:
         return nullcontext()
 
     def joined(
-        self, course: Course, own: Sequence[Source]
+        self, course: Course, own: Callable[[], list[Source]]
     ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
-        """What a file keeps of all, of which this rank has ``own``; nothing on ranks but 0.
+        """What a file keeps of all, of which this rank has ``own()``; nothing on ranks but 0.
 
-        With what all have measured in the epoch, and position, generator and samples of each.
+        That is asked when nothing waits any more for other ranks. With what all have measured in
+        the epoch, and position, generator and samples of each.
         """
-        return [*own], course.measures, []
+        return own(), course.measures, []
 
     def on_first(self, work: Callable[[], object]) -> None:
         """``work()`` on rank 0, where the parameters of all can be read meanwhile."""

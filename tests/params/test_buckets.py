@@ -13,7 +13,7 @@ import singanet
 from singanet.initializer import Initializer
 from singanet.layers import Activation, BatchNormalization, Dense
 from singanet.params.param import Param, ParamSpec
-from singanet.params.store import BUCKET, SMALL, buckets_of, lay, place_of
+from singanet.params.storage import BUCKET, SMALL, buckets_of, lay, place_of
 
 
 def host(array):
@@ -58,7 +58,7 @@ def test_what_the_bucket_does_not_hold_itself_has_no_place(rng):
 
 
 def test_places_are_forgotten_with_their_arrays():
-    from singanet.params.store import _places
+    from singanet.params.storage import _places
 
     gc.collect()  # what earlier tests left
     before = len(_places)
