@@ -17,7 +17,16 @@ from singanet.codecs.comparing import compared
 from singanet.codecs.dense import product, weighted
 from singanet.codecs.described import DescribedLayer
 from singanet.codecs.moving import transposed
-from singanet.codecs.onnx import Known, RefusedError, Tensor, Use, Value, WrittenGraph, by_dims
+from singanet.codecs.onnx import (
+    Known,
+    NoFormError,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    by_dims,
+)
 from singanet.codecs.orders import Uses
 from singanet.codecs.sequences import waves
 from singanet.errors import ArgumentError
@@ -78,10 +87,22 @@ def _write_turned(
     g: WrittenGraph, layer: layers.MultiHeadAttention, heads: Value, x: Value
 ) -> Value:
     """Heads (N, heads, T, size) turned by their positions in ``x``."""
-    rotary, half = layer.rotary, layer.dims["key"] // 2
+    rotary, size = layer.rotary, layer.dims["key"]
     assert rotary is not None
-    speed = rotary.theta ** (-np.arange(half) / half)
+    shape: Any = layer.in_shapes
+    steps = (shape[0] if isinstance(shape, list) else shape)[0]
+    if steps == -1 and rotary.longest is not None:
+        raise NoFormError("angles that depend on the number of steps, which is left open")
+    speed, gain = rotary.speeds(size, steps)
+    half = len(speed)
     cos, sin = (waves(g, x, speed, phase) for phase in (np.pi / 2, 0.0))
+    if gain != 1.0:
+        longer = g.constant(gain, "gain")
+        cos, sin = (g.node("Mul", each, longer) for each in (cos, sin))
+    rest: list[Value] = []
+    if 2 * half < size:
+        ends = g.ints([2 * half, size - 2 * half], "turned")
+        heads, *rest = g.nodes_of("Split", 2, heads, ends, axis=3)
     if rotary.interleaved:
         heads = g.transpose(g.reshape(heads, (0, 0, 0, half, 2)), 0, 1, 2, 4, 3)
         heads = g.reshape(heads, (0, 0, 0, 2 * half))
@@ -89,7 +110,7 @@ def _write_turned(
     first = g.node("Sub", g.node("Mul", a, cos), g.node("Mul", b, sin))
     second = g.node("Add", g.node("Mul", b, cos), g.node("Mul", a, sin))
     # Scores are sums over pairs, whose order does not matter.
-    return g.node("Concat", first, second, axis=3)
+    return g.node("Concat", first, second, *rest, axis=3)
 
 
 def _write_mask(g: WrittenGraph, layer: layers.MultiHeadAttention, mask: Value) -> Value:

@@ -155,17 +155,29 @@ class MultiHeadAttention(Layer):
             )
         key_dim = self.key_dim or size // self.num_heads
         value_dim = self.value_dim or key_dim
-        self._expect(
-            self.rotary is None or key_dim % 2 == 0,
-            f"rotary=key_dim={key_dim}",
-            "an even key_dim, whose features are turned in pairs",
-        )
+        self._expect_turns(key_dim)
         self.dims = {"query": key_dim, "value": value_dim, "key": key_dim}
         groups = self.num_kv_heads or self.num_heads
         heads = {"query": self.num_heads, "value": groups, "key": groups}
         for part, inward in zip(_PARTS, (features + [features[-1]] * 2)[:3], strict=True):
             self._add(part, inward, heads[part] * self.dims[part])
         self._add("output", self.num_heads * value_dim, self.num_output or size)
+
+    def _expect_turns(self, key_dim: int) -> None:
+        if self.rotary is None:
+            return
+        turned = self.rotary.features(key_dim)
+        self._expect(
+            turned > 0 and turned % 2 == 0,
+            f"rotary={turned} of key_dim={key_dim}",
+            "an even number of features of a head, which are turned in pairs",
+        )
+        self._expect(
+            self.rotary.longest is None or self.given == 1,
+            f"rotary={self.rotary!r}",
+            "a scaling that does not depend on the length, where queries and keys have two",
+        )
+        self.rotary.speeds(key_dim, 1)
 
     def _add(self, part: str, inward: int, outward: int) -> None:
         self.add_param(f"{part}_weight", (inward, outward), self.W_specs, fans=(inward, outward))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from singanet.base.arguments import is_number
 from singanet.base.described import Configurable
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.layers.rotary_scaling import Scaling, plain_speeds, scaling_of
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
@@ -22,10 +24,24 @@ class RotaryEmbedding(Configurable):
     Pair i of the d features of a head is turned by t · theta^(-2i/d) at position t, so scores
     depend on how far a key is from its query. A pair is elements i and i + d/2, as in LLaMA's
     files at Hugging Face and GPT-NeoX; with ``interleaved`` 2i and 2i + 1, as in the paper, GPT-J
-    and LLaMA's own files.
+    and LLaMA's own files. Of a ``fraction`` the first int(d · fraction) features alone are turned,
+    and counted as d.
+
+    ``scaling`` is for sequences longer than those of the training, as in a model's config.json: a
+    mapping of ``rope_type``, "linear", "dynamic", "yarn", "llama3" or "longrope", with the
+    parameters of that type (``factor``, ``original_max_position_embeddings``, ...). Under
+    "dynamic" and "longrope" angles depend on how long the whole sequence is, so steps that come by
+    parts must not go beyond the original length.
     """
 
-    def __init__(self, theta: float = 10000.0, interleaved: bool = False) -> None:
+    def __init__(
+        self,
+        theta: float = 10000.0,
+        interleaved: bool = False,
+        *,
+        fraction: float = 1.0,
+        scaling: Mapping[str, Any] | None = None,
+    ) -> None:
         if not is_number(theta) or theta <= 0:
             raise ArgumentError(
                 "RotaryEmbedding, theta",
@@ -33,21 +49,64 @@ class RotaryEmbedding(Configurable):
                 received=repr(theta),
                 advice="10000.0 is usual, more for long sequences",
             )
+        if not is_number(fraction) or not 0.0 < fraction <= 1.0:
+            raise ArgumentError(
+                "RotaryEmbedding, fraction",
+                expected="a number above 0 and up to 1, the part of a head that is turned",
+                received=repr(fraction),
+                advice="leave it out to turn all features",
+            )
         self.theta = float(theta)
         self.interleaved = interleaved
+        self.fraction = float(fraction)
+        self._scaling = None if scaling is None else scaling_of(scaling)
+
+    def features(self, size: int) -> int:
+        """How many of the ``size`` features of a head are turned."""
+        return int(size * self.fraction)
+
+    @property
+    def longest(self) -> int | None:
+        """Up to which number of steps angles do not depend on that number; None for any."""
+        return None if self._scaling is None else self._scaling.longest
+
+    def speeds(self, size: int, steps: int) -> tuple[Array, float]:
+        """Radians a step for each pair of a head of ``size``, and what lengthens every pair.
+
+        In sequences of ``steps`` steps; in float64.
+        """
+        return _speeds(self.features(size), self.theta, self._scaling, steps)
 
     def turned(self, ops: Ops, x: Array, first: int = 0, back: bool = False) -> Array:
-        """``x`` (..., T, d) at the positions from ``first`` on; with ``back`` the other way."""
+        """``x`` (..., T, d) at the positions from ``first`` on; with ``back`` the transposed map.
+
+        Errors: steps after others that change the angles of those.
+        """
         steps, size = x.shape[-2:]
-        cos, sin = _turns(first, steps, size, self.theta)
+        if first and self.longest is not None and first + steps > self.longest:
+            raise CallOrderError(
+                "RotaryEmbedding, whose angles depend on the length of the sequence",
+                expected=f"at most {self.longest} steps, where sequences come in parts",
+                received=f"{steps} steps after {first}",
+                advice=f"use net.decoder(max_length={self.longest}), or predict sequences whole",
+            )
+        cos, sin = _turns(first, steps, self.features(size), self.theta, self._scaling)
         like: Any = ops.xp.asarray
         sin = -sin if back else sin
         return ops.rotate(x, like(cos, x.dtype), like(sin, x.dtype), self.interleaved)
 
 
+def _speeds(size: int, theta: float, scaling: Scaling | None, steps: int) -> tuple[Array, float]:
+    if scaling is None:
+        return plain_speeds(size, theta), 1.0
+    return scaling.speeds(size, theta, steps)
+
+
 @lru_cache(maxsize=8)
-def _turns(first: int, steps: int, size: int, theta: float) -> tuple[Array, Array]:
-    """Cosine and sine (T, d/2) of every angle, in float64."""
-    speed = theta ** (-2.0 * np.arange(size // 2) / size)
+def _turns(
+    first: int, steps: int, size: int, theta: float, scaling: Scaling | None
+) -> tuple[Array, Array]:
+    """Cosine and sine (T, size / 2) of every angle, lengthened, in float64."""
+    speed, gain = _speeds(size, theta, scaling, first + steps)
     angle = np.arange(first, first + steps)[:, None] * speed
-    return np.cos(angle), np.sin(angle)
+    return gain * np.cos(angle), gain * np.sin(angle)

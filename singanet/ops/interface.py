@@ -306,8 +306,8 @@ class Ops(Protocol):
     def rotate(self, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
         """Pairs (a, b) of the last axis turned to (a cos - b sin, b cos + a sin).
 
-        x is (..., T, d), the factors (T, d / 2). Pairs are neighbours where ``interleaved``, else
-        element i and element i + d / 2.
+        x is (..., T, d), the factors (T, m): the first 2 m of the d features are pairs, neighbours
+        where ``interleaved``, else element i and element i + m. The others stay.
         """
 
     # Activations and losses

@@ -36,7 +36,10 @@ def loops(layer, p, query, value, key, lengths, mask):
     def at(rows, s, t, h):
         part = rows[s, t, h * kd : (h + 1) * kd]
         turn = layer.rotary
-        return part if turn is None else turned(part, t, turn.theta, turn.interleaved)
+        if turn is None:
+            return part
+        n = int(turn.fraction * kd)
+        return np.r_[turned(part[:n], t, turn.theta, turn.interleaved), part[n:]]
 
     if mask is None:
         mask = np.full(1, layer.mask != "added", float)
@@ -140,6 +143,19 @@ class TestRotaryInterleaved(AttentionCase):
 
     def make(self):
         return MultiHeadAttention("att", 2, rotary=RotaryEmbedding(100.0, interleaved=True))
+
+
+class TestRotaryInPart(AttentionCase):
+    in_shapes = (5, 10)
+
+    def make(self):
+        return MultiHeadAttention("att", 2, rotary=RotaryEmbedding(50.0, fraction=0.8))
+
+
+class TestRotaryInPartInterleaved(TestRotaryInPart):
+    def make(self):
+        rotary = RotaryEmbedding(50.0, interleaved=True, fraction=0.4)
+        return MultiHeadAttention("att", 2, causal=True, rotary=rotary)
 
 
 class TestBooleanMask(AttentionCase):
@@ -443,8 +459,9 @@ def test_refuses_bad_thetas(theta):
 
 
 def test_rotary_needs_pairs():
-    with pytest.raises(ArgumentError, match="'att', argument rotary: expected an even key_dim"):
-        MultiHeadAttention("att", 2, rotary=RotaryEmbedding()).build((5, 6))
+    for rotary in (RotaryEmbedding(), RotaryEmbedding(fraction=0.1)):
+        with pytest.raises(ArgumentError, match="'att', argument rotary: expected an even number"):
+            MultiHeadAttention("att", 2, rotary=rotary).build((5, 6))
 
 
 @pytest.mark.parametrize("shape", [(4,), (5, 4), (3, 5, 5), (1, 2, 5, 5)])

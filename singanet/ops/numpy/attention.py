@@ -103,15 +103,16 @@ def attention_backward(
 def rotate(ops: Ops, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
     xp = ops.xp
     y = ops.empty(x.shape, x)
-    half = x.shape[-1] // 2
+    half = cos.shape[-1]
+    size = 2 * half
     ends = (
-        (slice(None, None, 2), slice(1, None, 2))
-        if interleaved
-        else (slice(half), slice(half, None))
+        (slice(0, size, 2), slice(1, size, 2)) if interleaved else (slice(half), slice(half, size))
     )
     first, second = ((..., end) for end in ends)
     xp.multiply(x[first], cos, out=y[first])
     xp.subtract(y[first], x[second] * sin, out=y[first])
     xp.multiply(x[second], cos, out=y[second])
     xp.add(y[second], x[first] * sin, out=y[second])
+    if size < x.shape[-1]:
+        ops.copyto(y[..., size:], x[..., size:])
     return y

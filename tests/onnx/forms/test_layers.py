@@ -387,6 +387,10 @@ def test_recurrent_layers_with_states_and_lengths(mode, states, path):
     with_lengths(one, [(None, 4), *[(1, 3)] * (count * states)], [6, 3], path, "int32")
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 300}
+DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 3}
+
+
 @pytest.mark.parametrize(
     ("given", "shapes"),
     [
@@ -401,10 +405,24 @@ def test_recurrent_layers_with_states_and_lengths(mode, states, path):
             {"rotary": layers.RotaryEmbedding(interleaved=True), "key_dim": 4, "num_kv_heads": 1},
             [(5, 6), (4, 3)],
         ),
+        ({"rotary": layers.RotaryEmbedding(10.0, scaling=YARN), "key_dim": 6}, [(5, 6)]),
+        ({"rotary": layers.RotaryEmbedding(10.0, scaling=DYNAMIC), "key_dim": 6}, [(5, 6)]),
+        (
+            {"rotary": layers.RotaryEmbedding(10.0, True, fraction=0.7), "key_dim": 6},
+            [(5, 6), (4, 3)],
+        ),
     ],
 )
 def test_attention(given, shapes, path):
     check(layers.MultiHeadAttention("it", 2, **given), shapes, path, (17, 23))
+
+
+def test_angles_that_depend_on_an_open_number_of_steps_have_no_form(tmp_path):
+    layer = layers.MultiHeadAttention("it", 2, rotary=layers.RotaryEmbedding(scaling=DYNAMIC))
+    x = Input("x", (None, 8))
+    net = FeedForwardNet(inputs=x, outputs=layer(x))
+    with pytest.raises(ArgumentError, match="angles that depend on the number of steps"):
+        save(net, tmp_path / "it.onnx")
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 4), (2, 1, 4)])

@@ -1,0 +1,206 @@
+"""Rotary positions: parts of heads, and scaling for sequences longer than those of the training."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet
+from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
+from singanet.layers import Embedding, Input, MultiHeadAttention, RotaryEmbedding
+from singanet.ops import numpy_ops
+
+ORIGINAL = "original_max_position_embeddings"
+SCALINGS = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 2.0, ORIGINAL: 32},
+    "yarn": {"factor": 4.0, ORIGINAL: 32},
+    "yarn of other betas": {
+        "rope_type": "yarn", "factor": 8.0, ORIGINAL: 64, "beta_fast": 20.0, "beta_slow": 2.0,
+        "truncate": False,
+    },
+    "yarn by mscale": {
+        "rope_type": "yarn", "factor": 8.0, ORIGINAL: 64, "mscale": 0.7, "mscale_all_dim": 1.1,
+    },
+    "yarn by attention_factor": {
+        "rope_type": "yarn", "factor": 3.0, ORIGINAL: 16, "attention_factor": 1.25,
+    },
+    "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 64},
+    "longrope": {
+        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7],
+        "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0],
+        ORIGINAL: 32, "factor": 4.0,
+    },
+}  # fmt: skip
+SIZE = 16
+
+
+def rotary_of(name, **given):
+    return RotaryEmbedding(500.0, scaling={"rope_type": name, **SCALINGS[name]}, **given)
+
+
+def scaled(speeds, gain, steps):
+    """Rows (T, SIZE) of ones in the first half turned by ``speeds``."""
+    angle = np.arange(steps)[:, None] * speeds
+    return gain * np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+
+
+def of_ones(rotary, steps):
+    x = np.zeros((steps, SIZE))
+    x[:, : SIZE // 2] = 1.0
+    return rotary.turned(numpy_ops, x)
+
+
+PLAIN = 500.0 ** (-2.0 * np.arange(SIZE // 2) / SIZE)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "speeds"),
+    [
+        ("linear", 9, PLAIN / 4),
+        ("dynamic", 32, PLAIN),
+        # The slowest pair turns 2 · 3 - 1 = 5 times slower.
+        ("dynamic", 96, PLAIN * 5.0 ** (-np.arange(SIZE // 2) / (SIZE // 2 - 1))),
+        ("longrope", 9, PLAIN / [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7]),
+        ("longrope", 33, PLAIN / np.arange(1, 9)),
+    ],
+)
+def test_angles_equal_the_formula(name, steps, speeds):
+    gain = np.sqrt(1 + np.log(4) / np.log(32)) if name == "longrope" else 1.0
+    got = of_ones(rotary_of(name), steps)
+    np.testing.assert_allclose(got, scaled(speeds, gain, steps), rtol=0, atol=1e-12)
+
+
+def test_llama3_leaves_short_waves_and_divides_long_ones():
+    speeds, _ = rotary_of("llama3").speeds(SIZE, 64)
+    turns = 64 * PLAIN / (2 * np.pi)
+    assert ((turns > 4) | (turns < 1) | (speeds < PLAIN)).all()
+    np.testing.assert_allclose(speeds[turns > 4], PLAIN[turns > 4])
+    np.testing.assert_allclose(speeds[turns < 1], PLAIN[turns < 1] / 8)
+    between = (turns >= 1) & (turns <= 4)
+    assert between.any()
+    part = (turns[between] - 1) / 3
+    np.testing.assert_allclose(speeds[between], PLAIN[between] * (part + (1 - part) / 8))
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize("steps", [20, 100])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_angles_equal_transformers(name, steps, fraction):
+    pytest.importorskip("transformers", reason="transformers is not installed: the peers extra")
+    torch = pytest.importorskip("torch")
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    given = {"rope_type": name, **SCALINGS[name]}
+    size = int(SIZE / fraction)
+    config = LlamaConfig(
+        hidden_size=2 * size, num_attention_heads=2, head_dim=size,
+        max_position_embeddings=given.get(ORIGINAL, 32),
+        rope_parameters={"rope_theta": 500.0, "partial_rotary_factor": fraction, **given},
+    )  # fmt: skip
+    # Theirs takes the length from the configuration.
+    config.rope_parameters["original_max_position_embeddings"] = given.get(ORIGINAL, 32)
+    config.original_max_position_embeddings = given.get(ORIGINAL, 32)
+    rule = ROPE_INIT_FUNCTIONS[given["rope_type"]]
+    want, gain = rule(config, torch.device("cpu"), seq_len=steps)
+    speeds, ours = RotaryEmbedding(500.0, fraction=fraction, scaling=given).speeds(size, steps)
+    np.testing.assert_allclose(speeds, want.numpy(), rtol=3e-6)
+    assert ours == pytest.approx(gain, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_the_way_back_is_the_transposed_map(name, interleaved, rng):
+    given = {"rope_type": name, **SCALINGS[name]}
+    rotary = RotaryEmbedding(500.0, interleaved, fraction=0.8, scaling=given)
+    x, dy = (rng.standard_normal((2, 3, 40, 20)) for _ in range(2))
+    y, dx = rotary.turned(numpy_ops, x), rotary.turned(numpy_ops, dy, back=True)
+    assert np.vdot(y, dy) == pytest.approx(np.vdot(x, dx), rel=1e-12)
+    np.testing.assert_array_equal(y[..., 16:], x[..., 16:])
+
+
+def net_of(rotary, steps):
+    ids = Input("ids", (steps,), "int64")
+    x = Embedding("words", 9, 32)(ids)
+    for name in ("one", "two"):
+        x = MultiHeadAttention(name, 2, causal=True, rotary=rotary)(x)
+    net = FeedForwardNet(inputs=ids, outputs=x, seed=0)
+    net.as_type("float64")
+    return net
+
+
+@pytest.mark.parametrize("name", ["linear", "yarn", "llama3", "dynamic"])
+def test_parts_give_what_the_whole_gives(name, rng):
+    net = net_of(rotary_of(name), 24)
+    ids = rng.integers(0, 9, (2, 24))
+    decoder = net.decoder()
+    got = [decoder(part) for part in np.split(ids, [10, 11], axis=1)]
+    np.testing.assert_allclose(np.concatenate(got, 1), net.predict(ids), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dynamic", "longrope"])
+def test_parts_beyond_the_original_length_are_refused(name, rng):
+    ids = rng.integers(0, 9, (2, 48))
+    net = net_of(rotary_of(name), None)
+    with pytest.raises(ArgumentError, match="at most 32 steps, where sequences come in parts"):
+        net.decoder(max_length=48)
+    decoder = net.decoder(max_length=32)
+    decoder(ids[:, :30])
+    with pytest.raises(CallOrderError, match="at most 32 steps"):
+        decoder(ids[:, 30:])
+    assert net.predict(ids).shape == (2, 48, 32)
+
+
+def test_a_net_comes_back_from_its_description(tmp_path, rng):
+    rotary = RotaryEmbedding(
+        500.0, fraction=0.5, scaling={"rope_type": "longrope", "short_factor": [1.0, 2.0, 3.0, 4.0],
+                                      "long_factor": (1.0, 2.0, 3.0, 4.0), ORIGINAL: 32}
+    )  # fmt: skip
+    net = net_of(rotary, 40)
+    again = FeedForwardNet.from_config(net.to_config(), seed=0)
+    again.as_type("float64")
+    ids = rng.integers(0, 9, (1, 40))
+    np.testing.assert_array_equal(again.predict(ids), net.predict(ids))
+    assert "longrope" in repr(rotary)
+
+
+LLAMA = {"rope_type": "llama3", **SCALINGS["llama3"]}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "error", "match"),
+    [
+        ("linear", UnknownNameError, "a mapping whose rope_type is one of 'linear'"),
+        ({"factor": 2.0}, UnknownNameError, "a mapping whose rope_type is one of 'linear'"),
+        ({"rope_type": "lama3"}, UnknownNameError, "llama3"),
+        ({"rope_type": ["linear"]}, UnknownNameError, "rope_type is one of"),
+        ({"rope_type": "linear", "factor": 2.0, "beta_fast": 1}, UnknownNameError, "beta_fast"),
+        ({"rope_type": "dynamic", "factor": 2.0}, ArgumentError, f"also {ORIGINAL}"),
+        ({"rope_type": "linear", "factor": 0.0}, ArgumentError, "factor: expected a positive"),
+        ({"rope_type": "linear", "factor": True}, ArgumentError, "factor: expected a positive"),
+        ({"rope_type": "linear", "factor": None}, ArgumentError, "factor: expected a positive"),
+        ({**LLAMA, ORIGINAL: 12.5}, ArgumentError, f"{ORIGINAL}: expected a whole number"),
+        ({**LLAMA, "low_freq_factor": 4.0}, ArgumentError, "low_freq_factor below high_freq"),
+        ({"rope_type": "yarn", "factor": 2.0, ORIGINAL: 8, "truncate": 1}, ArgumentError, "False"),
+        ({"rope_type": "longrope", "short_factor": [], "long_factor": [1.0], ORIGINAL: 8},
+         ArgumentError, "short_factor: expected a list of positive numbers"),
+    ],
+)  # fmt: skip
+def test_refuses_scalings_that_have_no_sense(scaling, error, match):
+    with pytest.raises(error, match=match):
+        RotaryEmbedding(scaling=scaling)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.5, "half", None, True])
+def test_refuses_a_fraction_that_is_none(fraction):
+    with pytest.raises(ArgumentError, match="RotaryEmbedding, fraction: expected a number above 0"):
+        RotaryEmbedding(fraction=fraction)
+
+
+def test_refuses_scalings_of_other_heads_and_of_two_lengths():
+    longrope = RotaryEmbedding(scaling={"rope_type": "longrope", **SCALINGS["longrope"]})
+    with pytest.raises(ArgumentError, match="expected 4 numbers in short_factor"):
+        MultiHeadAttention("att", 2, 8, rotary=longrope).build((5, 6))
+    with pytest.raises(ArgumentError, match="that does not depend on the length"):
+        MultiHeadAttention("att", 2, 16, rotary=longrope).build([(5, 6), (4, 6)])
