@@ -13,6 +13,7 @@ from singanet.checkpoint.matching import Target, match
 from singanet.checkpoint.packed import Packed, pack
 from singanet.checkpoint.reader import Reader
 from singanet.checkpoint.report import LoadReport
+from singanet.checkpoint.sharded.writer import write_folder
 
 __all__ = [
     "FORMATS",
@@ -31,5 +32,6 @@ __all__ = [
     "match",
     "open_state",
     "pack",
+    "write_folder",
     "write_state",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ _KINDS = "biuf"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An array in a file: ``dtype`` is that of the array read, ``stored`` the bytes it takes."""
+    """An array in a file: ``dtype`` is that of the array read, ``stored`` the bytes it takes.
+
+    ``kind`` names the file's type where it is none of NumPy's, such as ``BF16`` or ``Q8_0``.
+    """
 
     name: str
     shape: Shape
     dtype: np.dtype[Any]
     stored: int
     checksum: str = ""
+    kind: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -37,6 +42,7 @@ class Source:
     """An array to be written; ``fetch`` produces it when its turn comes.
 
     ``parts``, where given, produces it in runs of rows, for formats that write as they get it.
+    ``kind`` says of what type the words are that it produces, where that is none of NumPy's.
     """
 
     name: str
@@ -44,6 +50,7 @@ class Source:
     dtype: np.dtype[Any]
     fetch: Callable[[], Array]
     parts: Callable[[], Iterable[Array]] | None = None
+    kind: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -52,17 +59,44 @@ class Source:
 
     def array(self) -> Array:
         """The array in host memory, C-contiguous and little-endian."""
-        value = self.fetch()
-        value = value.get() if hasattr(value, "get") else value
-        return np.asarray(value, dtype=self.dtype, order="C").reshape(self.shape)
+        return np.asarray(self._fetched(), dtype=self.dtype, order="C").reshape(self.shape)
 
     def pieces(self) -> Iterator[Array]:
-        """`array` one run of rows after the other, where it comes so."""
-        if self.parts is None:
-            yield self.array()
+        """`array` one run of rows after the other, where it comes so or would have to be copied."""
+        if self.parts is not None:
+            for part in self.parts():
+                yield np.asarray(part, dtype=self.dtype, order="C")
             return
-        for part in self.parts():
-            yield np.asarray(part, dtype=self.dtype, order="C")
+        value = self._fetched()
+        if value.shape != self.shape or (value.flags.c_contiguous and value.dtype == self.dtype):
+            yield np.asarray(value, dtype=self.dtype, order="C").reshape(self.shape)
+            return
+        for rows in runs_of_rows(self.shape, self.dtype.itemsize):
+            yield np.asarray(value[rows], dtype=self.dtype, order="C")
+
+    def _fetched(self) -> Array:
+        value = self.fetch()
+        value = value.get() if hasattr(value, "get") else value
+        return np.asarray(value)
+
+
+RUN = 4 << 20
+"""Bytes of a run of rows."""
+
+
+def runs_of_rows(shape: Shape, itemsize: int) -> Iterator[slice | EllipsisType]:
+    """Which rows come together where an array of ``shape`` comes in runs of about `RUN` bytes."""
+    if not shape:
+        yield ...
+        return
+    count = max(1, RUN // max(1, math.prod(shape[1:]) * itemsize))
+    for start in range(0, shape[0], count):
+        yield slice(start, min(start + count, shape[0]))
+
+
+def run_shape(shape: Shape, rows: slice | EllipsisType) -> Shape:
+    """The shape of one of `runs_of_rows`."""
+    return (rows.stop - rows.start, *shape[1:]) if isinstance(rows, slice) else shape
 
 
 State = Mapping[str, Any] | Sequence[Source]

@@ -11,6 +11,7 @@ from typing import Any
 
 from singanet.base.files import expect_file, explained
 from singanet.checkpoint.entry import State, sources_of
+from singanet.checkpoint.folder import weights_in
 from singanet.checkpoint.reader import Reader, open_file
 from singanet.checkpoint.singa import find_pickle, find_records
 from singanet.errors import ArgumentError, FileFormatError, UnknownNameError, did_you_mean, one_of
@@ -60,6 +61,9 @@ FORMATS = {
             "SafetensorsReader",
             "write_safetensors",
         ),
+        Format(
+            "sharded", (".safetensors.index.json",), "sharded", "ShardedReader", "write_sharded"
+        ),
         # Written and read with the layers of a net, which they need for Keras' layouts.
         Format("keras", (".weights.h5",), "keras", "KerasReader", "write_keras"),
         Format("keras-legacy", (), "keras", "KerasReader", "write_keras_legacy"),
@@ -88,22 +92,24 @@ def open_state(path: str | os.PathLike[str], format: str | None = None, **option
     """Open the checkpoint at ``path``: its table is read and checked, its arrays are not.
 
     ``format`` None looks at the file's first bytes, whatever its name. For a snapshot ``path``
-    may be the prefix; ``.pickle`` may be left out; of an offloaded net it is the folder.
+    may be the prefix; ``.pickle`` may be left out; of an offloaded net it is the folder, and so it
+    is of a published model: its ``model.safetensors``, the index of its shards, and the like.
     With ``layers`` of the net, the Keras formats give its own names and layouts.
     Errors: `FileAccessError`, `FileFormatError`.
     """
-    path = _latest_in(checked_path(path))
+    path = _file_of(checked_path(path))
     name = format or by_content(path)
     return (_OTHERS.get(name) or format_named(name)).open(path, **options)
 
 
-def _latest_in(path: Path) -> Path:
-    """The checkpoint in the folder of an offloaded net, else ``path`` itself."""
+def _file_of(path: Path) -> Path:
+    """The checkpoint in the folder of an offloaded net or a published model, else ``path``."""
     latest = path / LATEST
-    if not latest.is_file():
-        return path
-    with explained(latest, "read"):
-        return path / Path(latest.read_text("utf-8", "replace").strip()).name
+    if latest.is_file():
+        with explained(latest, "read"):
+            return path / Path(latest.read_text("utf-8", "replace").strip()).name
+    beside = find_records(path).is_file() or find_pickle(path).is_file()
+    return weights_in(path) if path.is_dir() and not beside else path
 
 
 def format_named(name: str) -> Format:
@@ -189,6 +195,8 @@ def by_content(path: Path) -> str:
         return "safetensors"
     if start[:1] in (b"\x80", b"(", b"}", b"c"):
         return "pickle"
+    if start.lstrip().startswith(b"{"):
+        return "sharded"
     raise FileFormatError(
         f"file {str(found)!r}",
         expected=f"a checkpoint: {one_of(FORMATS)}",

@@ -38,7 +38,7 @@ def load_into(
     if strict and not report.complete:
         raise mismatch(report)
     for found in report.matched:
-        reader.read(found.file_name)
+        reader.verify_array(found.file_name)
     for found in report.matched:
         target = targets[found.name]
         array = reader.read(found.file_name)

@@ -8,13 +8,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
 
+import numpy as np
+
 from singanet.base.budget import own_errors
 from singanet.base.files import explained
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Entry
 from singanet.errors import (
+    ArgumentError,
     FileAccessError,
     FileFormatError,
+    ShapeError,
     UnknownNameError,
     did_you_mean,
     one_of,
@@ -55,6 +59,45 @@ class Reader(ABC):
 
         Errors: `UnknownNameError`, `ChecksumError`, `FileFormatError`, `FileAccessError`.
         """
+        with explained(self.path, "read"):
+            return self._read(self._known(name))
+
+    def pieces(self, name: str) -> Iterator[Array]:
+        """`read` in runs of rows, of a few MB where the format has them; whole where not.
+
+        The checksum is compared behind the last one. Errors: as for `read`.
+        """
+        with explained(self.path, "read"):
+            yield from self._pieces(self._known(name))
+
+    def read_into(self, name: str, out: Array) -> None:
+        """Write the array called ``name`` into ``out``, by `pieces`; floats become its type.
+
+        ``out`` may lie in any way, as a transposed view does; on an error its numbers are void.
+        Errors: as for `read`; `ShapeError`; `ArgumentError` where ``out`` has no such numbers.
+        """
+        entry = self._known(name)
+        if out.shape != entry.shape:
+            raise ShapeError(
+                f"{self.where}, array {name!r}",
+                expected=f"an array of shape {entry.shape} to read into",
+                received=str(out.shape),
+                advice="turn or cut the array in a copy, by read",
+            )
+        if not np.can_cast(entry.dtype, out.dtype, "same_kind"):
+            raise ArgumentError(
+                f"{self.where}, array {name!r}",
+                expected=f"an array that takes {entry.dtype} to read into",
+                received=str(out.dtype),
+                advice="convert the array in a copy, by read",
+            )
+        at = 0
+        for piece in self.pieces(name):
+            rows = slice(at, at + len(piece)) if piece.ndim else ...
+            out[rows] = piece
+            at += piece.shape[0] if piece.ndim else 1
+
+    def _known(self, name: str) -> Entry:
         if name not in self.entries:
             raise UnknownNameError(
                 self.where,
@@ -62,8 +105,10 @@ class Reader(ABC):
                 received=repr(name),
                 advice=did_you_mean(name, self.entries, "list them with singanet inspect"),
             )
-        with explained(self.path, "read"):
-            return self._read(self.entries[name])
+        return self.entries[name]
+
+    def _pieces(self, entry: Entry) -> Iterator[Array]:
+        yield self._read(entry)
 
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         """Each name with its array, one at a time."""
@@ -73,7 +118,12 @@ class Reader(ABC):
     def verify(self) -> None:
         """Read every array once and drop it. Errors: as for `read`."""
         for name in self.entries:
-            self.read(name)
+            self.verify_array(name)
+
+    def verify_array(self, name: str) -> None:
+        """Read the array called ``name`` once and drop it, by `pieces`. Errors: as for `read`."""
+        for piece in self.pieces(name):
+            del piece
 
     def close(self) -> None:
         """Let go of the file."""

@@ -87,8 +87,8 @@ class Generation:
         metadata, found = parse(file.read(length), size - 8 - length, where)
         if metadata.get(MARK) != FORM:
             raise broken(where, f"a file of form {FORM} by net.offload", f"{metadata}"[:80])
-        self.entries = {entry.name: entry for _, _, entry in found}
-        self._offsets = {entry.name: 8 + length + offset for offset, _, entry in found}
+        self.entries = {entry.name: entry for _, entry in found}
+        self._offsets = {entry.name: 8 + length + offset for offset, entry in found}
 
     def lay_out(self, entries: Iterable[Entry]) -> None:
         """Have places for ``entries``, with nothing in them where they are others than before.

@@ -33,6 +33,12 @@ def path(tmp_path, format):
 
 
 @pytest.fixture
+def holder():
+    """The file that has the arrays of the checkpoint at a path: an index names its own."""
+    return lambda path: next(path.parent.glob("*-00001-of-00001.safetensors"), path)
+
+
+@pytest.fixture
 def assert_same():
     """Compares states: equal names in order, types, shapes and bits."""
     return _assert_same

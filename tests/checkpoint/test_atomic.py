@@ -204,7 +204,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 def test_a_link_stays_a_link(tmp_path, path, old, assert_same):
-    link = tmp_path / f"link{path.suffix}"
+    link = tmp_path / f"link{''.join(path.suffixes)}"
     link.symlink_to(path)
     write_state(link, {"x": np.ones(3, "f4")})
     assert link.is_symlink()

@@ -55,12 +55,13 @@ def test_every_byte_changed_is_found_or_harmless(written, format, state, every):
             assert found[name] == expected[name], f"byte {at}"
 
 
-def test_a_wrong_number_is_named(format, path):
+def test_a_wrong_number_is_named(format, path, holder):
     array = np.full(1000, 1.0, "f4")
     write_state(path, {"first/weight": array, "second/weight": array + 1})
-    whole = path.read_bytes()
+    file = holder(path)
+    whole = file.read_bytes()
     at = whole.index((array + 1).tobytes()) + 1234
-    path.write_bytes(whole[:at] + b"\x55" + whole[at + 1 :])
+    file.write_bytes(whole[:at] + b"\x55" + whole[at + 1 :])
     with open_state(path) as reader:
         reader.read("first/weight")
         error = FileFormatError if format == "npz" else ChecksumError

@@ -9,13 +9,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from singanet.checkpoint.checksum import Beside
+from singanet.checkpoint.halves import widen
 from singanet.checkpoint.hdf5.guard import check_dataset
 from singanet.checkpoint.streaming import (
     as_bools,
     bytes_of,
     check_shape,
     read_bytes,
-    widen,
     write_bytes,
 )
 from singanet.errors import FileFormatError

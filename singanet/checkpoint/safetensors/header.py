@@ -10,6 +10,7 @@ import numpy as np
 from singanet.base.arguments import is_int
 from singanet.base.budget import Budget, read_json
 from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.halves import BFLOAT
 from singanet.checkpoint.names import check_name, check_unique
 from singanet.checkpoint.streaming import check_shape
 from singanet.errors import FileFormatError
@@ -18,7 +19,6 @@ LONGEST = 8 << 20
 """Room for 80,000 arrays; a longer table of tiny objects could fill the memory."""
 METADATA = "__metadata__"
 CHECKSUMS = "checksums"
-BFLOAT = "BF16"
 DTYPES = {
     "BOOL": "?",
     "U8": "u1",
@@ -35,10 +35,8 @@ DTYPES = {
 }
 
 
-def parse(
-    text: bytes, size: int, where: str
-) -> tuple[dict[str, str], list[tuple[int, str, Entry]]]:
-    """The metadata, and for each array its offset, type name and entry; ``size`` bytes of data.
+def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tuple[int, Entry]]]:
+    """The metadata, and for each array its offset and entry; ``size`` bytes of data.
 
     Errors: `FileFormatError` for whatever the format forbids: holes, overlaps, bytes left over,
     names twice, unknown types.
@@ -61,7 +59,7 @@ def parse(
             raise broken(where, "metadata from text to text", "other values")
     found = [_entry(check_name(name, where), item, size, where) for name, item in table.items()]
     end = 0
-    for offset, _, entry in sorted(found, key=lambda item: (item[0], item[2].stored)):
+    for offset, entry in sorted(found, key=lambda item: (item[0], item[1].stored)):
         if offset != end:
             raise broken(where, f"array {entry.name!r} at byte {end}", f"byte {offset}")
         end += entry.stored
@@ -70,7 +68,7 @@ def parse(
     return dict(metadata), found
 
 
-def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, str, Entry]:
+def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, Entry]:
     where = f"{where}, array {name!r}"
     if not isinstance(item, dict):
         raise broken(where, "dtype, shape and data_offsets", str(item)[:60])
@@ -84,10 +82,10 @@ def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, str, Entry
     width = 2 if kind == BFLOAT else dtype.itemsize
     axes = check_shape(shape, width, size, where)
     begin, end = offsets
-    wanted = Entry(name, axes, dtype, end - begin)
+    wanted = Entry(name, axes, dtype, end - begin, kind=BFLOAT if kind == BFLOAT else "")
     if end - begin != wanted.nbytes * width // dtype.itemsize or end > size:
         raise broken(where, f"the bytes of {axes} of {kind}", f"offsets {begin} to {end}")
-    return begin, kind, wanted
+    return begin, wanted
 
 
 def _naturals(value: Any) -> list[int] | None:

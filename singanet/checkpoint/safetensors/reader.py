@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from singanet.base.budget import Budget, read_json
-from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.checksum import Checksum
+from singanet.checkpoint.entry import Entry, run_shape, runs_of_rows
+from singanet.checkpoint.halves import BFLOAT, widen
 from singanet.checkpoint.reader import StreamReader
-from singanet.checkpoint.safetensors.header import BFLOAT, CHECKSUMS, LONGEST, broken, parse
+from singanet.checkpoint.safetensors.header import CHECKSUMS, LONGEST, broken, parse
 from singanet.checkpoint.streaming import (
     as_bools,
     bytes_of,
     check_digest,
     read_bytes,
+    read_exactly,
     truncated,
-    widen,
 )
 from singanet.checkpoint.version import KEY, check_version
 from singanet.types import Array
 
 
 class SafetensorsReader(StreamReader):
-    """Arrays in the order of the table; bfloat16 is read as float32."""
+    """Arrays in the order of the table; bfloat16 is read as float32, or as its uint16 ``words``."""
 
     format = "safetensors"
+
+    def __init__(self, path: Path, words: bool = False) -> None:
+        self._words = words
+        super().__init__(path)
 
     def _list(self) -> None:
         start = self._stream.read(8)
@@ -37,14 +46,14 @@ class SafetensorsReader(StreamReader):
         data = 8 + length
         self.metadata, found = parse(self._stream.read(length), self._size - data, self.where)
         checksums = self._our_checksums()
-        self._places = {entry.name: (data + offset, kind) for offset, kind, entry in found}
-        for _, _, entry in found:
+        self._places = {entry.name: data + offset for offset, entry in found}
+        for _, entry in found:
             checksum = ""
             if checksums is not None:
                 checksum = str(checksums.get(entry.name, "none"))
-            self.entries[entry.name] = Entry(
-                entry.name, entry.shape, entry.dtype, entry.stored, checksum
-            )
+            words = entry.kind == BFLOAT and self._words
+            dtype = np.dtype("<u2") if words else entry.dtype
+            self.entries[entry.name] = replace(entry, dtype=dtype, checksum=checksum)
 
     def _our_checksums(self) -> dict[str, str] | None:
         """The checksums of a file of ours, which are taken out of the metadata."""
@@ -60,10 +69,34 @@ class SafetensorsReader(StreamReader):
         return checksums
 
     def _read(self, entry: Entry) -> Array:
-        offset, kind = self._places[entry.name]
+        if self._widens(entry):
+            array = np.empty(entry.shape, entry.dtype)
+            flat, at = array.reshape(-1), 0
+            for piece in self._pieces(entry):
+                flat[at : at + piece.size] = piece.reshape(-1)
+                at += piece.size
+            return array
+        array = np.empty(entry.shape, entry.dtype)
+        self._stream.seek(self._places[entry.name])
         where = f"{self.where}, array {entry.name!r}"
-        stored = np.empty(entry.shape, "<u2" if kind == BFLOAT else entry.dtype)
-        self._stream.seek(offset)
-        digest = read_bytes(self._stream, bytes_of(stored), self._beside, where)
+        digest = read_bytes(self._stream, bytes_of(array), self._beside, where)
         check_digest(entry, digest, self.where)
-        return widen(stored) if kind == BFLOAT else as_bools(stored)
+        return as_bools(array)
+
+    def _pieces(self, entry: Entry) -> Iterator[Array]:
+        where = f"{self.where}, array {entry.name!r}"
+        widens, at = self._widens(entry), self._places[entry.name]
+        stored = np.dtype("<u2") if widens else entry.dtype
+        checksum = Checksum()
+        for rows in runs_of_rows(entry.shape, entry.dtype.itemsize):
+            piece = np.empty(run_shape(entry.shape, rows), stored)
+            self._stream.seek(at)  # another array may have been read since the piece before
+            at += piece.nbytes
+            read_exactly(self._stream, bytes_of(piece), where)
+            checksum.update(bytes_of(piece))
+            yield widen(piece) if widens else as_bools(piece)
+            del piece
+        check_digest(entry, checksum.digest(), self.where)
+
+    def _widens(self, entry: Entry) -> bool:
+        return entry.kind == BFLOAT and not self._words

@@ -12,6 +12,7 @@ import numpy as np
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside
 from singanet.checkpoint.entry import Entry, Source
+from singanet.checkpoint.halves import StoredType, stored_as
 from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA
 from singanet.checkpoint.streaming import bytes_of, write_pieces
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
@@ -20,19 +21,26 @@ from singanet.errors import ArgumentError
 _NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
 
 
-def write_safetensors(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
+def write_safetensors(
+    path: str | os.PathLike[str],
+    sources: Sequence[Source],
+    dtype: StoredType = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     """Write the table, then the arrays, those of wide numbers first so that all are aligned.
 
-    Format version and checksums stand in the metadata, which other readers pass over. Errors:
-    `ArgumentError` for a type the format lacks, a name it reserves, or a table above 8 MiB;
-    `FileAccessError`.
+    Floats are written as ``dtype``. Format version and checksums stand in the metadata, which
+    other readers pass over, beside the texts of ``metadata``. Errors: `ArgumentError` for a type
+    the format lacks, a name it reserves, or a table above 8 MiB; `FileAccessError`.
     """
     path = Path(path)
     where = f"safetensors file {str(path)!r}"
+    sources = stored_as(sources, dtype, where)
     _check(where, sources)
+    metadata = {**(metadata or {}), KEY: str(FORMAT_VERSION)}
     checksums = {source.name: bytes(SIZE).hex() for source in sources}
     ordered = sorted(sources, key=lambda source: -source.dtype.itemsize)
-    start = header(sources, ordered, _metadata(checksums))
+    start = header(sources, ordered, {**metadata, CHECKSUMS: json.dumps(checksums)})
     if len(start) > LONGEST:
         raise ArgumentError(
             where,
@@ -46,11 +54,7 @@ def write_safetensors(path: str | os.PathLike[str], sources: Sequence[Source]) -
             digest = write_pieces(stream, map(bytes_of, source.pieces()), beside)
             checksums[source.name] = digest.hex()
         stream.seek(0)
-        stream.write(header(sources, ordered, _metadata(checksums)))
-
-
-def _metadata(checksums: Mapping[str, str]) -> dict[str, str]:
-    return {KEY: str(FORMAT_VERSION), CHECKSUMS: json.dumps(checksums)}
+        stream.write(header(sources, ordered, {**metadata, CHECKSUMS: json.dumps(checksums)}))
 
 
 def header(
@@ -66,7 +70,7 @@ def header(
     table: dict[str, object] = {METADATA: dict(metadata)}
     for source in sources:
         table[source.name] = {
-            "dtype": _NAMES[source.dtype],
+            "dtype": source.kind or _NAMES[source.dtype],
             "shape": source.shape,
             "data_offsets": offsets[source.name],
         }

@@ -13,11 +13,11 @@ import numpy as np
 
 from singanet.base.budget import Budget
 from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.halves import BFLOAT, widen
 from singanet.checkpoint.names import check_name, check_unique
 from singanet.checkpoint.npz.archive import open_archive, zip_errors
 from singanet.checkpoint.reader import StreamReader
-from singanet.checkpoint.safetensors.header import BFLOAT
-from singanet.checkpoint.streaming import as_bools, bytes_of, read_bytes, widen
+from singanet.checkpoint.streaming import as_bools, bytes_of, read_bytes
 from singanet.checkpoint.torch.storages import (
     NAMES,
     Storage,

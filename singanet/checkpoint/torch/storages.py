@@ -10,7 +10,8 @@ import numpy as np
 
 from singanet.base.arguments import is_int
 from singanet.base.budget import Refusal, checked_shape
-from singanet.checkpoint.safetensors.header import BFLOAT, DTYPES
+from singanet.checkpoint.halves import BFLOAT
+from singanet.checkpoint.safetensors.header import DTYPES
 from singanet.data.pickles import ALLOWED, Global, Made
 from singanet.errors import SingaNetError
 from singanet.types import Shape

@@ -1,0 +1,45 @@
+"""The folder of a published model: which file has its arrays, and which may not be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from singanet.base.files import expect_inside, explained
+from singanet.errors import FileAccessError, one_of
+
+SINGLE = "model.safetensors"
+INDEX = f"{SINGLE}.index.json"
+_WEIGHTS = (SINGLE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""What a folder's arrays are in; transformers takes the first of them too."""
+
+
+def weights_in(folder: Path) -> Path:
+    """The file in ``folder`` that has its arrays, or the index of those that do.
+
+    Without one of the usual names it is the only ``.gguf`` file. Errors: `FileAccessError` where
+    there is none, or several, and for a link that leads out of the folder.
+    """
+    with explained(folder, "read"):
+        found = [path for name in _WEIGHTS if (path := folder / name).exists()]
+        found = found or sorted(folder.glob("*.gguf"))[:20]
+    if not found or (len(found) > 1 and found[0].suffix == ".gguf"):
+        raise FileAccessError(
+            f"file {str(folder)!r}",
+            expected=f"a checkpoint, or a folder with {', '.join(_WEIGHTS)} or one .gguf file",
+            received="a folder with "
+            + (one_of(p.name for p in found) if found else "none of them"),
+            advice="pass the path of a file inside it",
+        )
+    expect_in_folder(folder, found[0])
+    return found[0]
+
+
+def expect_in_folder(folder: Path, path: Path) -> None:
+    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``.
+
+    A snapshot in the cache of Hugging Face's hub is a folder of links to ``blobs`` beside it: there
+    the whole of the repository counts.
+    """
+    above = folder.absolute().parent
+    cached = above.name == "snapshots" and (above.parent / "blobs").is_dir()
+    expect_inside(above.parent if cached else folder, path)

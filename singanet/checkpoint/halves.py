@@ -1,0 +1,104 @@
+"""Numbers of sixteen bits: float16, and bfloat16, of which NumPy has none but the words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from singanet.checkpoint.entry import Source
+from singanet.errors import ArgumentError, one_of
+from singanet.types import Array
+
+BFLOAT = "BF16"
+"""What an `Entry` or `Source` of bfloat16 numbers has as its ``kind``."""
+FLOATS = ("float32", "float16", "bfloat16")
+StoredType: TypeAlias = str | Mapping[str, str] | None
+"""One of `FLOATS` for all floats, or one by name of array; the rest are written as they are."""
+
+_PIECE = 1 << 18
+
+
+def widen(words: Array) -> Array:
+    """uint16 ``words`` of bfloat16 as float32 of the same values, in pieces to spare memory."""
+    out = np.empty(words.shape, np.float32)
+    bits, flat = out.reshape(-1).view(np.uint32), words.reshape(-1)
+    for start in range(0, len(flat), _PIECE):
+        piece = slice(start, start + _PIECE)
+        bits[piece] = flat[piece].astype(np.uint32) << 16
+    return out
+
+
+def narrow(values: Array) -> Array:
+    """float32 ``values`` as uint16 words of bfloat16, rounded to nearest, ties to even.
+
+    What `widen` made keeps its bits, those of a NaN among them; any other NaN stays one.
+    """
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    nan = np.isnan(values)
+    if nan.any():
+        # Rounding could carry into the exponent, and a payload in the lower half would be lost.
+        lost = (bits[nan] & 0xFFFF) != 0
+        rounded[nan] = (bits[nan] >> 16) | (lost.astype(np.uint32) << 6)
+    return rounded
+
+
+def stored_as(sources: Sequence[Source], dtype: StoredType, where: str) -> list[Source]:
+    """``sources`` with their floats as ``dtype``, made piece by piece when they are written.
+
+    Errors: `ArgumentError` for another type; when a source is written, for numbers that are finite
+    and would not be.
+    """
+    wanted = dtype if isinstance(dtype, Mapping) else {}
+    for name in (*wanted.values(), *([dtype] if isinstance(dtype, str) else [])):
+        if name not in FLOATS:
+            raise ArgumentError(
+                f"{where}, argument dtype",
+                expected=f"one of {one_of(FLOATS)}, or a dict from name to one; None for none",
+                received=repr(name)[:60],
+                advice="leave it out to write arrays as they are",
+            )
+    return [
+        _as(source, wanted.get(source.name) if isinstance(dtype, Mapping) else dtype, where)
+        for source in sources
+    ]
+
+
+def _as(source: Source, dtype: str | None, where: str) -> Source:
+    if dtype is None or source.dtype.kind != "f":
+        return source
+    made: np.dtype[Any] = np.dtype("<u2" if dtype == "bfloat16" else dtype).newbyteorder("<")
+    if made == source.dtype:
+        return source
+
+    def parts() -> Iterator[Array]:
+        for part in source.pieces():
+            flat = part.reshape(-1)
+            for start in range(0, flat.size, _PIECE):
+                yield _converted(flat[start : start + _PIECE], dtype, f"{where}, {source.name!r}")
+
+    def fetch() -> Array:
+        return np.concatenate([np.empty(0, made), *parts()]).reshape(source.shape)
+
+    kind = BFLOAT if dtype == "bfloat16" else ""
+    return replace(source, dtype=made, fetch=fetch, parts=parts, kind=kind)
+
+
+def _converted(values: Array, dtype: str, where: str) -> Array:
+    with np.errstate(over="ignore", under="ignore"):
+        floats = values.astype(np.float32) if dtype == "bfloat16" else values
+        made = (
+            narrow(floats) if dtype == "bfloat16" else values.astype(f"<{np.dtype(dtype).str[1:]}")
+        )
+    infinite = (made & 0x7FFF) == 0x7F80 if dtype == "bfloat16" else np.isinf(made)
+    if infinite.any() and np.isfinite(values[infinite]).any():
+        raise ArgumentError(
+            where,
+            expected=f"numbers that {dtype} has",
+            received=f"{values[infinite & np.isfinite(values)][0]}",
+            advice="write it as float32 or bfloat16, or look where it grew so large",
+        )
+    return made
