@@ -30,6 +30,7 @@ from singanet.codecs.onnx import (
 )
 from singanet.codecs.orders import Uses
 from singanet.codecs.reducing import reduced
+from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.types import Array
 
@@ -69,16 +70,34 @@ def _write_gamma(g: WrittenGraph, layer: layers.LayerNorm) -> Value:
 
 
 def _write_rms_norm(g: WrittenGraph, layer: layers.RMSNorm, xs: list[Value]) -> Value:
-    if g.opset >= 23:
-        gamma = _write_gamma(g, layer)
-        return g.node("RMSNormalization", xs[0], gamma, axis=layer.axis, epsilon=layer.epsilon)
     shape: Any = layer.in_shapes
     rank = len(shape) + 1
-    x = xs[0]
-    mean = g.reduce("Mean", g.node("Mul", x, x), list(range(layer._first(rank), rank)))
-    root = g.node("Sqrt", g.node("Add", mean, g.constant(layer.epsilon, "epsilon")))
+    if g.opset >= 23 and not layer.affine:
+        gamma = _write_gamma(g, layer)
+        return g.node("RMSNormalization", xs[0], gamma, axis=layer.axis, epsilon=layer.epsilon)
+    suffix = "gamma" if layer.affine else None
+    return write_rms(g, layer, suffix, xs[0], layer, list(range(layer._first(rank), rank)))
+
+
+def write_rms(
+    g: WrittenGraph,
+    layer: Layer,
+    suffix: str | None,
+    x: Value,
+    norm: layers.RMSNorm | layers.QueryKeyNorm,
+    axes: Sequence[int] = (-1,),
+) -> Value:
+    """``x`` over its root mean square along the last ``axes``, times a parameter of ``layer``."""
+    gamma = None if suffix is None else g.param(layer, suffix)
+    if gamma is not None and norm.offset:
+        gamma = g.node("Add", gamma, g.constant(norm.offset, "offset"))
+    if g.opset >= 23 and gamma is not None:
+        numbers: dict[str, Any] = {"axis": axes[0], "epsilon": norm.epsilon}
+        return g.node("RMSNormalization", x, gamma, **numbers)
+    mean = g.reduce("Mean", g.node("Mul", x, x), axes)
+    root = g.node("Sqrt", g.node("Add", mean, g.constant(norm.epsilon, "epsilon")))
     y = g.node("Div", x, root)
-    return g.node("Mul", y, g.param(layer, "gamma")) if layer.affine else y
+    return y if gamma is None else g.node("Mul", y, gamma)
 
 
 def _write_group_norm(g: WrittenGraph, layer: layers.GroupNorm, xs: list[Value]) -> Value:
@@ -281,6 +300,19 @@ def _statistics(layer: Layer, uses: Uses) -> Sequence[Variable]:
     return [*learned(layer, uses), nothing]
 
 
+def _scale(layer: layers.RMSNorm, uses: Uses) -> Sequence[Variable]:
+    if layer.offset:
+        raise ArgumentError(
+            f"layer {layer.name!r}, as Keras' RMSNormalization",
+            expected="a factor of gamma",
+            received=f"one of {layer.offset} + gamma",
+            advice="save in another format: safetensors, hdf5, npz",
+        )
+    found = per_feature(gamma=("scale", "weight")).keras
+    assert found is not None
+    return found(layer, uses)
+
+
 def _of_groups(d: DescribedLayer) -> dict[str, Any]:
     images = len(d.shapes[0]) == 3
     if d.axis() != (1 if images else len(d.shapes[0])):
@@ -325,7 +357,7 @@ NORMALISATION = (
     ),
     LayerCodec(
         layers.RMSNorm,
-        per_feature(gamma=("scale", "weight")),
+        Arrays(_scale, per_feature(gamma=("scale", "weight")).torch),
         KerasClass({"epsilon": float}, more=_expect_last, masked=True),
         "RMSNormalization",
         _write_rms_norm,

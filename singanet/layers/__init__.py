@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     )
     from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
     from singanet.layers.prelu import PReLU
+    from singanet.layers.query_key_norm import QueryKeyNorm
     from singanet.layers.reduce import Expand, Reduce, RepeatVector
     from singanet.layers.reshape import Flatten, Permute, Reshape
     from singanet.layers.rnn import GRU, LSTM, RNN
@@ -165,6 +166,7 @@ __all__ = [
     "Permute",
     "PositionEmbedding",
     "Power",
+    "QueryKeyNorm",
     "RMSNorm",
     "Reduce",
     "RepeatVector",

@@ -6,12 +6,13 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from singanet.base.arguments import is_int
+from singanet.base.arguments import is_int, is_number
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input, expect_positive
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.layers.rms import rms_norm, rms_norm_backward
 from singanet.ops import Ops
 from singanet.types import Array, GivenShape, Shapes
 
@@ -26,6 +27,7 @@ class LayerNorm(Layer):
     """
 
     traits = Traits(any_extent=True)
+    _usual_gamma = 1.0
 
     def __init__(
         self,
@@ -68,7 +70,9 @@ class LayerNorm(Layer):
                 "use axis=-1 for the last axis alone",
             )
         if self.scale:
-            self.add_param("gamma", shape[first - 1 :], self.gamma_specs, default=Constant(1.0))
+            self.add_param(
+                "gamma", shape[first - 1 :], self.gamma_specs, default=Constant(self._usual_gamma)
+            )
         if self.center:
             self.add_param("beta", shape[first - 1 :], self.beta_specs)
         return shape
@@ -121,7 +125,9 @@ def scale_and_shift(
 class RMSNorm(LayerNorm):
     """y = gamma x / sqrt(mean(x²) + epsilon) over the axes from ``axis`` on, as in `LayerNorm`.
 
-    ``gamma`` has the shape of these axes; ``affine=False`` leaves it out. Zhang and Sennrich, 2019.
+    ``gamma`` has the shape of these axes and starts at 1; ``affine=False`` leaves it out. With an
+    ``offset`` the factor is offset + gamma, and gamma starts at 1 - offset: Gemma's is 1. Zhang
+    and Sennrich, 2019.
     """
 
     def __init__(
@@ -132,32 +138,36 @@ class RMSNorm(LayerNorm):
         affine: bool = True,
         gamma_specs: ParamSpecs = None,
         input_sample_shape: GivenShape | None = None,
+        *,
+        offset: float = 0.0,
     ) -> None:
         super().__init__(
             name, axis, epsilon, affine, gamma_specs, None, input_sample_shape, center=False
         )
-
-    def _factor(self, ctx: Context, count: int) -> Any:
-        """What unit vectors of ``count`` elements are multiplied by."""
-        gamma = ctx.params.get("gamma")
-        return count**0.5 if gamma is None else ctx.ops.multiply(gamma.reshape(-1), count**0.5)
+        if not is_number(offset) or (offset and not affine):
+            raise ArgumentError(
+                f"layer {name!r}, argument offset",
+                expected="a number, beside a gamma",
+                received=f"offset={offset!r}, affine={affine!r}",
+                advice="leave it out; Gemma's norms have offset=1.0",
+            )
+        self.offset = float(offset)
+        self._usual_gamma = 1.0 - self.offset
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``; the rows as unit vectors and a number each are kept."""
-        rows = self._rows(x)
-        count = rows.shape[1]
-        unit, inverse = ctx.ops.l2_norm(rows, self.epsilon * count)
-        ctx.save(unit=unit, inverse=inverse)
-        return ctx.ops.multiply(unit, self._factor(ctx, count)).reshape(x.shape)
+        gamma = self._gamma(ctx)
+        y, kept = rms_norm(ctx.ops, self._rows(x), gamma, self.epsilon, self.offset)
+        ctx.save(kept=kept)
+        return y.reshape(x.shape)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """Gradients of x and gamma."""
-        unit, rows = ctx.saved["unit"], self._rows(dy)
-        count = rows.shape[1]
-        d_unit = ctx.ops.multiply(rows, self._factor(ctx, count))
-        dx = ctx.ops.l2_norm_backward(d_unit, unit, ctx.saved["inverse"]).reshape(dy.shape)
-        if not self.scale:
-            return dx, {}
-        dgamma = ctx.ops.column_sums(ctx.ops.multiply(rows, unit))
-        ctx.ops.multiply(dgamma, count**0.5, out=dgamma)
-        return dx, {"gamma": dgamma.reshape(dy.shape[self._first(dy.ndim) :])}
+        gamma, rows = self._gamma(ctx), self._rows(dy)
+        dx, dgamma = rms_norm_backward(ctx.ops, rows, gamma, ctx.saved["kept"], self.offset)
+        shape = dy.shape[self._first(dy.ndim) :]
+        return dx.reshape(dy.shape), {} if dgamma is None else {"gamma": dgamma.reshape(shape)}
+
+    def _gamma(self, ctx: Context) -> Array | None:
+        gamma = ctx.params.get("gamma")
+        return None if gamma is None else gamma.reshape(-1)

@@ -8,14 +8,18 @@ from typing import Any
 
 from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError
+from singanet.initializer import Constant
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import InputKind, Layer, ParamSpecs, Traits
+from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.types import Array, GivenShapes, Shape, Shapes
 
 _PARTS = ("query", "value", "key")
+_BIASED = (*_PARTS, "output")
+_NORMED = ("query", "key")
 _MASKS = ("boolean", "added", None)
 
 
@@ -35,7 +39,8 @@ class MultiHeadAttention(Layer):
     keys and values serve num_heads / num_kv_heads heads of queries each (Ainslie et al. 2023).
     Parameters: ``query_weight`` (E, heads·key_dim), ``value_weight`` (E', kv_heads·value_dim),
     ``key_weight`` (E', kv_heads·key_dim), ``output_weight`` (heads·value_dim, num_output), each
-    with a bias.
+    with a bias, or as many of them as ``use_bias`` names: ("query", "value", "key") in Qwen2. A
+    ``norm`` has ``query_gamma`` and ``key_gamma``.
     """
 
     traits = Traits(any_extent=True)
@@ -47,7 +52,7 @@ class MultiHeadAttention(Layer):
         key_dim: int | None = None,
         value_dim: int | None = None,
         dropout: float = 0.0,
-        use_bias: bool = True,
+        use_bias: bool | Sequence[str] = True,
         causal: bool = False,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
@@ -57,6 +62,7 @@ class MultiHeadAttention(Layer):
         num_output: int | None = None,
         mask: str | None = None,
         rotary: RotaryEmbedding | None = None,
+        norm: QueryKeyNorm | None = None,
         return_weights: bool = False,
     ) -> None:
         super().__init__(name, input_sample_shape)
@@ -81,6 +87,17 @@ class MultiHeadAttention(Layer):
             f"rotary={rotary!r}",
             "a RotaryEmbedding(), or None",
         )
+        self._expect(
+            norm is None or isinstance(norm, QueryKeyNorm),
+            f"norm={norm!r}",
+            "a QueryKeyNorm(), or None",
+        )
+        several = isinstance(use_bias, (list, tuple))
+        self._expect(
+            isinstance(use_bias, bool) or (several and all(part in _BIASED for part in use_bias)),
+            f"use_bias={use_bias!r}",
+            f"True, False, or some of {_BIASED}",
+        )
         self.dropout = dropout
         self.use_bias = use_bias
         self.causal = causal
@@ -90,6 +107,7 @@ class MultiHeadAttention(Layer):
         if mask == "boolean":
             self.traits = replace(self.traits, masks="keeps")
         self.rotary = rotary
+        self.norm = norm
         self.return_weights = return_weights
 
     def _count(self, what: str, value: int | None) -> int | None:
@@ -162,6 +180,10 @@ class MultiHeadAttention(Layer):
         for part, inward in zip(_PARTS, (features + [features[-1]] * 2)[:3], strict=True):
             self._add(part, inward, heads[part] * self.dims[part])
         self._add("output", self.num_heads * value_dim, self.num_output or size)
+        if self.norm is not None:
+            for part in _NORMED:
+                count, start = self.norm.size(heads[part], key_dim), 1.0 - self.norm.offset
+                self.add_param(f"{part}_gamma", (count,), default=Constant(start))
 
     def _expect_turns(self, key_dim: int) -> None:
         if self.rotary is None:
@@ -177,11 +199,15 @@ class MultiHeadAttention(Layer):
             f"rotary={self.rotary!r}",
             "a scaling that does not depend on the length, where queries and keys have two",
         )
-        self.rotary.speeds(key_dim, 1)
+        self._expect(
+            self.rotary.pairs in (None, turned // 2),
+            f"rotary={self.rotary!r}",
+            f"a scaling that has a number for each of {turned // 2} pairs",
+        )
 
     def _add(self, part: str, inward: int, outward: int) -> None:
         self.add_param(f"{part}_weight", (inward, outward), self.W_specs, fans=(inward, outward))
-        if self.use_bias:
+        if self.use_bias is True or (self.use_bias and part in self.use_bias):
             self.add_param(f"{part}_bias", (outward,), self.b_specs)
 
     def forward(self, ctx: Context, x: Any) -> Any:
@@ -191,7 +217,7 @@ class MultiHeadAttention(Layer):
         check_batches(self, parts)
         ops, sources = ctx.ops, (parts[: self.given] + [parts[self.given - 1]] * 2)[:3]
         q, v, k = (
-            self._positioned(ctx, part, self._project(ctx, part, source), source is sources[0])
+            self._positioned(ctx, part, self._normed(ctx, part, source), source is sources[0])
             for part, source in zip(_PARTS, sources, strict=True)
         )
         lengths: Array | None = None
@@ -213,6 +239,23 @@ class MultiHeadAttention(Layer):
         ctx.save(shape=() if given is None else given.shape)
         y = self._project(ctx, "output", merged)
         return [y, weights] if self.return_weights else y
+
+    def _normed(self, ctx: Context, part: str, source: Array) -> Array:
+        """The projection ``part`` of its source, normalised where there is a norm."""
+        x = self._project(ctx, part, source)
+        if self.norm is None or part not in _NORMED:
+            return x
+        y, kept = self.norm.normed(ctx.ops, x, ctx.params[f"{part}_gamma"])
+        ctx.save(**{f"{part}_kept": kept})
+        return y
+
+    def _normed_back(self, ctx: Context, part: str, d: Array, grads: dict[str, Array]) -> Array:
+        """The gradient of what `_normed` projected; that of a gamma goes into ``grads``."""
+        if self.norm is None or part not in _NORMED:
+            return d
+        name, kept = f"{part}_gamma", ctx.saved[f"{part}_kept"]
+        dx, grads[name] = self.norm.backward(ctx.ops, d, ctx.params[name], kept)
+        return dx
 
     def _positioned(self, ctx: Context, part: str, x: Array, own: bool) -> Array:
         """The heads of ``x``, turned; of its own keys and values those of the steps before, too."""
@@ -255,10 +298,10 @@ class MultiHeadAttention(Layer):
         dsources: list[Array] = []
         for part, source, d in zip(_PARTS, saved["sources"], (dq, dv, dk), strict=True):
             wanted = ctx.needs_input_grad
-            dx = self._project_back(ctx, part, source, self._merged(d), grads, wanted)
+            d = self._normed_back(ctx, part, self._merged(d), grads)
+            dx = self._project_back(ctx, part, source, d, grads, wanted)
             dsources.append(dx)
-        if ctx.needs_param_grads:
-            grads = {suffix: grads[suffix] for suffix in self.params}
+        grads = {s: grads[s] for s in self.params} if ctx.needs_param_grads else {}
         if not ctx.needs_input_grad:
             return None, grads
         # Where one input serves as several, its gradients are summed.
@@ -291,7 +334,7 @@ class MultiHeadAttention(Layer):
         rows = dy.reshape(-1, weight.shape[1])
         if ctx.needs_param_grads:
             grads[f"{part}_weight"] = ops.matmul(x.reshape(-1, weight.shape[0]).T, rows)
-            if self.use_bias:
+            if f"{part}_bias" in self.params:
                 grads[f"{part}_bias"] = ops.sum(ops.sum(dy, axis=0), axis=0)
         return ops.matmul(rows, weight.T).reshape(x.shape) if wanted else None
 

@@ -42,10 +42,11 @@ class RotaryEmbedding(Configurable):
         fraction: float = 1.0,
         scaling: Mapping[str, Any] | None = None,
     ) -> None:
-        if not is_number(theta) or theta <= 0:
+        least = 0.0 if scaling is None else 1.0
+        if not is_number(theta) or not least < theta < 1e30:
             raise ArgumentError(
                 "RotaryEmbedding, theta",
-                expected="a positive number",
+                expected="a positive number" if scaling is None else "a number above 1",
                 received=repr(theta),
                 advice="10000.0 is usual, more for long sequences",
             )
@@ -60,6 +61,11 @@ class RotaryEmbedding(Configurable):
         self.interleaved = interleaved
         self.fraction = float(fraction)
         self._scaling = None if scaling is None else scaling_of(scaling)
+
+    @property
+    def pairs(self) -> int | None:
+        """How many pairs a head must have; None for any number."""
+        return None if self._scaling is None else self._scaling.pairs
 
     def features(self, size: int) -> int:
         """How many of the ``size`` features of a head are turned."""

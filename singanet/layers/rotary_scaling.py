@@ -23,6 +23,10 @@ class Scaling(Hashable, Protocol):
     def longest(self) -> int | None:
         """From which number of steps on the speeds depend on that number; None if they never do."""
 
+    @property
+    def pairs(self) -> int | None:
+        """For how many pairs of features it has numbers; None for any."""
+
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
         """Radians a step (size / 2,) of each pair, and the factor of cosines and sines."""
 
@@ -38,7 +42,7 @@ class Linear:
     """Every position divided by ``factor`` (Chen et al. 2023)."""
 
     factor: float
-    longest = None
+    longest = pairs = None
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
         """See `Scaling`."""
@@ -55,6 +59,7 @@ class Dynamic:
 
     factor: float
     original_max_position_embeddings: int
+    pairs = None
 
     @property
     def longest(self) -> int:
@@ -86,7 +91,7 @@ class Yarn:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
-    longest = None
+    longest = pairs = None
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
         """See `Scaling`."""
@@ -123,7 +128,7 @@ class Llama3:
     low_freq_factor: float
     high_freq_factor: float
     original_max_position_embeddings: int
-    longest = None
+    longest = pairs = None
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
         """See `Scaling`."""
@@ -154,17 +159,15 @@ class LongRope:
         """See `Scaling`."""
         return self.original_max_position_embeddings
 
+    @property
+    def pairs(self) -> int:
+        """See `Scaling`."""
+        return len(self.short_factor)
+
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
         """See `Scaling`."""
         original = self.original_max_position_embeddings
         by = self.long_factor if steps > original else self.short_factor
-        if len(by) != size // 2:
-            raise ArgumentError(
-                "RotaryEmbedding, scaling",
-                expected=f"{size // 2} numbers in short_factor and long_factor, one a pair",
-                received=f"{len(by)}",
-                advice="these numbers belong to a model whose heads have another size",
-            )
         gain = self.attention_factor
         if gain is None:
             gain = sqrt(1.0 + log(max(self.factor, 1.0)) / log(original))
@@ -218,6 +221,13 @@ def scaling_of(given: Any) -> Scaling:
         )
     values = {name: _value(name, given[name]) for name in known if name in given}
     made: Scaling = SCALINGS[kind](**values)
+    if isinstance(made, LongRope) and len(made.short_factor) != len(made.long_factor):
+        raise ArgumentError(
+            where,
+            expected="as many numbers in long_factor as in short_factor, one a pair",
+            received=f"{len(made.long_factor)} and {len(made.short_factor)}",
+            advice="take what the config.json of the model says",
+        )
     for less, more in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
         low, high = (getattr(made, name, 0.0) for name in (less, more))
         if low > high or (low == high and low):
@@ -239,12 +249,12 @@ def _value(name: str, value: Any) -> Any:
         good, wanted = several and all(map(_positive, value)), "a list of positive numbers"
         value = tuple(map(float, value)) if good else value
     elif name == "original_max_position_embeddings":
-        good = _positive(value) and value == int(value) and value > 1
+        good = is_number(value) and value == int(value) and 1 < value < 2**31
         wanted, value = "a whole number of steps above 1", int(value) if good else value
     elif name in _MAY_BE_NONE and value is None:
         return None
     else:
-        good, wanted = _positive(value), "a positive number"
+        good, wanted = _positive(value), "a positive number of at most a million"
         value = float(value) if good else value
     if not good:
         raise ArgumentError(
@@ -257,4 +267,4 @@ def _value(name: str, value: Any) -> Any:
 
 
 def _positive(value: Any) -> bool:
-    return is_number(value) and value > 0
+    return is_number(value) and 0 < value <= 1e6

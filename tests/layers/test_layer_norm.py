@@ -141,6 +141,23 @@ class TestRMSNorm(LayerCase):
         return params["gamma"] * x / np.sqrt(mean + 1e-6).reshape(*x.shape[:2], 1)
 
 
+class TestRMSNormWithAnOffset(TestRMSNorm):
+    def make(self):
+        return RMSNorm("norm", offset=1.0)
+
+    def expected(self, params, x):
+        return super().expected({"gamma": 1 + params["gamma"]}, x)
+
+
+def test_an_offset_is_part_of_the_factor_from_the_start():
+    layer = RMSNorm("norm", offset=1.0, input_sample_shape=(3,))
+    layer.get_output_sample_shape()
+    assert layer.param_values()[0].tolist() == [0, 0, 0]
+    for given in ({"offset": "one"}, {"offset": 1.0, "affine": False}):
+        with pytest.raises(ArgumentError, match="'norm', argument offset: expected a number"):
+            RMSNorm("norm", **given)
+
+
 class TestRMSNormOfImagesWithoutParameters(LayerCase):
     in_shapes = (2, 3, 4)
 
@@ -166,3 +183,21 @@ def test_rms_norm_agrees_with_pytorch(dtype):
     theirs.backward(torch.tensor(dy))
     for ours, other in ((y, theirs.detach()), (dx, leaf.grad), (grads["gamma"], gamma.grad)):
         np.testing.assert_allclose(ours, other.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_rms_norm_with_an_offset_equals_gemmas(rng):
+    torch = pytest.importorskip("torch")
+    m = pytest.importorskip("transformers.models.gemma.modeling_gemma")
+    theirs = m.GemmaRMSNorm(6, eps=1e-6)
+    layer = RMSNorm("norm", offset=1.0)
+    layer.build((6,))
+    gamma, x, dy = (rng.standard_normal(s).astype(np.float32) for s in ((6,), (9, 6), (9, 6)))
+    layer.params["gamma"].value[...] = gamma
+    theirs.weight.data = torch.tensor(gamma)
+    tx = torch.tensor(x, requires_grad=True)
+    ty = theirs(tx)
+    ty.backward(torch.tensor(dy))
+    ctx, y = LayerCase().run(layer, x, train=True)
+    dx, grads = layer.backward(ctx, dy)
+    for got, want in ((y, ty.detach()), (dx, tx.grad), (grads["gamma"], theirs.weight.grad)):
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)

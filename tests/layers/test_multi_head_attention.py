@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, DataError, ShapeError
-from singanet.layers import Context, Input, MultiHeadAttention, RotaryEmbedding
+from singanet.layers import (
+    Context,
+    Input,
+    MultiHeadAttention,
+    QueryKeyNorm,
+    RotaryEmbedding,
+)
 from singanet.net import FeedForwardNet
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
@@ -22,6 +28,15 @@ def turned(rows, position, theta, interleaved):
     return (pairs if interleaved else pairs.T).reshape(-1)
 
 
+def normed(layer, gamma, x):
+    """Rows of a head, or of all heads, by their root mean square."""
+    if gamma is None:
+        return x
+    rows = x.reshape(*x.shape[:2], -1, len(gamma))
+    root = np.sqrt((rows * rows).mean(axis=-1, keepdims=True) + layer.norm.epsilon)
+    return (rows / root * (layer.norm.offset + gamma)).reshape(x.shape)
+
+
 def loops(layer, p, query, value, key, lengths, mask):
     """Outputs and weights sample by sample, head by head, query by query."""
     n, queries, _ = query.shape
@@ -29,7 +44,7 @@ def loops(layer, p, query, value, key, lengths, mask):
     kd, vd = layer.dims["key"], layer.dims["value"]
     share = heads // (layer.num_kv_heads or heads)
     q, v, k = (
-        x @ p[f"{part}_weight"] + p.get(f"{part}_bias", 0)
+        normed(layer, p.get(f"{part}_gamma"), x @ p[f"{part}_weight"] + p.get(f"{part}_bias", 0))
         for part, x in (("query", query), ("value", value), ("key", key))
     )
 
@@ -156,6 +171,22 @@ class TestRotaryInPartInterleaved(TestRotaryInPart):
     def make(self):
         rotary = RotaryEmbedding(50.0, interleaved=True, fraction=0.4)
         return MultiHeadAttention("att", 2, causal=True, rotary=rotary)
+
+
+class TestNormOfEachHead(AttentionCase):
+    in_shapes = (5, 6)
+
+    def make(self):
+        given = {"num_kv_heads": 1, "rotary": RotaryEmbedding(), "norm": QueryKeyNorm(1e-3)}
+        return MultiHeadAttention("att", 2, 4, causal=True, use_bias=["value", "query"], **given)
+
+
+class TestNormOfAllHeadsWithAnOffset(AttentionCase):
+    in_shapes = [(3, 6), (5, 4)]
+
+    def make(self):
+        norm = QueryKeyNorm(0.1, joint=True, offset=1.0)
+        return MultiHeadAttention("att", 4, 2, num_kv_heads=2, norm=norm, use_bias=("output",))
 
 
 class TestBooleanMask(AttentionCase):
@@ -381,6 +412,27 @@ def test_parameters_have_names_shapes_and_order():
     }
 
 
+def test_biases_and_gammas_are_there_by_part():
+    norm = QueryKeyNorm(offset=1.0)
+    layer = MultiHeadAttention("att", 2, num_kv_heads=1, use_bias=("key", "query"), norm=norm)
+    layer.build((5, 6))
+    assert list(layer.params) == [
+        "query_weight", "query_bias", "value_weight", "key_weight", "key_bias", "output_weight",
+        "query_gamma", "key_gamma",
+    ]  # fmt: skip
+    assert not layer.params["key_gamma"].value.any()
+    joint = MultiHeadAttention("att", 2, num_kv_heads=1, norm=QueryKeyNorm(joint=True))
+    joint.build((5, 6))
+    assert joint.params["query_gamma"].value.tolist() == [1.0] * 6
+    assert joint.params["key_gamma"].shape == (3,)
+
+
+@pytest.mark.parametrize("given", [{"epsilon": 0.0}, {"epsilon": "small"}, {"offset": None}])
+def test_refuses_bad_norms(given):
+    with pytest.raises(ArgumentError, match=f"QueryKeyNorm, {next(iter(given))}: expected a"):
+        QueryKeyNorm(**given)
+
+
 def test_scores_of_any_size_stay_finite(rng):
     layer = MultiHeadAttention("att", 1, causal=True)
     layer.build((None, 4))
@@ -446,7 +498,9 @@ def test_refuses_a_length_that_is_not_there(wrong):
 
 @pytest.mark.parametrize("given", [{"num_heads": 0}, {"key_dim": -1}, {"value_dim": 1.5},
                                    {"dropout": 1.0}, {"num_kv_heads": 3}, {"num_output": 0},
-                                   {"mask": "bool"}, {"mask": []}, {"rotary": True}])  # fmt: skip
+                                   {"mask": "bool"}, {"mask": []}, {"rotary": True},
+                                   {"norm": True}, {"use_bias": "query"}, {"use_bias": 1},
+                                   {"use_bias": ("q",)}, {"use_bias": [[]]}])  # fmt: skip
 def test_refuses_bad_arguments(given):
     with pytest.raises(ArgumentError, match=f"argument {next(iter(given))}: expected"):
         MultiHeadAttention("att", **{"num_heads": 2, **given})

@@ -181,15 +181,24 @@ LLAMA = {"rope_type": "llama3", **SCALINGS["llama3"]}
         ({"rope_type": "linear", "factor": True}, ArgumentError, "factor: expected a positive"),
         ({"rope_type": "linear", "factor": None}, ArgumentError, "factor: expected a positive"),
         ({**LLAMA, ORIGINAL: 12.5}, ArgumentError, f"{ORIGINAL}: expected a whole number"),
+        ({**LLAMA, ORIGINAL: 1e300}, ArgumentError, f"{ORIGINAL}: expected a whole number"),
+        ({**LLAMA, "factor": 1e300}, ArgumentError, "factor: expected a positive number of at"),
         ({**LLAMA, "low_freq_factor": 4.0}, ArgumentError, "low_freq_factor below high_freq"),
         ({"rope_type": "yarn", "factor": 2.0, ORIGINAL: 8, "truncate": 1}, ArgumentError, "False"),
         ({"rope_type": "longrope", "short_factor": [], "long_factor": [1.0], ORIGINAL: 8},
          ArgumentError, "short_factor: expected a list of positive numbers"),
+        ({"rope_type": "longrope", "short_factor": [1.0, 2.0], "long_factor": [1.0], ORIGINAL: 8},
+         ArgumentError, "as many numbers in long_factor"),
     ],
 )  # fmt: skip
 def test_refuses_scalings_that_have_no_sense(scaling, error, match):
     with pytest.raises(error, match=match):
         RotaryEmbedding(scaling=scaling)
+
+
+def test_refuses_a_theta_that_scaling_has_no_sense_for():
+    with pytest.raises(ArgumentError, match="RotaryEmbedding, theta: expected a number above 1"):
+        RotaryEmbedding(1.0, scaling=LLAMA)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.5, "half", None, True])
@@ -200,7 +209,7 @@ def test_refuses_a_fraction_that_is_none(fraction):
 
 def test_refuses_scalings_of_other_heads_and_of_two_lengths():
     longrope = RotaryEmbedding(scaling={"rope_type": "longrope", **SCALINGS["longrope"]})
-    with pytest.raises(ArgumentError, match="expected 4 numbers in short_factor"):
+    with pytest.raises(ArgumentError, match="a number for each of 4 pairs"):
         MultiHeadAttention("att", 2, 8, rotary=longrope).build((5, 6))
     with pytest.raises(ArgumentError, match="that does not depend on the length"):
         MultiHeadAttention("att", 2, 16, rotary=longrope).build([(5, 6), (4, 6)])

@@ -260,9 +260,6 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     scaled = FeedForwardNet([layers.Scale("s", input_sample_shape=(4,))])
     with pytest.raises(ArgumentError, match="PyTorch has too"):
         scaled.save(tmp_path / "m.npz", layout="torch")
-    wide = FeedForwardNet([layers.MultiHeadAttention("m", 2, 5, input_sample_shape=(5, 6))])
-    with pytest.raises(ArgumentError, match="key_dim"):
-        wide.save(tmp_path / "m.npz", layout="torch")
     torch.save(nn.LSTM(4, 4, proj_size=2).state_dict(), path)
     with pytest.raises(SingaNetError, match="no l/l0/forward/weight_x"):
         FeedForwardNet([layers.LSTM("l", 4, input_sample_shape=(5, 4))]).load(path)

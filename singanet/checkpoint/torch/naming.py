@@ -17,7 +17,6 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.types import Array
 
 _COUNTER = "num_batches_tracked"
-_ATTENTION = ("in_proj_weight", "q_proj_weight")
 
 
 @dataclass(frozen=True)
@@ -151,9 +150,9 @@ class TorchView(Reader):
             self._left.pop(key, None)
 
     def _take_modules(self, layers: Sequence[LayerDescription], folders: Mapping[str, str]) -> None:
-        modules = _modules(self._left)
         by_name = {layer.name: layer for layer in layers}
         wanted = {layer.name: {each.path: each for each in layer.variables} for layer in layers}
+        modules = _modules(self._left, wanted.values())
         for name, path in self._pairs(wanted, modules, folders).items():
             layer = by_name[name]
             for leaf, variable in wanted[name].items():
@@ -219,14 +218,27 @@ def _arrays(layers: Sequence[LayerDescription]) -> dict[str, tuple[LayerDescript
     return {name: (layer, suffix) for layer in layers for suffix, (name, _) in layer.params.items()}
 
 
-def _modules(entries: Mapping[str, Entry]) -> dict[str, dict[str, Entry]]:
-    """The arrays of each module by their names in it."""
+def _modules(
+    entries: Mapping[str, Entry], wanted: Iterable[Iterable[str]] = ()
+) -> dict[str, dict[str, Entry]]:
+    """The arrays of each module by their names in it.
+
+    What a layer has in modules of modules, as ``wanted`` tells, is one where all of it is there.
+    """
+    nested = {frozenset(leaves) for leaves in wanted}
+    places: dict[str, tuple[str, str]] = {}
+    for leaves in sorted(nested, key=len, reverse=True):
+        dotted = min((leaf for leaf in leaves if "." in leaf), default=None)
+        for key in entries if dotted is not None else ():
+            path = f".{key}".removesuffix(f".{dotted}").removeprefix(".")
+            whole = {f"{path}.{leaf}" if path else leaf: (path, leaf) for leaf in leaves}
+            if key in whole and entries.keys() >= whole.keys():
+                for name, place in whole.items():
+                    places.setdefault(name, place)
     found: dict[str, dict[str, Entry]] = {}
     for key, entry in entries.items():
-        path, _, leaf = key.rpartition(".")
-        above = path.removesuffix("out_proj").removesuffix(".")
-        if path.endswith("out_proj") and any(each in found.get(above, ()) for each in _ATTENTION):
-            path, leaf = above, f"out_proj.{leaf}"
+        above, _, last = key.rpartition(".")
+        path, leaf = places.get(key, (above, last))
         found.setdefault(path, {})[leaf] = entry
     return found
 

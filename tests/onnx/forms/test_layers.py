@@ -220,6 +220,7 @@ NORMS = [
     (lambda: layers.LayerNorm("it", axis=1), SEQUENCE),
     (lambda: layers.LayerNorm("it", axis=-2, affine=False, epsilon=1e-3), SEQUENCE),
     (lambda: layers.RMSNorm("it", axis=1), SEQUENCE),
+    (lambda: layers.RMSNorm("it", offset=1.0), SEQUENCE),
     (lambda: layers.RMSNorm("it", affine=False, epsilon=1e-3), SEQUENCE),
     (lambda: layers.GroupNorm("it", 2, affine=False), IMAGE),
     (lambda: layers.GroupNorm("it", 2), (6,)),
@@ -405,6 +406,8 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddi
             {"rotary": layers.RotaryEmbedding(interleaved=True), "key_dim": 4, "num_kv_heads": 1},
             [(5, 6), (4, 3)],
         ),
+        ({"norm": layers.QueryKeyNorm(offset=1.0), "num_kv_heads": 1}, [(5, 6)]),
+        ({"norm": layers.QueryKeyNorm(joint=True), "use_bias": ("key",)}, [(5, 6), (4, 3)]),
         ({"rotary": layers.RotaryEmbedding(10.0, scaling=YARN), "key_dim": 6}, [(5, 6)]),
         ({"rotary": layers.RotaryEmbedding(10.0, scaling=DYNAMIC), "key_dim": 6}, [(5, 6)]),
         (

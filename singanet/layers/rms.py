@@ -1,0 +1,44 @@
+"""Rows divided by their root mean square, which norms of layers and of attention's heads share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.ops.interface import Ops
+from singanet.types import Array
+
+__all__ = ["Kept", "rms_norm", "rms_norm_backward"]
+
+Kept = tuple[Array, Array]
+"""The rows as unit vectors, and a number each."""
+
+
+def rms_norm(
+    ops: Ops, rows: Array, gamma: Array | None, epsilon: float, offset: float = 0.0
+) -> tuple[Array, Kept]:
+    """(offset + gamma) x / sqrt(mean(x²) + epsilon) of rows (R, D); without gamma a factor of 1."""
+    count = rows.shape[1]
+    unit, inverse = ops.l2_norm(rows, epsilon * count)
+    return ops.multiply(unit, _factor(ops, gamma, offset, count)), (unit, inverse)
+
+
+def rms_norm_backward(
+    ops: Ops, drows: Array, gamma: Array | None, kept: Kept, offset: float = 0.0
+) -> tuple[Array, Array | None]:
+    """Gradients of the rows and of gamma, from that of what `rms_norm` made."""
+    unit, inverse = kept
+    count = drows.shape[1]
+    dunit = ops.multiply(drows, _factor(ops, gamma, offset, count))
+    dx = ops.l2_norm_backward(dunit, unit, inverse)
+    if gamma is None:
+        return dx, None
+    dgamma = ops.column_sums(ops.multiply(drows, unit))
+    return dx, ops.multiply(dgamma, count**0.5, out=dgamma)
+
+
+def _factor(ops: Ops, gamma: Array | None, offset: float, count: int) -> Any:
+    """What unit vectors of ``count`` elements are multiplied by."""
+    if gamma is None:
+        return count**0.5
+    gain = ops.add(gamma, offset) if offset else gamma
+    return ops.multiply(gain, count**0.5)
