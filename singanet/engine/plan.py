@@ -284,10 +284,14 @@ class Plan:
     def of_steps(self, steps: list[NodeStep]) -> Self:
         """A plan of other steps between the same inputs and outputs."""
         made = copy.copy(self)
-        made.steps = steps
-        made.by_name = {name: step for step in steps for name in step.members}
+        made.take(steps)
         made._connect()
         return made
+
+    def take(self, steps: list[NodeStep]) -> None:
+        """Have ``steps`` instead; names stay in their order, wherever fused steps stand."""
+        by_name = {name: step for step in steps for name in step.members}
+        self.steps, self.by_name = steps, {name: by_name[name] for name in self.by_name}
 
     def _let_integers_through(self) -> None:
         """Mark the steps that move integers: such as come in, or as all want who say what."""
@@ -450,6 +454,9 @@ class Plan:
             contexts.append(ctx)
             for slot in frees:
                 slots[slot] = None
+        if len(results) > 1:
+            # A fused step may stand before or behind where its last layer stood.
+            results = {name: results[name] for name in self.by_name if name in results}
         return results, contexts
 
     def params_of(self, walk: BackwardPlan) -> list[Param]:

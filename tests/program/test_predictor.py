@@ -278,6 +278,18 @@ def test_any_net_predicts_as_its_layers_do(net, batch):
             close(made, wanted)
 
 
+def test_outputs_come_in_the_order_of_their_layers():
+    """Whatever is folded: a normalisation is done where its convolution stands, which is first."""
+    x = Input("x", (3, 6, 6))
+    deep, relu = DepthwiseConv2D("d", 3)(x), Activation("a")(x)
+    net = singanet.FeedForwardNet(inputs=x, outputs=[relu, BatchNormalization("n")(deep)], seed=1)
+    stir(net)
+    assert list(net.predictor()(images()[:, :, :6, :6])) == ["a", "n"]
+    relu_last = singanet.FeedForwardNet(inputs=x, outputs=[relu, Activation("r")(deep)], seed=1)
+    for flag in (True, False):
+        assert list(relu_last.forward(flag, images()[:, :, :6, :6])) == ["a", "r"]
+
+
 @pytest.mark.parametrize(
     ("shape", "kind"), [((16, 6, 6), "2D"), ((7, 9), "1D"), ((4, 40, 9), "2D")]
 )

@@ -213,8 +213,7 @@ def traced_plan(plan: Plan, net: Net, tape: Tape) -> Plan:
         raise NotRecordableError("a parameter that was shared after the net had been sorted")
     made = object.__new__(type(plan))
     made.__dict__.update(plan.__dict__)
-    made.steps = [TracedStep(step, net, tape) for step in plan.steps]
-    made.by_name = {name: step for step in made.steps for name in step.members}
+    made.take([TracedStep(step, net, tape) for step in plan.steps])
     return made
 
 
