@@ -58,6 +58,7 @@ CATALOGUE = {
     "GLU": (layers.GLU, [SEQUENCE[::-1]]),
     "GRU": (lambda n: layers.GRU(n, 3, param_specs={"weight_h": {"init": "uniform", "low": -0.1,
                                                                  "high": 0.1}}), [SEQUENCE]),
+    "GatedUnit": (lambda n: layers.GatedUnit(n, 5, 3), [SEQUENCE]),
     "Gather": (lambda n: layers.Gather(n, -1, [2, 0, 2]), [SEQUENCE]),
     "GaussianNoise": (lambda n: layers.GaussianNoise(n, 0.2), [(5,)]),
     "GlobalAvgPooling1D": (layers.GlobalAvgPooling1D, [(2, 6)]),

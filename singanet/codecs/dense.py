@@ -9,8 +9,9 @@ import numpy as np
 
 from singanet import layers
 from singanet.checkpoint.keras.layer import Variable
+from singanet.codecs.activation import activated
 from singanet.codecs.arithmetic import scaled
-from singanet.codecs.arrays import Arrays, StoredArray, stored
+from singanet.codecs.arrays import Arrays, StoredArray, across, stored
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import WHOLE, DescribedLayer, unknown
 from singanet.codecs.moving import transposed
@@ -176,6 +177,24 @@ _IN_TORCH = stored(
     StoredArray("weight", "", "weight", order=_order), StoredArray("bias", "", "bias")
 )
 
+_PARTS = ("gate", "up", "down")
+
+
+def _write_gated(g: WrittenGraph, layer: layers.GatedUnit, xs: list[Value]) -> Value:
+    def by(part: str, x: Value) -> Value:
+        bias = g.optional(layer, f"{part}_bias")
+        return weighted(g, x, g.param(layer, f"{part}_weight"), bias)
+
+    y = g.node("Mul", activated(g, layer.mode, by("gate", xs[0])), by("up", xs[0]))
+    return y if layer.num_output is None else by("down", y)
+
+
+_GATED = stored(
+    *(StoredArray(f"{part}_weight", "", f"{part}_proj.weight", order=across) for part in _PARTS),
+    *(StoredArray(f"{part}_bias", "", f"{part}_proj.bias") for part in _PARTS),
+)
+"""As in published decoders."""
+
 DENSE = (
     LayerCodec(
         layers.Dense,
@@ -192,4 +211,5 @@ DENSE = (
         operators={"MatMul": _read_matmul, "Gemm": _read_gemm},
         elements="units",
     ),
+    LayerCodec(layers.GatedUnit, Arrays(torch=_GATED.torch), onnx=_write_gated),
 )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
     from singanet.layers.dummy import Dummy, Input
     from singanet.layers.embedding import Embedding
+    from singanet.layers.gated_unit import GatedUnit
     from singanet.layers.gather import Gather
     from singanet.layers.global_pooling import (
         GlobalAvgPooling1D,
@@ -134,6 +135,7 @@ __all__ = [
     "EndPadding",
     "Expand",
     "Flatten",
+    "GatedUnit",
     "Gather",
     "GaussianNoise",
     "GlobalAvgPooling1D",

@@ -11,7 +11,16 @@ from math import prod
 from typing import Any
 
 from singanet.base.origin import is_library
-from singanet.layers import RNN, Dense, Dot, Layer, MatMul, MultiHeadAttention, TimeDistributed
+from singanet.layers import (
+    RNN,
+    Dense,
+    Dot,
+    GatedUnit,
+    Layer,
+    MatMul,
+    MultiHeadAttention,
+    TimeDistributed,
+)
 from singanet.layers.conv import Convolution
 from singanet.layers.conv_transpose import TransposedConvolution
 from singanet.layers.depthwise_conv import DepthwiseConvolution
@@ -82,6 +91,12 @@ def _attention(layer: MultiHeadAttention, in_shapes: list[Shape], out_shapes: li
     return projections + queries * keys * per_pair
 
 
+def _gated(layer: GatedUnit, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Each row by every matrix."""
+    matrices = [p.shape for p in layer.params.values() if len(p.shape) == 2]
+    return prod(in_shapes[0][:-1]) * sum(map(prod, matrices))
+
+
 def _each_step(
     layer: TimeDistributed, in_shapes: list[Shape], out_shapes: list[Shape]
 ) -> int | None:
@@ -94,6 +109,7 @@ _COUNTS: dict[type, Count] = {
     Dense: _dense,
     DepthwiseConvolution: _by_output,
     Dot: _dot,
+    GatedUnit: _gated,
     MatMul: _matmul,
     MultiHeadAttention: _attention,
     RNN: _recurrent,

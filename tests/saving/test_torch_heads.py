@@ -58,6 +58,24 @@ def test_names_and_layouts_are_those_of_published_decoders(tmp_path: Path) -> No
     np.testing.assert_array_equal(found[f"{at}.q_norm.weight"], params["query_gamma"].value)
 
 
+def test_gated_units_are_those_of_published_decoders(tmp_path: Path) -> None:
+    def made(seed: int) -> FeedForwardNet:
+        x = Input("x", (4,))
+        return FeedForwardNet(inputs=x, outputs=layers.GatedUnit("mlp", 6, 4)(x), seed=seed)
+
+    net, again, path = made(0), made(1), tmp_path / "m.npz"
+    net.save(path, layout="torch")
+    with open_state(path) as reader:
+        found = dict(reader)
+    assert {name: array.shape for name, array in found.items()} == {
+        "mlp.gate_proj.weight": (6, 4), "mlp.up_proj.weight": (6, 4),
+        "mlp.down_proj.weight": (4, 6),
+    }  # fmt: skip
+    assert again.load(path, layout="torch").complete
+    for ours, theirs in zip(net.params(), again.params(), strict=True):
+        np.testing.assert_array_equal(ours.value, theirs.value)
+
+
 def test_a_shard_has_some_of_the_modules(tmp_path: Path) -> None:
     net, path = net_of(0, num_kv_heads=2), tmp_path / "m.npz"
     net.save(path, layout="torch")

@@ -52,6 +52,7 @@ def test_activations(mode, path):
         (lambda: layers.Clip("it", high=0.5), [(4,)]),
         (lambda: layers.Clip("it", -0.25, 0.5), [(4,)]),
         (lambda: layers.GLU("it", axis=1), [(4, 3)]),
+        (lambda: layers.GatedUnit("it", 5, mode="gelu_tanh", use_bias=True), [(4, 3)]),
         (lambda: layers.LogSoftmax("it", -1), [(4, 3)]),
         (lambda: layers.Maximum("it"), [(4,)] * 3),
         (lambda: layers.Merge("it"), [(4,)] * 4),

@@ -1,0 +1,114 @@
+"""Feed-forward units with a gate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.layers.arguments import expect_int, expect_one_of
+from singanet.layers.context import Context
+from singanet.layers.dense import as_rows
+from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.ops.interface import ACTIVATIONS
+from singanet.types import Array, GivenShape, Shapes
+
+_MODES = [mode for mode in ACTIVATIONS if mode not in ("leaky_relu", "elu", "celu")]
+"""Those that have no alpha."""
+
+
+class GatedUnit(Layer):
+    """y = (f(x Wg + bg) * (x Wu + bu)) Wd + bd over the last axis of each sample (Shazeer 2020).
+
+    f is the function ``mode`` of `Activation`: silu makes SwiGLU, gelu and gelu_tanh GeGLU, relu
+    ReGLU. ``gate_weight`` and ``up_weight`` are (in, num_units), ``down_weight`` (num_units,
+    num_output); without ``num_output`` the product of both is what comes out. Biases only with
+    ``use_bias``. For backward it keeps its input and two arrays of ``num_units``, where separate
+    layers keep four.
+    """
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def __init__(
+        self,
+        name: str,
+        num_units: int,
+        num_output: int | None = None,
+        mode: str = "silu",
+        use_bias: bool = False,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.num_units = expect_int(name, "num_units", num_units)
+        if num_output is not None:
+            num_output = expect_int(name, "num_output", num_output)
+        self.num_output = num_output
+        self.mode = expect_one_of(name, "mode", mode, _MODES)
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(..., in) → (..., num_output), or (..., num_units)."""
+        if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
+            raise self.shape_error(
+                "one input of sample shape (features,) or (..., features), the last one known",
+                str(in_shapes),
+                "put Concat, Reshape or Flatten before it",
+            )
+        size, units = in_shapes[-1], self.num_units
+        self._add("gate", size, units)
+        self._add("up", size, units)
+        if self.num_output is not None:
+            self._add("down", units, self.num_output)
+        return (*in_shapes[:-1], self.num_output or units)
+
+    def _add(self, part: str, inward: int, outward: int) -> None:
+        self.add_param(f"{part}_weight", (inward, outward), self.W_specs, fans=(inward, outward))
+        if self.use_bias:
+            self.add_param(f"{part}_bias", (outward,), self.b_specs)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, ..., in) → (N, ..., out); x and both products with it are kept."""
+        rows = as_rows(x)
+        gate, up = self._product(ctx, "gate", rows), self._product(ctx, "up", rows)
+        ctx.save(x=x, gate=gate, up=up)
+        y = ctx.ops.activation(self.mode, gate)
+        ctx.ops.multiply(y, up, out=y)
+        if self.num_output is not None:
+            y = self._product(ctx, "down", y)
+        return y.reshape(*x.shape[:-1], y.shape[1])
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x and of the parameters; f is computed anew."""
+        ops, x, gate, up = ctx.ops, *(ctx.saved[key] for key in ("x", "gate", "up"))
+        rows, drows = as_rows(x), as_rows(dy)
+        opened = ops.activation(self.mode, gate)
+        grads: dict[str, Array] = {}
+        dh = drows
+        if self.num_output is not None:
+            self._gradients(ctx, "down", ops.multiply(opened, up), drows, grads)
+            dh = ops.matmul(drows, ctx.params["down_weight"].T)
+        dup = ops.multiply(dh, opened)
+        kept = gate if ACTIVATIONS[self.mode] == "x" else opened
+        dgate = ops.activation_backward(self.mode, ops.multiply(dh, up), kept)
+        self._gradients(ctx, "gate", rows, dgate, grads)
+        self._gradients(ctx, "up", rows, dup, grads)
+        grads = {s: grads[s] for s in self.params} if ctx.needs_param_grads else {}
+        if not ctx.needs_input_grad:
+            return None, grads
+        dx = ops.matmul(dgate, ctx.params["gate_weight"].T)
+        dx = ops.add(dx, ops.matmul(dup, ctx.params["up_weight"].T), out=dx)
+        return dx.reshape(x.shape), grads
+
+    def _product(self, ctx: Context, part: str, rows: Array) -> Array:
+        return ctx.ops.affine(rows, ctx.params[f"{part}_weight"], ctx.params.get(f"{part}_bias"))
+
+    def _gradients(
+        self, ctx: Context, part: str, rows: Array, dy: Array, grads: dict[str, Array]
+    ) -> None:
+        """Put those of weight and bias, whose product with ``rows`` has the gradient ``dy``."""
+        if ctx.needs_param_grads:
+            grads[f"{part}_weight"] = ctx.ops.matmul(rows.T, dy)
+            if self.use_bias:
+                grads[f"{part}_bias"] = ctx.ops.column_sums(dy)
