@@ -64,6 +64,7 @@ FORMATS = {
         Format(
             "sharded", (".safetensors.index.json",), "sharded", "ShardedReader", "write_sharded"
         ),
+        Format("gguf", (".gguf",), "gguf", "GgufReader", "write_gguf"),
         # Written and read with the layers of a net, which they need for Keras' layouts.
         Format("keras", (".weights.h5",), "keras", "KerasReader", "write_keras"),
         Format("keras-legacy", (), "keras", "KerasReader", "write_keras_legacy"),
@@ -184,6 +185,8 @@ def by_content(path: Path) -> str:
     first = start[30:][: int.from_bytes(start[26:28], "little")]  # a zip's first member
     if start.startswith(b"sg"):
         return "snapshot"
+    if start.startswith(b"GGUF"):
+        return "gguf"
     if start.startswith(b"\x89HDF"):
         return "hdf5"
     if start.startswith(b"PK"):

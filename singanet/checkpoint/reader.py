@@ -110,6 +110,15 @@ class Reader(ABC):
     def _pieces(self, entry: Entry) -> Iterator[Array]:
         yield self._read(entry)
 
+    def _filled(self, entry: Entry) -> Array:
+        """`_read` of a format that has `_pieces`."""
+        array = np.empty(entry.shape, entry.dtype)
+        flat, at = array.reshape(-1), 0
+        for piece in self._pieces(entry):
+            flat[at : at + piece.size] = piece.reshape(-1)
+            at += piece.size
+        return array
+
     def __iter__(self) -> Iterator[tuple[str, Array]]:
         """Each name with its array, one at a time."""
         for name in self.entries:

@@ -70,12 +70,7 @@ class SafetensorsReader(StreamReader):
 
     def _read(self, entry: Entry) -> Array:
         if self._widens(entry):
-            array = np.empty(entry.shape, entry.dtype)
-            flat, at = array.reshape(-1), 0
-            for piece in self._pieces(entry):
-                flat[at : at + piece.size] = piece.reshape(-1)
-                at += piece.size
-            return array
+            return self._filled(entry)
         array = np.empty(entry.shape, entry.dtype)
         self._stream.seek(self._places[entry.name])
         where = f"{self.where}, array {entry.name!r}"

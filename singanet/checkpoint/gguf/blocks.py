@@ -1,0 +1,176 @@
+"""How numbers lie in a GGUF file: plain, or in blocks of small integers with scales of their own.
+
+The layouts are those of ggml, low bytes first. A decoder takes blocks as bytes, (n, bytes), and
+gives float32 (n, elements), with the operations of ggml in their order, so that bits agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from singanet.checkpoint.halves import BFLOAT, widen
+from singanet.types import Array, Shape
+
+_FLOAT = np.dtype("<f4")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``nbytes`` that hold ``elements`` of a row; ``dtype`` is that of the numbers read.
+
+    ``decode`` is None where the bytes are such numbers already.
+    """
+
+    name: str
+    code: int
+    elements: int
+    nbytes: int
+    dtype: np.dtype[Any] = _FLOAT
+    decode: Callable[[Array], Array] | None = None
+
+    def stored(self, shape: Shape) -> int:
+        """Bytes of an array of ``shape``, whose rows are whole blocks."""
+        return math.prod(shape) // self.elements * self.nbytes
+
+
+def _plain(name: str, code: int, dtype: str) -> Block:
+    return Block(name, code, 1, np.dtype(dtype).itemsize, np.dtype(dtype))
+
+
+def _halves(blocks: Array, start: int, count: int = 1) -> Array:
+    """``count`` float16 numbers of each block as float32, (n, count)."""
+    return blocks[:, start : start + 2 * count].copy().view("<f2").astype(np.float32)
+
+
+def _nibbles(packed: Array, run: int) -> Array:
+    """Of runs of ``run`` bytes first all low halves, then all high ones: (n, runs, 2, run)."""
+    runs = packed.reshape(len(packed), -1, 1, run)
+    return (runs >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1)) & 0x0F
+
+
+def _q4_0(blocks: Array) -> Array:
+    values = _nibbles(blocks[:, 2:], 16).reshape(-1, 32).view(np.int8) - np.int8(8)
+    return _halves(blocks, 0) * values.astype(np.float32)
+
+
+def _q4_1(blocks: Array) -> Array:
+    values = _nibbles(blocks[:, 4:], 16).reshape(-1, 32).astype(np.float32)
+    values *= _halves(blocks, 0)
+    values += _halves(blocks, 2)
+    return values
+
+
+def _fifth_bits(packed: Array) -> Array:
+    """Bit k of four bytes as element k, (n, 32), in the place of a fifth bit."""
+    bits = np.unpackbits(packed, axis=1, bitorder="little")
+    return bits << np.uint8(4)
+
+
+def _q5_0(blocks: Array) -> Array:
+    values = _nibbles(blocks[:, 6:], 16).reshape(-1, 32) | _fifth_bits(blocks[:, 2:6])
+    return _halves(blocks, 0) * (values.view(np.int8) - np.int8(16)).astype(np.float32)
+
+
+def _q5_1(blocks: Array) -> Array:
+    values = _nibbles(blocks[:, 8:], 16).reshape(-1, 32) | _fifth_bits(blocks[:, 4:8])
+    return _halves(blocks, 0) * values.astype(np.float32) + _halves(blocks, 2)
+
+
+def _q8_0(blocks: Array) -> Array:
+    return _halves(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)
+
+
+def _scales(packed: Array) -> tuple[Array, Array]:
+    """Scales and minima of eight sub-blocks, six bits each in twelve bytes: twice (n, 8, 1)."""
+    first, second, mixed = (packed[:, k : k + 4] for k in (0, 4, 8))
+    scales = [first & 0x3F, (mixed & 0x0F) | (first >> 6 << 4)]
+    minima = [second & 0x3F, (mixed >> 4) | (second >> 6 << 4)]
+    scale, least = (np.concatenate(each, axis=1).astype(np.float32) for each in (scales, minima))
+    return scale[:, :, None], least[:, :, None]
+
+
+def _of_scales(blocks: Array, values: Array) -> Array:
+    """d · scale · value − d_min · minimum of eight sub-blocks of 32."""
+    scale, least = _scales(blocks[:, 4:16])
+    made = values.reshape(-1, 8, 32).astype(np.float32)
+    made *= _halves(blocks, 0)[:, :, None] * scale
+    made -= _halves(blocks, 2)[:, :, None] * least
+    return made.reshape(-1, 256)
+
+
+def _q4_k(blocks: Array) -> Array:
+    return _of_scales(blocks, _nibbles(blocks[:, 16:], 32))
+
+
+def _q5_k(blocks: Array) -> Array:
+    # Of bit k of the 32 bytes is sub-block k.
+    bits = np.unpackbits(blocks[:, 16:48, None], axis=2, bitorder="little").swapaxes(1, 2)
+    low = _nibbles(blocks[:, 48:], 32).reshape(-1, 8, 32)
+    return _of_scales(blocks, low | (bits << np.uint8(4)))
+
+
+def _q6_k(blocks: Array) -> Array:
+    low = _nibbles(blocks[:, :128], 64)  # (n, 2, 2, 64): halves of 128, of each four runs of 32
+    shifts = np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1)
+    high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 0x03
+    values = (low.reshape(-1, 16, 16) | (high << np.uint8(4)).reshape(-1, 16, 16)).view(np.int8)
+    scale = blocks[:, 192:208].view(np.int8).astype(np.float32) * _halves(blocks, 208)
+    return (scale[:, :, None] * (values - np.int8(32)).astype(np.float32)).reshape(-1, 256)
+
+
+def _bf16(blocks: Array) -> Array:
+    return widen(blocks.view("<u2"))
+
+
+BLOCKS = {
+    block.name: block
+    for block in (
+        _plain("F32", 0, "<f4"),
+        _plain("F16", 1, "<f2"),
+        Block("Q4_0", 2, 32, 18, decode=_q4_0),
+        Block("Q4_1", 3, 32, 20, decode=_q4_1),
+        Block("Q5_0", 6, 32, 22, decode=_q5_0),
+        Block("Q5_1", 7, 32, 24, decode=_q5_1),
+        Block("Q8_0", 8, 32, 34, decode=_q8_0),
+        Block("Q4_K", 12, 256, 144, decode=_q4_k),
+        Block("Q5_K", 13, 256, 176, decode=_q5_k),
+        Block("Q6_K", 14, 256, 210, decode=_q6_k),
+        _plain("I8", 24, "<i1"),
+        _plain("I16", 25, "<i2"),
+        _plain("I32", 26, "<i4"),
+        _plain("I64", 27, "<i8"),
+        _plain("F64", 28, "<f8"),
+        Block(BFLOAT, 30, 1, 2, decode=_bf16),
+    )
+}
+"""The types that are read, by the names of ggml."""
+
+OTHERS = {
+    9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
+    19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 29: "IQ1_M", 34: "TQ1_0",
+    35: "TQ2_0", 39: "MXFP4",
+}  # fmt: skip
+"""Names of types that are not, for errors."""
+
+
+def eighths(values: Array) -> Array:
+    """float32 ``values``, (n, 32), as n blocks Q8_0: bytes (n, 34).
+
+    Of each the scale is max |x| / 127 and the integers x / scale, halves away from zero. ggml does
+    the same: the scale is rounded to float16 behind the division.
+    """
+    scale = np.abs(values).max(axis=1, keepdims=True, initial=0.0) / np.float32(127)
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+    size = np.abs(values * inverse)
+    whole = np.floor(size)
+    whole += size - whole >= 0.5
+    blocks = np.empty((len(values), 34), np.uint8)
+    with np.errstate(over="ignore", under="ignore"):
+        blocks[:, :2] = scale.astype("<f2").view(np.uint8)
+    blocks[:, 2:] = np.copysign(whole, values).astype(np.int8).view(np.uint8)
+    return blocks

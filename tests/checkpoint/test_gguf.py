@@ -1,0 +1,402 @@
+"""GGUF against the package of that name, and files made by hand."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.checkpoint import FORMATS, convert, diff, inspect, open_state, write_state
+from singanet.checkpoint.gguf import halved, interleaved
+from singanet.checkpoint.gguf.blocks import BLOCKS, eighths
+from singanet.errors import ArgumentError, FileFormatError, ShapeError, VersionError
+
+IN_BLOCKS = [name for name, block in BLOCKS.items() if block.decode is not None]
+SMOLLM2 = Path(os.environ.get("SINGANET_GGUF", "") or "none.gguf")
+"""A published file, where the variable names one."""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "m.gguf"
+
+
+@pytest.fixture
+def peer():
+    return pytest.importorskip("gguf")
+
+
+def text(word):
+    raw = word.encode() if isinstance(word, str) else word
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def tensor(name="w", axes=(4,), code=0, offset=0):
+    return text(name) + struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, code, offset)
+
+
+def file_of(tensors=(), values=(), data=b"", version=3, count=None, align=32):
+    """``values`` are keys with types and bytes."""
+    count = len(tensors) if count is None else count
+    raw = b"GGUF" + struct.pack("<IQQ", version, count, len(values))
+    raw += b"".join(text(key) + struct.pack("<I", code) + value for key, code, value in values)
+    raw += b"".join(tensors)
+    return raw + bytes(-len(raw) % align) + data
+
+
+FOUR = np.arange(4, dtype="f4")
+PADDED = FOUR.tobytes() + bytes(16)
+
+
+def read_all(path):
+    with open_state(path) as reader:
+        return dict(reader)
+
+
+# -- blocks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_blocks_as_the_package_reads_them(name, peer):
+    """Of random bytes, so of every scale and every integer; NaN and infinity among them."""
+    from gguf import quants
+
+    block = BLOCKS[name]
+    raw = np.random.default_rng(0).integers(0, 256, (3000, block.nbytes), np.uint8)
+    with np.errstate(all="ignore"):
+        found = block.decode(raw).reshape(-1)
+        kind = getattr(peer.GGMLQuantizationType, name)
+        expected = quants.dequantize(raw, kind).reshape(-1)
+    assert peer.GGML_QUANT_SIZES[kind] == (block.elements, block.nbytes)
+    number = ~(np.isnan(found) & np.isnan(expected))
+    np.testing.assert_array_equal(found.view("u4")[number], expected.view("u4")[number])
+    assert kind.value == block.code
+
+
+def test_blocks_by_their_formulas():
+    """One of each of the two oldest kinds, without a peer."""
+    scale, least = np.array([0.5, -1.25], "<f2")
+    low, high = np.arange(16, dtype="u1"), np.arange(16, dtype="u1")[::-1]
+    nibbles = (low | high << 4).tobytes()
+    first = np.frombuffer(scale.tobytes() + nibbles, "u1")[None]
+    expected = [(int(q) - 8) * 0.5 for q in (*low, *high)]
+    np.testing.assert_array_equal(BLOCKS["Q4_0"].decode(first)[0], expected)
+    second = np.frombuffer(scale.tobytes() + least.tobytes() + nibbles, "u1")[None]
+    expected = [int(q) * 0.5 - 1.25 for q in (*low, *high)]
+    np.testing.assert_array_equal(BLOCKS["Q4_1"].decode(second)[0], expected)
+
+
+def test_eighths_as_the_package_makes_them(peer):
+    from gguf import quants
+
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((500, 32)).astype("f4") * 10 ** rng.uniform(-6, 4, (500, 1))
+    values = np.concatenate([values, np.zeros((1, 32)), rng.integers(-127, 128, (200, 32)) / 2])
+    values = values.astype("f4")
+    expected = quants.quantize(values, peer.GGMLQuantizationType.Q8_0)
+    np.testing.assert_array_equal(eighths(values), expected)
+
+
+@given(st.lists(st.floats(-1000, 1000, width=32), min_size=32, max_size=32))
+def test_eighths_are_near(values):
+    """Half a step, and the scale's own rounding, of which small ones have less."""
+    x = np.array([values], "f4")
+    step = np.abs(x).max() / 127
+    again = BLOCKS["Q8_0"].decode(eighths(x))
+    assert np.abs(again - x).max() <= step / 2 + 127 * (step * 2**-11 + 2**-25) + 1e-12
+
+
+# -- whole files ----------------------------------------------------------------------------------
+
+
+def test_what_the_package_wrote(path, peer, assert_same):
+    from gguf import quants
+
+    rng = np.random.default_rng(2)
+    writer = peer.GGUFWriter(path, "llama")
+    writer.add_uint32("llama.block_count", 2)
+    writer.add_float32("llama.rope.freq_base", 1e4)
+    writer.add_bool("yes", True)
+    writer.add_string("name", "ä word")
+    writer.add_array("tokens", ["a", "b", ""])
+    writer.add_array("types", [1, 2, 3])
+    writer.add_int64("long", -(2**40))
+    expected = {"a.weight": rng.standard_normal((3, 64)).astype("f4")}
+    writer.add_tensor("a.weight", expected["a.weight"])
+    expected["a.half"] = rng.standard_normal(5).astype("f2")
+    writer.add_tensor("a.half", expected["a.half"])
+    kind = peer.GGMLQuantizationType.Q4_1
+    packed = quants.quantize(rng.standard_normal((4, 2, 64)).astype("f4"), kind)
+    writer.add_tensor("blk.0", packed, raw_dtype=kind)
+    expected["blk.0"] = quants.dequantize(packed, kind)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file):
+        write()
+    writer.write_tensors_to_file()
+    writer.close()
+    with open_state(path) as reader:
+        assert reader.format == "gguf"
+        assert reader.entries["blk.0"].kind == "Q4_1"
+        assert_same(dict(reader), expected)
+        values = reader.values
+    assert values["general.architecture"] == "llama"
+    assert values["llama.block_count"] == 2
+    assert values["llama.block_count"].dtype == np.uint32
+    assert values["llama.rope.freq_base"] == 1e4
+    assert values["yes"] is True
+    assert values["name"] == "ä word"
+    assert values["tokens"] == ["a", "b", ""]
+    np.testing.assert_array_equal(values["types"], [1, 2, 3])
+    assert values["long"] == -(2**40)
+
+
+VALUES = {
+    "general.architecture": "llama", "n": 7, "negative": -3, "long": 2**40, "deep": -(2**40),
+    "x": 0.5, "yes": True, "no": False, "u1": np.uint8(3), "f8": np.float64(0.1),
+    "words": ["a", "ü", ""], "ids": [1, -2], "floats": [0.5, 2.0],
+    "truths": np.array([True, False]), "types": np.arange(3, dtype="u2"), "none": [],
+    "lists": [["a"], ["b", "c"]],
+}  # fmt: skip
+
+
+def write(path, state, **options):
+    FORMATS["gguf"].write(path, state, **options)
+
+
+def test_what_the_package_reads(path, peer):
+    from gguf import quants
+
+    rng = np.random.default_rng(3)
+    state = {
+        "a": rng.standard_normal((4, 96)).astype("f4"), "b": rng.standard_normal(96).astype("f4"),
+        "c": rng.standard_normal((3, 40)).astype("f4"), "n": np.arange(6, dtype="i4"),
+    }  # fmt: skip
+    values = {key: value for key, value in VALUES.items() if key not in ("none", "lists")}
+    write(path, state, dtype="q8_0", values=values)
+    found = peer.GGUFReader(path)
+    assert [t.tensor_type.name for t in found.tensors] == ["Q8_0", "F32", "F32", "I32"]
+    read = read_all(path)
+    for each in found.tensors:
+        expected = quants.dequantize(each.data, each.tensor_type) if each.name != "n" else each.data
+        np.testing.assert_array_equal(read[each.name], expected)
+    np.testing.assert_array_equal(read["b"], state["b"])
+    np.testing.assert_array_equal(read["c"], state["c"])
+    for key, value in values.items():
+        assert np.array_equal(found.get_field(key).contents(), value), key
+
+
+def same(one, other):
+    """Equal, lists by their members."""
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return np.array_equal(one, other)
+
+
+def test_values_come_back(path):
+    write(path, {"w": FOUR}, values=VALUES)
+    with open_state(path) as reader:
+        found = reader.values
+    assert list(found) == list(VALUES)
+    for key, value in VALUES.items():
+        assert same(found[key], value), key
+    write(path, {"w": FOUR}, values=found)
+    with open_state(path) as reader:
+        for key, value in reader.values.items():
+            assert type(value) is type(found[key])
+            assert same(value, found[key]), key
+
+
+def test_texts_that_are_no_text_come_back(path):
+    """As tokens of single bytes are, in some files."""
+    path.write_bytes(file_of(values=[("a", 8, text(b"\xff\xfe"))]))
+    with open_state(path) as reader:
+        values = reader.values
+        assert reader.metadata["a"] == "??"
+    write(path, {}, values=values)
+    assert text(b"\xff\xfe") in path.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "q8_0"])
+def test_arrays_of_one_axis_stay_wide(path, dtype):
+    state = {"w": np.ones((2, 32), "f4"), "b": np.full(32, 1 / 3, "f4")}
+    write(path, state, dtype=dtype)
+    with open_state(path) as reader:
+        assert reader.read("b").tobytes() == state["b"].tobytes()
+        entry = reader.entries["w"]
+        assert (entry.kind or str(entry.dtype)) == {"bfloat16": "BF16", "q8_0": "Q8_0"}.get(
+            dtype, dtype
+        )
+        np.testing.assert_allclose(reader.read("w"), state["w"], rtol=1e-3)
+
+
+def test_what_came_in_blocks_goes_out_with_the_same_bits(path, tmp_path):
+    """Eighths of eighths: the largest of each is 127 steps, so the scale comes out again."""
+    w = np.random.default_rng(5).standard_normal((8, 64)).astype("f4")
+    write(path, {"w": w}, dtype="q8_0")
+    write(tmp_path / "again.gguf", {"w": read_all(path)["w"]}, dtype="q8_0")
+    with open_state(path) as one, open_state(tmp_path / "again.gguf") as other:
+        assert one.entries == other.entries
+
+
+def test_tools(path, tmp_path):
+    state = {"w": np.ones((2, 32), "f4"), "n": np.arange(3, dtype="i4")}
+    write(path, state, dtype="q8_0", values={"general.name": "mine", "tokens": ["a", "b"]})
+    shown = inspect(path)
+    assert "general.name: mine" in shown
+    assert "tokens: 2 of texts" in shown
+    convert(path, tmp_path / "m.safetensors")
+    assert diff(path, tmp_path / "m.safetensors").equal
+    convert(tmp_path / "m.safetensors", tmp_path / "n.gguf")
+    assert diff(tmp_path / "n.gguf", path).equal
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"w": np.ones((1,) * 5, "f4")}, "up to 4 axes"),
+        ({"w": np.ones(2, bool)}, "a type among"),
+        ({"w" * 64: FOUR}, "at most 63 bytes; received 64"),
+        ({"w": np.full((1, 32), np.nan, "f4")}, "numbers below 8,319,008.*nan"),
+        ({"w": np.full((1, 32), 1e7, "f4")}, "numbers below 8,319,008.*10000000"),
+    ],
+)
+def test_what_cannot_be_written(path, state, message):
+    with pytest.raises(ArgumentError, match=message):
+        write(path, state, dtype="q8_0")
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("value", [None, {}, 2**70, [1, "a"], [2**70], b"x", np.array([1j]), 1j])
+def test_values_that_cannot_be_written(path, value):
+    with pytest.raises(ArgumentError, match="value 'a'"):
+        write(path, {}, values={"a": value})
+
+
+def test_read_a_piece_at_a_time(path):
+    """Of more than one run, and two arrays in turns."""
+    rng = np.random.default_rng(6)
+    state = {name: rng.standard_normal((3000, 1024)).astype("f4") for name in "ab"}
+    write(path, state, dtype="q8_0")
+    with open_state(path) as reader:
+        runs = list(zip(reader.pieces("a"), reader.pieces("b"), strict=True))
+        assert len(runs) > 2
+        for name, parts in zip("ab", zip(*runs, strict=True), strict=True):
+            np.testing.assert_array_equal(np.concatenate(parts), reader.read(name))
+            out = np.empty((1024, 3000), "f4").T
+            reader.read_into(name, out)
+            np.testing.assert_array_equal(out, reader.read(name))
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not SMOLLM2.exists(), reason="no published file here: set SINGANET_GGUF")
+def test_a_published_model(peer):
+    from gguf import quants
+
+    with open_state(SMOLLM2) as reader:
+        for each in peer.GGUFReader(SMOLLM2).tensors:
+            expected = quants.dequantize(each.data, each.tensor_type)
+            np.testing.assert_array_equal(reader.read(each.name), expected)
+
+
+# -- rows of queries and keys ---------------------------------------------------------------------
+
+
+def test_rows_in_pairs():
+    rows = np.arange(16).reshape(8, 2)
+    np.testing.assert_array_equal(interleaved(rows, 2)[:, 0] // 2, [0, 2, 1, 3, 4, 6, 5, 7])
+    np.testing.assert_array_equal(halved(interleaved(rows, 2), 2), rows)
+    np.testing.assert_array_equal(interleaved(np.arange(6), 1), [0, 3, 1, 4, 2, 5])
+    for heads in (0, 3, 8):
+        with pytest.raises(ShapeError, match="heads of an even number of rows"):
+            interleaved(rows, heads)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_versions_that_are_read(path, version):
+    path.write_bytes(file_of([tensor()], data=FOUR.tobytes(), version=version))
+    np.testing.assert_array_equal(read_all(path)["w"], FOUR)
+    path.write_bytes(file_of([tensor()], data=PADDED, version=version))
+    np.testing.assert_array_equal(read_all(path)["w"], FOUR)
+
+
+def test_an_alignment_of_its_own(path):
+    values = [("general.alignment", 4, struct.pack("<I", 8))]
+    tensors = [tensor(), tensor("v", (2,), offset=16)]
+    data = FOUR.tobytes() + FOUR[:2].tobytes()
+    path.write_bytes(file_of(tensors, values, data, align=8))
+    np.testing.assert_array_equal(read_all(path)["v"], FOUR[:2])
+
+
+@pytest.mark.parametrize("version", [0, 1, 4, 3 << 24])
+def test_other_versions(path, version):
+    path.write_bytes(file_of(version=version))
+    with pytest.raises(VersionError, match="high byte first" if version > 4 else "version 2 or 3"):
+        open_state(path)
+
+
+U4 = struct.pack("<I", 3)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (file_of([tensor()]), "as the table says"),
+        (file_of([tensor()], data=PADDED + b"x"), "as the table says"),
+        (file_of([tensor(), tensor()], data=PADDED), "'w' twice"),
+        (file_of([tensor(), tensor("v")], data=PADDED), "at a multiple of 32, from 16"),
+        (file_of([tensor(offset=3)], data=PADDED), "at a multiple of 32"),
+        (file_of([tensor(offset=1 << 63)], data=PADDED), "as the table says"),
+        (file_of([tensor(axes=(1 << 40,))], data=PADDED), "a shape of at most"),
+        (file_of([tensor(axes=(1 << 62, 1 << 62))], data=PADDED), "2\\^62"),
+        (file_of([tensor(axes=(1,) * 5)], data=PADDED), "at most 4 axes; received 5"),
+        (file_of([tensor(code=10)], data=PADDED), "'F32'.*received Q2_K"),
+        (file_of([tensor(code=99)], data=PADDED), "received type 99"),
+        (file_of([tensor(code=8)], data=PADDED), "rows of blocks of 32"),
+        (file_of([tensor(axes=(), code=8)], data=PADDED), "rows of blocks of 32"),
+        (file_of([tensor("../w")], data=PADDED), "names of 1 to"),
+        (file_of([tensor("")], data=PADDED), "names of 1 to"),
+        (file_of(count=1 << 40), "names of 1 to"),
+        (file_of(values=[("a", 4, U4), ("a", 4, U4)]), "'a' twice"),
+        (file_of(values=[("a", 13, U4)]), "a type of value from 0 to 12"),
+        (file_of(values=[("a", 7, b"\2")]), "truth values"),
+        (file_of(values=[("a", 8, struct.pack("<Q", 1 << 60))]), "then the end"),
+        (file_of(values=[("a", 9, struct.pack("<IQ", 4, 1 << 60))]), "then the end"),
+        (file_of(values=[("a", 9, struct.pack("<IQ", 9, 1) * 50)]), "levels inside each other"),
+        (file_of(values=[("general.alignment", 4, U4)]), "a power of two"),
+        (file_of(values=[("general.alignment", 8, text("x"))]), "a power of two"),
+        (file_of(values=[("split.count", 2, b"\2\0")]), "a model in one file"),
+        (file_of(values=[("singanet.format", 4, struct.pack("<I", 1))]), "a checksum for each"),
+        (b"GGUF", "then the end"),
+    ],
+    ids=range(27),
+)  # fmt: skip
+def test_broken_files(path, raw, message):
+    path.write_bytes(raw)
+    with pytest.raises(FileFormatError, match=message):
+        read_all(path)
+
+
+def test_many_values(path):
+    """Lists of small texts cost their memory before they are made."""
+    count = 3_000_000
+    path.write_bytes(file_of(values=[("a", 9, struct.pack("<IQ", 8, count) + bytes(8 * count))]))
+    with pytest.raises(FileFormatError, match="bytes of memory|parts"):
+        open_state(path)
+
+
+def test_a_type_that_was_changed(path):
+    """Blocks of as many bytes would be other numbers."""
+    write_state(path, {"w": np.ones(8, "f2")})
+    raw = path.read_bytes()
+    at = raw.index(text("w") + struct.pack("<IQ", 1, 8)) + 9 + 12
+    assert raw[at] == 1
+    path.write_bytes(raw[:at] + bytes([30]) + raw[at + 1 :])
+    with pytest.raises(FileFormatError, match="array 'w' as F16; received BF16 in the table"):
+        open_state(path)
