@@ -20,7 +20,7 @@ _FLOAT = np.dtype("<f4")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockType:
     """``nbytes`` that hold ``elements`` of a row; ``dtype`` is that of the numbers read.
 
     ``decode`` is None where the bytes are such numbers already.
@@ -38,8 +38,8 @@ class Block:
         return math.prod(shape) // self.elements * self.nbytes
 
 
-def _plain(name: str, code: int, dtype: str) -> Block:
-    return Block(name, code, 1, np.dtype(dtype).itemsize, np.dtype(dtype))
+def _plain(name: str, code: int, dtype: str) -> BlockType:
+    return BlockType(name, code, 1, np.dtype(dtype).itemsize, np.dtype(dtype))
 
 
 def _halves(blocks: Array, start: int, count: int = 1) -> Array:
@@ -132,20 +132,20 @@ BLOCKS = {
     for block in (
         _plain("F32", 0, "<f4"),
         _plain("F16", 1, "<f2"),
-        Block("Q4_0", 2, 32, 18, decode=_q4_0),
-        Block("Q4_1", 3, 32, 20, decode=_q4_1),
-        Block("Q5_0", 6, 32, 22, decode=_q5_0),
-        Block("Q5_1", 7, 32, 24, decode=_q5_1),
-        Block("Q8_0", 8, 32, 34, decode=_q8_0),
-        Block("Q4_K", 12, 256, 144, decode=_q4_k),
-        Block("Q5_K", 13, 256, 176, decode=_q5_k),
-        Block("Q6_K", 14, 256, 210, decode=_q6_k),
+        BlockType("Q4_0", 2, 32, 18, decode=_q4_0),
+        BlockType("Q4_1", 3, 32, 20, decode=_q4_1),
+        BlockType("Q5_0", 6, 32, 22, decode=_q5_0),
+        BlockType("Q5_1", 7, 32, 24, decode=_q5_1),
+        BlockType("Q8_0", 8, 32, 34, decode=_q8_0),
+        BlockType("Q4_K", 12, 256, 144, decode=_q4_k),
+        BlockType("Q5_K", 13, 256, 176, decode=_q5_k),
+        BlockType("Q6_K", 14, 256, 210, decode=_q6_k),
         _plain("I8", 24, "<i1"),
         _plain("I16", 25, "<i2"),
         _plain("I32", 26, "<i4"),
         _plain("I64", 27, "<i8"),
         _plain("F64", 28, "<f8"),
-        Block(BFLOAT, 30, 1, 2, decode=_bf16),
+        BlockType(BFLOAT, 30, 1, 2, decode=_bf16),
     )
 }
 """The types that are read, by the names of ggml."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.budget import Budget
 from singanet.checkpoint.entry import Entry
-from singanet.checkpoint.gguf.blocks import BLOCKS, OTHERS, Block
+from singanet.checkpoint.gguf.blocks import BLOCKS, OTHERS, BlockType
 from singanet.checkpoint.gguf.values import Cursor
 from singanet.checkpoint.names import check_name, check_unique
 from singanet.checkpoint.streaming import check_shape
@@ -28,19 +28,19 @@ _BY_CODE = {block.code: block for block in BLOCKS.values()}
 
 
 @dataclass
-class Header:
+class GgufTable:
     """Values and arrays in the file's order; offsets are from the file's beginning."""
 
     values: dict[str, Any] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
-    blocks: dict[str, Block] = field(default_factory=dict)
+    blocks: dict[str, BlockType] = field(default_factory=dict)
     end: int = 0
     """Of the last array, without what fills up to ``alignment``."""
     alignment: int = ALIGNMENT
 
 
-def parse(stream: BinaryIO, size: int, where: str) -> Header:
+def parse(stream: BinaryIO, size: int, where: str) -> GgufTable:
     """The table of the file of ``size`` bytes that ``stream`` has, from its beginning.
 
     Errors: `VersionError`; `FileFormatError` for what is damaged or too large, arrays that overlap,
@@ -51,7 +51,7 @@ def parse(stream: BinaryIO, size: int, where: str) -> Header:
         raise broken(where, f"a file that begins with {MAGIC!r}", "another")
     _check_version(cursor.take(4), where)
     arrays, values = cursor.natural(8), cursor.natural(8)
-    header = Header()
+    header = GgufTable()
     for _ in range(values):
         key = check_name(cursor.text(), where)
         if key in header.values:
@@ -91,7 +91,7 @@ def _alignment(values: Mapping[str, Any], where: str) -> int:
     return int(found)
 
 
-def _take_array(cursor: Cursor, header: Header, size: int, where: str) -> None:
+def _take_array(cursor: Cursor, header: GgufTable, size: int, where: str) -> None:
     name = check_name(cursor.text(), where)
     if name in header.entries:
         raise broken(where, "each array once", f"{name[:80]!r} twice")
@@ -117,7 +117,7 @@ def _take_array(cursor: Cursor, header: Header, size: int, where: str) -> None:
     header.offsets[name] = cursor.natural(8)
 
 
-def _place(header: Header, at: int, size: int, where: str) -> None:
+def _place(header: GgufTable, at: int, size: int, where: str) -> None:
     """Offsets from the file's beginning, aligned, none over another's bytes."""
     start = end = at + -at % header.alignment
     ordered = sorted(header.entries.values(), key=lambda e: (header.offsets[e.name], e.stored))

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside
 from singanet.checkpoint.entry import Source
-from singanet.checkpoint.gguf.blocks import BLOCKS, Block, eighths
+from singanet.checkpoint.gguf.blocks import BLOCKS, BlockType, eighths
 from singanet.checkpoint.gguf.header import ALIGNMENT, ALIGNMENT_KEY, MAGIC, MOST_AXES, VERSION
 from singanet.checkpoint.gguf.reader import CHECKSUMS_KEY, FORMAT_KEY
 from singanet.checkpoint.gguf.values import packed_text, packed_values
@@ -68,7 +68,7 @@ def write_gguf(
 
 def _header(
     sources: Sequence[Source],
-    kinds: Sequence[Block],
+    kinds: Sequence[BlockType],
     values: Mapping[str, Any],
     digests: Sequence[bytes],
     where: str,
@@ -132,7 +132,7 @@ def _in_blocks(source: Source, where: str) -> Source:
     return replace(source, dtype=np.dtype("u1"), kind="Q8_0", fetch=fetch, parts=parts)
 
 
-def _kind(source: Source, where: str) -> Block:
+def _kind(source: Source, where: str) -> BlockType:
     """The type of ``source`` in the file. Errors: `ArgumentError` for what the format lacks."""
     where = f"{where}, array {source.name!r}"
     name = source.kind or _NAMES.get(source.dtype)
