@@ -94,6 +94,7 @@ CATALOGUE = {
     "Pad": (lambda n: layers.Pad(n, ((0, 1), (2, 0), (0, 0)), -1.5), [IMAGE]),
     "Permute": (lambda n: layers.Permute(n, (2, 1)), [(4, 3)]),
     "PositionEmbedding": (lambda n: layers.PositionEmbedding(n, 8), [SEQUENCE]),
+    "Positions": (lambda n: layers.Positions(n, 2), [(6,)]),
     "Power": (lambda n: layers.Power(n, 3), [(5,)]),
     "Reduce": (lambda n: layers.Reduce(n, "max", (1, -1), True), [IMAGE]),
     "RepeatVector": (lambda n: layers.RepeatVector(n, 3), [(5,)]),

@@ -57,6 +57,9 @@ def activated(g: WrittenGraph, mode: str, x: Value, alpha: float = 0.01) -> Valu
         return g.node("Mul", x, g.node("Sigmoid", x))
     if mode == "mish":
         return g.node("Mul", x, g.node("Tanh", g.node("Softplus", x)))
+    if mode == "softcap":
+        cap = g.constant(alpha, "cap")
+        return g.node("Mul", g.node("Tanh", g.node("Div", x, cap)), cap)
     return _write_gelu(g, x, "tanh" if mode == "gelu_tanh" else "none")
 
 

@@ -66,6 +66,14 @@ def waves(g: WrittenGraph, x: Value, rate: Array, phase: Any) -> Value:
     return g.cast(g.node("Sin", angles), g.dtype)
 
 
+def _write_positions(g: WrittenGraph, layer: layers.Positions, xs: list[Value]) -> Value:
+    pad = g.constant(layer.padding_index, "padding", np.int64)
+    fills = g.node("Equal", g.cast(xs[0], np.int64), pad, dtype=bool)
+    there = g.cast(g.node("Not", fills), np.int64)
+    counted = g.node("CumSum", there, g.constant(1, "axis", np.int64))
+    return g.node("Add", g.node("Mul", counted, there), pad)
+
+
 def _write_weight(g: WrittenGraph, layer: layers.Weight, xs: list[Value]) -> Value:
     return g.of_every_sample(xs[0], layer, "weight")
 
@@ -85,6 +93,7 @@ SEQUENCES = (
     ),
     LayerCodec(layers.ClassToken, onnx=_write_class_token),
     LayerCodec(layers.PositionEmbedding, onnx=_write_position_embedding),
+    LayerCodec(layers.Positions, onnx=_write_positions),
     LayerCodec(layers.SinusoidalPosition, onnx=_write_sinusoidal_position),
     LayerCodec(layers.Weight, onnx=_write_weight),
 )

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         MaxPooling2D,
         MaxPooling3D,
     )
-    from singanet.layers.positions import PositionEmbedding, SinusoidalPosition
+    from singanet.layers.positions import PositionEmbedding, Positions, SinusoidalPosition
     from singanet.layers.prelu import PReLU
     from singanet.layers.query_key_norm import QueryKeyNorm
     from singanet.layers.reduce import Expand, Reduce, RepeatVector
@@ -167,6 +167,7 @@ __all__ = [
     "Pad",
     "Permute",
     "PositionEmbedding",
+    "Positions",
     "Power",
     "QueryKeyNorm",
     "RMSNorm",

@@ -12,6 +12,8 @@ from singanet.layers.layer import Layer, Traits
 from singanet.ops.interface import ACTIVATIONS
 from singanet.types import Array, GivenShape, Shapes
 
+_ALPHAS = {"leaky_relu": 0.01, "softcap": 30.0}
+
 
 class Activation(Layer):
     """A function of each element, by ``mode``; relu, unless that is said.
@@ -21,7 +23,8 @@ class Activation(Layer):
     log(1 + exp(x)); relu6 min(relu, 6); hard_sigmoid relu6(x + 3) / 6; hard_swish x times that;
     selu, elu with the scales of Klambauer et al., 2017; celu max(x, 0) + ``alpha``
     (exp(min(x, 0) / ``alpha``) - 1), 1; softsign x / (1 + |x|); mish x tanh(softplus); gelu_tanh
-    x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2, gelu's usual approximation.
+    x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2, gelu's usual approximation; softcap ``alpha``
+    tanh(x / ``alpha``), 30, which keeps scores within ± ``alpha`` (Gemma 2).
     """
 
     traits = Traits(any_extent=True, masks="keeps")
@@ -51,16 +54,17 @@ class Activation(Layer):
                 received=repr(mode),
                 advice=did_you_mean(str(mode), ACTIVATIONS, "choose one of these"),
             )
-        if alpha is not None and (not is_number(alpha) or (mode == "celu" and alpha <= 0)):
+        positive = mode in ("celu", "softcap")
+        if alpha is not None and (not is_number(alpha) or (positive and alpha <= 0)):
             raise ArgumentError(
                 f"layer {name!r}, argument alpha",
-                expected="a finite number, for celu a positive one, or None for the usual one",
+                expected="a finite number, for celu and softcap a positive one, or None for the"
+                " usual one",
                 received=repr(alpha),
                 advice="use for example alpha=0.01 for leaky_relu",
             )
         self.mode = mode
-        usual = 0.01 if mode == "leaky_relu" else 1.0
-        self.alpha = usual if alpha is None else float(alpha)
+        self.alpha = _ALPHAS.get(mode, 1.0) if alpha is None else float(alpha)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Any sample shape, unchanged."""

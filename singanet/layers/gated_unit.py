@@ -11,8 +11,8 @@ from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.ops.interface import ACTIVATIONS
 from singanet.types import Array, GivenShape, Shapes
 
-_MODES = [mode for mode in ACTIVATIONS if mode not in ("leaky_relu", "elu", "celu")]
-"""Those that have no alpha."""
+_WITH_ALPHA = ("leaky_relu", "elu", "celu", "softcap")
+_MODES = [mode for mode in ACTIVATIONS if mode not in _WITH_ALPHA]
 
 
 class GatedUnit(Layer):

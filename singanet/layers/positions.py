@@ -1,4 +1,4 @@
-"""Positions added to sequences: learned ones, and sines."""
+"""Positions added to sequences: learned ones, and sines; positions of what is no padding."""
 
 from __future__ import annotations
 
@@ -93,6 +93,46 @@ class SinusoidalPosition(Layer):
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """The gradient itself."""
         return dy, {}
+
+
+class Positions(Layer):
+    """The positions (N, T) of indices (N, T) among those that are not ``padding_index``.
+
+    The first has padding_index + 1, and padding itself the position ``padding_index``, as RoBERTa
+    counts; an `Embedding` makes vectors of them.
+    """
+
+    traits = Traits(
+        input_kinds=("integers",),
+        gives_integers=True,
+        any_extent=True,
+        masks="keeps",
+        stops_gradient=True,
+    )
+
+    def __init__(
+        self, name: str, padding_index: int, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.padding_index = expect_int(name, "padding_index", padding_index, least=0)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(T,), unchanged."""
+        return self.expect_rank(in_shapes, 1, "(time,)", "give it the indices that are embedded")
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """int64; nothing is kept but, in parts of sequences, how many came before."""
+        there = x != self.padding_index
+        counted: Array = there.astype(np.int64).cumsum(axis=1)
+        if ctx.past is not None:
+            before = ctx.past.get("counted")
+            counted = counted if before is None else counted + before[0]
+            ctx.past.put("counted", [counted[:, -1:]])
+        return counted * there + self.padding_index
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
+        """None."""
+        return None, {}
 
 
 @lru_cache(maxsize=8)

@@ -29,6 +29,7 @@ ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "softsign": "x",
     "mish": "x",
     "gelu_tanh": "x",
+    "softcap": "y",
 }
 """Whether `Ops.activation_backward` wants the input x or the output y, by the activation's name."""
 
@@ -315,7 +316,7 @@ class Ops(Protocol):
     def activation(self, mode: str, x: Array, slope: float = 0.01) -> Array:
         """The function ``mode``, one of `ACTIVATIONS`, of every element.
 
-        ``slope`` is leaky_relu's negative slope, or the alpha of elu and celu.
+        ``slope`` is leaky_relu's negative slope, or the alpha of elu, celu and softcap.
         """
 
     def activation_backward(self, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:

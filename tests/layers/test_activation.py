@@ -157,6 +157,18 @@ class TestMish(ActivationCase):
         return x * np.tanh(np.logaddexp(0.0, x))
 
 
+class TestSoftcap(ActivationCase):
+    mode = "softcap"
+    alpha = 1.5
+
+    def expected(self, params, x):
+        return 1.5 * (1.0 - 2.0 / (np.exp(2.0 * x / 1.5) + 1.0))
+
+
+def test_the_usual_cap_is_that_of_gemma_2():
+    assert Activation("cap", "softcap").alpha == 30.0
+
+
 class TestGeluTanh(ActivationCase):
     mode = "gelu_tanh"
 
@@ -194,7 +206,7 @@ def test_stays_finite_and_in_its_type_for_extreme_inputs(mode, dtype):
     assert y.dtype == dx.dtype == dtype
     assert np.isfinite(y).all()
     assert np.isfinite(dx).all()
-    top = {"sigmoid": 1, "tanh": 1, "relu6": 6, "hard_sigmoid": 1, "softsign": 1}
+    top = {"sigmoid": 1, "tanh": 1, "relu6": 6, "hard_sigmoid": 1, "softsign": 1, "softcap": 30}
     scale = 1.0507009873554805 if mode == "selu" else 1.0
     rtol = 2e-4 if mode == "softsign" else 2 * float(np.finfo(dtype).eps)
     np.testing.assert_allclose(y[0, -2], top.get(mode, scale * x[0, -2]), rtol=rtol)
@@ -234,6 +246,7 @@ def test_agrees_with_pytorch(mode):
     functional = torch.nn.functional
     names = {"hard_sigmoid": "hardsigmoid", "hard_swish": "hardswish"}
     peers = {"sigmoid": torch.sigmoid, "tanh": torch.tanh}
+    peers["softcap"] = lambda x: 30.0 * torch.tanh(x / 30.0)
     peers["gelu_tanh"] = partial(functional.gelu, approximate="tanh")
     peer = peers.get(mode) or getattr(functional, names.get(mode, mode))
     x = (3.0 * np.random.default_rng(7).standard_normal((5, 40))).astype(np.float32)
@@ -270,6 +283,8 @@ def test_refuses_a_bad_alpha(alpha):
 def test_refuses_a_celu_without_width():
     with pytest.raises(ArgumentError, match="layer 'act', argument alpha: expected.*positive"):
         Activation("act", "celu", alpha=0)
+    with pytest.raises(ArgumentError, match="layer 'act', argument alpha: expected.*positive"):
+        Activation("act", "softcap", alpha=-30.0)
 
 
 def test_refuses_several_inputs():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, ShapeError
-from singanet.layers import PositionEmbedding, SinusoidalPosition
+from singanet.layers import PositionEmbedding, Positions, SinusoidalPosition
 from singanet.net import FeedForwardNet
 from singanet.testing import LayerCase
 
@@ -57,6 +57,43 @@ def test_any_length_needs_a_maximum():
         PositionEmbedding("where").build((2,))
     with pytest.raises(ArgumentError, match="argument max_length"):
         PositionEmbedding("where", 0)
+
+
+class TestPositions(LayerCase):
+    in_shapes = (6,)
+
+    def make(self):
+        return Positions("where", 1)
+
+    def draw(self, rng, batch):
+        return rng.choice([0, 1, 1, 2, 3], (batch, *self.in_shapes))
+
+    def expected(self, params, x):
+        y = np.ones_like(x)
+        for n, row in enumerate(x):
+            there = [t for t, index in enumerate(row) if index != 1]
+            y[n, there] = 2 + np.arange(len(there))
+        return y
+
+
+def test_positions_equal_robertas(rng):
+    m = pytest.importorskip("transformers.models.roberta.modeling_roberta")
+    torch = pytest.importorskip("torch")
+    ids = rng.integers(0, 4, (5, 9))
+    want = m.RobertaEmbeddings.create_position_ids_from_input_ids(torch.tensor(ids), 1)
+    net = FeedForwardNet([Positions("where", 1, input_sample_shape=(None,))])
+    np.testing.assert_array_equal(net.predict(ids), want.numpy())
+    decoder = net.decoder()
+    got = [decoder(part) for part in np.split(ids, [1, 4], axis=1)]
+    np.testing.assert_array_equal(np.concatenate(got, axis=1), want.numpy())
+
+
+def test_positions_refuse_what_is_no_sequence_of_indices():
+    with pytest.raises(ShapeError, match=r"layer 'where': .*\(time,\)"):
+        Positions("where", 1).build((5, 2))
+    for wrong in (-1, None, 0.5):
+        with pytest.raises(ArgumentError, match="'where', argument padding_index: expected"):
+            Positions("where", wrong)
 
 
 class TestSinusoidalPosition(LayerCase):

@@ -155,6 +155,12 @@ FORMULAS |= {
         (0, 1),
     ),
     "gelu_tanh": (lambda x: x * tanh_gate(x), tanh_slope, (0, INF), (0, 1)),
+    "softcap": (
+        lambda x: SLOPE * math.tanh(x / SLOPE),
+        lambda x: 1 - math.tanh(x / SLOPE) ** 2,
+        (-SLOPE, SLOPE),
+        (0, 0),
+    ),
 }
 
 

@@ -342,6 +342,22 @@ def _gelu_tanh_backward(xp: Any, dy: Array, x: Array, _: float) -> Array:
     return dx
 
 
+def _softcap(xp: Any, x: Array, cap: float) -> Array:
+    """cap tanh(x / cap)."""
+    y: Array = xp.divide(x, cap)
+    xp.tanh(y, out=y)
+    y *= cap
+    return y
+
+
+def _softcap_backward(xp: Any, dy: Array, y: Array, cap: float) -> Array:
+    dx: Array = xp.divide(y, cap)
+    xp.square(dx, out=dx)
+    xp.subtract(1.0, dx, out=dx)
+    dx *= dy
+    return dx
+
+
 _MODES = {
     "relu": _Mode(_relu, _relu_backward),
     "sigmoid": _Mode(_sigmoid, _sigmoid_backward),
@@ -359,4 +375,5 @@ _MODES = {
     "softsign": _Mode(_softsign, _softsign_backward),
     "mish": _Mode(_mish, _mish_backward),
     "gelu_tanh": _Mode(_gelu_tanh, _gelu_tanh_backward),
+    "softcap": _Mode(_softcap, _softcap_backward),
 }

@@ -38,7 +38,7 @@ def operators(model):
 def test_activations(mode, path):
     later = {"mish": 18, "gelu": 20, "gelu_tanh": 20}
     check(layers.Activation("act", mode), [SEQUENCE], path, sorted({17, later.get(mode, 17)}))
-    if mode in ("elu", "celu", "leaky_relu"):
+    if mode in ("elu", "celu", "leaky_relu", "softcap"):
         check(layers.Activation("act", mode, alpha=0.3), [SEQUENCE], path)
 
 
