@@ -37,20 +37,26 @@ def _write_attention(
         _write_heads(g, layer, part, x)
         for part, x in (("query", query), ("value", value), ("key", key))
     )
-    scale = g.constant(layer.dims["key"] ** -0.5, "scale")
+    scale = g.constant(layer.scale or layer.dims["key"] ** -0.5, "scale")
     scores = g.node("Mul", g.node("MatMul", q, k), scale)
+    if layer.softcap is not None:
+        bounded = g.node("Tanh", g.node("Mul", scores, g.constant(1.0 / layer.softcap, "cap")))
+        scores = g.node("Mul", bounded, g.constant(layer.softcap, "cap"))
     if layer.mask == "added":
         scores = g.node("Add", scores, g.cast(_write_mask(g, layer, xs[-1]), g.dtype))
         scores = g.node("Max", scores, _write_lowest(g))
     seen = [_write_causal(g, layer, query, key)] if layer.causal else []
     if layer.has_lengths:
         seen.append(_write_there(g, key, xs[layer.given]))
+    if layer.segments:
+        first = layer.given + layer.has_lengths
+        seen.append(_write_together(g, xs[first], xs[first + (layer.given > 1)]))
     if layer.mask == "boolean":
         seen.append(g.cast(_write_mask(g, layer, xs[-1]), bool))
     for each in seen:
         scores = g.node("Where", each, scores, _write_lowest(g), dtype=g.dtype)
     weights = g.node("Softmax", scores, axis=-1)
-    if layer.has_lengths or layer.mask:
+    if layer.has_lengths or layer.mask or layer.segments:
         # A query may see no key at all.
         any_seen = g.node("Greater", scores, _write_lowest(g), dtype=bool)
         weights = g.node("Where", any_seen, weights, g.constant(0.0, "none"), dtype=g.dtype)
@@ -138,9 +144,23 @@ def _write_causal(
     shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
     queries, keys = shapes[0][0], shapes[layer.given - 1][0]
     if -1 not in (queries, keys):
-        return g.constant(np.tri(queries, keys), "causal", bool)
+        seen = np.tri(queries, keys)
+        if layer.window is not None:
+            seen -= np.tri(queries, keys, -layer.window)
+        return g.constant(seen, "causal", bool)
     last = g.unsqueeze(g.count(query, 1), 1)
-    return g.node("LessOrEqual", g.count(key, 1), last, dtype=bool)
+    before = g.node("LessOrEqual", g.count(key, 1), last, dtype=bool)
+    if layer.window is None:
+        return before
+    first = g.node("Sub", last, g.ints([layer.window], "window"), dtype=np.int64)
+    after = g.node("Greater", g.count(key, 1), first, dtype=bool)
+    return g.node("And", before, after, dtype=bool)
+
+
+def _write_together(g: WrittenGraph, of_queries: Value, of_keys: Value) -> Value:
+    """Where query and key are of one segment, (N, 1, queries, keys)."""
+    pair = g.unsqueeze(of_queries, 1, 3), g.unsqueeze(of_keys, 1, 2)
+    return g.node("Equal", *pair, dtype=bool)
 
 
 def _write_there(g: WrittenGraph, key: Value, lengths: Value) -> Value:

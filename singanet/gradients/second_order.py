@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -104,7 +105,7 @@ def hessian_vector_product(
     asked = replace(whole.asked, part=part, feed=fed)
     double._plan = part
     try:
-        recorder = rehearse(double, lambda recorder: recorder.gradients(asked), asked.plan)
+        recorder = rehearse(double, partial(_record, asked), asked.plan)
         items = _tangents(recorder, asked, question, seeds, double)
         found = collected(double, question, items)
     except NotRecordableError as error:
@@ -115,6 +116,12 @@ def hessian_vector_product(
             advice="take differences of net.gradients, in float64",
         ) from error
     return {name: _cast(product, net.dtype) for name, product in found.items()}
+
+
+def _record(asked: Asked, recorder: Recorder) -> None:
+    """Write down what is differentiated, as calls of which rules are known."""
+    recorder.tape.apart = True
+    recorder.gradients(asked)
 
 
 def _in_double(net: Net) -> Net:

@@ -15,6 +15,7 @@ from singanet.layers.layer import InputKind, Layer, ParamSpecs, Traits
 from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.rotary import RotaryEmbedding
+from singanet.ops.attention import Attention
 from singanet.types import Array, GivenShapes, Shape, Shapes
 
 _PARTS = ("query", "value", "key")
@@ -31,8 +32,14 @@ class MultiHeadAttention(Layer):
     (N,): how many keys of each sample are there. Then, with ``mask``, an array that spreads over
     (N, heads, Tq, Tk); a sample of it may leave axes in front out, as (Tk,) and (Tq, Tk) do. A
     "boolean" one is 0 where a query does not see a key, an "added" one is added to the scores and
-    has a gradient. ``causal`` shows query t only the keys up to t. A query that sees no key gives
-    the output bias.
+    has a gradient. ``causal`` shows query t only the keys up to t, and with ``window`` the last so
+    many of these (sliding windows: Beltagy et al. 2020). ``segments`` asks for ids (N, T) of texts
+    that are packed into one sequence, before the mask: a query sees the keys of its own text. Of
+    queries and keys that are two sequences it asks for both. A query that sees no key gives the
+    output bias.
+    The scores are q kᵀ · ``scale``, key_dim ** -0.5 by default, and with ``softcap`` then
+    cap · tanh(scores / cap) (Gemma 2, 2024). They are never there as a whole: softmax is streamed
+    over blocks (Dao et al. 2022), but with ``return_weights``.
     Output: (N, Tq, ``num_output``), E by default; with ``return_weights`` then the weights
     (N, heads, Tq, Tk), before ``dropout``, the probability of dropping one. ``key_dim`` and
     ``value_dim`` are per head, E / num_heads and ``key_dim`` by default. ``num_kv_heads`` heads of
@@ -64,6 +71,10 @@ class MultiHeadAttention(Layer):
         rotary: RotaryEmbedding | None = None,
         norm: QueryKeyNorm | None = None,
         return_weights: bool = False,
+        window: int | None = None,
+        softcap: float | None = None,
+        scale: float | None = None,
+        segments: bool = False,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.num_heads = expect_int(name, "num_heads", num_heads)
@@ -109,9 +120,25 @@ class MultiHeadAttention(Layer):
         self.rotary = rotary
         self.norm = norm
         self.return_weights = return_weights
+        self.window = self._count("window", window)
+        self._expect(window is None or causal, f"window={window!r}", "None without causal=True")
+        self.softcap = self._positive("softcap", softcap)
+        self.scale = self._positive("scale", scale)
+        self.segments = segments
+        streams = softcap is None and window is None and not segments
+        self._expect(
+            not return_weights or streams,
+            f"return_weights={return_weights!r}",
+            "False with softcap, window or segments",
+        )
 
     def _count(self, what: str, value: int | None) -> int | None:
         return value if value is None else expect_int(self.name, what, value)
+
+    def _positive(self, what: str, value: float | None) -> float | None:
+        right = value is None or (is_number(value) and 0.0 < value < float("inf"))
+        self._expect(right, f"{what}={value!r}", "a positive number, or None")
+        return value
 
     def _expect(self, good: bool, given: str, expected: str) -> None:
         if not good:
@@ -128,32 +155,50 @@ class MultiHeadAttention(Layer):
         return len(shapes) - 1
 
     def input_kind(self, k: int) -> InputKind:
-        """What `Layer.input_kind` says, and "any" for a boolean mask, which is the last input."""
-        place = max(1, k) if self.in_shapes is None else len(self.in_shapes) - 1
-        return "any" if self.mask == "boolean" and k == place else "floats"
+        """What `Layer.input_kind` says, and "any" for segments and for a boolean mask, the last."""
+        beside = (self.mask is not None) + self.segments
+        count = max(beside, k) + 1 if self.in_shapes is None else len(self.in_shapes)
+        if self.mask is not None and k == count - 1:
+            return "any" if self.mask == "boolean" else "floats"
+        if self.segments and self.in_shapes is not None:
+            return "any" if k >= self.given + self.has_lengths else "floats"
+        return "any" if self.segments and k == count - beside else "floats"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(Tq, E), and what else is given → (Tq, num_output), with the weights' (heads, Tq, Tk)."""
         shapes = list(in_shapes) if isinstance(in_shapes, list) else [in_shapes]
         mask = shapes.pop() if self.mask else None
+        self.given = sum(len(shape) == 2 for shape in shapes)
+        ids = [shapes.pop() for _ in range(self._id_count(self.given)) if shapes]
         self.has_lengths = len(shapes) > 1 and shapes[-1] in ((), (1,))
-        self.given = len(shapes) - self.has_lengths
-        sequences = shapes[: self.given]
+        sequences = shapes[: len(shapes) - self.has_lengths]
         times = {shape[0] for shape in sequences[1:] if shape}
-        if not 1 <= self.given <= 3 or any(len(s) != 2 for s in sequences) or len(times) > 1:
+        if not 1 <= self.given <= 3 or self.given != len(sequences) or len(times) > 1:
             raise self.shape_error(
                 "one to three inputs of sample shape (time, features), values and keys of one"
-                " time, then no lengths or lengths of shape ()" + ", then a mask" * bool(self.mask),
+                " time, then no lengths or lengths of shape ()"
+                + ", then segments of shape (time,)" * self.segments
+                + ", then a mask" * bool(self.mask),
                 str(in_shapes),
                 "give queries, values and keys in this order",
             )
         steps, size = shapes[0]
         scores = (self.num_heads, steps, sequences[-1][0])
+        if ids != [(sequence[0],) for sequence in (sequences[-1], sequences[0])][: len(ids)]:
+            raise self.shape_error(
+                "segments of sample shape (time,): of queries and keys, or of their one sequence",
+                str(in_shapes),
+                "they come before the mask, where there is one",
+            )
         if mask is not None:
             self._expect_mask(mask, scores)
         self._add_parts(size, [features for _, features in sequences])
         out = (steps, self.num_output or size)
         return [out, scores] if self.return_weights else out
+
+    def _id_count(self, given: int) -> int:
+        """How many inputs tell segments."""
+        return self.segments * (2 if given > 1 else 1)
 
     def _expect_mask(self, mask: Shape, scores: Shape) -> None:
         pairs = zip(mask[::-1], scores[::-1], strict=False)
@@ -220,25 +265,62 @@ class MultiHeadAttention(Layer):
             self._positioned(ctx, part, self._normed(ctx, part, source), source is sources[0])
             for part, source in zip(_PARTS, sources, strict=True)
         )
-        lengths: Array | None = None
+        case = self._case(ctx, q, k, parts[self.given :], given)
+        ctx.save(sources=sources, q=q, v=v, k=k, case=case)
+        ctx.save(shape=() if given is None else given.shape)
+        if self.return_weights:
+            return self._with_weights(ctx, case, q, k, v)
+        means, lse = ops.attend(q, k, v, case)
+        merged = self._merged(means)
+        ctx.save(means=means, lse=lse, merged=merged)
+        return self._project(ctx, "output", merged)
+
+    def _case(
+        self, ctx: Context, q: Array, k: Array, rest: list[Array], mask: Array | None
+    ) -> Attention:
+        """What the kernels are told: ``rest`` are lengths and segments, as far as there are any."""
+        ops, lengths = ctx.ops, None
+        n, queries, keys = len(q), q.shape[2], k.shape[2]
         if self.has_lengths:
-            host = read_whole_lengths(self, ops, parts[-1], len(q), k.shape[2])
-            lengths = ops.xp.asarray(host)
-        masks = {} if given is None else self._mask(given, len(q), (q.shape[2], k.shape[2]))
-        scale = self.dims["key"] ** -0.5
+            lengths = ops.xp.asarray(read_whole_lengths(self, ops, rest[0], n, keys))
+        ids = rest[self.has_lengths :]
+        for each, steps in zip(ids, (queries, keys)[-len(ids) :], strict=False):
+            if each.shape != (n, steps):
+                raise self.shape_error(
+                    f"segments of shape {(n, steps)}",
+                    f"shape {each.shape}",
+                    "give an id for each step that is there, and of a decoder take no segments",
+                )
+        drops = ctx.train and self.dropout > 0.0
+        return Attention(
+            scale=self.scale or self.dims["key"] ** -0.5,
+            causal=self.causal,
+            first=ctx.before if self.causal else 0,
+            window=self.window,
+            softcap=self.softcap,
+            lengths=lengths,
+            segments=(ids[0], ids[-1]) if ids else None,
+            dropout=self.dropout if drops else 0.0,
+            seeds=ops.uniform(ctx.rng, (4,)) if drops else None,
+            **({} if mask is None else self._mask(mask, n, (queries, keys))),
+        )
+
+    def _with_weights(
+        self, ctx: Context, case: Attention, q: Array, k: Array, v: Array
+    ) -> list[Array]:
+        """The output and all weights, which are made as a whole."""
+        ops = ctx.ops
         weights = ops.attention_weights(
-            q, k, scale, self.causal, lengths, first=ctx.before if self.causal else 0, **masks
+            q, k, case.scale, case.causal, case.lengths, case.seen, case.added, case.first
         )
         dropped: Array | None = None
-        if ctx.train and self.dropout > 0.0:
-            dropped = ops.keep_mask(ctx.rng, weights.shape, 1.0 - self.dropout)
+        if case.dropout:
+            dropped = ops.keep_mask(ctx.rng, weights.shape, 1.0 - case.dropout)
         kept = self._dropped(ctx, weights, dropped)
         means = ops.matmul(_together(kept, v), v).reshape(*q.shape[:3], v.shape[3])
         merged = self._merged(means)
-        ctx.save(sources=sources, q=q, v=v, k=k, weights=weights, mask=dropped, merged=merged)
-        ctx.save(shape=() if given is None else given.shape)
-        y = self._project(ctx, "output", merged)
-        return [y, weights] if self.return_weights else y
+        ctx.save(weights=weights, mask=dropped, merged=merged)
+        return [self._project(ctx, "output", merged), weights]
 
     def _normed(self, ctx: Context, part: str, source: Array) -> Array:
         """The projection ``part`` of its source, normalised where there is a norm."""
@@ -267,7 +349,7 @@ class MultiHeadAttention(Layer):
         return ctx.past.extended(ctx.ops, part, heads)
 
     def _mask(self, mask: Array, n: int, extents: tuple[int, int]) -> dict[str, Array]:
-        """The mask with all four axes, by its name in `Ops.attention_weights`."""
+        """The mask with all four axes, by its name in `Attention`."""
         whole = mask.reshape(len(mask), *[1] * (4 - mask.ndim), *mask.shape[1:])
         for axis, extent in zip((0, 2, 3), (n, *extents), strict=True):
             if whole.shape[axis] not in (1, extent):
@@ -284,15 +366,14 @@ class MultiHeadAttention(Layer):
         dy, *of_weights = dy if self.return_weights else [dy]
         grads: dict[str, Array] = {}
         dmerged = self._project_back(ctx, "output", saved["merged"], dy, grads, wanted=True)
-        q, v, k, weights, mask = (saved[key] for key in ("q", "v", "k", "weights", "mask"))
-        dheads = _together(self._heads(dmerged, self.dims["value"]), v)
-        dv = ops.matmul(_together(self._dropped(ctx, weights, mask), v).swapaxes(2, 3), dheads)
-        dweights = ops.matmul(dheads, v.swapaxes(2, 3)).reshape(weights.shape)
-        dweights = self._dropped(ctx, dweights, mask)
-        for more in of_weights:
-            dweights = ops.add(dweights, more, out=dweights)
-        dmask = self._mask_gradient(ctx, dweights)
-        dq, dk = ops.attention_backward(dweights, weights, q, k, self.dims["key"] ** -0.5)
+        dheads = self._heads(dmerged, self.dims["value"])
+        if self.return_weights:
+            dq, dk, dv, dmask = self._by_weights_back(ctx, dheads, of_weights)
+        else:
+            given = [saved[key] for key in ("q", "k", "v", "means", "lse", "case")]
+            dq, dk, dv, dmask = ops.attend_backward(dheads, *given, self._moves_mask(ctx))
+        if dmask is not None:
+            dmask = dmask.reshape(saved["shape"])
         if self.rotary is not None:
             dq, dk = (self.rotary.turned(ops, d, back=True) for d in (dq, dk))
         dsources: list[Array] = []
@@ -308,17 +389,30 @@ class MultiHeadAttention(Layer):
         while len(dsources) > self.given:
             last = dsources.pop()
             dsources[-1] = ops.add(dsources[-1], last, out=dsources[-1])
-        rest = [*dsources[1:], *([None] * self.has_lengths), *([dmask] * bool(self.mask))]
+        nothing = [None] * (self.has_lengths + self._id_count(self.given))
+        rest = [*dsources[1:], *nothing, *([dmask] * bool(self.mask))]
         return [dsources[0], *rest] if rest else dsources[0], grads
 
-    def _mask_gradient(self, ctx: Context, dweights: Array) -> Array | None:
-        """That of an added mask: of the scores, summed to its shape."""
-        if self.mask != "added" or not ctx.needs_input_grad:
-            return None
-        shape, ops = ctx.saved["shape"], ctx.ops
-        dscores = ops.softmax_backward(dweights, ctx.saved["weights"])
-        whole = (shape[0], *[1] * (4 - len(shape)), *shape[1:])
-        return ops.sum_to(dscores, whole).reshape(shape)
+    def _moves_mask(self, ctx: Context) -> bool:
+        """Whether the mask has a gradient that somebody wants."""
+        return self.mask == "added" and ctx.needs_input_grad
+
+    def _by_weights_back(
+        self, ctx: Context, dheads: Array, of_weights: list[Array]
+    ) -> tuple[Array, Array, Array, Array | None]:
+        """Gradients of queries, keys, values and an added mask, from the weights that were kept."""
+        ops, saved = ctx.ops, ctx.saved
+        q, v, k, weights, mask = (saved[key] for key in ("q", "v", "k", "weights", "mask"))
+        dheads = _together(dheads, v)
+        dv = ops.matmul(_together(self._dropped(ctx, weights, mask), v).swapaxes(2, 3), dheads)
+        dweights = ops.matmul(dheads, v.swapaxes(2, 3)).reshape(weights.shape)
+        dweights = self._dropped(ctx, dweights, mask)
+        for more in of_weights:
+            dweights = ops.add(dweights, more, out=dweights)
+        dmask = None
+        if self._moves_mask(ctx):
+            dmask = ops.sum_to(ops.softmax_backward(dweights, weights), saved["case"].added.shape)
+        return *ops.attention_backward(dweights, weights, q, k, saved["case"].scale), dv, dmask
 
     def _project(self, ctx: Context, part: str, x: Array) -> Array:
         """(N, T, in) W + b."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from singanet.ops.attention import Attention
 from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.window import Pair, Window
 from singanet.types import Array, Parts, RowSparse, Shape
@@ -117,6 +118,10 @@ class Ops(Protocol):
     def on_host(self) -> bool:
         """Whether the arrays are NumPy's, which want blocks that stay in the cache."""
 
+    @property
+    def sees_values(self) -> bool:
+        """Whether a kernel may look at values: not on a device, which would wait, nor on a tape."""
+
     def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
         """The samples in as many parts as threads are worth it; all in one for less work.
 
@@ -160,6 +165,20 @@ class Ops(Protocol):
         """Show in each sample of ``y`` a NaN of the same sample of ``x``.
 
         For kernels that pass over NaN; others leave ``y`` as it is.
+        """
+
+    def as_one(
+        self,
+        function: Callable[..., None],
+        made: Sequence[Array],
+        read: Sequence[Any],
+        working: tuple[int, Any],
+    ) -> None:
+        """Call ``function(ops, working, *made, *read)``, which fills the new arrays ``made``.
+
+        It is one call of a recorded program, however many it makes; what it asks of values it
+        asks at each replay. ``read`` may hold arrays in tuples and dicts. ``working`` is the
+        number and the type of elements of memory to work in.
         """
 
     # Arrays: several have equally many axes, and one of extent 1 spreads over the others' extent
@@ -303,6 +322,33 @@ class Ops(Protocol):
         scale: float,
     ) -> tuple[Array, Array]:
         """Gradients of q and k from that of the weights, which may be overwritten."""
+
+    def attend(self, q: Array, k: Array, v: Array, case: Attention) -> tuple[Array, Array]:
+        """Means of the values by the weights of ``case``, and the logarithms of their sums.
+
+        q is (N, h, Tq, d), k (N, h', Tk, d), v (N, h', Tk, e); each head of k and v serves h / h'
+        heads of q, side by side. The means (N, h, Tq, e) lie as (N, Tq, h, e) in memory; the
+        logarithms of Σ exp(scores) are (N, h, Tq), of float32 at least. A query that sees no key
+        has the mean zero. No array of queries x keys is made: softmax is streamed over blocks
+        (Dao et al. 2022), and blocks of which nothing is seen are passed over. A value that is
+        hidden has to be a number, unless it lies behind ``lengths`` or nobody sees it by position.
+        """
+
+    def attend_backward(
+        self,
+        dmeans: Array,
+        q: Array,
+        k: Array,
+        v: Array,
+        means: Array,
+        lse: Array,
+        case: Attention,
+        mask_gradient: bool = False,
+    ) -> tuple[Array, Array, Array, Array | None]:
+        """Gradients of q, k and v, lying as the means do, and of ``case.added`` if it is wanted.
+
+        ``means`` and ``lse`` are those of `attend`, of which the weights are made again.
+        """
 
     def rotate(self, x: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
         """Pairs (a, b) of the last axis turned to (a cos - b sin, b cos + a sin).

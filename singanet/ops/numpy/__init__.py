@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from singanet.ops import workers
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.numpy import (
     activations,
+    attending,
     attention,
     channelwise,
     combining,
@@ -59,6 +60,11 @@ class NumpyOps:
         """See `Ops`."""
         return bool(self.xp.__name__ == "numpy")
 
+    @property
+    def sees_values(self) -> bool:
+        """See `Ops`."""
+        return self.on_host
+
     def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
         """See `Ops`."""
         yield from lanes.parts(samples, self.lane_count(samples, multiplications))
@@ -95,6 +101,16 @@ class NumpyOps:
     def pass_on_nan(self, y: Array, x: Array) -> None:
         """See `Ops`: no kernel passes over NaN."""
 
+    def as_one(
+        self,
+        function: Callable[..., None],
+        made: Sequence[Array],
+        read: Sequence[Any],
+        working: tuple[int, Any],
+    ) -> None:
+        """See `Ops`."""
+        function(self, self.xp.empty(*working), *made, *read)
+
     empty = elementwise.empty
     zeros = elementwise.zeros
     add_all = elementwise.add_all
@@ -125,6 +141,8 @@ class NumpyOps:
     column_sums = linear.column_sums
     attention_weights = attention.attention_weights
     attention_backward = attention.attention_backward
+    attend = attending.attend
+    attend_backward = attending.attend_backward
     rotate = attention.rotate
     activation = activations.activation
     activation_backward = activations.activation_backward

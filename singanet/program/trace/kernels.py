@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -50,6 +50,30 @@ class RecordingKernels(NumpyOps):
                 yield part
             finally:
                 tape.lane = outer
+
+    @property
+    def sees_values(self) -> bool:
+        """No: a replay would not look again."""
+        return False
+
+    def as_one(
+        self,
+        function: Callable[..., None],
+        made: Sequence[Array],
+        read: Sequence[Any],
+        working: tuple[int, Any],
+    ) -> None:
+        """One call, with working memory in the arena; or all that it makes, where that is asked."""
+        tape = recording()
+        if tape.apart:
+            function(self, self.xp.empty(*working), *made, *read)
+            return
+        room: Array = np.empty(*working)
+        tape.adopt_working(room)
+        call = partial(_filled_by, function, tape.backend, len(made))
+        tape.evaluator.run(call, *made, room, *read)
+        name = getattr(function, "func", function).__module__.rpartition(".")[2]
+        tape.add(call, tuple(read), {}, (*made, room), "first", name=name)
 
     def host(self, array: Array) -> Array:
         """Refused, since a replay would not look again."""
@@ -132,6 +156,11 @@ class RecordingKernels(NumpyOps):
         tape.adopt(rows)
         tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
         return rows.view(Traced)
+
+
+def _filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any) -> None:
+    """Call ``function`` with so many arrays to fill, memory to work in, and what it reads."""
+    function(ops, arrays[count], *arrays[:count], *arrays[count + 1 :])
 
 
 class Look:

@@ -89,8 +89,9 @@ class Tape:
         # The same beside what the optimizer's state that is made on the way has grown to, and how
         # many calls were made by then.
         self.grown = self.most_grown = self.calls_by_then = 0
-        # Whether kernels are asked what they write of the memory that they want.
-        self.watched = False
+        # Whether kernels are asked what they write of the memory that they want; whether those that
+        # are one call are to be written down as all that they make.
+        self.watched = self.apart = False
         self._workspace, self._worked = 0, Ranges()
         # What layers in Python hold of their own at each replay.
         self.beside = 0

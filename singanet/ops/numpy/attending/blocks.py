@@ -1,0 +1,170 @@
+"""The blocks in which attention is computed, the memory that they take, and who computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.ops.interface import Ops
+from singanet.ops.numpy.lanes import LEAST
+from singanet.types import Array
+
+_SCORES = 1 << 16
+"""Of a block: in float32 with their gradients half a megabyte, which a core's cache holds."""
+
+_SCORES_OF_A_DEVICE = 1 << 26
+
+_KEYS = 512
+"""Of a block, where it has many queries: products lose little by being cut there."""
+
+
+class Blocks(NamedTuple):
+    """Extents of all (samples, heads, heads of keys, queries, keys, features), and of a block.
+
+    A block has ``rows`` queries of all heads that ``together`` heads of keys serve, in ``samples``
+    samples, and ``columns`` keys. ``workers`` threads share the blocks.
+    """
+
+    n: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    size: int
+    width: int
+    samples: int
+    together: int
+    rows: int
+    columns: int
+    workers: int
+    kind: np.dtype[Any]
+    copies: bool
+
+    @classmethod
+    def of(cls, ops: Ops, q: Array, k: Array, v: Array) -> Blocks:
+        """For queries, keys and values of these shapes, of a size that does not change."""
+        n, heads, queries, size = q.shape
+        groups, keys, width = k.shape[1], k.shape[2], v.shape[3]
+        most = _SCORES if ops.on_host else _SCORES_OF_A_DEVICE
+        shared = heads // max(groups, 1)
+        columns = even(keys, max(_KEYS, most // max(1, shared * queries)))
+        rows = even(queries, max(1, most // max(1, shared * columns)))
+        left = max(1, most // max(1, shared * rows * columns))
+        together = even(groups, left)
+        samples = even(n, max(1, left // max(1, together))) if together == groups else 1
+        work = n * heads * queries * keys * (size + width)
+        workers = ops.team()[0] if ops.on_host and work >= LEAST else 1
+        kind = np.result_type(q.dtype, np.float32)
+        # A copy of the keys pays where many queries are multiplied by them.
+        copies = shared * rows >= _FEW or q.dtype != kind
+        return cls(
+            n, heads, groups, queries, keys, size, width,
+            samples, together, rows, columns, workers, kind, copies,
+        )  # fmt: skip
+
+    @property
+    def shared(self) -> int:
+        """Heads of queries that one head of keys serves."""
+        return self.heads // self.groups
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no score at all."""
+        return not self.n * self.heads * self.queries * self.keys
+
+    @property
+    def together_of(self) -> tuple[int, int, int]:
+        """Of a whole block: its pairs of sample and head of keys, the rows of each, its scores."""
+        pairs, rows = self.samples * self.together, self.shared * self.rows
+        return pairs, rows, pairs * rows * self.columns
+
+    def units(self) -> list[tuple[slice, slice]]:
+        """The samples, and heads of keys, of blocks that differ in them."""
+        return [
+            (samples, groups)
+            for samples in cut(slice(0, self.n), self.samples)
+            for groups in cut(slice(0, self.groups), self.together)
+        ]
+
+
+_FEW = 32
+
+
+class ScoreBlock(NamedTuple):
+    """The scores of one block: samples, heads of keys, heads of queries, queries, keys."""
+
+    samples: slice
+    groups: slice
+    heads: slice
+    queries: slice
+    keys: slice
+
+    @property
+    def pairs(self) -> tuple[int, int]:
+        """How many samples and heads of keys."""
+        return extent(self.samples), extent(self.groups)
+
+    def apart(self, rows: Array) -> Array:
+        """(samples, groups, heads · queries, ·) with an axis of heads and one of queries."""
+        a, b = self.pairs
+        return rows.reshape(a, b, -1, extent(self.queries), rows.shape[3])
+
+
+def extent(part: slice) -> int:
+    """How many it holds."""
+    return int(part.stop - part.start)
+
+
+def even(whole: int, most: int) -> int:
+    """The extent of at most ``most`` of the fewest equal parts."""
+    return -(-whole // -(-whole // most)) if whole else 1
+
+
+def cut(whole: slice, size: int) -> Iterator[slice]:
+    """Parts of ``size``, the last perhaps smaller."""
+    for start in range(whole.start, whole.stop, size):
+        yield slice(start, min(start + size, whole.stop))
+
+
+def shaped(memory: Array, *shape: int) -> Array:
+    """The first elements of flat ``memory``."""
+    return memory[: prod(shape)].reshape(shape)
+
+
+def carved(memory: Array, sizes: Sequence[int]) -> list[Array]:
+    """Flat parts of flat ``memory``, one after the other."""
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [memory[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+
+
+def rows_of(array: Array, place: ScoreBlock, m: int) -> Array:
+    """The block's rows of (N, h, T, ·), with an axis of heads that share keys."""
+    part = array[place.samples, place.heads, place.queries]
+    a, b = place.pairs
+    return part.reshape(a, b, m, *part.shape[2:])
+
+
+def multiplied(ops: Ops, alone: bool) -> Callable[[Array, Array, Array], None]:
+    """What puts the product of two stacks (a, b, ·, ·) into a third."""
+
+    def product(x: Array, y: Array, out: Array) -> None:
+        if not alone:
+            # Beside other threads of ours NumPy's product, which has none of its own.
+            ops.xp.matmul(x, y, out=out)
+        elif x.shape[:2] == (1, 1):
+            ops.matmul(x[0, 0], y[0, 0], out=out[0, 0])
+        else:
+            ops.matmul(x, y, out=out)
+
+    return product
+
+
+def done_by(ops: Ops, work: Sequence[Callable[[], None]]) -> None:
+    """Do each part of ``work`` in a thread of its own."""
+    if len(work) == 1:
+        work[0]()
+    else:
+        ops.team()[1]([[part] for part in work])
