@@ -22,6 +22,7 @@ _PARTS = ("query", "value", "key")
 _BIASED = (*_PARTS, "output")
 _NORMED = ("query", "key")
 _MASKS = ("boolean", "added", None)
+_SAVED = ("q", "k", "v", "means", "lse", "case")
 
 
 class MultiHeadAttention(Layer):
@@ -301,7 +302,7 @@ class MultiHeadAttention(Layer):
             lengths=lengths,
             segments=(ids[0], ids[-1]) if ids else None,
             dropout=self.dropout if drops else 0.0,
-            seeds=ops.uniform(ctx.rng, (4,)) if drops else None,
+            seeds=ops.uniform(ctx.rng, (4,)) if drops and not self.return_weights else None,
             **({} if mask is None else self._mask(mask, n, (queries, keys))),
         )
 
@@ -370,8 +371,9 @@ class MultiHeadAttention(Layer):
         if self.return_weights:
             dq, dk, dv, dmask = self._by_weights_back(ctx, dheads, of_weights)
         else:
-            given = [saved[key] for key in ("q", "k", "v", "means", "lse", "case")]
-            dq, dk, dv, dmask = ops.attend_backward(dheads, *given, self._moves_mask(ctx))
+            q, k, v, means, lse, case = (saved[key] for key in _SAVED)
+            wanted = self._moves_mask(ctx)
+            dq, dk, dv, dmask = ops.attend_backward(dheads, q, k, v, means, lse, case, wanted)
         if dmask is not None:
             dmask = dmask.reshape(saved["shape"])
         if self.rotary is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from singanet.types import Array
@@ -35,11 +35,12 @@ class Attention:
     dropout: float = 0.0
     seeds: Array | None = None
 
-    @property
-    def arrays(self) -> dict[str, Any]:
-        """Those that there are, by their names."""
-        found = {name: getattr(self, name) for name in _ARRAYS}
-        return {name: array for name, array in found.items() if array is not None}
+    def apart(self) -> tuple[Attention, dict[str, Any]]:
+        """What is left without its arrays, and those that there are, by their names."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        there = {name: array for name, array in arrays.items() if array is not None}
+        nothing: dict[str, Any] = dict.fromkeys(there)
+        return replace(self, **nothing), there
 
     def visible(self, queries: slice, keys: int) -> tuple[int, int]:
         """The range of the ``keys`` outside of which positions hide all from these queries."""

@@ -37,7 +37,7 @@ def normed(layer, gamma, x):
     return (rows / root * (layer.norm.offset + gamma)).reshape(x.shape)
 
 
-def loops(layer, p, query, value, key, lengths, mask):
+def loops(layer, p, query, value, key, lengths, mask, segments=None):
     """Outputs and weights sample by sample, head by head, query by query."""
     n, queries, _ = query.shape
     keys, heads = key.shape[1], layer.num_heads
@@ -69,12 +69,17 @@ def loops(layer, p, query, value, key, lengths, mask):
                     j
                     for j in range(keys if lengths is None else int(lengths.reshape(n)[s]))
                     if (not layer.causal or j <= t)
+                    and (layer.window is None or j > t - layer.window)
+                    and (segments is None or segments[0][s, t] == segments[1][s, j])
                     and (mask[s, h, t, j] if layer.mask != "added" else mask[s, h, t, j] > -np.inf)
                 ]
                 if seen:
+                    scale = layer.scale or 1 / np.sqrt(kd)
                     scores = np.array(
-                        [at(q, s, t, h) @ at(k, s, j, h // share) / np.sqrt(kd) for j in seen]
+                        [at(q, s, t, h) @ at(k, s, j, h // share) * scale for j in seen]
                     )
+                    if layer.softcap:
+                        scores = layer.softcap * np.tanh(scores / layer.softcap)
                     if layer.mask == "added":
                         scores += mask[s, h, t, seen]
                     w = np.exp(scores)
@@ -91,11 +96,13 @@ class AttentionCase(LayerCase):
         layer = self.built()
         parts = list(x) if isinstance(x, list) else [x]
         mask = parts.pop() if layer.mask else None
+        ids = [parts.pop() for _ in range(layer.segments * (1 + (layer.given > 1)))]
+        segments = (ids[-1], ids[0]) if ids else None
         lengths = parts[-1] if layer.has_lengths else None
         query, *rest = parts[: layer.given]
         value = rest[0] if rest else query
         key = rest[1] if len(rest) == 2 else value
-        y, weights = loops(layer, params, query, value, key, lengths, mask)
+        y, weights = loops(layer, params, query, value, key, lengths, mask, segments)
         return [y, weights] if layer.return_weights else y
 
 
@@ -221,6 +228,44 @@ class TestAddedMask(AttentionCase):
         parts = super().draw(rng, batch)
         parts[3] = np.array([3, 1, 2, 0])[:batch]
         return parts
+
+
+class TestWindow(AttentionCase):
+    in_shapes = (6, 8)
+
+    def make(self):
+        return MultiHeadAttention("att", 4, causal=True, window=2, scale=0.7, num_kv_heads=2)
+
+
+class TestSoftcapOfAddedMask(TestAddedMask):
+    def make(self):
+        return MultiHeadAttention("att", 2, mask="added", softcap=0.8)
+
+
+def ids(batch, each):
+    return np.tile(np.array(each), (batch, 1))
+
+
+class TestSegments(AttentionCase):
+    in_shapes = [(5, 4), (5,)]
+
+    def make(self):
+        return MultiHeadAttention("att", 2, causal=True, segments=True)
+
+    def draw(self, rng, batch):
+        return [rng.standard_normal((batch, 5, 4)), ids(batch, [1, 1, 2, 2, 2])]
+
+
+class TestSegmentsOfTwoSequencesUnderAMask(AttentionCase):
+    in_shapes = [(4, 6), (3, 5), (), (4,), (3,), (3,)]
+
+    def make(self):
+        return MultiHeadAttention("att", 2, segments=True, mask="boolean", window=None)
+
+    def draw(self, rng, batch):
+        rows = [rng.standard_normal((batch, *shape)) for shape in self.in_shapes[:2]]
+        told = [ids(batch, each) for each in ([7, 8, 8, 9], [8, 8, 7], [1, 0, 1])]
+        return [*rows, np.full(batch, 2), *told]
 
 
 class TestDropout(TestSelfAttention):
@@ -516,6 +561,12 @@ def test_rotary_needs_pairs():
     for rotary in (RotaryEmbedding(), RotaryEmbedding(fraction=0.1)):
         with pytest.raises(ArgumentError, match="'att', argument rotary: expected an even number"):
             MultiHeadAttention("att", 2, rotary=rotary).build((5, 6))
+
+
+@pytest.mark.parametrize("ids", [[(4,)], [(5,), (5,)], []])
+def test_refuses_segments_that_are_not_of_its_steps(ids):
+    with pytest.raises(ShapeError, match="layer 'att': expected .*segments of"):
+        MultiHeadAttention("att", 2, segments=True).build([(5, 6), *ids])
 
 
 @pytest.mark.parametrize("shape", [(4,), (5, 4), (3, 5, 5), (1, 2, 5, 5)])

@@ -18,6 +18,7 @@ from singanet.ops.onednn import OneDnnOps
 from singanet.training.half_kernels import half_device
 
 SURROUNDINGS = {
+    "as_one",
     "lanes",
     "team",
     "settings",

@@ -401,6 +401,10 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddi
         ({"key_dim": 4, "value_dim": 5}, [(3, 6), (5, 4)]),
         ({"causal": True}, [(3, 6), (5, 4), (5, 7)]),
         ({"num_kv_heads": 1, "num_output": 3}, [(5, 6)]),
+        ({"causal": True, "window": 2, "scale": 0.6}, [(5, 6)]),
+        ({"softcap": 0.7}, [(5, 6)]),
+        ({"segments": True, "softcap": 0.7}, [(5, 6), (5,)]),
+        ({"segments": True}, [(4, 6), (5, 6), (4,), (5,)]),
         ({"causal": True, "return_weights": True, "key_dim": 4}, [(5, 6)]),
         ({"rotary": layers.RotaryEmbedding(100.0), "key_dim": 6}, [(5, 6)]),
         (

@@ -46,8 +46,8 @@ def attend_backward(
     if mask_gradient:
         assert case.added is not None
         made.append(ops.empty(case.added.shape, q))
-    arrays = case.arrays
-    fill = partial(_fill, blocks, replace(case, **dict.fromkeys(arrays)))
+    plain, arrays = case.apart()
+    fill = partial(_fill, blocks, plain)
     working = blocks.workers * sum(_sizes(blocks, case)), blocks.kind
     ops.as_one(fill, made, (dmeans, q, k, v, means, lse, arrays), working)
     dq, dk, dv, *dadded = made
@@ -171,10 +171,9 @@ class _Backward:
         low, high = self.hider.range(samples, queries, blocks.keys)
         here = ScoreBlock(samples, groups, heads, queries, slice(low, high))
         a, b, rows = *here.pairs, m * extent(queries)
-        q, dmeans, total, more = (
-            shaped(self.memory[number], a, b, rows, size)
-            for number, size in ((0, blocks.size), (1, blocks.width), (5, blocks.size), (6, blocks.size))
-        )
+        memory, size = self.memory, blocks.size
+        q, total, more = (shaped(memory[number], a, b, rows, size) for number in (0, 5, 6))
+        dmeans = shaped(memory[1], a, b, rows, blocks.width)
         xp.multiply(rows_of(self.q, here, m), self.case.scale, out=here.apart(q))
         means = here.apart(shaped(self.memory[2], a, b, rows, blocks.width))
         self.ops.copyto(here.apart(dmeans), rows_of(self.dmeans, here, m))
@@ -197,7 +196,14 @@ class _Backward:
         self.ops.copyto(self.made.q[at], total.reshape(*map(extent, at), blocks.size))
 
     def _dscores(
-        self, place: ScoreBlock, q: Array, k: Array, v: Array, dmeans: Array, lse: Array, inner: Array
+        self,
+        place: ScoreBlock,
+        q: Array,
+        k: Array,
+        v: Array,
+        dmeans: Array,
+        lse: Array,
+        inner: Array,
     ) -> Array | None:
         """The gradient of a block's scores; None where all is hidden."""
         xp, case, keys = self.ops.xp, self.case, place.keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -136,8 +137,8 @@ def shaped(memory: Array, *shape: int) -> Array:
 
 def carved(memory: Array, sizes: Sequence[int]) -> list[Array]:
     """Flat parts of flat ``memory``, one after the other."""
-    ends = np.cumsum([0, *sizes]).tolist()
-    return [memory[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    ends = accumulate(sizes, initial=0)
+    return [memory[start:end] for start, end in pairwise(ends)]
 
 
 def rows_of(array: Array, place: ScoreBlock, m: int) -> Array:

@@ -33,8 +33,8 @@ def attend(ops: Ops, q: Array, k: Array, v: Array, case: Attention) -> tuple[Arr
     means = ops.empty((blocks.n, blocks.queries, blocks.heads, blocks.width), q)
     means = means.transpose(0, 2, 1, 3)
     lse = ops.xp.empty((blocks.n, blocks.heads, blocks.queries), blocks.kind)
-    arrays = case.arrays
-    fill = partial(_fill, blocks, replace(case, **dict.fromkeys(arrays)))
+    plain, arrays = case.apart()
+    fill = partial(_fill, blocks, plain)
     ops.as_one(fill, (means, lse), (q, k, v, arrays), (_working(blocks), blocks.kind))
     return means, lse
 
@@ -79,10 +79,7 @@ def _fill(
     workers = [given(carved(memory, _sizes(blocks))) for memory in each]
     done_by(
         ops,
-        [
-            partial(worker.run, number, blocks.workers)
-            for number, worker in enumerate(workers)
-        ],
+        [partial(worker.run, number, blocks.workers) for number, worker in enumerate(workers)],
     )
 
 
@@ -231,5 +228,3 @@ def copied(
     for target, part in zip(made, parts, strict=True):
         ops.copyto(target, part)
     return made
-
-

@@ -88,7 +88,7 @@ def _strangers(xp: Any, segments: tuple[Array, Array], place: ScoreBlock) -> Arr
 
 
 def block_of(mask: Array, place: ScoreBlock) -> Array:
-    """What ``mask``, with the axes of the scores, says of a block: (a, b, m, r, c), or 1 of each."""
+    """What ``mask``, with the axes of the scores, says of a block: (a, b, m, r, c), or 1s."""
     slices = (place.samples, place.heads, place.queries, place.keys)
     pairs = zip(slices, mask.shape, strict=True)
     part = mask[tuple([slice(0, 1) if size == 1 else each for each, size in pairs])]
