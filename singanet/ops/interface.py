@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from singanet.ops.attention import Attention
 from singanet.ops.direction import Direction, RecurrentGradients
 from singanet.ops.window import Pair, Window
 from singanet.types import Array, Parts, RowSparse, Shape
+
+if TYPE_CHECKING:  # else a dense layer would import it
+    from singanet.ops.attention import Attention
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "relu": "y",
