@@ -79,7 +79,7 @@ class CTC(Loss):
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
         return self.compute_masked(ops, x, y, None)
 
-    def count_masked(self, x: Array, y: Array, mask: Array) -> float:
+    def count_there(self, x: Array, y: Array, mask: Array | None) -> float:
         """Samples."""
         return len(x)
 

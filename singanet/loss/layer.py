@@ -68,7 +68,7 @@ class LossLayer(Layer):
         """The gradient of the losses, times ``dy``, by the scores alone."""
         saved = ctx.saved
         factor = dy.astype("float32") if saved["half"] else dy
-        if self.masked or saved["scale"] != 1.0:
+        if not isinstance(saved["scale"], float) or saved["scale"] != 1.0:
             factor = factor * saved["scale"]
         for weight in saved["weight"]:
             factor = weight * spread(factor, weight)

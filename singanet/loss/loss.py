@@ -120,16 +120,15 @@ class Loss(Counted, Configurable, ABC):
     ) -> tuple[Array, Any, Any]:
         """Losses of shape (B,), whose mean is that of all positions, as `forward` gives them.
 
-        With what `gradient_masked` needs, and the `count` of positions, under a ``mask`` an array.
+        With what `gradient_masked` needs, and the positions by `count_there`.
         Errors: `ShapeError` for a ``weight`` neither of samples nor of positions.
         """
         if mask is None:
             losses, saved = self.compute(ops, x, y)
-            count: Any = self.count(x, y)
         else:
             mask = ops.xp.not_equal(mask, 0)
             losses, saved = self.compute_masked(ops, x, y, mask)
-            count = self.count_masked(x, y, mask)
+        count = self.count_there(x, y, mask)
         batch = len(x)
         if weight is not None and weight.ndim > 1:
             if weight.shape != losses.shape:
@@ -149,7 +148,9 @@ class Loss(Counted, Configurable, ABC):
     def gradient_masked(self, ops: Ops, saved: Any) -> Array:
         """`gradient` for what `of_samples` kept: zero where the mask was."""
         dx, mask = self.gradient(ops, saved[0]), saved[1]
-        return dx if mask is None else ops.where(spread(mask, dx), dx, 0)
+        if mask is not None:
+            ops.xp.copyto(dx, 0, where=~spread(mask, dx))
+        return dx
 
     def compute_masked(self, ops: Ops, x: Array, y: Array, mask: Array) -> tuple[Array, Any]:
         """`compute`, with no loss where the booleans ``mask`` (B, T) say that there is no step.
@@ -166,9 +167,13 @@ class Loss(Counted, Configurable, ABC):
             )
         return ops.where(spread(mask, losses), losses, 0), saved
 
-    def count_masked(self, x: Array, y: Array, mask: Array) -> Any:
-        """`count` of the steps that are there: here all have as many positions."""
-        return mask.sum() * (self.count(x, y) / max(mask.size, 1))
+    def count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
+        """`count` of the steps that are there, all without a ``mask``; an array where values say.
+
+        Here all steps have as many positions.
+        """
+        count = self.count(x, y)
+        return count if mask is None else mask.sum() * (count / max(mask.size, 1))
 
     def __call__(
         self, scores: Symbol, y: Symbol, sample_weight: Symbol | None = None, name: str = ""

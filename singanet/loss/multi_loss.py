@@ -131,7 +131,7 @@ class MultiLoss(Counted, Configurable):
     def count(self, x: Mapping[str, Array], y: Mapping[str, Array]) -> dict[str, float]:
         """`Loss.count` by output: each output's losses have a mean of their own."""
         return {
-            name: float(loss.count_masked(x[name], y[name], x[self.masks[name]] != 0))
+            name: float(loss.count_there(x[name], y[name], x[self.masks[name]] != 0))
             if name in self.masks
             else counted(loss, x[name], y[name])[""]
             for name, loss in self.losses.items()

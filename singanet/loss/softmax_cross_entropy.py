@@ -37,13 +37,14 @@ class _OfClasses(Loss):
         """Rows, without those whose label is ``ignore_index``."""
         if self.ignore_index is None or _is_soft(x, y):
             return prod(x.shape[:-1])
-        return int((y != self.ignore_index).sum())
+        return int(self.count_there(x, y, None))
 
-    def count_masked(self, x: Array, y: Array, mask: Array) -> Any:
+    def count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
         """Rows of steps that are there, without those whose label is ``ignore_index``."""
         if self.ignore_index is None or _is_soft(x, y):
-            return super().count_masked(x, y, mask)
-        return ((y.reshape(x.shape[:-1]) != self.ignore_index) & spread(mask, x[..., 0])).sum()
+            return super().count_there(x, y, mask)
+        there = y.reshape(x.shape[:-1]) != self.ignore_index
+        return (there if mask is None else there & spread(mask, x[..., 0])).sum()
 
     def _rows(self, x: Array) -> Array:
         """``x`` (B, ..., C) as (N, C). Errors: fewer than two classes."""
@@ -133,7 +134,8 @@ class SoftmaxCrossEntropy(_OfClasses):
         else:
             ops.softmax_cross_entropy_backward(p, target, self.label_smoothing)
         if mask is not None:
-            p = ops.where(mask[:, None], p, 0)
+            # Where they are: rows of many classes are not to be there twice.
+            ops.xp.copyto(p, 0, where=~mask[:, None])
         return p.reshape(shape)
 
 
