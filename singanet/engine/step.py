@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from singanet.engine.feeds import check_gradients
 from singanet.engine.model import Measure, NetCore, StepRequest
@@ -14,7 +14,7 @@ from singanet.engine.script import Taken, tell
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
 from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
-from singanet.loss.loss import counted
+from singanet.loss.loss import counted, losses_of
 from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
@@ -179,12 +179,25 @@ def seen_by(metric: Any, loss: Any, outputs: Any) -> Any:
     return loss.link(outputs) if loss is not None and getattr(metric, "linked", False) else outputs
 
 
-def measure_of(net: Any) -> Measure:
-    """The metric of ``net`` as a measure of its outputs."""
-    metric = net.metric
-    if metric is None or not getattr(metric, "linked", False):
-        return None if metric is None else metric.evaluate
-    return lambda outputs, y: metric.evaluate(seen_by(metric, net.loss, outputs), y)
+class NetMeasure(NamedTuple):
+    """The metric of a net as a measure of its outputs, which its loss may link to what they mean."""
+
+    metric: Any
+    loss: Any
+
+    def __call__(self, outputs: Any, y: Any) -> Any:
+        return self.metric.evaluate(seen_by(self.metric, self.loss, outputs), y)
+
+    @property
+    def seers(self) -> Iterator[Any]:
+        """All that is shown the outputs."""
+        yield self.metric
+        yield from losses_of(self.loss)
+
+
+def measure_of(net: Any) -> NetMeasure | None:
+    """The measure of ``net``, None where it has no metric."""
+    return None if net.metric is None else NetMeasure(net.metric, net.loss)
 
 
 def count_of(loss: Any, outputs: Any, y: Any) -> float | None:

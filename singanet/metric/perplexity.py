@@ -7,7 +7,11 @@ import math
 from singanet.errors import DataError
 from singanet.loss.targets import class_labels
 from singanet.metric.metric import Metric
+from singanet.ops.interface import Ops
 from singanet.types import Array
+
+_AT_A_TIME = 1 << 20
+"""Scores whose probabilities are made at a time, of a row at least."""
 
 
 class Perplexity(Metric):
@@ -42,7 +46,7 @@ class Perplexity(Metric):
                 advice="pass the scores before the softmax",
             )
         labels, mask = class_labels("Perplexity", ops, x, y, self.ignore_index)
-        nats, _ = ops.softmax_cross_entropy(x.reshape(-1, x.shape[-1]), labels)
+        nats = _nats(ops, x.reshape(-1, x.shape[-1]), labels)
         if mask is not None:
             nats = ops.where(mask, nats, 0)
         positions = labels.size if mask is None else int(mask.sum())
@@ -58,3 +62,11 @@ class Perplexity(Metric):
     def compute(self) -> float:
         mean = self._nats / (self._count or 1.0)
         return math.exp(mean) if mean < 700 else math.inf
+
+
+def _nats(ops: Ops, rows: Array, labels: Array) -> Array:
+    """The cross-entropy of each of ``rows``, whose probabilities are not all there at a time."""
+    count = max(1, _AT_A_TIME // rows.shape[1])
+    parts = [slice(start, start + count) for start in range(0, max(len(rows), 1), count)]
+    found = [ops.softmax_cross_entropy(rows[part], labels[part])[0] for part in parts]
+    return found[0] if len(found) == 1 else ops.concat(found, axis=0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
 import numpy as np
 
 from singanet.errors import UnknownNameError, did_you_mean, one_of
-from singanet.loss.loss import counted
+from singanet.loss.loss import counted, losses_of
 from singanet.loss.multi_loss import MultiLoss
 from singanet.metric import Metric
 from singanet.types import Array
@@ -60,6 +60,12 @@ class Measures:
     def weighs(self) -> bool:
         """Whether a step is to give it the samples' weights: see `Seen`."""
         return bool(self.weighted)
+
+    @property
+    def seers(self) -> Iterator[Any]:
+        """All that is shown the outputs."""
+        yield from self.metrics.values()
+        yield from losses_of(self.of)
 
     def start(self) -> None:
         """Forget every batch."""

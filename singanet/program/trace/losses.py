@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.origin import is_library
 from singanet.engine.plan import Plan
 from singanet.engine.step import (
     Seen,
@@ -24,6 +25,7 @@ from singanet.engine.step import (
 from singanet.errors import SingaNetError
 from singanet.loss.multi_loss import MultiLoss
 from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.guard import is_patched
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in
 from singanet.program.trace.layers import own
@@ -137,9 +139,10 @@ class LossStep:
             self.loss.parts = {name: part.copy() for name, part in parts.items()}
 
     def _score_now(self, outputs: Any) -> None:
+        measure = self.seen.measure
         try:
-            if self.seen.measure is not None:
-                # A copy: metrics may keep what they are shown, or change it.
+            if measure is not None and not only_looks(measure):
+                # A copy: it may keep what it is shown, or change it.
                 outputs = map_arrays(outputs, copied)
             self.seen.measured(outputs)
         except SingaNetError as error:
@@ -174,6 +177,17 @@ class LossStep:
 
     def _refined(self, error: SingaNetError) -> SingaNetError:
         return of_output(error, self.names)
+
+
+def only_looks(measure: Any) -> bool:
+    """Whether ``measure`` is known to keep and change nothing of the outputs that it is shown.
+
+    So are singanet's own metrics and losses.
+    """
+    seers = getattr(measure, "seers", None)
+    return seers is not None and all(
+        is_library(type(seer)) and not is_patched(seer) for seer in seers
+    )
 
 
 def _nothing(losses: Array, outputs: Any) -> None:
