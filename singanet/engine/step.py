@@ -180,7 +180,7 @@ def seen_by(metric: Any, loss: Any, outputs: Any) -> Any:
 
 
 class NetMeasure(NamedTuple):
-    """The metric of a net as a measure of its outputs, which its loss may link to what they mean."""
+    """The metric of a net as a measure of its outputs, or of what its loss says they mean."""
 
     metric: Any
     loss: Any

@@ -32,6 +32,7 @@ class Adafactor(Optimizer):
     slots = ("rows", "columns", "full")
     hypers = (*Optimizer.hypers, "beta2_decay")
     decoupled = True
+    in_one_call = True
 
     def __init__(
         self,

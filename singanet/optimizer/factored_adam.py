@@ -31,6 +31,7 @@ class FactoredAdam(Optimizer):
     slots = ("first", "rows", "columns", "full")
     hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
     decoupled = True
+    in_one_call = True
 
     def __init__(
         self,

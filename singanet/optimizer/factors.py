@@ -12,9 +12,6 @@ from singanet.optimizer.scale import Scale, on_host
 from singanet.optimizer.state import ParamState
 from singanet.types import Array, RowSparse
 
-_MOST = 64
-"""Blocks of a parameter."""
-
 
 class Factors:
     """V whole, for parameters of one axis or none; the last of the three state arrays."""
@@ -88,8 +85,7 @@ def row_blocks(
     scale: Scale,
 ) -> Any:
     """Rows of about a block: which, of the value, of the prepared gradient, and scratch."""
-    # Few enough that a program of them is soon recorded: it has to sum in the same order.
-    count = max(1, BLOCK // w.shape[1], -(-len(w) // _MOST)) if on_host(xp) else len(w)
+    count = max(1, BLOCK // w.shape[1]) if on_host(xp) else len(w)
     a = xp.empty((min(count, len(w)), w.shape[1]), w.dtype)
     b = xp.empty_like(a)
     for start in range(0, len(w), count):

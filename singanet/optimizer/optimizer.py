@@ -50,6 +50,8 @@ class Optimizer(Counted, Configurable, ABC):
     decoupled: ClassVar[bool] = False
     by_parameter: ClassVar[bool] = True
     """Whether `state`, `numbers` and `apply_rule` say all of an update, for programs to record."""
+    in_one_call: ClassVar[bool] = False
+    """Whether programs call `apply_rule` as it is: it goes over a parameter block by block."""
     every: int = 1
     """Updates that are one step to schedules, more than 1 where a rule gathers micro-batches."""
     always_shown = ("lr",)

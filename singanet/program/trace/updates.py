@@ -293,6 +293,11 @@ class Updates:
         """Record the rule's kernels; why not, where that fails."""
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
+        waiting = Waiting(self.tape.layer, numbers.state, value, grad, scale, summed=self.summed)
+        if self.rule.in_one_call:
+            self._in_one_call(numbers, value, grad, scale)
+            self._add(numbers, [waiting])
+            return None
         evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             with self._blocks():
@@ -311,9 +316,19 @@ class Updates:
         finally:
             self.tape.evaluator = evaluator
         numbers.scalars = self.tape.scalars[known:]
-        waiting = Waiting(self.tape.layer, numbers.state, value, grad, scale, summed=self.summed)
         self._add(numbers, [waiting])
         return None
+
+    def _in_one_call(self, numbers: Numbers, value: Array, grad: Array, scale: Any) -> None:
+        """Record the rule as it is: its kernels are many, one for each block of rows."""
+        rule = self.rule
+
+        def update(grad: Array, scale: Any) -> None:
+            now = numbers.arrays, numbers.penalty, numbers.values
+            rule.apply_rule(numbers.state, value, grad, *now, number_now(scale))
+
+        filled = [value, *(array for array in numbers.arrays if array.size)]
+        self.tape.add(update, (grad, scale), {}, filled, "hidden", changes=True, name="update")
 
     def _add(self, numbers: Numbers, group: Sequence[Waiting]) -> None:
         self.numbers.append(numbers)
