@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from singanet.engine.feeds import check_gradients
 from singanet.engine.model import Measure, NetCore, StepRequest
@@ -179,7 +180,8 @@ def seen_by(metric: Any, loss: Any, outputs: Any) -> Any:
     return loss.link(outputs) if loss is not None and getattr(metric, "linked", False) else outputs
 
 
-class NetMeasure(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class NetMeasure:
     """The metric of a net as a measure of its outputs, or of what its loss says they mean."""
 
     metric: Any

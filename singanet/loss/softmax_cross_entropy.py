@@ -35,14 +35,13 @@ class _OfClasses(Loss):
 
     def count(self, x: Array, y: Array) -> float:
         """Rows, without those whose label is ``ignore_index``."""
-        if self.ignore_index is None or _is_soft(x, y):
-            return prod(x.shape[:-1])
         return int(self.count_there(x, y, None))
 
     def count_there(self, x: Array, y: Array, mask: Array | None) -> Any:
         """Rows of steps that are there, without those whose label is ``ignore_index``."""
         if self.ignore_index is None or _is_soft(x, y):
-            return super().count_there(x, y, mask)
+            rows = prod(x.shape[:-1])
+            return rows if mask is None else mask.sum() * (rows / max(mask.size, 1))
         there = y.reshape(x.shape[:-1]) != self.ignore_index
         return (there if mask is None else there & spread(mask, x[..., 0])).sum()
 
