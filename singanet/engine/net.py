@@ -134,6 +134,17 @@ class Net(GraphBuilder):
             for param in new:
                 param.storage = Memory()
 
+    def fill(self, value_of: Callable[[Param], Array]) -> None:
+        """Give every parameter that has no values yet those of ``value_of``, not drawn ones.
+
+        It is asked for one after the other; an error leaves the net partly filled.
+        """
+        before, self._fill = self._fill, value_of
+        try:
+            self.execution_plan()
+        finally:
+            self._fill = before
+
     def planned(self) -> Plan:
         """A plan of the net as it is now, whether its parameters are filled or not."""
         plan = Plan(self.ordered(), self.dtype, self._graph.frozen())

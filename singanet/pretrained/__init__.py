@@ -1,0 +1,9 @@
+"""Published transformers: nets from the folders of others, and back into them."""
+
+from __future__ import annotations
+
+from singanet.pretrained.loading import load
+from singanet.pretrained.net import PretrainedNet
+from singanet.pretrained.saving import save
+
+__all__ = ["PretrainedNet", "load", "save"]

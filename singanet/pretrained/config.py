@@ -1,0 +1,158 @@
+"""A model's ``config.json``: its keys taken one by one, and what nobody takes refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from singanet.base.arguments import is_int, is_number
+from singanet.errors import ConfigError, did_you_mean, one_of
+
+T = TypeVar("T")
+
+MOST_STEPS = 1 << 31
+"""Of a sequence, and of anything else that a config counts."""
+
+_ABSENT: Any = object()
+
+_SILENT = frozenset({
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path",
+    "_num_labels", "architectures", "auto_map", "bos_token_id", "chunk_size_feed_forward",
+    "classifier_dropout", "cls_token_id", "decoder_start_token_id", "dtype", "encoder_stride",
+    "eos_token_id", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_factor",
+    "initializer_range", "is_decoder_only", "keys_to_ignore_at_inference", "label2id", "language",
+    "mask_token_id", "max_length", "model_type", "n_ctx", "num_labels", "output_attentions",
+    "output_hidden_states", "output_past", "pad_token_id", "prefix", "pretraining_tp",
+    "problem_type", "qa_dropout", "return_dict", "sep_token_id", "task_specific_params",
+    "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_cache",
+    "use_return_dict",
+})  # fmt: skip
+"""Keys that say nothing of what is computed, or are asked for by those that need them."""
+
+
+class Config:
+    """The keys of a ``config.json``, or of a dict in it, each asked for by its type.
+
+    What is absent has the default of the family's class in transformers. `end` refuses what was
+    not asked for: a setting overseen would be a model of other results. ``arrays`` is how many
+    the files have. Errors: `ConfigError`.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str, arrays: int = 0) -> None:
+        expect_object(values, where)
+        self.values, self.where, self.arrays = values, where, arrays
+        self._taken: set[str] = set()
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """The value of ``key``, unchecked; null is as absent."""
+        self._taken.add(key)
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def count(
+        self, key: str, default: int | None = _ABSENT, least: int = 1, most: int = MOST_STEPS
+    ) -> int:
+        """A whole number."""
+        value = self.take(key, default)
+        if not is_int(value, least) or value > most:
+            raise self.refused(key, f"a whole number from {least} to {most}", value)
+        return int(value)
+
+    def blocks(self, key: str, default: int | None = _ABSENT) -> int:
+        """How many blocks there are, each of which has arrays of its own in the files."""
+        return self.count(key, default, most=self.arrays)
+
+    def count_or_none(self, key: str, default: int | None = None) -> int | None:
+        """A whole number, or null; ``default`` where the key is absent."""
+        return None if self.values.get(key, default) is None else self.count(key, default)
+
+    def number(self, key: str, default: float = _ABSENT, least: float = 0.0) -> float:
+        """A finite number of at least ``least``."""
+        value = self.take(key, default)
+        if not is_number(value) or value < least:
+            raise self.refused(key, f"a number of at least {least:g}", value)
+        return float(value)
+
+    def share(self, key: str, default: float = 0.0) -> float:
+        """A probability below 1."""
+        value = self.number(key, default)
+        if value >= 1.0:
+            raise self.refused(key, "a probability from 0 to below 1", value)
+        return value
+
+    def flag(self, key: str, default: bool = _ABSENT) -> bool:
+        """True or false."""
+        value = self.take(key, default)
+        if not isinstance(value, bool):
+            raise self.refused(key, "true or false", value)
+        return value
+
+    def choice(self, key: str, among: Mapping[str, T], default: str = "") -> T:
+        """What ``among`` has for the text."""
+        value = self.take(key, default)
+        if not isinstance(value, str) or value not in among:
+            raise self.refused(key, one_of(among), value)
+        return among[value]
+
+    def only(self, **supported: Any) -> None:
+        """Refuse keys that are there with another value than the one supported."""
+        for key, value in supported.items():
+            found = self.take(key, value)
+            if type(found) is not type(value) or found != value:
+                raise self.refused(key, f"{value!r}, which alone is supported", found)
+
+    def section(self, key: str) -> Config | None:
+        """The dict under ``key``, with keys of its own; None where there is none."""
+        value = self.take(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.refused(key, "an object", value)
+        return Config(value, f"{self.where}, {key}")
+
+    def texts(self, key: str, count: int) -> list[str] | None:
+        """A list of ``count`` texts, one a layer; None where there is none."""
+        value = self.take(key)
+        if value is None:
+            return None
+        whole = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        if not whole or len(value) != count:
+            raise self.refused(key, f"a list of {count} texts, one a layer", value)
+        return value
+
+    def skip(self, *keys: str) -> None:
+        """Let ``keys`` be whatever they are: they say nothing of what is computed."""
+        self._taken.update(keys)
+
+    def end(self, silent: frozenset[str] = _SILENT) -> None:
+        """Errors: `ConfigError` that names the keys that nobody took."""
+        left = [key for key in self.values if key not in self._taken and key not in silent]
+        left = [key for key in left if self.values[key] is not None]
+        if left:
+            raise ConfigError(
+                self.where,
+                expected="keys that are known to this family",
+                received=one_of(f"{key}={self.values[key]!r}"[:80] for key in left),
+                advice=did_you_mean(left[0], self._taken, "what is not known may change results"),
+            )
+
+    def refused(self, key: str, expected: str, value: Any) -> ConfigError:
+        """The error for the value of ``key``."""
+        received = "none" if value is _ABSENT or value is None else repr(value)[:80]
+        return ConfigError(
+            f"{self.where}, {key}",
+            expected=expected,
+            received=received,
+            advice="another value is another model, which is not built here",
+        )
+
+
+def expect_object(values: Any, where: str) -> None:
+    """Errors: `ConfigError` for settings that are no object."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            where,
+            expected="an object of settings",
+            received=type(values).__name__,
+            advice="the folder is of no model, or damaged",
+        )

@@ -1,0 +1,198 @@
+"""A net being drawn as a config says, with the places of its parameters in the files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from singanet.base.arguments import is_int
+from singanet.errors import ArgumentError, one_of
+from singanet.layers import (
+    Activation,
+    Add,
+    Dense,
+    Dropout,
+    Embedding,
+    Input,
+    LayerNorm,
+    MultiHeadAttention,
+)
+from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
+from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
+from singanet.metric import Accuracy, BinaryAccuracy
+from singanet.params.param import Param
+from singanet.pretrained.config import Config
+from singanet.pretrained.places import Place
+from singanet.pretrained.sentences import SentencePooling
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "mish": "mish",
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+"""Our functions by their names in configs."""
+
+
+class Drawing:
+    """What a family draws on: the config, the names in the files, the inputs that are wanted.
+
+    ``is_bare`` tells that there is no head: the last hidden states are what comes out.
+    ``places`` says of every parameter where it stands, ``limit`` how many steps a sequence may
+    have, ``loss`` and ``metric`` what the net is to be trained with.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        names: Collection[str],
+        architecture: str,
+        is_bare: bool,
+        inputs: Sequence[str] | None = None,
+    ) -> None:
+        self.config, self.names = config, names
+        self.architecture, self.is_bare = architecture, is_bare
+        self.wanted = inputs
+        self.sentence: SentencePooling | None = None
+        self.inputs: list[Symbol] = []
+        self.places: dict[str, tuple[Param, Place]] = {}
+        self.limit: int | None = None
+        self.loss: Any = None
+        self.metric: Any = None
+        self._kept: set[str] = set()
+
+    def keep(self, *names: str) -> None:
+        """Let arrays be there that are not drawn: they are given back as they came."""
+        self._kept.update(names)
+
+    def keeps(self, name: str) -> bool:
+        """Whether the array may be there without a parameter."""
+        return name in self._kept
+
+    def prefix(self, prefix: str) -> str:
+        """``prefix`` where names in the files begin with it: a base model alone has none."""
+        return prefix if any(name.startswith(prefix) for name in self.names) else ""
+
+    # -- inputs -----------------------------------------------------------------------------
+
+    def ids(self, *more: str) -> dict[str, Symbol]:
+        """``input_ids``, and of ``more`` inputs of sequences those that are wanted, by name.
+
+        Errors: `ArgumentError` for inputs that there are not.
+        """
+        known = ("input_ids", *more)
+        wanted = known if self.wanted is None else tuple(self.wanted)
+        if "input_ids" not in wanted or not set(wanted) <= set(known):
+            raise ArgumentError(
+                "pretrained.load, inputs",
+                expected=f"'input_ids', and perhaps others of {one_of(known)}",
+                received=one_of(wanted),
+                advice="leave inputs out for those that the family has",
+            )
+        found = {name: Input(name, (None,), dtype="int64") for name in known if name in wanted}
+        self.inputs = list(found.values())
+        return found
+
+    def causal_ids(self) -> dict[str, Symbol]:
+        """``input_ids`` of a causal net, and an ``attention_mask`` only where it is asked for."""
+        return self.ids("attention_mask") if self.wanted is not None else self.ids()
+
+    def padding(self, vocabulary: int, default: int | None = None) -> int | None:
+        """The row of the table that padding has; below 0 it counts from the end, as in PyTorch."""
+        index = self.config.values.get("pad_token_id", default)
+        if index is None:
+            return None
+        if not is_int(index, -vocabulary) or index >= vocabulary:
+            raise self.config.refused("pad_token_id", f"a word of {vocabulary}, or null", index)
+        return int(index) % vocabulary
+
+    # -- layers -----------------------------------------------------------------------------
+
+    def put(self, layer: Layer, x: Any, **places: Place | None) -> Symbol:
+        """``layer`` on ``x``, each of its parameters at its place."""
+        y = layer(x)
+        for suffix, param in layer.params.items():
+            place = places[suffix]
+            if param.name not in self.places and place is not None:
+                self.places[param.name] = param, place
+        return y
+
+    def embedding(self, x: Symbol, layer: Embedding, theirs: str) -> Symbol:
+        """The rows of a table."""
+        return self.put(layer, x, weight=Place(f"{theirs}.weight"))
+
+    def dense(
+        self, x: Symbol, name: str, units: int, theirs: str, bias: bool = True, turned: bool = True
+    ) -> Symbol:
+        """A product with a matrix, (out, in) in the files where ``turned``."""
+        layer = Dense(name, units, use_bias=bias)
+        weight = Place(f"{theirs}.weight", turned)
+        return self.put(layer, x, weight=weight, bias=Place(f"{theirs}.bias"))
+
+    def head(
+        self, x: Symbol, units: int, theirs: str, tied: Param | None = None, bias: str = ""
+    ) -> Symbol:
+        """The scores of the words, by the rows of the table that they are ``tied`` to if any."""
+        layer = Dense("logits", units, bool(bias), W_specs=tied, W_transpose=True)
+        return self.put(layer, x, weight=Place(theirs), bias=Place(bias))
+
+    def activation(self, x: Symbol, name: str, mode: str) -> Symbol:
+        """A function of each element."""
+        y: Symbol = Activation(name, mode)(x)
+        return y
+
+    def layer_norm(self, x: Symbol, name: str, epsilon: float, theirs: str) -> Symbol:
+        """Layer normalisation."""
+        gamma, beta = Place(f"{theirs}.weight"), Place(f"{theirs}.bias")
+        return self.put(LayerNorm(name, epsilon=epsilon), x, gamma=gamma, beta=beta)
+
+    def dropout(self, x: Symbol, name: str, share: float) -> Symbol:
+        """Dropout, where there is any."""
+        return Dropout(name, share)(x) if share else x
+
+    def add(self, name: str, *parts: Symbol) -> Symbol:
+        """The sum."""
+        y: Symbol = Add(name)(*parts)
+        return y
+
+    def attention(
+        self, layer: MultiHeadAttention, inputs: Sequence[Symbol], theirs: dict[str, str]
+    ) -> Symbol:
+        """Attention whose projections have modules of their own, by our names of the parts."""
+        places = {f"{part}_weight": Place(f"{name}.weight", True) for part, name in theirs.items()}
+        places |= {f"{part}_bias": Place(f"{name}.bias") for part, name in theirs.items()}
+        return self.put(layer, list(inputs), **places)
+
+    # -- what it is trained with ------------------------------------------------------------
+
+    def expect_words(self) -> None:
+        """Scores of words at each step: targets are words, shifted already, or -100 for none."""
+        self.loss = SoftmaxCrossEntropy(ignore_index=-100)
+
+    def expect_classes(self) -> int:
+        """Scores of classes: how many there are. With one it is a number that is learned."""
+        c = self.config
+        labels = c.take("id2label")
+        if labels is not None and not isinstance(labels, dict):
+            raise c.refused("id2label", "an object with a name for each class", labels)
+        count = c.count("num_labels", 2) if labels is None else len(labels)
+        among = {"single_label_classification": True, "multi_label_classification": False}
+        if count == 1:
+            c.only(problem_type="regression")
+            self.loss, self.metric = SquaredError(), None
+        elif c.choice("problem_type", among, "single_label_classification"):
+            self.loss, self.metric = SoftmaxCrossEntropy(), Accuracy()
+        else:
+            self.loss, self.metric = SigmoidCrossEntropy(), BinaryAccuracy()
+        return count
+
+    def class_dropout(self, default: float) -> float:
+        """The dropout before the scores of classes."""
+        return self.config.share("classifier_dropout", default)

@@ -1,0 +1,251 @@
+"""BERT, DistilBERT and their relatives: encoders that normalise behind each sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from singanet.layers import Embedding, MultiHeadAttention, PositionEmbedding, Weight
+from singanet.layers.symbol import Symbol
+from singanet.pretrained.drawing import ACTIVATIONS, Drawing
+from singanet.pretrained.family import Family
+from singanet.pretrained.places import Place
+
+
+@dataclass(kw_only=True)
+class Encoder:
+    """The sizes of a model of this kind."""
+
+    vocabulary: int
+    width: int
+    depth: int
+    heads: int
+    hidden: int
+    longest: int
+    types: int
+    activation: str
+    epsilon: float
+    dropout: float
+    of_weights: float
+    padding: int | None
+
+
+def _bert(d: Drawing) -> Encoder:
+    c = d.config
+    c.only(add_cross_attention=False, is_decoder=False, position_embedding_type="absolute")
+    c.only(tie_word_embeddings=True)
+    c.skip("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_type")
+    c.skip("pooler_num_fc_layers", "pooler_size_per_head")
+    vocabulary = c.count("vocab_size", 30522)
+    return Encoder(
+        vocabulary=vocabulary,
+        width=c.count("hidden_size", 768),
+        depth=c.blocks("num_hidden_layers", 12),
+        heads=c.count("num_attention_heads", 12),
+        hidden=c.count("intermediate_size", 3072),
+        longest=c.count("max_position_embeddings", 512),
+        types=c.count("type_vocab_size", 2),
+        activation=c.choice("hidden_act", ACTIVATIONS, "gelu"),
+        epsilon=c.number("layer_norm_eps", 1e-12),
+        dropout=c.share("hidden_dropout_prob", 0.1),
+        of_weights=c.share("attention_probs_dropout_prob", 0.1),
+        padding=d.padding(vocabulary, 0),
+    )
+
+
+def _distilbert(d: Drawing) -> Encoder:
+    c = d.config
+    c.only(sinusoidal_pos_embds=False, tie_word_embeddings=True)
+    c.skip("seq_classif_dropout")
+    vocabulary = c.count("vocab_size", 30522)
+    return Encoder(
+        vocabulary=vocabulary,
+        width=c.count("dim", 768),
+        depth=c.blocks("n_layers", 6),
+        heads=c.count("n_heads", 12),
+        hidden=c.count("hidden_dim", 4 * 768),
+        longest=c.count("max_position_embeddings", 512),
+        types=0,
+        activation=c.choice("activation", ACTIVATIONS, "gelu"),
+        epsilon=1e-12,
+        dropout=c.share("dropout", 0.1),
+        of_weights=c.share("attention_dropout", 0.1),
+        padding=d.padding(vocabulary, 0),
+    )
+
+
+_OF_BERT = {
+    "block": "encoder.layer.{}",
+    "query": "attention.self.query",
+    "key": "attention.self.key",
+    "value": "attention.self.value",
+    "output": "attention.output.dense",
+    "attention_norm": "attention.output.LayerNorm",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+    "unit_norm": "output.LayerNorm",
+}
+_OF_DISTILBERT = {
+    "block": "transformer.layer.{}",
+    "query": "attention.q_lin",
+    "key": "attention.k_lin",
+    "value": "attention.v_lin",
+    "output": "attention.out_lin",
+    "attention_norm": "sa_layer_norm",
+    "up": "ffn.lin1",
+    "down": "ffn.lin2",
+    "unit_norm": "output_layer_norm",
+}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a family is read, what its modules are called, and its heads by architecture."""
+
+    read: Callable[[Drawing], Encoder]
+    base: str
+    modules: Mapping[str, str]
+    heads: Mapping[str, Callable[[Drawing, Encoder, str, Symbol, Embedding], Symbol]]
+
+
+def draw(d: Drawing) -> Symbol:
+    """``last_hidden_state``, ``logits``, or of a folder of sentences ``sentence_embedding``."""
+    kind = _KINDS[d.config.values["model_type"]]
+    m = kind.read(d)
+    d.limit = m.longest
+    more = ("attention_mask", "token_type_ids") if m.types else ("attention_mask",)
+    inputs = d.ids(*more)
+    base = d.prefix(kind.base)
+    table = Embedding("word_embeddings", m.vocabulary, m.width, padding_index=m.padding)
+    x = _embedded(d, m, inputs, table, f"{base}embeddings")
+    mask = inputs.get("attention_mask")
+    for k in range(m.depth):
+        last = d.is_bare and d.sentence is None and k == m.depth - 1
+        own = f"{base}{kind.modules['block'].format(k)}."
+        names = {part: own + module for part, module in kind.modules.items()}
+        x = _block(d, m, x, mask, f"layers/{k}", names, "last_hidden_state" if last else "")
+    if d.is_bare:
+        d.keep(f"{base}pooler.dense.weight", f"{base}pooler.dense.bias")
+        return x if d.sentence is None else d.sentence.draw(x, mask)
+    return kind.heads[d.architecture](d, m, base, x, table)
+
+
+def _embedded(
+    d: Drawing, m: Encoder, inputs: Mapping[str, Symbol], table: Embedding, own: str
+) -> Symbol:
+    """Words, positions and kinds of segments, normalised."""
+    ids = inputs["input_ids"]
+    x = d.embedding(ids, table, f"{own}.word_embeddings")
+    place = Place(f"{own}.token_type_embeddings.weight")
+    if "token_type_ids" in inputs:
+        types = Embedding("token_type_embeddings", m.types, m.width)
+        x = d.add("types_add", x, d.put(types, inputs["token_type_ids"], weight=place))
+    elif m.types:
+        # Without an input all steps are of the first type.
+        first = d.put(Weight("token_type_embeddings", (m.types, m.width)), ids, weight=place)
+        x = d.add("types_add", x, first[:, 0:1])
+    position = PositionEmbedding("position_embeddings", m.longest)
+    x = d.put(position, x, weight=Place(f"{own}.position_embeddings.weight"))
+    x = d.layer_norm(x, "embeddings_norm", m.epsilon, f"{own}.LayerNorm")
+    return d.dropout(x, "embeddings_drop", m.dropout)
+
+
+def _block(
+    d: Drawing,
+    m: Encoder,
+    x: Symbol,
+    mask: Symbol | None,
+    name: str,
+    theirs: dict[str, str],
+    called: str,
+) -> Symbol:
+    """Attention and two dense layers, each added and then normalised."""
+    layer = MultiHeadAttention(
+        f"{name}/attention",
+        m.heads,
+        dropout=m.of_weights,
+        mask=None if mask is None else "boolean",
+    )
+    parts = {part: theirs[part] for part in ("query", "key", "value", "output")}
+    y = d.attention(layer, [x] if mask is None else [x, mask], parts)
+    y = d.dropout(y, f"{name}/attention_drop", m.dropout)
+    x = d.add(f"{name}/attention_add", y, x)
+    x = d.layer_norm(x, f"{name}/attention_norm", m.epsilon, theirs["attention_norm"])
+    y = d.dense(x, f"{name}/up", m.hidden, theirs["up"])
+    y = d.activation(y, f"{name}/act", m.activation)
+    y = d.dense(y, f"{name}/down", m.width, theirs["down"])
+    y = d.dropout(y, f"{name}/unit_drop", m.dropout)
+    x = d.add(f"{name}/unit_add", y, x)
+    return d.layer_norm(x, called or f"{name}/unit_norm", m.epsilon, theirs["unit_norm"])
+
+
+# -- heads ------------------------------------------------------------------------------------
+
+
+def _bert_words(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) -> Symbol:
+    """The words behind masks."""
+    own = "cls.predictions"
+    y = d.dense(x, "transform", m.width, f"{own}.transform.dense")
+    y = d.activation(y, "transform_act", m.activation)
+    y = d.layer_norm(y, "transform_norm", m.epsilon, f"{own}.transform.LayerNorm")
+    d.keep(f"{base}pooler.dense.weight", f"{base}pooler.dense.bias")
+    d.keep("cls.seq_relationship.weight", "cls.seq_relationship.bias")
+    d.expect_words()
+    return d.head(y, m.vocabulary, f"{own}.decoder.weight", table.params["weight"], f"{own}.bias")
+
+
+def _bert_classes(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) -> Symbol:
+    y = d.dense(x[:, 0], "pooler", m.width, f"{base}pooler.dense")
+    y = d.dropout(d.activation(y, "pooler_act", "tanh"), "pooler_drop", d.class_dropout(m.dropout))
+    return d.dense(y, "logits", d.expect_classes(), "classifier")
+
+
+def _distilbert_words(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) -> Symbol:
+    y = d.dense(x, "transform", m.width, "vocab_transform")
+    y = d.activation(y, "transform_act", m.activation)
+    y = d.layer_norm(y, "transform_norm", 1e-12, "vocab_layer_norm")
+    d.expect_words()
+    tied = table.params["weight"]
+    return d.head(y, m.vocabulary, "vocab_projector.weight", tied, "vocab_projector.bias")
+
+
+def _distilbert_classes(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) -> Symbol:
+    y = d.activation(d.dense(x[:, 0], "pooler", m.width, "pre_classifier"), "pooler_act", "relu")
+    y = d.dropout(y, "pooler_drop", d.config.share("seq_classif_dropout", 0.2))
+    return d.dense(y, "logits", d.expect_classes(), "classifier")
+
+
+_KINDS: Mapping[str, _Kind] = {
+    "bert": _Kind(
+        _bert,
+        "bert.",
+        _OF_BERT,
+        {"BertForMaskedLM": _bert_words, "BertForSequenceClassification": _bert_classes},
+    ),
+    "distilbert": _Kind(
+        _distilbert,
+        "distilbert.",
+        _OF_DISTILBERT,
+        {
+            "DistilBertForMaskedLM": _distilbert_words,
+            "DistilBertForSequenceClassification": _distilbert_classes,
+        },
+    ),
+}
+
+_OLDER = ((r"\.LayerNorm\.gamma$", ".LayerNorm.weight"), (r"\.LayerNorm\.beta$", ".LayerNorm.bias"))
+
+FAMILIES: Mapping[str, Family] = {
+    kind: Family(
+        draw,
+        (f"{name}Model", *_KINDS[kind].heads),
+        bare=(f"{name}Model",),
+        others=_OLDER,
+        idle=(
+            r".*embeddings\.position_ids",
+            r"cls\.predictions\.decoder\.(weight|bias)",
+            r"vocab_projector\.weight",
+        ),
+    )
+    for kind, name in (("bert", "Bert"), ("distilbert", "DistilBert"))
+}

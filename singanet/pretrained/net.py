@@ -1,0 +1,50 @@
+"""The net that was made of others' files, and goes back into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from singanet.net import FeedForwardNet
+from singanet.pretrained.places import Stored
+
+if TYPE_CHECKING:
+    from singanet.decoding import Decoder
+    from singanet.types import Array
+
+
+@dataclass
+class Origin:
+    """Where a net came from: what `save` gives back beside the parameters.
+
+    ``config`` is what config.json says, ``arrays`` are those of the files by name, each of the
+    parameters of the net, ``kept`` those that no parameter is. ``files`` stood beside them.
+    """
+
+    config: dict[str, Any]
+    arrays: Mapping[str, Stored]
+    kept: Mapping[str, Array]
+    files: tuple[Path, ...]
+
+
+class PretrainedNet(FeedForwardNet):
+    """A net that `pretrained.load` made; `pretrained.save` writes it back.
+
+    ``config`` is the model's config.json, ``limit`` how many steps its sequences may have, which
+    `decoder` and `generate` go by. Else it is as every `FeedForwardNet`.
+    """
+
+    origin: Origin
+    limit: int | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the model's config.json says; what is changed in it is saved so."""
+        return self.origin.config
+
+    def decoder(
+        self, max_length: int | None = None, fixed: Mapping[str, Any] | None = None
+    ) -> Decoder:
+        return super().decoder(self.limit if max_length is None else max_length, fixed)

@@ -1,0 +1,97 @@
+"""A net going back into a folder as transformers reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.base.files import explained, replacing
+from singanet.checkpoint import Source, write_state
+from singanet.engine.net import Net
+from singanet.errors import ArgumentError
+from singanet.params.param import Param
+from singanet.pretrained.folder import CONFIG, WEIGHTS
+from singanet.pretrained.net import Origin, PretrainedNet
+from singanet.types import Array
+
+
+def save(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
+    """Write ``net``, which `load` made, into a ``folder`` that transformers reads.
+
+    The folder is made where it is not there. In it are the net's config.json, its parameters
+    under the names and in the shapes that they came in, one array at a time, and the files beside
+    them, such as the tokenizer's. Errors: `ArgumentError` for another net; `FileAccessError`.
+    """
+    path = Path(folder)
+    origin = _origin(net)
+    params = {id(param): param for param in net.params()}
+    for stored in origin.arrays.values():
+        for param, _ in stored.members:
+            if id(param) not in params:
+                raise _other(f"one without the parameter {param.name!r}")
+    with explained(path, "write to"):
+        path.mkdir(parents=True, exist_ok=True)
+    dtype = np.dtype(net.dtype)
+    write_state(path / WEIGHTS, list(_sources(origin, dtype)), "safetensors")
+    _write_config(path / CONFIG, _told(origin.config, dtype))
+    for file in origin.files:
+        _copy(file, path)
+
+
+def _origin(net: Net) -> Origin:
+    origin = getattr(net, "origin", None)
+    if not isinstance(origin, Origin):
+        raise _other(type(net).__name__)
+    return origin
+
+
+def _other(received: str) -> ArgumentError:
+    return ArgumentError(
+        "pretrained.save, net",
+        expected="a net that pretrained.load made, with the parameters that it had",
+        received=received,
+        advice="write other nets with net.save or net.save_model",
+    )
+
+
+def _sources(origin: Origin, dtype: np.dtype[Any]) -> Iterable[Source]:
+    """The arrays of the files, each made when its turn comes."""
+    for name, stored in origin.arrays.items():
+        yield Source(name, stored.shape, dtype, partial(stored.whole, _value))
+    for name, array in origin.kept.items():
+        yield Source(name, array.shape, array.dtype, partial(np.asarray, array))
+
+
+def _value(param: Param) -> Array:
+    value = param.peek()
+    host: Array = value.get() if hasattr(value, "get") else value
+    return host
+
+
+def _told(config: dict[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+    """The config with the type that is written, under the key that the config has for it."""
+    key = "torch_dtype" if "torch_dtype" in config else "dtype"
+    return {**config, key: str(dtype)}
+
+
+def _write_config(path: Path, config: dict[str, Any]) -> None:
+    text = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    with replacing(path) as beside:
+        beside.write_text(text, "utf-8")
+
+
+def _copy(file: Path, folder: Path) -> None:
+    """Copy a file that stood beside the arrays; one in a folder of its own, into such a one."""
+    target = folder / file.name
+    with explained(file, "read"):
+        if target.resolve() == file.resolve():
+            return
+        with replacing(target) as beside:
+            shutil.copyfile(file, beside)

@@ -1,0 +1,127 @@
+"""Small random models of transformers, and what they compute."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.disable_progress_bar()
+
+WORDS, STEPS = 48, 9
+TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": WORDS,
+    "pad_token_id": 0,
+}
+GROUPED = TEXT | {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
+STILL = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+GPT2 = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "vocab_size": WORDS,
+    "resid_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+DISTILBERT = {
+    "dim": 32,
+    "hidden_dim": 40,
+    "n_heads": 4,
+    "n_layers": 2,
+    "vocab_size": WORDS,
+    "max_position_embeddings": 64,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "seq_classif_dropout": 0.0,
+}
+IMAGE = {
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "image_size": [12, 8],
+    "patch_size": 4,
+    "layer_norm_eps": 1e-5,
+}
+THREE = {"num_labels": 3}
+
+MODELS = {
+    "llama": ("LlamaForCausalLM", GROUPED),
+    "llama tied, biases": (
+        "LlamaForCausalLM",
+        GROUPED
+        | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "head_dim": 16},
+    ),
+    "llama without head": ("LlamaModel", GROUPED),
+    "mistral": ("MistralForCausalLM", GROUPED | {"sliding_window": None}),
+    "gpt2": ("GPT2LMHeadModel", GPT2),
+    "gpt2 untied": ("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False}),
+    "gpt2 without head": ("GPT2Model", GPT2),
+    "bert": ("BertModel", TEXT | STILL),
+    "bert for words": ("BertForMaskedLM", TEXT | STILL | {"hidden_act": "gelu_new"}),
+    "bert for classes": ("BertForSequenceClassification", TEXT | STILL | THREE),
+    "distilbert": ("DistilBertModel", DISTILBERT),
+    "distilbert for words": ("DistilBertForMaskedLM", DISTILBERT),
+    "distilbert for classes": ("DistilBertForSequenceClassification", DISTILBERT | THREE),
+    "vit": ("ViTModel", IMAGE),
+    "vit for classes": ("ViTForImageClassification", IMAGE | THREE),
+    "deit": ("DeiTModel", IMAGE),
+    "deit for classes": ("DeiTForImageClassification", IMAGE | THREE),
+    "deit with a teacher": ("DeiTForImageClassificationWithTeacher", IMAGE | THREE),
+}
+"""A class of transformers and its settings, by what is special about it."""
+
+
+def make(name, seed=0):
+    """The model of that name, random in all its parameters, those that start as 0 or 1 too."""
+    architecture, settings = MODELS[name]
+    kind = getattr(transformers, architecture)
+    torch.manual_seed(seed)
+    model = kind(kind.config_class(**settings)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0.1
+    return model
+
+
+def write(model, folder):
+    """The model's folder."""
+    model.save_pretrained(folder)
+    return folder
+
+
+def batch(net, seed=0, samples=2, steps=STEPS):
+    """A batch of all inputs of a net, the second text shorter than the first."""
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name in net.execution_plan().inputs:
+        if name == "pixel_values":
+            found[name] = rng.standard_normal((samples, 3, 12, 8)).astype(np.float32)
+        elif name == "attention_mask":
+            found[name] = np.ones((samples, steps), np.int64)
+            found[name][1:, steps - 3 :] = 0
+        else:
+            found[name] = rng.integers(0, 2 if "type" in name else WORDS, (samples, steps))
+    return found
+
+
+def theirs(model, x, dy):
+    """What the model gives for ``x``, and all gradients of its sum times ``dy``, by name."""
+    fed = {name: torch.from_numpy(array) for name, array in x.items()}
+    out = model(**fed)
+    y = out.logits if hasattr(out, "logits") else out.last_hidden_state
+    (y * torch.from_numpy(dy)).sum().backward()
+    grads = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
+    return y.detach().numpy(), grads

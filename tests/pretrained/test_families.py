@@ -1,0 +1,99 @@
+"""Every family against transformers: outputs, all gradients, steps, and the way back."""
+
+import numpy as np
+import pytest
+
+from singanet import pretrained
+from singanet.loss import SquaredError
+from singanet.optimizer import SGD
+from singanet.pretrained.table import FAMILIES
+from singanet.types import RowSparse
+from tests.pretrained.peers import MODELS, batch, make, theirs, torch, write
+
+
+def named_gradients(net, dy):
+    """The gradients of all arrays of the files, under the names and in the shapes there."""
+    grads = {}
+    for names, _, layer_grads in net.backward(dy):
+        grads.update(zip(names, layer_grads, strict=True))
+
+    def of(param):
+        grad = grads[param.name]
+        if not isinstance(grad, RowSparse):
+            return np.asarray(grad)
+        whole = np.zeros(param.shape, grad.rows.dtype)
+        whole[grad.indices] = grad.rows
+        return whole
+
+    return {name: stored.whole(of) for name, stored in net.origin.arrays.items()}
+
+
+def seen(x, y):
+    """1 for outputs that count: those of padding are anything."""
+    if "attention_mask" not in x or y.ndim < 3:
+        return np.float32(1)
+    return x["attention_mask"][..., None].astype(np.float32)
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return make(request.param)
+
+
+def test_outputs_and_gradients_are_those_of_transformers(model, tmp_path):
+    net = pretrained.load(write(model, tmp_path))
+    x = batch(net)
+    y = net.forward(True, x)
+    dy = np.random.default_rng(1).standard_normal(y.shape, np.float32) * seen(x, y)
+    ours = named_gradients(net, dy)
+    wanted, grads = theirs(model, x, dy)
+    far = abs((y - wanted) * seen(x, y)).max()
+    assert far <= 1e-5 * abs(wanted).max()
+    grads = {canonical: grads[name] for canonical, name in named(model, grads).items()}
+    for canonical, name in named(model, ours).items():
+        grad = grads.pop(canonical)
+        # A bias of keys has no gradient but for rounding.
+        least = 1e-3 if ".key.bias" in name or "k_lin.bias" in name else 0.0
+        bound = 1e-4 * max(abs(grad).max(), least)
+        assert abs(ours[name] - grad.reshape(ours[name].shape)).max() <= bound, name
+    assert not grads
+
+
+def named(model, names):
+    """``names`` by what the family calls them, whatever the version of transformers does."""
+    return FAMILIES[model.config.model_type].canonical(names)
+
+
+def test_what_is_saved_loads_in_transformers_with_the_same_bits(model, tmp_path):
+    net = pretrained.load(write(model, tmp_path / "theirs"))
+    pretrained.save(net, tmp_path / "ours")
+    again = type(model).from_pretrained(tmp_path / "ours")
+    wanted = model.state_dict()
+    found = again.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_recorded_steps_are_those_of_the_layers(model, tmp_path):
+    folder = write(model, tmp_path)
+    nets = [pretrained.load(folder, seed=0) for _ in range(2)]
+    nets[1].programs.enabled = False
+    x, rng = batch(nets[0]), np.random.default_rng(2)
+    y = nets[0].forward(False, x)
+    bare = nets[0].loss is None
+    targets = rng.integers(0, y.shape[-1], y.shape[:-1])
+    if bare:
+        targets = rng.standard_normal(y.shape, np.float32)
+    for net in nets:
+        net.loss = net.loss or SquaredError()
+    optimizers = [SGD(lr=0.05), SGD(lr=0.05)]
+    for _ in range(3):
+        losses = [
+            net.step(x, targets, optimizer)[0]
+            for net, optimizer in zip(nets, optimizers, strict=True)
+        ]
+        assert losses[0] == losses[1]
+    assert all(note.startswith("loss:") for note in nets[0].programs.notes)
+    assert nets[0].programs.reports()
+    for a, b in zip(nets[0].params(), nets[1].params(), strict=True):
+        assert np.array_equal(a.value, b.value)
