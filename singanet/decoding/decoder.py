@@ -59,8 +59,8 @@ class Decoder:
                 advice="start the net from Input symbols, one for each array",
             )
         declared = min(self._plan.by_name[name].out_shapes[0][0] for name in self._sequences)
-        if max_length is None and declared > 0:
-            max_length = declared
+        if max_length is None:
+            max_length = declared if declared > 0 else net.most_steps
         self._limit = max_length
         if max_length is not None:
             checked_count("net.decoder", "max_length", max_length, 1)

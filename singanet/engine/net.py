@@ -70,6 +70,8 @@ class Net(GraphBuilder):
         self.loss: Any
         parts, self.loss = told_apart(layers, loss)
         self.metric = checked_metric(metric)
+        self.most_steps: int | None = None
+        """How many steps its sequences may have, where the net is for any number and knows."""
         self.seed = next_seed() if seed is None else checked_count("net", "seed", seed, 0)
         self.rng = np.random.default_rng(self.seed)
         self.device = get_default_device()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from singanet.pretrained.loading import load
+from singanet.pretrained.making import build
 from singanet.pretrained.net import PretrainedNet
 from singanet.pretrained.saving import save
 
-__all__ = ["PretrainedNet", "load", "save"]
+__all__ = ["PretrainedNet", "build", "load", "save"]

@@ -75,7 +75,7 @@ READ: Mapping[str, Callable[[Config], Decoder]] = {"llama": _llama, "mistral": _
 def draw(d: Drawing) -> Symbol:
     """The net of a config of one of `READ`: ``logits``, or ``last_hidden_state``."""
     m = READ[d.config.values["model_type"]](d.config)
-    d.limit = m.longest
+    d.most_steps = m.longest
     inputs = d.causal_ids()
     base = d.prefix("model.")
     padding = d.padding(m.vocabulary)

@@ -41,18 +41,23 @@ ACTIVATIONS = {
 """Our functions by their names in configs."""
 
 
+INPUTS = "argument inputs"
+"""Where errors about it are."""
+
+
 class Drawing:
     """What a family draws on: the config, the names in the files, the inputs that are wanted.
 
+    ``names`` None stands for files that are yet to be written.
     ``is_bare`` tells that there is no head: the last hidden states are what comes out.
-    ``places`` says of every parameter where it stands, ``limit`` how many steps a sequence may
+    ``places`` says of every parameter where it stands, ``most_steps`` how many steps a sequence may
     have, ``loss`` and ``metric`` what the net is to be trained with.
     """
 
     def __init__(
         self,
         config: Config,
-        names: Collection[str],
+        names: Collection[str] | None,
         architecture: str,
         is_bare: bool,
         inputs: Sequence[str] | None = None,
@@ -63,7 +68,7 @@ class Drawing:
         self.sentence: SentencePooling | None = None
         self.inputs: list[Symbol] = []
         self.places: dict[str, tuple[Param, Place]] = {}
-        self.limit: int | None = None
+        self.most_steps: int | None = None
         self.loss: Any = None
         self.metric: Any = None
         self._kept: set[str] = set()
@@ -77,7 +82,9 @@ class Drawing:
         return name in self._kept
 
     def prefix(self, prefix: str) -> str:
-        """``prefix`` where names in the files begin with it: a base model alone has none."""
+        """``prefix`` where names in the files begin with it: a bare model's have none as a rule."""
+        if self.names is None:
+            return "" if self.is_bare else prefix
         return prefix if any(name.startswith(prefix) for name in self.names) else ""
 
     # -- inputs -----------------------------------------------------------------------------
@@ -91,7 +98,7 @@ class Drawing:
         wanted = known if self.wanted is None else tuple(self.wanted)
         if "input_ids" not in wanted or not set(wanted) <= set(known):
             raise ArgumentError(
-                "pretrained.load, inputs",
+                INPUTS,
                 expected=f"'input_ids', and perhaps others of {one_of(known)}",
                 received=one_of(wanted),
                 advice="leave inputs out for those that the family has",

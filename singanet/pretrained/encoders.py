@@ -112,7 +112,7 @@ def draw(d: Drawing) -> Symbol:
     """``last_hidden_state``, ``logits``, or of a folder of sentences ``sentence_embedding``."""
     kind = _KINDS[d.config.values["model_type"]]
     m = kind.read(d)
-    d.limit = m.longest
+    d.most_steps = m.longest
     more = ("attention_mask", "token_type_ids") if m.types else ("attention_mask",)
     inputs = d.ids(*more)
     base = d.prefix(kind.base)

@@ -40,11 +40,14 @@ def read_settings(folder: Path, name: str) -> Any:
     return read_json(text, Budget(len(text), refuse), "settings")
 
 
-def beside(folder: Path) -> tuple[Path, ...]:
-    """The files of the folder that are copied along; no link leads out of it."""
+def beside(folder: Path) -> dict[str, Path]:
+    """The files of the folder that are copied along, by their names in it.
+
+    A link that leads out of it is not among them.
+    """
     root = folder.resolve()
-    found = (folder / name for name in sorted(BESIDE))
-    return tuple(path for path in found if path.is_file() and root in path.resolve().parents)
+    found = {name: folder / name for name in sorted(BESIDE)}
+    return {name: p for name, p in found.items() if p.is_file() and root in p.resolve().parents}
 
 
 def _broken(where: str, expected: str, received: str) -> FileFormatError:

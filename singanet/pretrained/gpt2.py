@@ -28,7 +28,7 @@ def draw(d: Drawing) -> Symbol:
     )
     c.skip("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
     c.skip("summary_proj_to_labels")
-    d.limit = longest
+    d.most_steps = longest
     inputs = d.causal_ids()
     base, mask = d.prefix("transformer."), inputs.get("attention_mask")
     table = Embedding("wte", vocabulary, width)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from singanet.checkpoint import Reader
-from singanet.errors import ArgumentError, ConfigError, SingaNetError, StateMismatchError, one_of
+from singanet.errors import ArgumentError, StateMismatchError, one_of
 from singanet.params.param import Param
-from singanet.pretrained.config import Config
-from singanet.pretrained.drawing import Drawing
-from singanet.pretrained.family import Family
+from singanet.pretrained.making import Made, make
 from singanet.pretrained.net import Origin, PretrainedNet
 from singanet.pretrained.places import Stored, stored_arrays
-from singanet.pretrained.source import ModelSource, open_source
-from singanet.pretrained.table import family_of
+from singanet.pretrained.source import open_source
 from singanet.types import Array
 
 _TYPES = ("float32", "float64", "float16")
@@ -47,75 +45,32 @@ def load(
             advice="leave it out for float32",
         )
     with open_source(Path(folder)) as source:
-        family = family_of(source.config, source.where)
-        names = family.canonical(source.reader.entries)
-        drawing, net = _drawn(source, family, names, inputs, seed)
+        reader = source.reader
+        made = make(source.config, source.where, reader.entries, inputs, source.sentence, seed)
+        net, names = made.net, made.names
         net.run_on(net.device, np.dtype(dtype))
-        arrays = stored_arrays(drawing.places.values())
-        kept = _expect_to_fit(source.reader, arrays, names, family, drawing)
-        net.fill(_reading(source.reader, arrays, names, net.dtype))
-        held = {names[name]: source.reader.read(names[name]) for name in kept}
+        arrays = stored_arrays(made.drawing.places.values())
+        kept = _expect_to_fit(reader, arrays, made)
+        net.fill(_reading(reader, arrays, names, net.dtype))
+        held = {names[name]: reader.read(names[name]) for name in kept}
         there = {names[name]: stored for name, stored in arrays.items()}
         net.origin = Origin(source.config, there, held, source.files)
     return net
 
 
-def _drawn(
-    source: ModelSource,
-    family: Family,
-    names: Mapping[str, str],
-    inputs: Sequence[str] | None,
-    seed: int | None,
-) -> tuple[Drawing, PretrainedNet]:
-    """The net without values. Errors: `ConfigError`, also for sizes that no layer can have."""
-    config = Config(source.config, source.where, len(names))
-    architecture = family.architecture(source.config, source.where)
-    drawing = Drawing(config, names, architecture, architecture in family.bare, inputs)
-    if drawing.is_bare:
-        drawing.sentence = source.sentence
-    try:
-        outputs = family.draw(drawing)
-        config.end()
-        net = PretrainedNet(
-            inputs=drawing.inputs,
-            outputs=outputs,
-            loss=drawing.loss,
-            metric=drawing.metric,
-            seed=seed,
-        )
-    except ConfigError:
-        raise
-    except SingaNetError as error:
-        if error.where.startswith("pretrained.load"):
-            raise
-        raise ConfigError(
-            f"{source.where}, {error.where}",
-            expected=error.expected,
-            received=error.received,
-            advice="the config is of no model that can be built",
-        ) from None
-    net.limit = drawing.limit
-    return drawing, net
-
-
-def _expect_to_fit(
-    reader: Reader,
-    arrays: Mapping[str, Stored],
-    names: Mapping[str, str],
-    family: Family,
-    drawing: Drawing,
-) -> list[str]:
+def _expect_to_fit(reader: Reader, arrays: Mapping[str, Stored], made: Made) -> list[str]:
     """The names of the arrays that no parameter takes and that are kept.
 
     Errors: `StateMismatchError` for others, for missing ones and other shapes.
     """
+    names, drawing = made.names, made.drawing
     missing = [name for name in arrays if name not in names]
     rest = [name for name in names if name not in arrays]
-    extra = [name for name in rest if not (family.is_idle(name) or drawing.keeps(name))]
+    extra = [name for name in rest if not (made.family.is_idle(name) or drawing.keeps(name))]
     shapes = {name: reader.entries[names[name]].shape for name in arrays if name in names}
     other = [name for name, shape in shapes.items() if shape != arrays[name].shape]
     if not (missing or extra or other):
-        return rest
+        return [name for name in rest if drawing.keeps(name)]
     told = [f"{name} {shapes[name]} in place of {arrays[name].shape}" for name in other]
     parts = [("no array for", missing), ("unknown arrays", extra), ("other shapes:", told)]
     raise StateMismatchError(
@@ -127,7 +82,7 @@ def _expect_to_fit(
 
 
 def _reading(
-    reader: Reader, arrays: Mapping[str, Stored], names: Mapping[str, str], dtype: np.dtype
+    reader: Reader, arrays: Mapping[str, Stored], names: Mapping[str, str], dtype: np.dtype[Any]
 ) -> Callable[[Param], Array]:
     """What reads a parameter's values; of an array that is several's the last one is kept."""
     of = {id(param): stored for stored in arrays.values() for param, _ in stored.members}

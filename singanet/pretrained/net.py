@@ -11,7 +11,6 @@ from singanet.net import FeedForwardNet
 from singanet.pretrained.places import Stored
 
 if TYPE_CHECKING:
-    from singanet.decoding import Decoder
     from singanet.types import Array
 
 
@@ -20,31 +19,26 @@ class Origin:
     """Where a net came from: what `save` gives back beside the parameters.
 
     ``config`` is what config.json says, ``arrays`` are those of the files by name, each of the
-    parameters of the net, ``kept`` those that no parameter is. ``files`` stood beside them.
+    parameters of the net, ``kept`` those that no parameter is. ``files`` stood beside them, by
+    their names within the folder.
     """
 
     config: dict[str, Any]
     arrays: Mapping[str, Stored]
     kept: Mapping[str, Array]
-    files: tuple[Path, ...]
+    files: Mapping[str, Path]
 
 
 class PretrainedNet(FeedForwardNet):
-    """A net that `pretrained.load` made; `pretrained.save` writes it back.
+    """A net that `pretrained.load` or `build` made; `pretrained.save` writes it back.
 
-    ``config`` is the model's config.json, ``limit`` how many steps its sequences may have, which
-    `decoder` and `generate` go by. Else it is as every `FeedForwardNet`.
+    ``most_steps`` is how many steps its sequences may have, as the config says. Else it is as every
+    `FeedForwardNet`.
     """
 
     origin: Origin
-    limit: int | None = None
 
     @property
     def config(self) -> dict[str, Any]:
         """What the model's config.json says; what is changed in it is saved so."""
         return self.origin.config
-
-    def decoder(
-        self, max_length: int | None = None, fixed: Mapping[str, Any] | None = None
-    ) -> Decoder:
-        return super().decoder(self.limit if max_length is None else max_length, fixed)

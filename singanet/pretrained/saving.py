@@ -41,8 +41,8 @@ def save(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
     dtype = np.dtype(net.dtype)
     write_state(path / WEIGHTS, list(_sources(origin, dtype)), "safetensors")
     _write_config(path / CONFIG, _told(origin.config, dtype))
-    for file in origin.files:
-        _copy(file, path)
+    for name, file in origin.files.items():
+        _copy(file, path / name)
 
 
 def _origin(net: Net) -> Origin:
@@ -87,11 +87,12 @@ def _write_config(path: Path, config: dict[str, Any]) -> None:
         beside.write_text(text, "utf-8")
 
 
-def _copy(file: Path, folder: Path) -> None:
-    """Copy a file that stood beside the arrays; one in a folder of its own, into such a one."""
-    target = folder / file.name
+def _copy(file: Path, target: Path) -> None:
+    """Copy a file that stood beside the arrays."""
     with explained(file, "read"):
         if target.resolve() == file.resolve():
             return
+        with explained(target, "write"):
+            target.parent.mkdir(exist_ok=True)
         with replacing(target) as beside:
             shutil.copyfile(file, beside)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class ModelSource:
     where: str
     config: dict[str, Any]
     reader: Reader
-    files: tuple[Path, ...]
+    files: Mapping[str, Path]
     sentence: SentencePooling | None
 
 

@@ -53,6 +53,12 @@ IMAGE = {
 }
 THREE = {"num_labels": 3}
 
+
+def scaled(kind, **more):
+    """Positions scaled by 4."""
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, "factor": 4.0, **more}}
+
+
 MODELS = {
     "llama": ("LlamaForCausalLM", GROUPED),
     "llama tied, biases": (
@@ -60,6 +66,29 @@ MODELS = {
         GROUPED
         | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "head_dim": 16},
+    ),
+    "llama 3.1": (
+        "LlamaForCausalLM",
+        GROUPED
+        | {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            }
+        },
+    ),
+    "llama, linear": ("LlamaForCausalLM", GROUPED | scaled("linear")),
+    "llama, dynamic": (
+        "LlamaForCausalLM",
+        GROUPED | scaled("dynamic") | {"max_position_embeddings": 6},
+    ),
+    "llama, yarn": (
+        "LlamaForCausalLM",
+        GROUPED | scaled("yarn", original_max_position_embeddings=16),
     ),
     "llama without head": ("LlamaModel", GROUPED),
     "mistral": ("MistralForCausalLM", GROUPED | {"sliding_window": None}),

@@ -1,0 +1,285 @@
+"""Folders: what is read of them, what is refused, and what nets of them can do."""
+
+import json
+
+import numpy as np
+import pytest
+
+from singanet import pretrained
+from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError
+from singanet.optimizer import SGD
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+    "model_type": "llama",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "vocab_size": 20,
+}
+BERT = {
+    "architectures": ["BertModel"],
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "max_position_embeddings": 12,
+    "model_type": "bert",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+    "pad_token_id": 0,
+    "type_vocab_size": 2,
+    "vocab_size": 20,
+}
+POOLING = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
+MODULES = ["", "1_Pooling", "2_Normalize"]
+
+
+def folder_of(config, path):
+    """The folder of a net that is random."""
+    pretrained.save(pretrained.build(config, seed=0), path)
+    return path
+
+
+def told(folder, **changes):
+    """Change keys of the folder's config; None takes a key out."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    return folder
+
+
+@pytest.fixture
+def llama(tmp_path):
+    return folder_of(LLAMA, tmp_path / "llama")
+
+
+@pytest.mark.parametrize("config", [LLAMA, BERT], ids=["llama", "bert"])
+def test_a_random_net_is_saved_and_loaded(config, tmp_path):
+    net = pretrained.build(config, seed=0)
+    pretrained.save(net, tmp_path)
+    again = pretrained.load(tmp_path)
+    assert again.config == config | {"dtype": "float32"}
+    assert again.param_names() == net.param_names()
+    for a, b in zip(net.param_values(), again.param_values(), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_a_single_input_is_fed_as_an_array_of_any_steps(llama):
+    net = pretrained.load(llama)
+    for steps in (1, 7, 32):
+        assert net.forward(False, np.zeros((2, steps), np.int32)).shape == (2, steps, 20)
+    assert [node.name for node in net.nodes()][-1] == "logits"
+    assert net.most_steps == 32
+
+
+def test_a_decoder_goes_by_the_limit_of_the_config(llama):
+    net = pretrained.load(llama)
+    ids = np.random.default_rng(0).integers(0, 20, (2, 9))
+    decoder = net.decoder()
+    assert decoder.limit == 32
+    parts = [decoder(ids[:, :4]), decoder(ids[:, 4:])]
+    assert np.allclose(np.concatenate(parts, 1), net.predict(ids), atol=1e-6)
+    assert net.decoder(10).limit == 10
+    assert [len(row) for row in net.generate(ids[:, :3], 4, seed=0)] == [4, 4]
+
+
+def test_targets_of_minus_100_do_not_count(llama):
+    nets = [pretrained.load(llama) for _ in range(2)]
+    ids = np.random.default_rng(0).integers(0, 20, (2, 6))
+    targets = ids.copy()
+    targets[:, 4:] = -100
+    losses = [
+        net.step(ids[:, :n], targets[:, :n], SGD(0.1))[0]
+        for net, n in zip(nets, (6, 4), strict=True)
+    ]
+    assert np.isclose(*losses, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_other_types(dtype, llama, tmp_path):
+    net = pretrained.load(llama, dtype)
+    assert {value.dtype for value in net.param_values()} == {np.dtype(dtype)}
+    pretrained.save(net, tmp_path / "again")
+    assert pretrained.load(tmp_path / "again", dtype).config["dtype"] == dtype
+
+
+def test_no_values_are_drawn_for_what_is_loaded(llama, monkeypatch):
+    monkeypatch.setattr("singanet.params.param.Param.initial", lambda self: 1 / 0)
+    pretrained.load(llama)
+
+
+def test_inputs_are_chosen(tmp_path):
+    folder = folder_of(BERT, tmp_path)
+    ids = np.random.default_rng(0).integers(1, 20, (2, 5))
+    ones, zeros = np.ones_like(ids), np.zeros_like(ids)
+    whole = pretrained.load(folder)
+    assert whole.execution_plan().listed == ["input_ids", "attention_mask", "token_type_ids"]
+    feed = {"input_ids": ids, "attention_mask": ones, "token_type_ids": zeros}
+    alone = pretrained.load(folder, inputs=["input_ids"])
+    assert np.allclose(alone.forward(False, ids), whole.forward(False, feed), atol=1e-6)
+    with pytest.raises(ArgumentError, match="argument inputs: expected 'input_ids'"):
+        pretrained.load(folder, inputs=["attention_mask"])
+
+
+def test_a_causal_net_takes_a_mask_where_it_is_asked_for(llama):
+    ids = np.random.default_rng(0).integers(1, 20, (2, 5))
+    net = pretrained.load(llama, inputs=["input_ids", "attention_mask"])
+    mask = np.ones_like(ids)
+    mask[:, :2] = 0
+    others = ids.copy()
+    others[:, :2] = 3
+    found = [net.forward(False, [x, mask])[:, 2:] for x in (ids, others)]
+    assert np.array_equal(*found)
+
+
+# -- sentences ------------------------------------------------------------------------------------
+
+
+def sentences(folder, pooling=POOLING, modules=MODULES):
+    """What sentence-transformers adds to a folder."""
+    kinds = ("Transformer", "Pooling", "Normalize", "Dense")
+    entries = [
+        {"idx": k, "name": str(k), "path": path, "type": f"sentence_transformers.models.{kinds[k]}"}
+        for k, path in enumerate(modules)
+    ]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    return folder
+
+
+@pytest.mark.parametrize("unit", [True, False])
+@pytest.mark.parametrize("mode", ["mean_tokens", "cls_token", "max_tokens"])
+def test_sentence_embeddings(mode, unit, tmp_path):
+    plain = pretrained.load(folder_of(BERT, tmp_path))
+    pooling = {"word_embedding_dimension": 16, f"pooling_mode_{mode}": True}
+    net = pretrained.load(sentences(tmp_path, pooling, MODULES[: 3 if unit else 2]))
+    rng = np.random.default_rng(0)
+    x = {
+        "input_ids": rng.integers(1, 20, (2, 6)),
+        "attention_mask": np.array([[1] * 6, [1] * 4 + [0] * 2]),
+        "token_type_ids": np.zeros((2, 6), int),
+    }
+    hidden = plain.forward(False, x).astype(float)
+    if mode == "cls_token":
+        wanted = hidden[:, 0]
+    elif mode == "mean_tokens":
+        wanted = np.stack([hidden[0].mean(0), hidden[1, :4].mean(0)])
+    else:
+        wanted = np.stack([hidden[0].max(0), hidden[1, :4].max(0)])
+    if unit:
+        wanted /= np.linalg.norm(wanted, axis=1, keepdims=True)
+    assert net.execution_plan().outputs == ["sentence_embedding"]
+    assert np.allclose(net.forward(False, x), wanted, atol=1e-6)
+
+
+def test_what_stands_beside_goes_along(tmp_path):
+    folder = sentences(folder_of(BERT, tmp_path / "one"))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "run.py").write_text("1 / 0")
+    pretrained.save(pretrained.load(folder), tmp_path / "two")
+    there = {str(p.relative_to(tmp_path / "two")) for p in (tmp_path / "two").rglob("*.*")}
+    beside = {"modules.json", "1_Pooling/config.json", "tokenizer.json"}
+    assert there == {"config.json", "model.safetensors"} | beside
+    assert (tmp_path / "two/tokenizer.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modules", "told"),
+    [
+        (POOLING, [*MODULES, "3_Dense"], "the modules Transformer, Pooling"),
+        (POOLING | {"pooling_mode_lasttoken": True}, MODULES, "pooling_mode_lasttoken"),
+        (POOLING | {"pooling_mode_cls_token": True}, MODULES, "pooling_mode: expected one of"),
+        (POOLING | {"pooling_mode_median": True}, MODULES, "pooling_mode_median=True"),
+        (POOLING, ["", "../1_Pooling"], "a folder within"),
+        (POOLING, ["", ".."], "a folder within"),
+        ([], MODULES, "an object of settings"),
+    ],
+)
+def test_other_modules_of_sentences_are_refused(pooling, modules, told, tmp_path):
+    folder = sentences(folder_of(BERT, tmp_path / "b"), pooling, modules)
+    with pytest.raises(ConfigError, match=told):
+        pretrained.load(folder)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "told_"),
+    [
+        ({"logit_scale": 2.0}, "received 'logit_scale=2.0'; what is not known may change"),
+        ({"attention_bia": True}, "did you mean 'attention_bias'"),
+        ({"hidden_act": "tan"}, "hidden_act: expected 'gelu'.* received 'tan'"),
+        ({"hidden_size": "16"}, "hidden_size: expected a whole number"),
+        ({"hidden_size": 0}, "hidden_size: expected a whole number from 1"),
+        ({"hidden_size": True}, "hidden_size"),
+        ({"num_key_value_heads": 3}, "num_kv_heads: expected a divisor"),
+        ({"head_dim": 5}, "rotary"),
+        ({"rms_norm_eps": -1.0}, "rms_norm_eps"),
+        ({"rms_norm_eps": 0.0}, "epsilon"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: expected a whole number from 1 to 21"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings: expected true or false"),
+        ({"rope_scaling": {"type": "spiral", "factor": 2.0}}, "spiral"),
+        ({"rope_scaling": {"type": "linear"}}, "factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "bend": 1}}, "bend"),
+        ({"rope_scaling": "linear"}, "rope_scaling: expected an object"),
+        ({"model_type": "lama"}, "model_type: .*did you mean 'llama'"),
+        ({"model_type": ["llama"]}, "model_type"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "architectures"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures"),
+        ({"pad_token_id": 20}, "pad_token_id"),
+    ],
+    ids=str,
+)
+def test_settings_that_are_not_supported_are_refused_by_name(changes, told_, llama):
+    with pytest.raises(ConfigError, match=told_):
+        pretrained.load(told(llama, **changes))
+
+
+def test_settings_that_compute_nothing_are_let_through(llama):
+    extra = {"transformers_version": "4.0", "torch_dtype": "bfloat16", "bos_token_id": 1}
+    net = pretrained.load(told(llama, use_cache=True, _name_or_path="x", dtype=None, **extra))
+    assert net.config["torch_dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told_"),
+    [
+        ({"hidden_size": 32}, "other shapes: 'model.*in place of"),
+        ({"vocab_size": 10**9}, "embed_tokens"),
+        ({"num_hidden_layers": 1}, "unknown arrays 'model.layers.1"),
+        ({"num_hidden_layers": 3}, "no array for 'model.layers.2"),
+        ({"tie_word_embeddings": True}, "unknown arrays 'lm_head.weight'"),
+        ({"attention_bias": True}, "no array for 'model.layers.0.self_attn.q_proj.bias'"),
+    ],
+    ids=str,
+)
+def test_arrays_of_another_model_are_refused_by_name(changes, told_, llama):
+    with pytest.raises(StateMismatchError, match=told_):
+        pretrained.load(told(llama, **changes))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "[]", "1", '{"a": 1', "{" * 300, "\0", '{"model_type": NaN}']
+)
+def test_configs_that_are_none(text, llama):
+    (llama / "config.json").write_text(text)
+    with pytest.raises((FileFormatError, ConfigError)):
+        pretrained.load(llama)
+
+
+def test_other_nets_are_not_saved(tmp_path, llama):
+    import singanet
+
+    net = singanet.models.build("mlp", (4,), 2)
+    with pytest.raises(ArgumentError, match="a net that pretrained.load made"):
+        pretrained.save(net, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    with pytest.raises(ArgumentError, match="dtype: expected 'float32'"):
+        pretrained.load(llama, "int8")
