@@ -66,12 +66,16 @@ class Config:
         """A whole number, or null; ``default`` where the key is absent."""
         return None if self.values.get(key, default) is None else self.count(key, default)
 
-    def number(self, key: str, default: float = _ABSENT, least: float = 0.0) -> float:
+    def number(self, key: str, default: float | None = _ABSENT, least: float = 0.0) -> float:
         """A finite number of at least ``least``."""
         value = self.take(key, default)
         if not is_number(value) or value < least:
             raise self.refused(key, f"a number of at least {least:g}", value)
         return float(value)
+
+    def number_or_none(self, key: str, default: float | None = None) -> float | None:
+        """A number, or null; ``default`` where the key is absent."""
+        return None if self.values.get(key, default) is None else self.number(key, default)
 
     def share(self, key: str, default: float = 0.0) -> float:
         """A probability below 1."""

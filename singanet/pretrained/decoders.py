@@ -2,74 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any
 
-from singanet.layers import Embedding, MultiHeadAttention, Multiply, RMSNorm, RotaryEmbedding
+from singanet.layers import Embedding, MultiHeadAttention, Multiply, RMSNorm, Scale
 from singanet.layers.symbol import Symbol
-from singanet.pretrained.config import Config
-from singanet.pretrained.drawing import ACTIVATIONS, Drawing
+from singanet.pretrained.decoder import READ, Decoder
+from singanet.pretrained.drawing import Drawing
 from singanet.pretrained.family import Family
 from singanet.pretrained.places import Place
-from singanet.pretrained.rope import rotary
-
-
-@dataclass(kw_only=True)
-class Decoder:
-    """The sizes of a model of this kind, and what sets its family apart."""
-
-    width: int
-    depth: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    hidden: int
-    vocabulary: int
-    longest: int
-    activation: str
-    epsilon: float
-    tied: bool
-    dropout: float
-    turns: RotaryEmbedding
-    bias: bool = False
-    hidden_bias: bool = False
-
-
-def _plain(c: Config, kv_heads: int | None = None, longest: int = 2048) -> Decoder:
-    """What all of the families say under the same keys."""
-    width, heads = c.count("hidden_size"), c.count("num_attention_heads")
-    longest = c.count("max_position_embeddings", longest)
-    return Decoder(
-        width=width,
-        depth=c.blocks("num_hidden_layers"),
-        heads=heads,
-        kv_heads=c.count("num_key_value_heads", kv_heads or heads),
-        head_size=c.count("head_dim", max(width // heads, 1)),
-        hidden=c.count("intermediate_size"),
-        vocabulary=c.count("vocab_size"),
-        longest=longest,
-        activation=c.choice("hidden_act", ACTIVATIONS, "silu"),
-        epsilon=c.number("rms_norm_eps", 1e-6),
-        tied=c.flag("tie_word_embeddings", False),
-        dropout=c.share("attention_dropout"),
-        turns=rotary(c, longest),
-    )
-
-
-def _llama(c: Config) -> Decoder:
-    made = _plain(c)
-    made.bias, made.hidden_bias = c.flag("attention_bias", False), c.flag("mlp_bias", False)
-    return made
-
-
-def _mistral(c: Config) -> Decoder:
-    made = _plain(c, kv_heads=8, longest=4096 * 32)
-    c.only(sliding_window=None)
-    return made
-
-
-READ: Mapping[str, Callable[[Config], Decoder]] = {"llama": _llama, "mistral": _mistral}
-"""What is read of a config, by its ``model_type``."""
 
 
 def draw(d: Drawing) -> Symbol:
@@ -81,64 +22,125 @@ def draw(d: Drawing) -> Symbol:
     padding = d.padding(m.vocabulary)
     table = Embedding("embed_tokens", m.vocabulary, m.width, padding_index=padding)
     x = d.embedding(inputs["input_ids"], table, f"{base}embed_tokens")
+    if m.embedding_scale != 1.0:
+        x = Scale("embed_scale", m.embedding_scale)(x)
     mask = inputs.get("attention_mask")
     for k in range(m.depth):
-        x = _block(d, m, x, mask, f"layers/{k}", f"{base}layers.{k}")
+        x = _Block(d, m, k, f"{base}layers.{k}").draw(x, mask)
     x = _norm(d, m, x, "last_hidden_state" if d.is_bare else "norm", f"{base}norm")
     if d.is_bare:
         return x
     d.expect_words()
-    return d.head(x, m.vocabulary, "lm_head.weight", table.params["weight"] if m.tied else None)
+    tied = table.params["weight"] if m.tied else None
+    return d.head(x, m.vocabulary, "lm_head.weight", tied, softcap=m.final_softcap)
 
 
-def _block(
-    d: Drawing, m: Decoder, x: Symbol, mask: Symbol | None, name: str, theirs: str
-) -> Symbol:
-    """The stream ``x`` with what attention and the gated unit add to it."""
-    y = _norm(d, m, x, f"{name}/attention_norm", f"{theirs}.input_layernorm")
-    x = d.add(f"{name}/attention_add", x, _attention(d, m, y, mask, name, theirs))
-    y = _norm(d, m, x, f"{name}/unit_norm", f"{theirs}.post_attention_layernorm")
-    return d.add(f"{name}/unit_add", x, _unit(d, m, y, name, theirs))
+class _Block:
+    """One block: attention and a gated unit, each added to the stream."""
+
+    def __init__(self, d: Drawing, m: Decoder, k: int, theirs: str) -> None:
+        self.d, self.m, self.kind = d, m, m.kinds[k]
+        self.name, self.theirs = f"layers/{k}", theirs
+
+    def draw(self, x: Symbol, mask: Symbol | None) -> Symbol:
+        """The stream ``x`` with what the block adds to it."""
+        names = _NORMS[self.m.norms]
+        y = self._norm(x, "attention_norm", names[0])
+        y = self._attention(y, mask)
+        y = self._norm(y, "attention_post_norm", names[1])
+        y = self.d.dropout(y, f"{self.name}/attention_drop", self.m.dropout)
+        x = self.d.add(f"{self.name}/attention_add", x, y)
+        y = self._norm(x, "unit_norm", names[2])
+        y = self._unit(y)
+        y = self._norm(y, "unit_post_norm", names[3])
+        y = self.d.dropout(y, f"{self.name}/unit_drop", self.m.dropout)
+        return self.d.add(f"{self.name}/unit_add", x, y)
+
+    def _norm(self, x: Symbol, name: str, theirs: str) -> Symbol:
+        if not theirs:
+            return x
+        return _norm(self.d, self.m, x, f"{self.name}/{name}", f"{self.theirs}.{theirs}")
+
+    def _attention(self, x: Symbol, mask: Symbol | None) -> Symbol:
+        m, own = self.m, f"{self.theirs}.self_attn"
+        # What most families do without.
+        more: dict[str, Any] = {"scale": m.scale, "softcap": m.softcap}
+        if self.kind != "full_attention":
+            more["window"] = m.window
+        layer = MultiHeadAttention(
+            f"{self.name}/attention",
+            m.heads,
+            m.head_size,
+            dropout=m.of_weights,
+            use_bias=m.biases,
+            causal=True,
+            num_kv_heads=m.kv_heads,
+            mask=None if mask is None else "boolean",
+            rotary=m.turns[self.kind],
+            norm=m.norm,
+            **{key: value for key, value in more.items() if value is not None},
+        )
+        places = {}
+        for order, part in enumerate(("query", "key", "value")):
+            if m.joined:
+                places[f"{part}_weight"] = Place(f"{own}.qkv_proj.weight", True, order)
+            else:
+                places[f"{part}_weight"] = Place(f"{own}.{part[0]}_proj.weight", True)
+            places[f"{part}_bias"] = Place(f"{own}.{part[0]}_proj.bias")
+            places[f"{part}_gamma"] = Place(f"{own}.{part[0]}_norm.weight")
+        places["output_weight"] = Place(f"{own}.o_proj.weight", True)
+        places["output_bias"] = Place(f"{own}.o_proj.bias")
+        return self.d.put(layer, x if mask is None else [x, mask], **places)
+
+    def _unit(self, x: Symbol) -> Symbol:
+        """W (f(G x) · U x)."""
+        d, m, own, name = self.d, self.m, f"{self.theirs}.mlp", self.name
+        halves = []
+        for order, part in enumerate(("gate", "up")):
+            place = f"{own}.gate_up_proj" if m.joined else f"{own}.{part}_proj"
+            y = d.dense(x, f"{name}/{part}", m.hidden, place, m.hidden_bias, order=order)
+            halves.append(y)
+        gate, up = halves
+        gated = Multiply(f"{name}/gated")(d.activation(gate, f"{name}/gate_act", m.activation), up)
+        return d.dense(gated, f"{name}/down", m.width, f"{own}.down_proj", m.hidden_bias)
 
 
-def _attention(
-    d: Drawing, m: Decoder, x: Symbol, mask: Symbol | None, name: str, theirs: str
-) -> Symbol:
-    layer = MultiHeadAttention(
-        f"{name}/attention",
-        m.heads,
-        m.head_size,
-        dropout=m.dropout,
-        use_bias=m.bias,
-        causal=True,
-        num_kv_heads=m.kv_heads,
-        mask=None if mask is None else "boolean",
-        rotary=m.turns,
-    )
-    own = f"{theirs}.self_attn"
-    parts = {part: f"{own}.{part[0]}_proj" for part in ("query", "key", "value", "output")}
-    return d.attention(layer, [x] if mask is None else [x, mask], parts)
-
-
-def _unit(d: Drawing, m: Decoder, x: Symbol, name: str, theirs: str) -> Symbol:
-    """W (f(G x) · U x)."""
-    own, bias = f"{theirs}.mlp", m.hidden_bias
-    gate = d.dense(x, f"{name}/gate", m.hidden, f"{own}.gate_proj", bias)
-    up = d.dense(x, f"{name}/up", m.hidden, f"{own}.up_proj", bias)
-    gated = Multiply(f"{name}/gated")(d.activation(gate, f"{name}/gate_act", m.activation), up)
-    return d.dense(gated, f"{name}/down", m.width, f"{own}.down_proj", bias)
+_NORMS = {
+    "pre": ("input_layernorm", "", "post_attention_layernorm", ""),
+    "post": ("", "post_attention_layernorm", "", "post_feedforward_layernorm"),
+    "both": (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
+}
+"""The norms before and behind attention and unit, by their names in the files."""
 
 
 def _norm(d: Drawing, m: Decoder, x: Symbol, name: str, theirs: str) -> Symbol:
-    return d.put(RMSNorm(name, epsilon=m.epsilon), x, gamma=Place(f"{theirs}.weight"))
+    layer = RMSNorm(name, epsilon=m.epsilon, offset=m.offset)
+    return d.put(layer, x, gamma=Place(f"{theirs}.weight"))
 
+
+_NAMES = {
+    "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3",
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "olmo2": "Olmo2",
+    "phi3": "Phi3",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+}
 
 FAMILIES: Mapping[str, Family] = {
     kind: Family(
         draw,
-        (f"{name}ForCausalLM", f"{name}Model"),
-        bare=(f"{name}Model",),
+        (f"{name}ForCausalLM", bare),
+        bare=(bare,),
         idle=(r".*rotary_emb\.inv_freq",),
     )
-    for kind, name in (("llama", "Llama"), ("mistral", "Mistral"))
+    for kind, name in _NAMES.items()
+    for bare in (f"{name}TextModel" if kind == "gemma3_text" else f"{name}Model",)
 }

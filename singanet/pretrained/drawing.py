@@ -16,6 +16,7 @@ from singanet.layers import (
     Input,
     LayerNorm,
     MultiHeadAttention,
+    Scale,
 )
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
@@ -136,19 +137,38 @@ class Drawing:
         return self.put(layer, x, weight=Place(f"{theirs}.weight"))
 
     def dense(
-        self, x: Symbol, name: str, units: int, theirs: str, bias: bool = True, turned: bool = True
+        self,
+        x: Symbol,
+        name: str,
+        units: int,
+        theirs: str,
+        bias: bool = True,
+        turned: bool = True,
+        order: int = 0,
     ) -> Symbol:
         """A product with a matrix, (out, in) in the files where ``turned``."""
         layer = Dense(name, units, use_bias=bias)
-        weight = Place(f"{theirs}.weight", turned)
+        weight = Place(f"{theirs}.weight", turned, order)
         return self.put(layer, x, weight=weight, bias=Place(f"{theirs}.bias"))
 
     def head(
-        self, x: Symbol, units: int, theirs: str, tied: Param | None = None, bias: str = ""
+        self,
+        x: Symbol,
+        units: int,
+        theirs: str,
+        tied: Param | None = None,
+        bias: str = "",
+        softcap: float | None = None,
     ) -> Symbol:
         """The scores of the words, by the rows of the table that they are ``tied`` to if any."""
-        layer = Dense("logits", units, bool(bias), W_specs=tied, W_transpose=True)
-        return self.put(layer, x, weight=Place(theirs), bias=Place(bias))
+        name = "logits" if softcap is None else "scores"
+        layer = Dense(name, units, bool(bias), W_specs=tied, W_transpose=True)
+        y = self.put(layer, x, weight=Place(theirs), bias=Place(bias))
+        if softcap is None:
+            return y
+        y = self.activation(Scale("scores_scale", 1.0 / softcap)(y), "scores_tanh", "tanh")
+        capped: Symbol = Scale("logits", softcap)(y)
+        return capped
 
     def activation(self, x: Symbol, name: str, mode: str) -> Symbol:
         """A function of each element."""

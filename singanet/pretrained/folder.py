@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from singanet.base.budget import Budget, read_json
-from singanet.base.files import expect_inside, explained
+from singanet.base.files import explained
+from singanet.checkpoint.folder import expect_in_folder
 from singanet.checkpoint.reader import open_file
-from singanet.errors import FileFormatError
+from singanet.errors import FileAccessError, FileFormatError
 
-CONFIG, WEIGHTS, MODULES = "config.json", "model.safetensors", "modules.json"
+CONFIG, MODULES = "config.json", "modules.json"
 _LONGEST = 1 << 20
 
 BESIDE = frozenset({
@@ -32,7 +34,7 @@ def read_settings(folder: Path, name: str) -> Any:
     path = folder / name
     where = f"file {str(path)!r}"
     refuse = partial(_broken, where)
-    expect_inside(folder, path)
+    expect_in_folder(folder, path)
     with open_file(path) as stream, explained(path, "read"):
         text = stream.read(_LONGEST + 1)
     if len(text) > _LONGEST:
@@ -45,9 +47,15 @@ def beside(folder: Path) -> dict[str, Path]:
 
     A link that leads out of it is not among them.
     """
-    root = folder.resolve()
-    found = {name: folder / name for name in sorted(BESIDE)}
-    return {name: p for name, p in found.items() if p.is_file() and root in p.resolve().parents}
+    found = {}
+    for name in sorted(BESIDE):
+        path = folder / name
+        if path.is_file():
+            with suppress(FileAccessError):
+                expect_in_folder(folder, path)
+                expect_in_folder(folder, path.parent)
+                found[name] = path
+    return found
 
 
 def _broken(where: str, expected: str, received: str) -> FileFormatError:

@@ -90,12 +90,16 @@ def _reading(
 
     def value_of(param: Param) -> Array:
         stored = of[id(param)]
-        array = last.get(stored.name)
-        if array is None:
+        name = names[stored.name]
+        value = np.empty(param.shape, dtype)
+        theirs = stored.place_of(param).theirs(value)
+        if len(stored.members) == 1:
+            reader.read_into(name, theirs)
+            return value
+        if name not in last:
             last.clear()
-            array = reader.read(names[stored.name])
-        if len(stored.members) > 1:
-            last[stored.name] = array
-        return np.asarray(stored.part(array, param), dtype)
+            last[name] = reader.read(name)
+        theirs[...] = stored.part(last[name], param)
+        return value
 
     return value_of

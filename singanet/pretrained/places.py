@@ -30,12 +30,8 @@ class Place:
         """The shape in the file for a parameter of the shape ``ours``."""
         return self.shape or (ours[::-1] if self.turned else ours)
 
-    def read(self, array: Array, ours: Shape) -> Array:
-        """The parameter's array, which lies in one piece."""
-        return np.ascontiguousarray(array.T if self.turned else array).reshape(ours)
-
-    def written(self, value: Array) -> Array:
-        """The array in the file, or the part of it."""
+    def theirs(self, value: Array) -> Array:
+        """A view of the parameter's ``value`` as the array in the file, or the part of it, is."""
         return value.T if self.turned else value.reshape(self.extents(value.shape))
 
 
@@ -56,20 +52,22 @@ class Stored:
         return tuple(whole)
 
     def part(self, array: Array, param: Param) -> Array:
-        """What ``param`` is of the ``array`` in the file."""
+        """What of the ``array`` in the file is ``param``, as it lies there."""
         start = 0
         for other, place in self.members:
-            extents = place.extents(other.shape)
-            end = start + extents[place.axis]
+            end = start + place.extents(other.shape)[place.axis]
             if other is param:
-                cut = (slice(None),) * place.axis + (slice(start, end),)
-                return place.read(array[cut], param.shape)
+                return array[(slice(None),) * place.axis + (slice(start, end),)]
             start = end
         raise KeyError(param.name)
 
+    def place_of(self, param: Param) -> Place:
+        """Where ``param`` is."""
+        return next(place for other, place in self.members if other is param)
+
     def whole(self, value_of: Callable[[Param], Array]) -> Array:
         """The array in the file, of the parameters' values."""
-        parts = [place.written(value_of(param)) for param, place in self.members]
+        parts = [place.theirs(value_of(param)) for param, place in self.members]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, self.members[0][1].axis)
 
 

@@ -13,21 +13,31 @@ from typing import Any
 import numpy as np
 
 from singanet.base.files import explained, replacing
-from singanet.checkpoint import Source, write_state
+from singanet.checkpoint import Source, write_folder
+from singanet.checkpoint.sharded.writer import SHARD_BYTES
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.params.param import Param
-from singanet.pretrained.folder import CONFIG, WEIGHTS
-from singanet.pretrained.net import Origin, PretrainedNet
+from singanet.pretrained.folder import CONFIG
+from singanet.pretrained.net import Origin
 from singanet.types import Array
 
 
-def save(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
-    """Write ``net``, which `load` made, into a ``folder`` that transformers reads.
+def save(
+    net: Net,
+    folder: str | os.PathLike[str],
+    dtype: str | None = None,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write ``net``, which `load` or `build` made, into a ``folder`` that transformers reads.
 
     The folder is made where it is not there. In it are the net's config.json, its parameters
     under the names and in the shapes that they came in, one array at a time, and the files beside
-    them, such as the tokenizer's. Errors: `ArgumentError` for another net; `FileAccessError`.
+    them, such as the tokenizer's. Floats are written as ``dtype``, "float32", "float16" or
+    "bfloat16", by default as the net has them; above ``shard_bytes`` they go into several files.
+    Errors: `ArgumentError` for another net, another type, and numbers that the type has not;
+    `FileAccessError`.
     """
     path = Path(folder)
     origin = _origin(net)
@@ -36,11 +46,10 @@ def save(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
         for param, _ in stored.members:
             if id(param) not in params:
                 raise _other(f"one without the parameter {param.name!r}")
-    with explained(path, "write to"):
-        path.mkdir(parents=True, exist_ok=True)
-    dtype = np.dtype(net.dtype)
-    write_state(path / WEIGHTS, list(_sources(origin, dtype)), "safetensors")
-    _write_config(path / CONFIG, _told(origin.config, dtype))
+    told = dtype or str(np.dtype(net.dtype))
+    sources = list(_sources(origin, np.dtype(net.dtype)))
+    files = {CONFIG: _config_text(origin.config, told)}
+    write_folder(path, sources, shard_bytes, dtype, files)
     for name, file in origin.files.items():
         _copy(file, path / name)
 
@@ -75,16 +84,10 @@ def _value(param: Param) -> Array:
     return host
 
 
-def _told(config: dict[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
+def _config_text(config: dict[str, Any], dtype: str) -> str:
     """The config with the type that is written, under the key that the config has for it."""
     key = "torch_dtype" if "torch_dtype" in config else "dtype"
-    return {**config, key: str(dtype)}
-
-
-def _write_config(path: Path, config: dict[str, Any]) -> None:
-    text = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    with replacing(path) as beside:
-        beside.write_text(text, "utf-8")
+    return json.dumps({**config, key: dtype}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _copy(file: Path, target: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from singanet.base.arguments import name_trouble
 from singanet.base.files import expect_inside
 from singanet.checkpoint import Reader, open_state
+from singanet.checkpoint.folder import weights_in
 from singanet.errors import ConfigError
 from singanet.pretrained.config import expect_object
-from singanet.pretrained.folder import CONFIG, MODULES, WEIGHTS, beside, read_settings
+from singanet.pretrained.folder import CONFIG, MODULES, beside, read_settings
 from singanet.pretrained.sentences import SentencePooling, pooling_of
 
 
@@ -37,7 +38,7 @@ def open_source(path: Path) -> Iterator[ModelSource]:
     where = f"config {str(path / CONFIG)!r}"
     config = read_settings(path, CONFIG)
     expect_object(config, where)
-    with open_state(path / WEIGHTS) as reader:
+    with open_state(weights_in(path)) as reader:
         yield ModelSource(where, config, reader, beside(path), _sentence(path))
 
 

@@ -91,6 +91,24 @@ MODELS = {
         GROUPED | scaled("yarn", original_max_position_embeddings=16),
     ),
     "llama without head": ("LlamaModel", GROUPED),
+    "qwen2": ("Qwen2ForCausalLM", GROUPED),
+    "qwen3": ("Qwen3ForCausalLM", GROUPED | {"head_dim": 10, "attention_bias": True}),
+    "olmo2": ("Olmo2ForCausalLM", GROUPED),
+    "phi3": ("Phi3ForCausalLM", GROUPED | {"sliding_window": None}),
+    "phi3, longrope": (
+        "Phi3ForCausalLM",
+        GROUPED
+        | {
+            "original_max_position_embeddings": 6,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 100.0,
+                "partial_rotary_factor": 0.5,
+                "short_factor": [1.0, 1.5],
+                "long_factor": [2.0, 4.0],
+            },
+        },
+    ),
     "mistral": ("MistralForCausalLM", GROUPED | {"sliding_window": None}),
     "gpt2": ("GPT2LMHeadModel", GPT2),
     "gpt2 untied": ("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False}),
