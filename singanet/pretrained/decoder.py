@@ -14,7 +14,7 @@ _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(kw_only=True)
-class Decoder:
+class DecoderSettings:
     """A causal transformer with rotary positions, grouped heads and gated units.
 
     ``norms`` are those of a block, each before or behind attention and the unit: "pre" (Llama),
@@ -60,11 +60,11 @@ def _plain(
     head_size: int | None = None,
     activation: str = "hidden_act",
     thetas: Mapping[str, float] | None = None,
-) -> Decoder:
+) -> DecoderSettings:
     """What all of the families say under the same keys, or nearly so."""
     width, heads = c.count("hidden_size"), c.count("num_attention_heads")
     depth, longest = c.blocks("num_hidden_layers"), c.count("max_position_embeddings", longest)
-    return Decoder(
+    return DecoderSettings(
         width=width,
         depth=depth,
         heads=heads,
@@ -82,13 +82,13 @@ def _plain(
     )
 
 
-def _llama(c: Config) -> Decoder:
+def _llama(c: Config) -> DecoderSettings:
     made = _plain(c)
     made.biases, made.hidden_bias = c.flag("attention_bias", False), c.flag("mlp_bias", False)
     return made
 
 
-def _mistral(c: Config) -> Decoder:
+def _mistral(c: Config) -> DecoderSettings:
     made = _plain(c, kv_heads=8, longest=4096 * 32)
     made.window = c.count_or_none("sliding_window", 4096)
     if made.window is not None:
@@ -96,7 +96,7 @@ def _mistral(c: Config) -> Decoder:
     return made
 
 
-def _phi3(c: Config) -> Decoder:
+def _phi3(c: Config) -> DecoderSettings:
     made = _plain(c, longest=4096, epsilon=1e-5)
     made.window = c.count_or_none("sliding_window")
     if made.window is not None:
@@ -107,14 +107,14 @@ def _phi3(c: Config) -> Decoder:
     return made
 
 
-def _qwen2(c: Config) -> Decoder:
+def _qwen2(c: Config) -> DecoderSettings:
     made = _plain(c, kv_heads=32, longest=32768)
     made.biases = ("query", "key", "value")
     _by_kind(c, made, c.flag("use_sliding_window", False))
     return made
 
 
-def _qwen3(c: Config) -> Decoder:
+def _qwen3(c: Config) -> DecoderSettings:
     made = _plain(c, kv_heads=32, longest=32768, head_size=128)
     made.biases = c.flag("attention_bias", False)
     made.norm = QueryKeyNorm(made.epsilon)
@@ -122,7 +122,7 @@ def _qwen3(c: Config) -> Decoder:
     return made
 
 
-def _by_kind(c: Config, made: Decoder, slides: bool) -> None:
+def _by_kind(c: Config, made: DecoderSettings, slides: bool) -> None:
     """Blocks from ``max_window_layers`` on have the window of Qwen, where it is used."""
     window = c.count_or_none("sliding_window", 4096)
     first = c.count("max_window_layers", 28, least=0)
@@ -142,14 +142,14 @@ def _kinds(c: Config, usual: list[str], window: int | None) -> list[str]:
     return kinds
 
 
-def _olmo2(c: Config) -> Decoder:
+def _olmo2(c: Config) -> DecoderSettings:
     made = _plain(c, epsilon=1e-5)
     made.biases = c.flag("attention_bias", False)
     made.norms, made.norm = "post", QueryKeyNorm(made.epsilon, joint=True)
     return made
 
 
-def _gemma2(c: Config) -> Decoder:
+def _gemma2(c: Config) -> DecoderSettings:
     made = _gemma(c, {_FULL: 10000.0})
     made.kinds = _kinds(c, [(_SLIDING, _FULL)[k % 2] for k in range(made.depth)], made.window)
     made.turns = dict.fromkeys((_FULL, _SLIDING), made.turns[_FULL])
@@ -158,7 +158,7 @@ def _gemma2(c: Config) -> Decoder:
     return made
 
 
-def _gemma3(c: Config) -> Decoder:
+def _gemma3(c: Config) -> DecoderSettings:
     local = c.number("rope_local_base_freq", 10000.0)
     made = _gemma(c, {_FULL: 1e6, _SLIDING: local})
     every = c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 6))
@@ -170,7 +170,7 @@ def _gemma3(c: Config) -> Decoder:
     return made
 
 
-def _gemma(c: Config, thetas: Mapping[str, float]) -> Decoder:
+def _gemma(c: Config, thetas: Mapping[str, float]) -> DecoderSettings:
     """What Gemma 2 and 3 have in common."""
     made = _plain(
         c,
@@ -190,7 +190,7 @@ def _gemma(c: Config, thetas: Mapping[str, float]) -> Decoder:
     return made
 
 
-READ: Mapping[str, Callable[[Config], Decoder]] = {
+READ: Mapping[str, Callable[[Config], DecoderSettings]] = {
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
     "llama": _llama,

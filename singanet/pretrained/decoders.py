@@ -7,13 +7,13 @@ from typing import Any
 
 from singanet.layers import Embedding, MultiHeadAttention, Multiply, RMSNorm, Scale
 from singanet.layers.symbol import Symbol
-from singanet.pretrained.decoder import READ, Decoder
-from singanet.pretrained.drawing import Drawing
+from singanet.pretrained.decoder import READ, DecoderSettings
+from singanet.pretrained.drawing import ModelDrawing
 from singanet.pretrained.family import Family
-from singanet.pretrained.places import Place
+from singanet.pretrained.places import ArrayPlace
 
 
-def draw(d: Drawing) -> Symbol:
+def draw(d: ModelDrawing) -> Symbol:
     """The net of a config of one of `READ`: ``logits``, or ``last_hidden_state``."""
     m = READ[d.config.values["model_type"]](d.config)
     d.most_steps = m.longest
@@ -38,7 +38,7 @@ def draw(d: Drawing) -> Symbol:
 class _Block:
     """One block: attention and a gated unit, each added to the stream."""
 
-    def __init__(self, d: Drawing, m: Decoder, k: int, theirs: str) -> None:
+    def __init__(self, d: ModelDrawing, m: DecoderSettings, k: int, theirs: str) -> None:
         self.d, self.m, self.kind = d, m, m.kinds[k]
         self.name, self.theirs = f"layers/{k}", theirs
 
@@ -83,13 +83,13 @@ class _Block:
         places = {}
         for order, part in enumerate(("query", "key", "value")):
             if m.joined:
-                places[f"{part}_weight"] = Place(f"{own}.qkv_proj.weight", True, order)
+                places[f"{part}_weight"] = ArrayPlace(f"{own}.qkv_proj.weight", True, order)
             else:
-                places[f"{part}_weight"] = Place(f"{own}.{part[0]}_proj.weight", True)
-            places[f"{part}_bias"] = Place(f"{own}.{part[0]}_proj.bias")
-            places[f"{part}_gamma"] = Place(f"{own}.{part[0]}_norm.weight")
-        places["output_weight"] = Place(f"{own}.o_proj.weight", True)
-        places["output_bias"] = Place(f"{own}.o_proj.bias")
+                places[f"{part}_weight"] = ArrayPlace(f"{own}.{part[0]}_proj.weight", True)
+            places[f"{part}_bias"] = ArrayPlace(f"{own}.{part[0]}_proj.bias")
+            places[f"{part}_gamma"] = ArrayPlace(f"{own}.{part[0]}_norm.weight")
+        places["output_weight"] = ArrayPlace(f"{own}.o_proj.weight", True)
+        places["output_bias"] = ArrayPlace(f"{own}.o_proj.bias")
         return self.d.put(layer, x if mask is None else [x, mask], **places)
 
     def _unit(self, x: Symbol) -> Symbol:
@@ -118,9 +118,9 @@ _NORMS = {
 """The norms before and behind attention and unit, by their names in the files."""
 
 
-def _norm(d: Drawing, m: Decoder, x: Symbol, name: str, theirs: str) -> Symbol:
+def _norm(d: ModelDrawing, m: DecoderSettings, x: Symbol, name: str, theirs: str) -> Symbol:
     layer = RMSNorm(name, epsilon=m.epsilon, offset=m.offset)
-    return d.put(layer, x, gamma=Place(f"{theirs}.weight"))
+    return d.put(layer, x, gamma=ArrayPlace(f"{theirs}.weight"))
 
 
 _NAMES = {

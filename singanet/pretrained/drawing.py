@@ -24,7 +24,7 @@ from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, BinaryAccuracy
 from singanet.params.param import Param
 from singanet.pretrained.config import Config
-from singanet.pretrained.places import Place
+from singanet.pretrained.places import ArrayPlace
 from singanet.pretrained.sentences import SentencePooling
 
 ACTIVATIONS = {
@@ -46,7 +46,7 @@ INPUTS = "argument inputs"
 """Where errors about it are."""
 
 
-class Drawing:
+class ModelDrawing:
     """What a family draws on: the config, the names in the files, the inputs that are wanted.
 
     ``names`` None stands for files that are yet to be written.
@@ -68,7 +68,7 @@ class Drawing:
         self.wanted = inputs
         self.sentence: SentencePooling | None = None
         self.inputs: list[Symbol] = []
-        self.places: dict[str, tuple[Param, Place]] = {}
+        self.places: dict[str, tuple[Param, ArrayPlace]] = {}
         self.most_steps: int | None = None
         self.loss: Any = None
         self.metric: Any = None
@@ -123,7 +123,7 @@ class Drawing:
 
     # -- layers -----------------------------------------------------------------------------
 
-    def put(self, layer: Layer, x: Any, **places: Place | None) -> Symbol:
+    def put(self, layer: Layer, x: Any, **places: ArrayPlace | None) -> Symbol:
         """``layer`` on ``x``, each of its parameters at its place."""
         y = layer(x)
         for suffix, param in layer.params.items():
@@ -134,7 +134,7 @@ class Drawing:
 
     def embedding(self, x: Symbol, layer: Embedding, theirs: str) -> Symbol:
         """The rows of a table."""
-        return self.put(layer, x, weight=Place(f"{theirs}.weight"))
+        return self.put(layer, x, weight=ArrayPlace(f"{theirs}.weight"))
 
     def dense(
         self,
@@ -148,8 +148,8 @@ class Drawing:
     ) -> Symbol:
         """A product with a matrix, (out, in) in the files where ``turned``."""
         layer = Dense(name, units, use_bias=bias)
-        weight = Place(f"{theirs}.weight", turned, order)
-        return self.put(layer, x, weight=weight, bias=Place(f"{theirs}.bias"))
+        weight = ArrayPlace(f"{theirs}.weight", turned, order)
+        return self.put(layer, x, weight=weight, bias=ArrayPlace(f"{theirs}.bias"))
 
     def head(
         self,
@@ -163,7 +163,7 @@ class Drawing:
         """The scores of the words, by the rows of the table that they are ``tied`` to if any."""
         name = "logits" if softcap is None else "scores"
         layer = Dense(name, units, bool(bias), W_specs=tied, W_transpose=True)
-        y = self.put(layer, x, weight=Place(theirs), bias=Place(bias))
+        y = self.put(layer, x, weight=ArrayPlace(theirs), bias=ArrayPlace(bias))
         if softcap is None:
             return y
         y = self.activation(Scale("scores_scale", 1.0 / softcap)(y), "scores_tanh", "tanh")
@@ -177,7 +177,7 @@ class Drawing:
 
     def layer_norm(self, x: Symbol, name: str, epsilon: float, theirs: str) -> Symbol:
         """Layer normalisation."""
-        gamma, beta = Place(f"{theirs}.weight"), Place(f"{theirs}.bias")
+        gamma, beta = ArrayPlace(f"{theirs}.weight"), ArrayPlace(f"{theirs}.bias")
         return self.put(LayerNorm(name, epsilon=epsilon), x, gamma=gamma, beta=beta)
 
     def dropout(self, x: Symbol, name: str, share: float) -> Symbol:
@@ -193,8 +193,10 @@ class Drawing:
         self, layer: MultiHeadAttention, inputs: Sequence[Symbol], theirs: dict[str, str]
     ) -> Symbol:
         """Attention whose projections have modules of their own, by our names of the parts."""
-        places = {f"{part}_weight": Place(f"{name}.weight", True) for part, name in theirs.items()}
-        places |= {f"{part}_bias": Place(f"{name}.bias") for part, name in theirs.items()}
+        places = {
+            f"{part}_weight": ArrayPlace(f"{name}.weight", True) for part, name in theirs.items()
+        }
+        places |= {f"{part}_bias": ArrayPlace(f"{name}.bias") for part, name in theirs.items()}
         return self.put(layer, list(inputs), **places)
 
     # -- what it is trained with ------------------------------------------------------------

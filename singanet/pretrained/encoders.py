@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from singanet.layers import Embedding, MultiHeadAttention, PositionEmbedding, Weight
 from singanet.layers.symbol import Symbol
-from singanet.pretrained.drawing import ACTIVATIONS, Drawing
+from singanet.pretrained.drawing import ACTIVATIONS, ModelDrawing
 from singanet.pretrained.family import Family
-from singanet.pretrained.places import Place
+from singanet.pretrained.places import ArrayPlace
 
 
 @dataclass(kw_only=True)
-class Encoder:
+class EncoderSettings:
     """The sizes of a model of this kind."""
 
     vocabulary: int
@@ -30,14 +30,14 @@ class Encoder:
     padding: int | None
 
 
-def _bert(d: Drawing) -> Encoder:
+def _bert(d: ModelDrawing) -> EncoderSettings:
     c = d.config
     c.only(add_cross_attention=False, is_decoder=False, position_embedding_type="absolute")
     c.only(tie_word_embeddings=True)
     c.skip("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_type")
     c.skip("pooler_num_fc_layers", "pooler_size_per_head")
     vocabulary = c.count("vocab_size", 30522)
-    return Encoder(
+    return EncoderSettings(
         vocabulary=vocabulary,
         width=c.count("hidden_size", 768),
         depth=c.blocks("num_hidden_layers", 12),
@@ -53,12 +53,12 @@ def _bert(d: Drawing) -> Encoder:
     )
 
 
-def _distilbert(d: Drawing) -> Encoder:
+def _distilbert(d: ModelDrawing) -> EncoderSettings:
     c = d.config
     c.only(sinusoidal_pos_embds=False, tie_word_embeddings=True)
     c.skip("seq_classif_dropout")
     vocabulary = c.count("vocab_size", 30522)
-    return Encoder(
+    return EncoderSettings(
         vocabulary=vocabulary,
         width=c.count("dim", 768),
         depth=c.blocks("n_layers", 6),
@@ -102,13 +102,13 @@ _OF_DISTILBERT = {
 class _Kind:
     """How a family is read, what its modules are called, and its heads by architecture."""
 
-    read: Callable[[Drawing], Encoder]
+    read: Callable[[ModelDrawing], EncoderSettings]
     base: str
     modules: Mapping[str, str]
-    heads: Mapping[str, Callable[[Drawing, Encoder, str, Symbol, Embedding], Symbol]]
+    heads: Mapping[str, Callable[[ModelDrawing, EncoderSettings, str, Symbol, Embedding], Symbol]]
 
 
-def draw(d: Drawing) -> Symbol:
+def draw(d: ModelDrawing) -> Symbol:
     """``last_hidden_state``, ``logits``, or of a folder of sentences ``sentence_embedding``."""
     kind = _KINDS[d.config.values["model_type"]]
     m = kind.read(d)
@@ -131,12 +131,12 @@ def draw(d: Drawing) -> Symbol:
 
 
 def _embedded(
-    d: Drawing, m: Encoder, inputs: Mapping[str, Symbol], table: Embedding, own: str
+    d: ModelDrawing, m: EncoderSettings, inputs: Mapping[str, Symbol], table: Embedding, own: str
 ) -> Symbol:
     """Words, positions and kinds of segments, normalised."""
     ids = inputs["input_ids"]
     x = d.embedding(ids, table, f"{own}.word_embeddings")
-    place = Place(f"{own}.token_type_embeddings.weight")
+    place = ArrayPlace(f"{own}.token_type_embeddings.weight")
     if "token_type_ids" in inputs:
         types = Embedding("token_type_embeddings", m.types, m.width)
         x = d.add("types_add", x, d.put(types, inputs["token_type_ids"], weight=place))
@@ -145,14 +145,14 @@ def _embedded(
         first = d.put(Weight("token_type_embeddings", (m.types, m.width)), ids, weight=place)
         x = d.add("types_add", x, first[:, 0:1])
     position = PositionEmbedding("position_embeddings", m.longest)
-    x = d.put(position, x, weight=Place(f"{own}.position_embeddings.weight"))
+    x = d.put(position, x, weight=ArrayPlace(f"{own}.position_embeddings.weight"))
     x = d.layer_norm(x, "embeddings_norm", m.epsilon, f"{own}.LayerNorm")
     return d.dropout(x, "embeddings_drop", m.dropout)
 
 
 def _block(
-    d: Drawing,
-    m: Encoder,
+    d: ModelDrawing,
+    m: EncoderSettings,
     x: Symbol,
     mask: Symbol | None,
     name: str,
@@ -182,7 +182,9 @@ def _block(
 # -- heads ------------------------------------------------------------------------------------
 
 
-def _bert_words(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) -> Symbol:
+def _bert_words(
+    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
+) -> Symbol:
     """The words behind masks."""
     own = "cls.predictions"
     y = d.dense(x, "transform", m.width, f"{own}.transform.dense")
@@ -194,13 +196,17 @@ def _bert_words(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) 
     return d.head(y, m.vocabulary, f"{own}.decoder.weight", table.params["weight"], f"{own}.bias")
 
 
-def _bert_classes(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) -> Symbol:
+def _bert_classes(
+    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
+) -> Symbol:
     y = d.dense(x[:, 0], "pooler", m.width, f"{base}pooler.dense")
     y = d.dropout(d.activation(y, "pooler_act", "tanh"), "pooler_drop", d.class_dropout(m.dropout))
     return d.dense(y, "logits", d.expect_classes(), "classifier")
 
 
-def _distilbert_words(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) -> Symbol:
+def _distilbert_words(
+    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
+) -> Symbol:
     y = d.dense(x, "transform", m.width, "vocab_transform")
     y = d.activation(y, "transform_act", m.activation)
     y = d.layer_norm(y, "transform_norm", 1e-12, "vocab_layer_norm")
@@ -209,7 +215,9 @@ def _distilbert_words(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embed
     return d.head(y, m.vocabulary, "vocab_projector.weight", tied, "vocab_projector.bias")
 
 
-def _distilbert_classes(d: Drawing, m: Encoder, base: str, x: Symbol, table: Embedding) -> Symbol:
+def _distilbert_classes(
+    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
+) -> Symbol:
     y = d.activation(d.dense(x[:, 0], "pooler", m.width, "pre_classifier"), "pooler_act", "relu")
     y = d.dropout(y, "pooler_drop", d.config.share("seq_classif_dropout", 0.2))
     return d.dense(y, "logits", d.expect_classes(), "classifier")

@@ -9,7 +9,7 @@ from typing import Any
 
 from singanet.errors import ConfigError, one_of
 from singanet.layers.symbol import Symbol
-from singanet.pretrained.drawing import Drawing
+from singanet.pretrained.drawing import ModelDrawing
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Family:
     here. ``idle`` are patterns of arrays that may be there and compute nothing, such as buffers.
     """
 
-    draw: Callable[[Drawing], Symbol | Sequence[Symbol]]
+    draw: Callable[[ModelDrawing], Symbol | Sequence[Symbol]]
     architectures: tuple[str, ...]
     bare: tuple[str, ...]
     others: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = ()

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from singanet.layers import Embedding, MultiHeadAttention, PositionEmbedding
 from singanet.layers.symbol import Symbol
-from singanet.pretrained.drawing import ACTIVATIONS, Drawing
+from singanet.pretrained.drawing import ACTIVATIONS, ModelDrawing
 from singanet.pretrained.family import Family
-from singanet.pretrained.places import Place
+from singanet.pretrained.places import ArrayPlace
 
 
-def draw(d: Drawing) -> Symbol:
+def draw(d: ModelDrawing) -> Symbol:
     """``logits``, or ``last_hidden_state``."""
     c = d.config
     width, heads = c.count("n_embd"), c.count("n_head")
@@ -33,7 +33,7 @@ def draw(d: Drawing) -> Symbol:
     base, mask = d.prefix("transformer."), inputs.get("attention_mask")
     table = Embedding("wte", vocabulary, width)
     x = d.embedding(inputs["input_ids"], table, f"{base}wte")
-    x = d.put(PositionEmbedding("wpe", longest), x, weight=Place(f"{base}wpe.weight"))
+    x = d.put(PositionEmbedding("wpe", longest), x, weight=ArrayPlace(f"{base}wpe.weight"))
     x = d.dropout(x, "drop", c.share("embd_pdrop", 0.1))
     for k in range(c.blocks("n_layer")):
         name, own = f"layers/{k}", f"{base}h.{k}"
@@ -63,15 +63,15 @@ def draw(d: Drawing) -> Symbol:
     return d.head(x, vocabulary, "lm_head.weight", table.params["weight"] if tied else None)
 
 
-def _places(own: str) -> dict[str, Place]:
+def _places(own: str) -> dict[str, ArrayPlace]:
     """Queries, keys and values stand side by side in one matrix (in, 3 out)."""
     found = {
-        "output_weight": Place(f"{own}.c_proj.weight"),
-        "output_bias": Place(f"{own}.c_proj.bias"),
+        "output_weight": ArrayPlace(f"{own}.c_proj.weight"),
+        "output_bias": ArrayPlace(f"{own}.c_proj.bias"),
     }
     for order, part in enumerate(("query", "key", "value")):
-        found[f"{part}_weight"] = Place(f"{own}.c_attn.weight", order=order, axis=1)
-        found[f"{part}_bias"] = Place(f"{own}.c_attn.bias", order=order)
+        found[f"{part}_weight"] = ArrayPlace(f"{own}.c_attn.weight", order=order, axis=1)
+        found[f"{part}_bias"] = ArrayPlace(f"{own}.c_attn.bias", order=order)
     return found
 
 

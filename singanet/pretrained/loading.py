@@ -12,9 +12,9 @@ import numpy as np
 from singanet.checkpoint import Reader
 from singanet.errors import ArgumentError, StateMismatchError, one_of
 from singanet.params.param import Param
-from singanet.pretrained.making import Made, make
+from singanet.pretrained.making import MadeNet, make
 from singanet.pretrained.net import Origin, PretrainedNet
-from singanet.pretrained.places import Stored, stored_arrays
+from singanet.pretrained.places import FileArray, stored_arrays
 from singanet.pretrained.source import open_source
 from singanet.types import Array
 
@@ -58,7 +58,7 @@ def load(
     return net
 
 
-def _expect_to_fit(reader: Reader, arrays: Mapping[str, Stored], made: Made) -> list[str]:
+def _expect_to_fit(reader: Reader, arrays: Mapping[str, FileArray], made: MadeNet) -> list[str]:
     """The names of the arrays that no parameter takes and that are kept.
 
     Errors: `StateMismatchError` for others, for missing ones and other shapes.
@@ -82,7 +82,10 @@ def _expect_to_fit(reader: Reader, arrays: Mapping[str, Stored], made: Made) -> 
 
 
 def _reading(
-    reader: Reader, arrays: Mapping[str, Stored], names: Mapping[str, str], dtype: np.dtype[Any]
+    reader: Reader,
+    arrays: Mapping[str, FileArray],
+    names: Mapping[str, str],
+    dtype: np.dtype[Any],
 ) -> Callable[[Param], Array]:
     """What reads a parameter's values; of an array that is several's the last one is kept."""
     of = {id(param): stored for stored in arrays.values() for param, _ in stored.members}

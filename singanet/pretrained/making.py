@@ -8,7 +8,7 @@ from typing import Any
 
 from singanet.errors import ArgumentError, ConfigError, SingaNetError
 from singanet.pretrained.config import Config
-from singanet.pretrained.drawing import INPUTS, Drawing
+from singanet.pretrained.drawing import INPUTS, ModelDrawing
 from singanet.pretrained.family import Family
 from singanet.pretrained.net import Origin, PretrainedNet
 from singanet.pretrained.places import stored_arrays
@@ -19,12 +19,12 @@ _MOST_BLOCKS = 1000
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeNet:
     """A net, how it was drawn, and the names of the arrays in the files by those it knows."""
 
     net: PretrainedNet
     family: Family
-    drawing: Drawing
+    drawing: ModelDrawing
     names: Mapping[str, str]
 
 
@@ -35,7 +35,7 @@ def make(
     inputs: Sequence[str] | None = None,
     sentence: SentencePooling | None = None,
     seed: int | None = None,
-) -> Made:
+) -> MadeNet:
     """The net of the config ``values``, for files that have arrays of these ``names``.
 
     Errors: `ConfigError`, also for sizes that no layer can have; `ArgumentError` for ``inputs``
@@ -45,7 +45,7 @@ def make(
     found = {} if names is None else family.canonical(names)
     config = Config(values, where, _MOST_BLOCKS if names is None else len(found))
     architecture = family.architecture(values, where)
-    drawing = Drawing(
+    drawing = ModelDrawing(
         config, None if names is None else found, architecture, architecture in family.bare, inputs
     )
     drawing.sentence = sentence if drawing.is_bare else None
@@ -66,7 +66,7 @@ def make(
     except SingaNetError as error:
         raise _impossible(error, where) from None
     net.most_steps = drawing.most_steps
-    return Made(net, family, drawing, found)
+    return MadeNet(net, family, drawing, found)
 
 
 def _impossible(error: SingaNetError, where: str) -> ConfigError:

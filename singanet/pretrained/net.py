@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singanet.net import FeedForwardNet
-from singanet.pretrained.places import Stored
+from singanet.pretrained.places import FileArray
 
 if TYPE_CHECKING:
     from singanet.types import Array
@@ -24,7 +24,7 @@ class Origin:
     """
 
     config: dict[str, Any]
-    arrays: Mapping[str, Stored]
+    arrays: Mapping[str, FileArray]
     kept: Mapping[str, Array]
     files: Mapping[str, Path]
 

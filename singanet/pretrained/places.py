@@ -12,7 +12,7 @@ from singanet.types import Array, Shape
 
 
 @dataclass(frozen=True)
-class Place:
+class ArrayPlace:
     """The array called ``name``, or a part of it, that is a parameter of ours.
 
     ``turned`` are matrices (out, in), as PyTorch's Linear has them. Of several parameters in one
@@ -36,11 +36,11 @@ class Place:
 
 
 @dataclass
-class Stored:
+class FileArray:
     """An array in the files, and the parameters that are its parts, in their order."""
 
     name: str
-    members: list[tuple[Param, Place]]
+    members: list[tuple[Param, ArrayPlace]]
 
     @property
     def shape(self) -> Shape:
@@ -61,7 +61,7 @@ class Stored:
             start = end
         raise KeyError(param.name)
 
-    def place_of(self, param: Param) -> Place:
+    def place_of(self, param: Param) -> ArrayPlace:
         """Where ``param`` is."""
         return next(place for other, place in self.members if other is param)
 
@@ -71,9 +71,9 @@ class Stored:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, self.members[0][1].axis)
 
 
-def stored_arrays(places: Iterable[tuple[Param, Place]]) -> dict[str, Stored]:
+def stored_arrays(places: Iterable[tuple[Param, ArrayPlace]]) -> dict[str, FileArray]:
     """The arrays in the files by name, for parameters with their places."""
-    found: dict[str, Stored] = {}
+    found: dict[str, FileArray] = {}
     for param, place in sorted(places, key=lambda each: each[1].order):
-        found.setdefault(place.name, Stored(place.name, [])).members.append((param, place))
+        found.setdefault(place.name, FileArray(place.name, [])).members.append((param, place))
     return found

@@ -19,12 +19,12 @@ from singanet.layers import (
 )
 from singanet.layers.symbol import Symbol
 from singanet.pretrained.config import Config
-from singanet.pretrained.drawing import ACTIVATIONS, Drawing
+from singanet.pretrained.drawing import ACTIVATIONS, ModelDrawing
 from singanet.pretrained.family import Family
-from singanet.pretrained.places import Place
+from singanet.pretrained.places import ArrayPlace
 
 
-def draw(d: Drawing) -> Symbol:
+def draw(d: ModelDrawing) -> Symbol:
     """``last_hidden_state``, or the ``logits`` of classes, of images ``pixel_values``."""
     c = d.config
     kind = c.values["model_type"]
@@ -57,15 +57,15 @@ def draw(d: Drawing) -> Symbol:
     return _head(d, x, base)
 
 
-def _patches(d: Drawing, width: int, own: str) -> Symbol:
+def _patches(d: ModelDrawing, width: int, own: str) -> Symbol:
     """Square patches in rows, behind their tokens, with their positions."""
     c = d.config
     (high, wide), (rows, columns) = _sides(c, "image_size", 224), _sides(c, "patch_size", 16)
     image = Input("pixel_values", (c.count("num_channels", 3), high, wide))
     d.inputs = [image]
     projection = f"{own}.patch_embeddings.projection"
-    weight = Place(f"{projection}.weight", shape=(width, image.shape[0], rows, columns))
-    bias = Place(f"{projection}.bias")
+    weight = ArrayPlace(f"{projection}.weight", shape=(width, image.shape[0], rows, columns))
+    bias = ArrayPlace(f"{projection}.bias")
     patches = Conv2D("patches", width, (rows, columns), (rows, columns), "valid")
     x = d.put(patches, image, weight=weight, bias=bias)
     x = Reshape("sequence", (width, x.shape[1] * x.shape[2]))(x)
@@ -73,15 +73,15 @@ def _patches(d: Drawing, width: int, own: str) -> Symbol:
     if c.values["model_type"] == "deit":
         x = _token(d, x, "distillation_token", own)
     x = _token(d, x, "cls_token", own)
-    place = Place(f"{own}.position_embeddings", shape=(1, *x.shape))
+    place = ArrayPlace(f"{own}.position_embeddings", shape=(1, *x.shape))
     return d.put(PositionEmbedding("position_embeddings"), x, weight=place)
 
 
-def _token(d: Drawing, x: Symbol, name: str, own: str) -> Symbol:
-    return d.put(ClassToken(name), x, weight=Place(f"{own}.{name}", shape=(1, 1, x.shape[1])))
+def _token(d: ModelDrawing, x: Symbol, name: str, own: str) -> Symbol:
+    return d.put(ClassToken(name), x, weight=ArrayPlace(f"{own}.{name}", shape=(1, 1, x.shape[1])))
 
 
-def _head(d: Drawing, x: Symbol, base: str) -> Symbol:
+def _head(d: ModelDrawing, x: Symbol, base: str) -> Symbol:
     if d.is_bare:
         d.keep(f"{base}pooler.dense.weight", f"{base}pooler.dense.bias")
         return x
