@@ -42,6 +42,8 @@ def _write_attention(
     if layer.softcap is not None:
         bounded = g.node("Tanh", g.node("Mul", scores, g.constant(1.0 / layer.softcap, "cap")))
         scores = g.node("Mul", bounded, g.constant(layer.softcap, "cap"))
+    if layer.relative is not None:
+        scores = g.node("Add", scores, _write_relative(g, layer))
     if layer.mask == "added":
         scores = g.node("Add", scores, g.cast(_write_mask(g, layer, xs[-1]), g.dtype))
         scores = g.node("Max", scores, _write_lowest(g))
@@ -64,6 +66,19 @@ def _write_attention(
     width = layer.num_heads * layer.dims["value"]
     y = _write_projected(g, layer, "output", g.reshape(merged, (0, 0, width)))
     return [y, weights] if layer.return_weights else y
+
+
+def _write_relative(g: WrittenGraph, layer: layers.MultiHeadAttention) -> Value:
+    """What relative positions add, (1, heads, queries, keys)."""
+    shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
+    queries, keys = shapes[0][0], shapes[layer.given - 1][0]
+    if -1 in (queries, keys):
+        raise NoFormError("relative positions of a number of steps that is left open")
+    assert layer.relative is not None
+    distance = np.arange(keys) - np.arange(queries)[:, None]
+    buckets = g.constant(layer.relative.buckets_of(distance), "buckets", np.int64)
+    rows = g.node("Gather", g.param(layer, "relative_weight"), buckets)
+    return g.unsqueeze(g.transpose(rows, 2, 0, 1), 0)
 
 
 def _write_heads(g: WrittenGraph, layer: layers.MultiHeadAttention, part: str, x: Value) -> Value:

@@ -42,11 +42,11 @@ def _rows(layer: layers.MultiHeadAttention) -> Iterator[StoredArray]:
 
 
 def _keras(layer: layers.MultiHeadAttention) -> list[StoredArray]:
-    if layer.norm is not None:
+    if layer.norm is not None or layer.relative is not None:
         raise ArgumentError(
-            f"layer {layer.name!r}, as Keras' {'Group' * bool(layer.num_kv_heads)}...Attention",
-            expected="queries and keys without a norm",
-            received=repr(layer.norm),
+            f"layer {layer.name!r}, as an attention of Keras",
+            expected="one without a norm and relative positions",
+            received=repr(layer.norm or layer.relative),
             advice="save in another format: safetensors, hdf5, npz",
         )
     return [*_rows(layer)]
@@ -64,7 +64,8 @@ def _torch(layer: layers.MultiHeadAttention, uses: Uses) -> list[Variable]:
     apart = {each.label: each for each in _apart(layer, uses)}
     plain = all(out == size for _, out in shapes) and shapes[0][0] == size
     biased = sum(name.endswith("_bias") for name in layer.params)
-    if not plain or biased not in (0, 4) or layer.norm is not None:
+    more = layer.norm is not None or layer.relative is not None
+    if not plain or biased not in (0, 4) or more:
         return [replace(each, path=_in_modules(name)) for name, each in apart.items()]
     if len(set(shapes)) == 1:
         found = [joined("in_proj_weight", (3 * size, size), weights, turns=True)]
@@ -79,12 +80,18 @@ def _torch(layer: layers.MultiHeadAttention, uses: Uses) -> list[Variable]:
 def _in_modules(suffix: str) -> str:
     """Where the parameter ``suffix`` is in modules of their own."""
     part, _, what = suffix.partition("_")
+    if part == "relative":
+        return "relative_attention_bias.weight"
     return f"{part[0]}_norm.weight" if what == "gamma" else f"{part[0]}_proj.{what}"
 
 
 def _apart(layer: layers.MultiHeadAttention, uses: Uses) -> list[Variable]:
     """Each array by itself."""
-    return [StoredArray(name, order=across).variable(layer, name, name) for name in layer.params]
+    found = []
+    for name in layer.params:
+        row = StoredArray(name) if name == "relative_weight" else StoredArray(name, order=across)
+        found.append(row.variable(layer, name, name))
+    return found
 
 
 HEADS = Arrays(keras_arrays(_keras), _torch, _apart)

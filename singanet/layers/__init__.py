@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from singanet.layers.prelu import PReLU
     from singanet.layers.query_key_norm import QueryKeyNorm
     from singanet.layers.reduce import Expand, Reduce, RepeatVector
+    from singanet.layers.relative import RelativePositions
     from singanet.layers.reshape import Flatten, Permute, Reshape
     from singanet.layers.rnn import GRU, LSTM, RNN
     from singanet.layers.rotary import RotaryEmbedding
@@ -172,6 +173,7 @@ __all__ = [
     "QueryKeyNorm",
     "RMSNorm",
     "Reduce",
+    "RelativePositions",
     "RepeatVector",
     "Reshape",
     "RotaryEmbedding",

@@ -14,6 +14,7 @@ from singanet.layers.context import Context
 from singanet.layers.layer import InputKind, Layer, ParamSpecs, Traits
 from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import check_batches, read_whole_lengths
+from singanet.layers.relative import RelativePositions
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.ops.attention import Attention
 from singanet.types import Array, GivenShapes, Shape, Shapes
@@ -48,7 +49,7 @@ class MultiHeadAttention(Layer):
     Parameters: ``query_weight`` (E, heads·key_dim), ``value_weight`` (E', kv_heads·value_dim),
     ``key_weight`` (E', kv_heads·key_dim), ``output_weight`` (heads·value_dim, num_output), each
     with a bias, or as many of them as ``use_bias`` names: ("query", "value", "key") in Qwen2. A
-    ``norm`` has ``query_gamma`` and ``key_gamma``.
+    ``norm`` has ``query_gamma`` and ``key_gamma``, ``relative`` positions ``relative_weight``.
     """
 
     traits = Traits(any_extent=True)
@@ -76,6 +77,8 @@ class MultiHeadAttention(Layer):
         softcap: float | None = None,
         scale: float | None = None,
         segments: bool = False,
+        relative: RelativePositions | None = None,
+        relative_specs: ParamSpecs = None,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.num_heads = expect_int(name, "num_heads", num_heads)
@@ -104,6 +107,11 @@ class MultiHeadAttention(Layer):
             f"norm={norm!r}",
             "a QueryKeyNorm(), or None",
         )
+        self._expect(
+            relative is None or isinstance(relative, RelativePositions),
+            f"relative={relative!r}",
+            "RelativePositions(), or None",
+        )
         several = isinstance(use_bias, (list, tuple))
         self._expect(
             isinstance(use_bias, bool) or (several and all(part in _BIASED for part in use_bias)),
@@ -126,11 +134,13 @@ class MultiHeadAttention(Layer):
         self.softcap = self._positive("softcap", softcap)
         self.scale = self._positive("scale", scale)
         self.segments = segments
-        streams = softcap is None and window is None and not segments
+        self.relative = relative
+        self.relative_specs = relative_specs
+        streams = softcap is None and window is None and relative is None and not segments
         self._expect(
             not return_weights or streams,
             f"return_weights={return_weights!r}",
-            "False with softcap, window or segments",
+            "False with softcap, window, segments or relative positions",
         )
 
     def _count(self, what: str, value: int | None) -> int | None:
@@ -230,6 +240,9 @@ class MultiHeadAttention(Layer):
             for part in _NORMED:
                 count, start = self.norm.size(heads[part], key_dim), 1.0 - self.norm.offset
                 self.add_param(f"{part}_gamma", (count,), default=Constant(start))
+        if self.relative is not None:
+            shape = (self.relative.buckets, self.num_heads)
+            self.add_param("relative_weight", shape, self.relative_specs)
 
     def _expect_turns(self, key_dim: int) -> None:
         if self.rotary is None:
@@ -271,7 +284,7 @@ class MultiHeadAttention(Layer):
         ctx.save(shape=() if given is None else given.shape)
         if self.return_weights:
             return self._with_weights(ctx, case, q, k, v)
-        means, lse = ops.attend(q, k, v, case)
+        means, lse = ops.attend(q, k, v, self._placed(ctx, case, q, k))
         merged = self._merged(means)
         ctx.save(means=means, lse=lse, merged=merged)
         return self._project(ctx, "output", merged)
@@ -372,8 +385,10 @@ class MultiHeadAttention(Layer):
             dq, dk, dv, dmask = self._by_weights_back(ctx, dheads, of_weights)
         else:
             q, k, v, means, lse, case = (saved[key] for key in _SAVED)
-            wanted = self._moves_mask(ctx)
-            dq, dk, dv, dmask = ops.attend_backward(dheads, q, k, v, means, lse, case, wanted)
+            case = self._placed(ctx, case, q, k)
+            wanted = self._moves_mask(ctx) or (self.relative is not None and ctx.needs_param_grads)
+            dq, dk, dv, dadded = ops.attend_backward(dheads, q, k, v, means, lse, case, wanted)
+            dmask = None if dadded is None else self._added_back(ctx, dadded, grads)
         if dmask is not None:
             dmask = dmask.reshape(saved["shape"])
         if self.rotary is not None:
@@ -394,6 +409,23 @@ class MultiHeadAttention(Layer):
         nothing = [None] * (self.has_lengths + self._id_count(self.given))
         rest = [*dsources[1:], *nothing, *([dmask] * bool(self.mask))]
         return [dsources[0], *rest] if rest else dsources[0], grads
+
+    def _placed(self, ctx: Context, case: Attention, q: Array, k: Array) -> Attention:
+        """The case with what relative positions add to the scores, which nobody keeps."""
+        if self.relative is None:
+            return case
+        table, extents = ctx.params["relative_weight"], (q.shape[2], k.shape[2])
+        added = self.relative.added(ctx.ops, table, *extents, ctx.before)
+        return replace(case, added=added if case.added is None else ctx.ops.add(case.added, added))
+
+    def _added_back(self, ctx: Context, d: Array, grads: dict[str, Array]) -> Array | None:
+        """The mask's gradient, from that of all that is added; the table's goes into ``grads``."""
+        if self.relative is not None and ctx.needs_param_grads:
+            of_all = ctx.ops.sum_to(d, (1, *d.shape[1:]))
+            grads["relative_weight"] = self.relative.table_gradient(ctx.ops, of_all)
+        if not self._moves_mask(ctx):
+            return None
+        return ctx.ops.sum_to(d, ctx.saved["case"].added.shape)
 
     def _moves_mask(self, ctx: Context) -> bool:
         """Whether the mask has a gradient that somebody wants."""

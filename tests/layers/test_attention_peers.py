@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.layers import Context, MultiHeadAttention, QueryKeyNorm, RotaryEmbedding
+from singanet.layers import (
+    Context,
+    MultiHeadAttention,
+    QueryKeyNorm,
+    RelativePositions,
+    RotaryEmbedding,
+)
 from singanet.ops import numpy_ops
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
@@ -123,3 +129,45 @@ def test_outputs_and_gradients_equal_transformers(model, rng):
     expect_close(dx, tx.grad.numpy())
     for suffix, tensor in pairs.items():
         expect_close(grads[suffix], tensor.grad.numpy().T)
+
+
+@pytest.mark.parametrize("decoder", [False, True])
+def test_relative_positions_equal_t5s(decoder, rng):
+    from transformers.models.t5 import modeling_t5 as m
+
+    torch.manual_seed(0)
+    config = m.T5Config(d_model=24, d_kv=5, num_heads=4, relative_attention_num_buckets=16,
+                        relative_attention_max_distance=24, dropout_rate=0.0,
+                        is_decoder=decoder)  # fmt: skip
+    theirs = m.T5Attention(config, has_relative_attention_bias=True).double()
+    relative = RelativePositions(16, 24, bidirectional=not decoder)
+    layer = MultiHeadAttention(
+        "att", 4, 5, scale=1.0, use_bias=False, causal=decoder, mask="boolean", relative=relative
+    )
+    layer.build([(40, 24), (40,)])
+    pairs = {"relative_weight": theirs.relative_attention_bias.weight}
+    pairs |= {f"{part}_weight": getattr(theirs, part[0]).weight for part in ("query", "key")}
+    pairs |= {"value_weight": theirs.v.weight, "output_weight": theirs.o.weight}
+    for suffix, tensor in pairs.items():
+        torch.nn.init.normal_(tensor, 0.0, 0.5)
+        array = tensor.detach().numpy()
+        layer.params[suffix].retype(np.array(array if suffix == "relative_weight" else array.T))
+
+    x, dy = (rng.standard_normal((2, 40, 24)) for _ in range(2))
+    there = np.arange(40) < np.array([[40], [31]])
+    params = {suffix: param.value for suffix, param in layer.params.items()}
+    ctx = Context(numpy_ops, rng, params, train=True)
+    y = layer.forward(ctx, [x, there])
+    (dx, _), grads = layer.backward(ctx, dy)
+
+    tx = torch.tensor(x, requires_grad=True)
+    seen = torch.tensor(there)[:, None, None].expand(2, 1, 40, 40)
+    seen = seen.tril() if decoder else seen
+    hidden = torch.zeros(2, 1, 40, 40, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+    ty = theirs(tx, mask=hidden)[0]
+    ty.backward(torch.tensor(dy))
+    expect_close(y, ty.detach().numpy())
+    expect_close(dx, tx.grad.numpy())
+    for suffix, tensor in pairs.items():
+        want = tensor.grad.numpy()
+        expect_close(grads[suffix], want if suffix == "relative_weight" else want.T)

@@ -11,6 +11,7 @@ from singanet.layers import (
     Input,
     MultiHeadAttention,
     QueryKeyNorm,
+    RelativePositions,
     RotaryEmbedding,
 )
 from singanet.net import FeedForwardNet
@@ -35,6 +36,21 @@ def normed(layer, gamma, x):
     rows = x.reshape(*x.shape[:2], -1, len(gamma))
     root = np.sqrt((rows * rows).mean(axis=-1, keepdims=True) + layer.norm.epsilon)
     return (rows / root * (layer.norm.offset + gamma)).reshape(x.shape)
+
+
+def bucket(relative, distance):
+    """T5's bucket of one distance, by a loop over where buckets begin."""
+    count, start = relative.buckets, 0
+    if relative.bidirectional:
+        count //= 2
+        start = count if distance > 0 else 0
+    far = abs(distance) if relative.bidirectional else max(-distance, 0)
+    exact = count // 2
+    if far < exact:
+        return start + far
+    ratio = (relative.max_distance / exact) ** (1.0 / (count - exact))
+    begins = [exact * ratio**k for k in range(count - exact)]
+    return start + exact + sum(far >= at * (1 - 1e-9) for at in begins) - 1
 
 
 def loops(layer, p, query, value, key, lengths, mask, segments=None):
@@ -80,6 +96,10 @@ def loops(layer, p, query, value, key, lengths, mask, segments=None):
                     )
                     if layer.softcap:
                         scores = layer.softcap * np.tanh(scores / layer.softcap)
+                    if layer.relative is not None:
+                        scores += [
+                            p["relative_weight"][bucket(layer.relative, j - t), h] for j in seen
+                        ]
                     if layer.mask == "added":
                         scores += mask[s, h, t, seen]
                     w = np.exp(scores)
@@ -178,6 +198,32 @@ class TestRotaryInPartInterleaved(TestRotaryInPart):
     def make(self):
         rotary = RotaryEmbedding(50.0, interleaved=True, fraction=0.4)
         return MultiHeadAttention("att", 2, causal=True, rotary=rotary)
+
+
+class TestRelativePositions(AttentionCase):
+    in_shapes = (7, 6)
+
+    def make(self):
+        return MultiHeadAttention("att", 2, relative=RelativePositions(8, 5), scale=1.0)
+
+
+class TestRelativePositionsBackwardsWithLengths(AttentionCase):
+    in_shapes = [(4, 6), (6, 5), ()]
+
+    def make(self):
+        relative = RelativePositions(4, 3, bidirectional=False)
+        return MultiHeadAttention("att", 2, relative=relative, num_kv_heads=1)
+
+    def draw(self, rng, batch):
+        return [*super().draw(rng, batch)[:2], np.array([3, 6, 1, 4])[:batch]]
+
+
+class TestRelativePositionsUnderAMask(TestRelativePositions):
+    in_shapes = [(5, 6), (2, 1, 5)]
+
+    def make(self):
+        given = {"mask": "added", "causal": True}
+        return MultiHeadAttention("att", 2, relative=RelativePositions(8, 5), **given)
 
 
 class TestNormOfEachHead(AttentionCase):
@@ -544,7 +590,8 @@ def test_refuses_a_length_that_is_not_there(wrong):
 @pytest.mark.parametrize("given", [{"num_heads": 0}, {"key_dim": -1}, {"value_dim": 1.5},
                                    {"dropout": 1.0}, {"num_kv_heads": 3}, {"num_output": 0},
                                    {"mask": "bool"}, {"mask": []}, {"rotary": True},
-                                   {"norm": True}, {"use_bias": "query"}, {"use_bias": 1},
+                                   {"norm": True}, {"relative": 32},
+                                   {"use_bias": "query"}, {"use_bias": 1},
                                    {"use_bias": ("q",)}, {"use_bias": [[]]}])  # fmt: skip
 def test_refuses_bad_arguments(given):
     with pytest.raises(ArgumentError, match=f"argument {next(iter(given))}: expected"):

@@ -16,6 +16,7 @@ KINDS = {
     "biases by part": {"use_bias": ("query", "key", "value")},
     "norm": {"norm": layers.QueryKeyNorm(), "use_bias": False},
     "norm of all heads": {"norm": layers.QueryKeyNorm(joint=True), "num_kv_heads": 2},
+    "relative": {"relative": layers.RelativePositions(8, 20)},
     "wide": {"key_dim": 3, "value_dim": 5},
 }
 

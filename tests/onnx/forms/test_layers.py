@@ -411,6 +411,8 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddi
             {"rotary": layers.RotaryEmbedding(interleaved=True), "key_dim": 4, "num_kv_heads": 1},
             [(5, 6), (4, 3)],
         ),
+        ({"relative": layers.RelativePositions(8, 5)}, [(5, 6)]),
+        ({"relative": layers.RelativePositions(4, 3, False), "causal": True}, [(7, 6)]),
         ({"norm": layers.QueryKeyNorm(offset=1.0), "num_kv_heads": 1}, [(5, 6)]),
         ({"norm": layers.QueryKeyNorm(joint=True), "use_bias": ("key",)}, [(5, 6), (4, 3)]),
         ({"rotary": layers.RotaryEmbedding(10.0, scaling=YARN), "key_dim": 6}, [(5, 6)]),
