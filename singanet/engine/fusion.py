@@ -84,7 +84,11 @@ def is_relu(step: NodeStep) -> bool:
 
 
 FUSIONS = (Fusion((does_relu, is_relu), lambda step, _: FusedRelu(step.layer)),)
-"""What training and evaluation have by one kernel; predictors have a longer table."""
+"""What training and evaluation have by one kernel; predictors have a longer table.
+
+An activation in the memory of the product before it, and a sum by blocks with the layer norm after
+it, are no rows: recorded steps take as long and as much memory without (`benchmarks/fusions.py`).
+"""
 
 
 def fused(plan: _Plan, asked: Collection[str] = ()) -> _Plan:
