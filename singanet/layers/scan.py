@@ -53,10 +53,10 @@ class Forward:
             outs = []
             for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
                 direction = self._direction(run, below)
-                trace = self._run(run, below, states, direction)
-                outs.append(direction.afters(trace["h"]))
-                for end, state in zip(ends, layer.cell.states, strict=True):
-                    end.append(trace[state][direction.end])
+                made = self._run(run, below, states, direction)
+                outs.append(direction.afters(made[0]))
+                for end, state in zip(ends, made, strict=True):
+                    end.append(state[direction.end])
             if stack < layer.num_stacks - 1 or layer.return_sequences:
                 below = ops.side_by_side(outs, self.skips)
         if layer.return_sequences:
@@ -84,16 +84,16 @@ class Forward:
 
     def _run(
         self, run: StackDirection, x: Array, states: Sequence[Array], direction: Direction
-    ) -> dict[str, Any]:
-        """One direction of one stack on x (T, N, in)."""
-        layer, ctx = self.layer, self.ctx
+    ) -> tuple[Array, ...]:
+        """The states of one direction of one stack on x (T, N, in)."""
+        cell, ctx, prefix = self.layer.cell, self.ctx, run.prefix
         starts: list[Any] = [state[:, run.index] for state in states]
-        starts = starts or [None] * len(layer.cell.states)
-        params = _arrays_of(ctx, run)
-        trace = layer.cell.forward(ctx.ops, x, params, starts, direction, ctx.keep)
-        ctx.save(**{f"{run.prefix}/{key}": value for key, value in trace.items()})
-        ctx.save(**{f"{run.prefix}/drop": direction.drop})
-        return trace
+        case = cell.case(ctx.ops, x, _arrays_of(ctx, run), direction)
+        made = cell.forward(ctx.ops, case, starts or [None] * len(cell.states), ctx.keep)
+        ctx.save(**{f"{prefix}/made": made, f"{prefix}/drop": direction.drop})
+        if cell.joins_biases:
+            ctx.save(**{f"{prefix}/biases": case.biases})
+        return made.states
 
 
 class Backward:
@@ -148,30 +148,25 @@ class Backward:
     ) -> Array | None:
         """One direction of one stack; the gradient of its input where that is wanted."""
         layer, ctx = self.layer, self.ctx
-        size, prefix = layer.hidden_size, f"{run.prefix}/"
-        trace = {k[len(prefix) :]: v for k, v in ctx.saved.items() if k.startswith(prefix)}
+        size, prefix, saved = layer.hidden_size, run.prefix, ctx.saved
         if above is not None:
             first = size if run.reverse else 0
             above = above[:, :, first : first + size]
         needs_dx = run.stack > 0 or ctx.needs_input_grad
-        grads = layer.cell.backward(
-            ctx.ops,
-            above,
-            dstates,
-            trace,
-            ctx.saved[f"l{run.stack}/x"],
-            _arrays_of(ctx, run),
-            Direction(len(trace["h"]) - 1, run.reverse, ctx.saved["skips"], trace["drop"]),
-            needs_dx,
-        )
+        x = saved[f"l{run.stack}/x"]
+        direction = Direction(len(x), run.reverse, saved["skips"], saved[f"{prefix}/drop"])
+        biases = saved.get(f"{prefix}/biases")
+        case = layer.cell.case(ctx.ops, x, _arrays_of(ctx, run), direction, biases)
+        made = saved[f"{prefix}/made"]
+        grads = layer.cell.backward(ctx.ops, case, made, above, dstates, needs_dx)
         for state, start in zip(dstates, grads.starts, strict=True):
             ctx.ops.copyto(state, start)
         for kind in KINDS:
             if (grad := getattr(grads, kind)) is not None:
-                self.grads[f"{prefix}{kind}"] = grad
+                self.grads[f"{prefix}/{kind}"] = grad
         if grads.bias_h is grads.bias_x:
             # Two parameters, of which each has an array of its own.
-            self.grads[f"{prefix}bias_h"] = grads.bias_h.copy()
+            self.grads[f"{prefix}/bias_h"] = grads.bias_h.copy()
         return grads.x
 
 

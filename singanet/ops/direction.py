@@ -1,4 +1,4 @@
-"""The way of a recurrent kernel through the steps of a batch, and what it hands back."""
+"""What a recurrent kernel is given, its way through the steps, and what it hands back."""
 
 from __future__ import annotations
 
@@ -63,6 +63,33 @@ class Direction:
     def is_plain(self) -> bool:
         """Whether every step is there for every sample, and sees all of its state."""
         return self.skips is None and self.drop is None
+
+
+class RecurrentCase(NamedTuple):
+    """One direction of a recurrent layer over a batch: what both passes read.
+
+    ``x`` is (T, N, in). ``weights`` are that of the input, (in, G·H) for G gates, or None if each
+    gate takes x (T, N, H) as it is, and that of the state, (H, G·H). ``biases`` are one array
+    (G·H,), of a GRU two: what is added with each of the products. ``mode`` is the function of a
+    simple layer: "tanh" or "relu".
+    """
+
+    x: Array
+    weights: tuple[Array | None, Array]
+    biases: tuple[Array, ...]
+    direction: Direction
+    mode: str = "tanh"
+
+
+class RecurrentStates(NamedTuple):
+    """What a forward kernel makes.
+
+    ``states`` are h (T + 1, N, H) around the steps, and of an LSTM the cells, of which the last
+    one, in reverse the first, is the final one. ``notes`` are what else backward needs.
+    """
+
+    states: tuple[Array, ...]
+    notes: tuple[Array, ...] = ()
 
 
 class RecurrentGradients(NamedTuple):

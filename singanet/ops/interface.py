@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.direction import RecurrentCase, RecurrentGradients, RecurrentStates
 from singanet.ops.window import Pair, Window
 from singanet.types import Array, Parts, RowSparse, Shape
 
@@ -602,105 +602,53 @@ class Ops(Protocol):
     ) -> Array:
         """dy s ** -beta - 2 alpha beta x Σ dy x s ** (-beta - 1), with s = k + alpha Σ x²."""
 
-    # Recurrent layers, a direction a call
+    # Recurrent layers, a direction a call; states that start as None start at zero. Skipped steps
+    # leave the state as it is. Without ``keep`` no backward will follow.
 
     def lstm_layer(
-        self,
-        x: Array,
-        weights: tuple[Array | None, Array],
-        bias: Array,
-        starts: tuple[Array | None, Array | None],
-        direction: Direction,
-        keep: bool,
-    ) -> tuple[Array, Array, tuple[Array, ...]]:
-        """States h (T + 1, N, H) around the steps of x (T, N, in), cells, and notes for backward.
-
-        The last of the cells, in reverse the first, is the final one. ``weights`` are (in, 4H), or
-        None where each gate takes x (T, N, H) as it is, and (H, 4H); ``starts`` are the first h and
-        c or None for zero. Skipped steps leave the state as it is. Without ``keep`` no backward
-        will follow.
-        """
+        self, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+    ) -> RecurrentStates:
+        """All steps of long short-term memory from the first h and c; gates stand as i, f, g, o."""
 
     def lstm_layer_backward(
         self,
+        case: RecurrentCase,
+        made: RecurrentStates,
         dy: Array | None,
         ends: Sequence[Array],
-        x: Array,
-        weights: tuple[Array | None, Array],
-        h: Array,
-        notes: tuple[Array, ...],
-        direction: Direction,
         needs_dx: bool,
     ) -> RecurrentGradients:
-        """All gradients.
-
-        ``dy`` (T, N, H) is the gradient of each h, or None, ``ends`` (N, H) those of the final h
-        and c.
-        """
+        """All gradients, from ``dy`` (T, N, H) of each h, or None, and ``ends`` of h and c."""
 
     def gru_layer(
-        self,
-        x: Array,
-        weights: tuple[Array | None, Array],
-        biases: tuple[Array, Array],
-        start: Array | None,
-        direction: Direction,
-        keep: bool,
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """States h (T + 1, N, H) around the steps of x (T, N, in), and notes for backward.
-
-        ``weights`` are (in, 3H) or None, as for `lstm_layer`, and (H, 3H), ``biases`` (3H,) what is
-        added with each, ``start`` the first h or None for zero; without ``keep`` no backward will
-        follow.
-        """
+        self, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+    ) -> RecurrentStates:
+        """All steps of gated recurrent units from the first h; gates stand as r, z, n."""
 
     def gru_layer_backward(
         self,
+        case: RecurrentCase,
+        made: RecurrentStates,
         dy: Array | None,
-        end: Array,
-        x: Array,
-        weights: tuple[Array | None, Array],
-        biases: tuple[Array, Array],
-        h: Array,
-        notes: tuple[Array, ...],
-        direction: Direction,
+        ends: Sequence[Array],
         needs_dx: bool,
     ) -> RecurrentGradients:
-        """All gradients.
-
-        ``dy`` (T, N, H) is the gradient of each h, or None, ``end`` (N, H) that of the final one.
-        """
+        """All gradients, from ``dy`` (T, N, H) of each h, or None, and ``ends`` of h."""
 
     def elman_layer(
-        self,
-        x: Array,
-        weights: tuple[Array | None, Array],
-        bias: Array,
-        start: Array | None,
-        direction: Direction,
-        mode: str,
-        keep: bool,
-    ) -> tuple[Array, tuple[Array, ...]]:
-        """States h (T + 1, N, H) around the steps of x (T, N, in), and notes for backward.
-
-        ``mode`` is "tanh" or "relu"; ``weights`` are (in, H) or None, as for `lstm_layer`, and
-        (H, H), ``start`` the first h or None for zero; without ``keep`` no backward will follow.
-        """
+        self, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+    ) -> RecurrentStates:
+        """All steps of a simple recurrent layer from the first h."""
 
     def elman_layer_backward(
         self,
+        case: RecurrentCase,
+        made: RecurrentStates,
         dy: Array | None,
-        end: Array,
-        x: Array,
-        weights: tuple[Array | None, Array],
-        bias: Array,
-        h: Array,
-        notes: tuple[Array, ...],
-        direction: Direction,
-        mode: str,
+        ends: Sequence[Array],
         needs_dx: bool,
     ) -> RecurrentGradients:
-        """All gradients; those of both biases are one array.
+        """All gradients, from ``dy`` (T, N, H) of each h, or None, and ``ends`` of h.
 
-        ``dy`` (T, N, H) is the gradient of each h, or None, ``end`` (N, H) that of the final one.
+        Those of both biases are one array.
         """

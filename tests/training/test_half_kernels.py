@@ -11,7 +11,7 @@ from singanet.device import Device, cpu
 from singanet.layers import GRU, LSTM, RNN
 from singanet.loss import SquaredError
 from singanet.ops import NumpyOps
-from singanet.ops.direction import Direction
+from singanet.ops.direction import Direction, RecurrentCase
 from singanet.optimizer import SGD
 from singanet.training.half_kernels import half_device
 
@@ -121,11 +121,12 @@ def test_gradients_of_first_states_come_out(rng):
     starts, ends, way = (rng.random((2, 5)),) * 2, (rng.random((2, 5)),) * 2, Direction(4)
     found = []
     for dtype, kernels in ((np.float32, usual), (np.float16, ops)):
-        given = [x.astype(dtype), tuple(w.astype(dtype) for w in weights), bias.astype(dtype)]
+        parts = x.astype(dtype), tuple(w.astype(dtype) for w in weights), (bias.astype(dtype),)
+        case = RecurrentCase(*parts, way)
         first, last = (tuple(s.astype(dtype) for s in states) for states in (starts, ends))
-        h, _, notes = kernels.lstm_layer(*given, first, way, True)
-        back = kernels.lstm_layer_backward(None, last, *given[:2], h, notes, way, True)
-        assert {array.dtype for array in (*back.starts, back.x, h)} == {np.dtype(dtype)}
+        made = kernels.lstm_layer(case, first, True)
+        back = kernels.lstm_layer_backward(case, made, None, last, True)
+        assert {a.dtype for a in (*back.starts, back.x, *made.states)} == {np.dtype(dtype)}
         found.append(back.starts)
     for exact, close in zip(*found, strict=True):
         np.testing.assert_allclose(close, exact, rtol=0.02, atol=1e-3)

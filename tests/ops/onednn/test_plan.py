@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import threads
-from singanet.ops.direction import Direction
+from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.window import Window
 
@@ -79,21 +79,19 @@ def calls(ops):
     ops.matmul(rows, rows.T)
     ops.affine(rows, draw(512, 32), draw(32))
     way, back = Direction(5), Direction(20, reverse=True)
-    steps, weights, ends = draw(5, 4, 16), (draw(16, 32), draw(8, 32)), list(draw(2, 4, 8))
+    ends, biases = list(draw(2, 4, 8)), (rows[0, :24], rows[1, :24])
+    case = RecurrentCase(draw(5, 4, 16), (draw(16, 32), draw(8, 32)), (rows[0, :32],), way)
     for keep in (False, True):
-        h, _, notes = ops.lstm_layer(steps, weights, rows[0, :32], ends, way, keep)
-    ops.lstm_layer_backward(draw(5, 4, 8), ends, steps, weights, h, notes, way, True)
-    weights, biases = (draw(16, 24), draw(8, 24)), (rows[0, :24], rows[1, :24])
+        made = ops.lstm_layer(case, ends, keep)
+    ops.lstm_layer_backward(case, made, draw(5, 4, 8), ends, True)
+    case = RecurrentCase(case.x, (draw(16, 24), draw(8, 24)), biases, way)
     for keep in (False, True):
-        h, notes = ops.gru_layer(steps, weights, biases, ends[0], way, keep)
-    kept = weights, biases, h, notes
-    ops.gru_layer_backward(draw(5, 4, 8), ends[0], steps, *kept, way, True)
-    steps, weights, bias = draw(20, 4, 16), (draw(16, 8), draw(8, 8)), rows[0, :8]
+        made = ops.gru_layer(case, ends[:1], keep)
+    ops.gru_layer_backward(case, made, draw(5, 4, 8), ends[:1], True)
+    case = RecurrentCase(draw(20, 4, 16), (draw(16, 8), draw(8, 8)), (rows[0, :8],), back)
     for keep in (False, True):
-        given = steps, weights, bias, ends[0], back, "tanh", keep
-        h, notes = ops.elman_layer(*given)
-    kept = weights, bias, h, notes, back, "tanh"
-    ops.elman_layer_backward(draw(20, 4, 8), ends[0], steps, *kept, True)
+        made = ops.elman_layer(case, ends[:1], keep)
+    ops.elman_layer_backward(case, made, draw(20, 4, 8), ends[:1], True)
 
 
 @pytest.fixture

@@ -5,7 +5,14 @@ Elman 1990.
 
 from __future__ import annotations
 
-from singanet.ops.direction import Direction, RecurrentGradients
+from collections.abc import Sequence
+
+from singanet.ops.direction import (
+    Direction,
+    RecurrentCase,
+    RecurrentGradients,
+    RecurrentStates,
+)
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.recurrent.gates import (
@@ -22,56 +29,36 @@ from singanet.types import Array
 
 @kernel(half="lift")
 def elman_layer(
-    ops: Ops,
-    x: Array,
-    weights: tuple[Array | None, Array],
-    bias: Array,
-    start: Array | None,
-    direction: Direction,
-    mode: str,
-    keep: bool,
-) -> tuple[Array, tuple[Array, ...]]:
+    ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates:
     """See `Ops`; there is nothing to note."""
-    gates = input_gates(ops, x, weights[0], bias)
-    return _states(ops, gates, weights[1], start, direction, mode), ()
+    gates = input_gates(ops, case, case.biases[0])
+    return RecurrentStates((_states(ops, case, gates, starts[0]),))
 
 
 @kernel(half="lift")
 def elman_layer_backward(
     ops: Ops,
+    case: RecurrentCase,
+    made: RecurrentStates,
     dy: Array | None,
-    end: Array,
-    x: Array,
-    weights: tuple[Array | None, Array],
-    bias: Array,
-    h: Array,
-    notes: tuple[Array, ...],
-    direction: Direction,
-    mode: str,
+    ends: Sequence[Array],
     needs_dx: bool,
 ) -> RecurrentGradients:
-    dh = ops.xp.array(end, order="C")
-    dgates = _states_backward(ops, dy, dh, h, weights[1], direction, mode)
-    return through_gates(ops, dgates, dgates, x, h, direction, weights[0], needs_dx, (dh,))
+    (h,), dh = made.states, ops.xp.array(ends[0], order="C")
+    dgates = _states_backward(ops, case, h, dy, dh)
+    return through_gates(ops, case, h, (dgates, dgates), (dh,), needs_dx)
 
 
-def _states(
-    ops: Ops,
-    gates: Array,
-    weight: Array,
-    h0: Array | None,
-    direction: Direction,
-    mode: str,
-) -> Array:
+def _states(ops: Ops, case: RecurrentCase, gates: Array, h0: Array | None) -> Array:
     """States h around the steps, (T + 1, N, H).
 
-    ``gates`` (T, N, H) holds what the input and the biases add, and is overwritten;
-    ``weight`` is (H, H).
+    ``gates`` (T, N, H) holds what the input and the biases add, and is overwritten.
     """
-    steps, n, size = gates.shape
+    direction, weight, (steps, n, size) = case.direction, case.weights[1], gates.shape
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
     for lane in ops.lanes(n, gates.size * size):
-        _steps(ops, gates[:, lane], h[:, lane], weight, direction.of(lane), mode)
+        _steps(ops, gates[:, lane], h[:, lane], weight, direction.of(lane), case.mode)
     return h
 
 
@@ -93,24 +80,16 @@ def _steps(
         stay(ops, direction, t, h)
 
 
-def _states_backward(
-    ops: Ops,
-    dy: Array | None,
-    dh: Array,
-    h: Array,
-    weight: Array,
-    direction: Direction,
-    mode: str,
-) -> Array:
+def _states_backward(ops: Ops, case: RecurrentCase, h: Array, dy: Array | None, dh: Array) -> Array:
     """Gradient of what went into f, (T, N, H).
 
     ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
     state, and on return of the first one.
     """
-    xp = ops.xp
+    xp, direction, weight = ops.xp, case.direction, case.weights[1]
     after = direction.afters(h)
     dgates: Array = xp.empty(after.shape, h.dtype)
-    if mode == "relu":
+    if case.mode == "relu":
         xp.sign(after, out=dgates)
     else:
         xp.multiply(after, after, out=dgates)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.direction import Direction, RecurrentCase, RecurrentGradients
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
 
 
-def input_gates(ops: Ops, x: Array, weight: Array | None, bias: Array) -> Array:
-    """(T, N, G·H) that x (T, N, in) and the bias add to the gates, a new array.
-
-    Without a weight each gate takes x as it is.
-    """
+def input_gates(ops: Ops, case: RecurrentCase, bias: Array) -> Array:
+    """(T, N, G·H) that x and the ``bias`` add to the gates, a new array."""
+    x, (weight, _) = case.x, case.weights
     steps, n, size = x.shape
     if weight is None:
         made = ops.add(x[:, :, None], bias.reshape(-1, size))
@@ -74,19 +72,17 @@ def through_state(
 
 def through_gates(
     ops: Ops,
-    of_x: Array,
-    of_h: Array,
-    x: Array,
+    case: RecurrentCase,
     h: Array,
-    direction: Direction,
-    weight_x: Array | None,
-    needs_dx: bool,
+    of_gates: tuple[Array, Array],
     starts: tuple[Array, ...],
+    needs_dx: bool,
 ) -> RecurrentGradients:
-    """For gradients (T, N, G·H) of what x (T, N, in) and the states ``h`` give the gates.
+    """For the gradients ``of_gates`` (T, N, G·H): of what x and the states ``h`` give them.
 
-    ``of_x`` and ``of_h`` may be one array; the gradients of the biases then are one too.
+    Both may be one array; the gradients of the biases then are one too.
     """
+    (of_x, of_h), x, direction, weight_x = of_gates, case.x, case.direction, case.weights[0]
     rows_x, rows_h = (d.reshape(-1, d.shape[2]) for d in (of_x, of_h))
     before, size = direction.befores(h), h.shape[2]
     if direction.drop is not None:

@@ -6,7 +6,14 @@ Gates stand in blocks r, z, n; n = tanh(x_n + r (h W_n + b_n)), h = (1 - z) n + 
 
 from __future__ import annotations
 
-from singanet.ops.direction import Direction, RecurrentGradients
+from collections.abc import Sequence
+
+from singanet.ops.direction import (
+    Direction,
+    RecurrentCase,
+    RecurrentGradients,
+    RecurrentStates,
+)
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.recurrent.gates import (
@@ -23,53 +30,38 @@ from singanet.types import Array
 
 @kernel(half="lift")
 def gru_layer(
-    ops: Ops,
-    x: Array,
-    weights: tuple[Array | None, Array],
-    biases: tuple[Array, Array],
-    start: Array | None,
-    direction: Direction,
-    keep: bool,
-) -> tuple[Array, tuple[Array, ...]]:
-    split, (of_x, of_h) = 2 * len(weights[1]), biases
+    ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates:
+    split, (of_x, of_h) = 2 * len(case.weights[1]), case.biases
     bias = ops.xp.concatenate([ops.xp.add(of_x[:split], of_h[:split]), of_x[split:]])
-    gates = input_gates(ops, x, weights[0], bias)
-    h, linear = _states(ops, gates, weights[1], of_h[split:], start, direction)
-    return h, (gates, linear) if keep else ()
+    gates = input_gates(ops, case, bias)
+    h, linear = _states(ops, case, gates, of_h[split:], starts[0])
+    return RecurrentStates((h,), (gates, linear) if keep else ())
 
 
 @kernel(half="lift")
 def gru_layer_backward(
     ops: Ops,
+    case: RecurrentCase,
+    made: RecurrentStates,
     dy: Array | None,
-    end: Array,
-    x: Array,
-    weights: tuple[Array | None, Array],
-    biases: tuple[Array, Array],
-    h: Array,
-    notes: tuple[Array, ...],
-    direction: Direction,
+    ends: Sequence[Array],
     needs_dx: bool,
 ) -> RecurrentGradients:
-    (gates, linear), dh = notes, ops.xp.array(end, order="C")
-    of_x, of_h = _states_backward(ops, dy, dh, gates, linear, h, weights[1], direction)
-    return through_gates(ops, of_x, of_h, x, h, direction, weights[0], needs_dx, (dh,))
+    dh = ops.xp.array(ends[0], order="C")
+    of_gates = _states_backward(ops, case, made, dy, dh)
+    return through_gates(ops, case, made.states[0], of_gates, (dh,), needs_dx)
 
 
 def _states(
-    ops: Ops,
-    gates: Array,
-    weight: Array,
-    bias_n: Array,
-    h0: Array | None,
-    direction: Direction,
+    ops: Ops, case: RecurrentCase, gates: Array, bias_n: Array, h0: Array | None
 ) -> tuple[Array, Array]:
     """States h around the steps, (T + 1, N, H), and h W_n + b_n of every step, (T, N, H).
 
     ``gates`` (T, N, 3H) holds what the input and all biases but ``bias_n`` (H,) add, and on
-    return the gates; ``weight`` is (H, 3H).
+    return the gates.
     """
-    xp = ops.xp
+    xp, direction, weight = ops.xp, case.direction, case.weights[1]
     steps, n, width = gates.shape
     size = width // 3
     h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
@@ -115,22 +107,16 @@ def _steps(
 
 
 def _states_backward(
-    ops: Ops,
-    dy: Array | None,
-    dh: Array,
-    gates: Array,
-    linear: Array,
-    h: Array,
-    weight: Array,
-    direction: Direction,
+    ops: Ops, case: RecurrentCase, made: RecurrentStates, dy: Array | None, dh: Array
 ) -> tuple[Array, Array]:
     """Gradients of the input's and of the state's share of the gates, two (T, N, 3H).
 
     ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
     state, and on return of the first one.
     """
+    direction, weight, (gates, linear) = case.direction, case.weights[1], made.notes
     xp, size = ops.xp, gates.shape[2] // 3
-    of_x = _slopes(ops, gates, linear, direction.befores(h))
+    of_x = _slopes(ops, gates, linear, direction.befores(made.states[0]))
     of_h: Array = xp.array(of_x)
     xp.multiply(of_h[:, :, 2 * size :], gates[:, :, :size], out=of_h[:, :, 2 * size :])
     update = gates[:, :, size : 2 * size]

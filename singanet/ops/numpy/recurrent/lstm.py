@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.direction import (
+    Direction,
+    RecurrentCase,
+    RecurrentGradients,
+    RecurrentStates,
+)
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.recurrent.gates import (
@@ -25,55 +30,38 @@ from singanet.types import Array
 
 @kernel(half="lift")
 def lstm_layer(
-    ops: Ops,
-    x: Array,
-    weights: tuple[Array | None, Array],
-    bias: Array,
-    starts: tuple[Array | None, Array | None],
-    direction: Direction,
-    keep: bool,
-) -> tuple[Array, Array, tuple[Array, ...]]:
-    gates = input_gates(ops, x, weights[0], bias)
-    h, c = _states(ops, gates, weights[1], *starts, direction)
-    return h, c, (gates, c) if keep else ()
+    ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates:
+    gates = input_gates(ops, case, case.biases[0])
+    states = _states(ops, case, gates, starts)
+    return RecurrentStates(states, (gates,) if keep else ())
 
 
 @kernel(half="lift")
 def lstm_layer_backward(
     ops: Ops,
+    case: RecurrentCase,
+    made: RecurrentStates,
     dy: Array | None,
     ends: Sequence[Array],
-    x: Array,
-    weights: tuple[Array | None, Array],
-    h: Array,
-    notes: tuple[Array, ...],
-    direction: Direction,
     needs_dx: bool,
 ) -> RecurrentGradients:
-    gates, c = notes
     dh, dc = (ops.xp.array(end, order="C") for end in ends)
-    dgates = _states_backward(ops, dy, dh, dc, gates, c, weights[1], direction)
-    return through_gates(ops, dgates, dgates, x, h, direction, weights[0], needs_dx, (dh, dc))
+    dgates = _states_backward(ops, case, made, dy, (dh, dc))
+    return through_gates(ops, case, made.states[0], (dgates, dgates), (dh, dc), needs_dx)
 
 
 def _states(
-    ops: Ops,
-    gates: Array,
-    weight: Array,
-    h0: Array | None,
-    c0: Array | None,
-    direction: Direction,
+    ops: Ops, case: RecurrentCase, gates: Array, starts: Sequence[Array | None]
 ) -> tuple[Array, Array]:
     """States h and c around the steps, two arrays (T + 1, N, H).
 
-    ``gates`` (T, N, 4H) holds what the input and the biases add, and on return the gates;
-    ``weight`` is (H, 4H).
+    ``gates`` (T, N, 4H) holds what the input and the biases add, and on return the gates.
     """
-    xp = ops.xp
+    xp, direction, weight = ops.xp, case.direction, case.weights[1]
     steps, n, width = gates.shape
     size = width // 4
-    h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
-    c = state_buffer(ops, (steps + 1, n, size), c0, gates, direction)
+    h, c = (state_buffer(ops, (steps + 1, n, size), s, gates, direction) for s in starts)
     # σ(x) = tanh(x/2)/2 + 1/2 makes one call of all four gates; it cannot overflow either.
     slope = xp.full(width, 0.5, gates.dtype)
     slope[2 * size : 3 * size] = 1
@@ -116,19 +104,18 @@ def _steps(
 
 def _states_backward(
     ops: Ops,
+    case: RecurrentCase,
+    made: RecurrentStates,
     dy: Array | None,
-    dh: Array,
-    dc: Array,
-    gates: Array,
-    c: Array,
-    weight: Array,
-    direction: Direction,
+    ends: tuple[Array, Array],
 ) -> Array:
     """Gradient of what went into the gates, (T, N, 4H).
 
-    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` and ``dc`` (N, H) are those of
-    the last states, and on return of the first ones.
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``ends`` (N, H) are those of the last
+    states, and on return of the first ones.
     """
+    (_, c), (gates,), (dh, dc) = made.states, made.notes, ends
+    direction, weight = case.direction, case.weights[1]
     size = gates.shape[2] // 4
     dgates, to_c = _slopes(ops, gates, direction.befores(c), direction.afters(c))
     forget = gates[:, :, size : 2 * size]

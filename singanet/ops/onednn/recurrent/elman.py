@@ -6,9 +6,9 @@ NaN, and a state that is none would be lost.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.direction import RecurrentCase, RecurrentGradients, RecurrentStates
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy.recurrent import elman as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
@@ -25,63 +25,33 @@ Several sequences by products of bfloat16 are always faster.
 
 
 def _layer(
-    ops: OneDnnBase,
-    x: Array,
-    weights: Any,
-    bias: Array,
-    start: Array | None,
-    direction: Direction,
-    mode: str,
-    keep: bool,
-) -> tuple[Array, tuple[Array, ...]] | None:
-    sizes = run.sizes_of("tanh", x, len(bias), direction)
-    made = run.states(ops, sizes, x, (*weights, bias), (start,), direction, keep)
-    return None if made is None else (made[0], made[3])
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates | None:
+    return run.forward(ops, run.sizes_of("tanh", case), case, starts, keep)
 
 
 def _layer_backward(
     ops: OneDnnBase,
+    case: RecurrentCase,
+    made: RecurrentStates,
     dy: Array | None,
-    end: Array,
-    x: Array,
-    weights: Any,
-    bias: Array,
-    h: Array,
-    notes: tuple[Array, ...],
-    direction: Direction,
-    mode: str,
+    ends: Sequence[Array],
     needs_dx: bool,
 ) -> RecurrentGradients:
-    sizes, made = run.sizes_of("tanh", x, h.shape[2], direction), (h, (), (), notes)
-    dx, start, of_x, of_h, of_bias = run.gradients(
-        ops, sizes, dy, (end,), x, (*weights, bias), made, direction
-    )
+    sizes = run.sizes_of("tanh", case)
+    dx, start, of_x, of_h, of_bias = run.gradients(ops, sizes, case, made, dy, ends)
     return RecurrentGradients(dx if needs_dx else None, of_x, of_h, of_bias, of_bias, (start,))
 
 
-def _is_served(
-    ops: OneDnnBase,
-    x: Array,
-    weights: Any,
-    bias: Array,
-    start: Array | None,
-    direction: Direction,
-    mode: str,
-    keep: bool,
-) -> bool:
-    n = x.shape[1]
-    pays = direction.count >= _STEPS and n * len(bias) <= _STATE
+def _is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
+    n = case.x.shape[1]
+    pays = case.direction.count >= _STEPS and n * len(case.weights[1]) <= _STATE
     pays |= ops.narrow and n >= SEVERAL
-    return mode == "tanh" and pays and run.serves(ops, x, weights, (bias,), direction)
+    return case.mode == "tanh" and pays and run.serves(ops, case)
 
 
 elman_layer = in_order(Route("onednn", _layer, _is_served), last=by_numpy.elman_layer)
 
 elman_layer_backward = in_order(
-    Route(
-        "onednn",
-        _layer_backward,
-        lambda ops, dy, end, x, weights, bias, h, notes, *_: run.is_noted(notes),
-    ),
-    last=by_numpy.elman_layer_backward,
+    Route("onednn", _layer_backward, run.is_noted), last=by_numpy.elman_layer_backward
 )

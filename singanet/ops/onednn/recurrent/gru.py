@@ -6,9 +6,10 @@ sequences of many units, skipped steps, recurrent dropout and float64 stay with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.direction import RecurrentCase, RecurrentGradients, RecurrentStates
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy.recurrent import gru as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
@@ -20,58 +21,38 @@ _WIDE = 192
 
 
 def _layer(
-    ops: OneDnnBase,
-    x: Array,
-    weights: Any,
-    biases: tuple[Array, Array],
-    start: Array | None,
-    direction: Direction,
-    keep: bool,
-) -> tuple[Array, tuple[Array, ...]] | None:
-    sizes = run.sizes_of("gru", x, len(weights[1]), direction)
-    made = run.states(ops, sizes, x, _given(ops, weights, biases), (start,), direction, keep)
-    return None if made is None else (made[0], made[3])
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates | None:
+    return run.forward(ops, run.sizes_of("gru", case), _as_theirs(ops, case), starts, keep)
 
 
 def _layer_backward(
     ops: OneDnnBase,
+    case: RecurrentCase,
+    made: RecurrentStates,
     dy: Array | None,
-    end: Array,
-    x: Array,
-    weights: Any,
-    biases: tuple[Array, Array],
-    h: Array,
-    notes: tuple[Array, ...],
-    direction: Direction,
+    ends: Sequence[Array],
     needs_dx: bool,
 ) -> RecurrentGradients:
-    sizes, width = run.sizes_of("gru", x, h.shape[2], direction), h.shape[2]
+    sizes, split = run.sizes_of("gru", case), 2 * len(case.weights[1])
     dx, start, weight_x, weight_h, bias = run.gradients(
-        ops, sizes, dy, (end,), x, _given(ops, weights, biases), (h, (), (), notes), direction
+        ops, sizes, _as_theirs(ops, case), made, dy, ends
     )
-    bias_x = _turned(ops, bias[: 3 * width])
-    bias_h = ops.concat([bias_x[: 2 * width], bias[3 * width :]], axis=0)
-    made = _turned(ops, weight_x), _turned(ops, weight_h)
-    return RecurrentGradients(dx if needs_dx else None, *made, bias_x, bias_h, (start,))
+    bias_x = _turned(ops, bias[: split // 2 * 3])
+    bias_h = ops.concat([bias_x[:split], bias[split // 2 * 3 :]], axis=0)
+    turned = _turned(ops, weight_x), _turned(ops, weight_h)
+    return RecurrentGradients(dx if needs_dx else None, *turned, bias_x, bias_h, (start,))
 
 
-def _is_served(
-    ops: OneDnnBase,
-    x: Array,
-    weights: Any,
-    biases: tuple[Array, Array],
-    start: Array | None,
-    direction: Direction,
-    keep: bool,
-) -> bool:
-    several = x.shape[1] > 1 or len(weights[1]) < _WIDE
-    return several and run.serves(ops, x, weights, biases, direction)
+def _is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
+    several = case.x.shape[1] > 1 or len(case.weights[1]) < _WIDE
+    return several and run.serves(ops, case)
 
 
-def _given(ops: OneDnnBase, weights: Any, biases: tuple[Array, Array]) -> run.Parameters:
-    """As oneDNN has them."""
-    of_x, of_h = weights
-    return _turned(ops, of_x), _turned(ops, of_h), _joined(ops, *biases)
+def _as_theirs(ops: OneDnnBase, case: RecurrentCase) -> RecurrentCase:
+    """With weights and bias as oneDNN has them."""
+    weights: Any = tuple(_turned(ops, weight) for weight in case.weights if weight is not None)
+    return case._replace(weights=weights, biases=(_joined(ops, *case.biases),))
 
 
 def _turned(ops: OneDnnBase, blocks: Array) -> Array:
@@ -91,10 +72,5 @@ def _joined(ops: OneDnnBase, bias_x: Array, bias_h: Array) -> Array:
 gru_layer = in_order(Route("onednn", _layer, _is_served), last=by_numpy.gru_layer)
 
 gru_layer_backward = in_order(
-    Route(
-        "onednn",
-        _layer_backward,
-        lambda ops, dy, end, x, weights, biases, h, notes, *_: run.is_noted(notes),
-    ),
-    last=by_numpy.gru_layer_backward,
+    Route("onednn", _layer_backward, run.is_noted), last=by_numpy.gru_layer_backward
 )

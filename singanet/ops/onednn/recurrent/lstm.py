@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from singanet.ops.direction import Direction, RecurrentGradients
+from singanet.ops.direction import RecurrentCase, RecurrentGradients, RecurrentStates
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy.recurrent import lstm as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
@@ -18,53 +18,28 @@ from singanet.ops.onednn.recurrent.plans import Sizes, infer_laid_out, lay_out
 from singanet.ops.onednn.runtime import SHARED
 from singanet.types import Array
 
-Made = tuple[Array, Array, tuple[Array, ...]]
-
 
 def _layer(
-    ops: OneDnnBase,
-    x: Array,
-    weights: Any,
-    bias: Array,
-    starts: tuple[Array | None, Array | None],
-    direction: Direction,
-    keep: bool,
-) -> Made | None:
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates | None:
     """See `Ops`; of the cells there is only the final one."""
-    sizes = run.sizes_of("lstm", x, len(weights[1]), direction)
-    made = run.states(ops, sizes, x, (*weights, bias), starts, direction, keep)
-    if made is None:
-        return None
-    h, firsts, lasts, notes = made
-    return h, lasts[0], (*notes, *firsts, *lasts, bias) if keep else ()
+    return run.forward(ops, run.sizes_of("lstm", case), case, starts, keep)
 
 
 def _prepared_layer(
-    ops: OneDnnBase,
-    x: Array,
-    weights: Any,
-    bias: Array,
-    starts: tuple[Array | None, Array | None],
-    direction: Direction,
-    keep: bool,
-) -> Made | None:
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates | None:
     """The same with weights that are laid out by calls which a program makes once."""
-    sizes = run.sizes_of("lstm", x, len(weights[1]), direction)
+    sizes = run.sizes_of("lstm", case)
     # Threads as else, and the same for each of the calls.
-    work = SHARED if x.size * sizes.passes >= SHARED else 0
-    laid_out = [_laid_out(ops, sizes, k, weight, work) for k, weight in enumerate(weights)]
-    made = run.forward(
-        ops,
-        infer_laid_out,
-        sizes,
-        x,
-        (laid_out[0], laid_out[1], bias),
-        starts,
-        direction,
-        keep=False,
-        passes=work,
+    work = SHARED if case.x.size * sizes.passes >= SHARED else 0
+    laid_out: Any = tuple(
+        _laid_out(ops, sizes, k, weight, work)
+        for k, weight in enumerate(case.weights)
+        if weight is not None
     )
-    return None if made is None else (made[0], made[2][0], ())
+    prepared = case._replace(weights=laid_out)
+    return run.forward(ops, sizes, prepared, starts, False, (infer_laid_out, work))
 
 
 def _laid_out(ops: OneDnnBase, sizes: Sizes, which: int, weight: Array, work: int) -> Array:
@@ -75,50 +50,33 @@ def _laid_out(ops: OneDnnBase, sizes: Sizes, which: int, weight: Array, work: in
 
 def _layer_backward(
     ops: OneDnnBase,
+    case: RecurrentCase,
+    made: RecurrentStates,
     dy: Array | None,
     ends: Sequence[Array],
-    x: Array,
-    weights: Any,
-    h: Array,
-    notes: tuple[Array, ...],
-    direction: Direction,
     needs_dx: bool,
 ) -> RecurrentGradients:
-    note, first, last, bias = notes
-    sizes, made = run.sizes_of("lstm", x, h.shape[2], direction), (h, (first,), (last,), (note,))
-    dx, dh, dc, of_x, of_h, of_bias = run.gradients(
-        ops, sizes, dy, ends, x, (*weights, bias), made, direction
-    )
+    sizes = run.sizes_of("lstm", case)
+    dx, dh, dc, of_x, of_h, of_bias = run.gradients(ops, sizes, case, made, dy, ends)
     return RecurrentGradients(dx if needs_dx else None, of_x, of_h, of_bias, of_bias, (dh, dc))
 
 
-def _is_served(
-    ops: OneDnnBase,
-    x: Array,
-    weights: Any,
-    bias: Array,
-    starts: tuple[Array | None, Array | None],
-    direction: Direction,
-    keep: bool,
-) -> bool:
-    return run.serves(ops, x, weights, (bias,), direction)
+def _is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
+    return run.serves(ops, case)
 
 
 lstm_layer = in_order(
     Route(
         "prepared",
         _prepared_layer,
-        lambda ops, *given: ops.prepared is not None and not given[-1] and _is_served(ops, *given),
+        lambda ops, case, starts, keep: (
+            ops.prepared is not None and not keep and run.serves(ops, case)
+        ),
     ),
     Route("onednn", _layer, _is_served),
     last=by_numpy.lstm_layer,
 )
 
 lstm_layer_backward = in_order(
-    Route(
-        "onednn",
-        _layer_backward,
-        lambda ops, dy, ends, x, weights, h, notes, *_: run.is_noted(notes),
-    ),
-    last=by_numpy.lstm_layer_backward,
+    Route("onednn", _layer_backward, run.is_noted), last=by_numpy.lstm_layer_backward
 )

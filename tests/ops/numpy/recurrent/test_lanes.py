@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.direction import Direction
+from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.numpy import lanes
 
 GATES = {"lstm": 4, "gru": 3, "elman": 1}
@@ -49,18 +49,11 @@ def states(kind, x, wx, wh, bias, direction):
 def ours(kind, x, weights, bias, dy, direction):
     """h after every step, and the gradients."""
     end, ops = np.zeros(dy.shape[1:]), numpy_ops
-    if kind == "lstm":
-        h, _, notes = ops.lstm_layer(x, weights, bias[0], (None, None), direction, True)
-        back = ops.lstm_layer_backward(dy, (end, end), x, weights, h, notes, direction, True)
-    elif kind == "gru":
-        h, notes = ops.gru_layer(x, weights, bias, None, direction, True)
-        back = ops.gru_layer_backward(dy, end, x, weights, bias, h, notes, direction, True)
-    else:
-        h, notes = ops.elman_layer(x, weights, bias[0], None, direction, "tanh", True)
-        back = ops.elman_layer_backward(
-            dy, end, x, weights, bias[0], h, notes, direction, "tanh", True
-        )
-    return direction.afters(h), back
+    forward, backward = getattr(ops, f"{kind}_layer"), getattr(ops, f"{kind}_layer_backward")
+    case = RecurrentCase(x, weights, tuple(bias) if kind == "gru" else (bias[0],), direction)
+    count = 1 + (kind == "lstm")
+    made = forward(case, (None,) * count, True)
+    return direction.afters(made.states[0]), backward(case, made, dy, (end,) * count, True)
 
 
 @pytest.mark.parametrize("kind", GATES)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
-from singanet.ops.direction import Direction
+from singanet.ops.direction import Direction, RecurrentCase
 
 SIZES = [(20, 3, 7, 4), (30, 2, 16, 32), (20, 1, 1, 1), (24, 17, 3, 15)]
 
@@ -45,21 +45,18 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
     x, (weights, bias) = draw(steps, n, size), parameters(size, width)
     start, direction = draw(n, width, seed=5) if started else None, Direction(steps, reverse)
     dy, end = draw(steps, n, width, seed=6), draw(n, width, seed=7)
-    exact, mode = widened((x, weights, bias, start)), "tanh"
-    h64, notes64 = numpy_ops.elman_layer(*exact, direction, mode, True)
+    case = RecurrentCase(x, weights, (bias,), direction)
+    exact = RecurrentCase(*widened(case[:3]), direction)
+    made64 = numpy_ops.elman_layer(exact, [widened(start)], True)
     for keep in (False, True):
-        h, notes = ops.elman_layer(x, weights, bias, start, direction, mode, keep)
-        close(h, h64)
-        assert bool(notes) is keep
+        made = ops.elman_layer(case, [start], keep)
+        close(made.states[0], made64.states[0])
+        assert bool(made.notes) is keep
     for given, wants_dx in ((dy, True), (None, False)):
         before, wide = end.copy(), widened(end)
-        kept = [note.copy() for note in notes]
-        got = ops.elman_layer_backward(
-            given, end, x, weights, bias, h, kept, direction, mode, wants_dx
-        )
-        wanted = numpy_ops.elman_layer_backward(
-            widened(given), wide, *exact[:3], h64, notes64, direction, mode, True
-        )
+        kept = made._replace(notes=[note.copy() for note in made.notes])
+        got = ops.elman_layer_backward(case, kept, given, [end], wants_dx)
+        wanted = numpy_ops.elman_layer_backward(exact, made64, widened(given), [wide], True)
         assert (got.x is None) is not wants_dx
         for a, b in zip(flat(got), flat(wanted), strict=True):
             if b is not wanted.x or wants_dx:
@@ -74,12 +71,13 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
 def test_few_steps_large_states_and_doubles_are_numpys(ops, plans, steps, n, width, dtype):
     x, (weights, bias) = draw(steps, n, 2).astype(dtype), parameters(2, width)
     weights = tuple(w.astype(dtype) for w in weights)
-    way = Direction(steps)
-    h, notes = ops.elman_layer(x, weights, bias.astype(dtype), None, way, "tanh", True)
-    exact = numpy_ops.elman_layer(*widened((x, weights, bias)), None, way, "tanh", False)[0]
-    close(h, exact)
+    case = RecurrentCase(x, weights, (bias.astype(dtype),), Direction(steps))
+    made = ops.elman_layer(case, [None], True)
+    (h,), notes = made
+    exact = RecurrentCase(*widened(case[:3]), Direction(steps))
+    close(h, numpy_ops.elman_layer(exact, [None], False).states[0])
     end = np.zeros((n, width), dtype)
-    got = ops.elman_layer_backward(h[1:], end, x, weights, bias, h, notes, way, "tanh", True)
+    got = ops.elman_layer_backward(case, made, h[1:], [end], True)
     assert got.weight_h.shape == (width, width)
     assert all(array.dtype == dtype for array in flat(got))
     # The products around NumPy's steps may be oneDNN's.
@@ -92,7 +90,8 @@ def test_few_steps_large_states_and_doubles_are_numpys(ops, plans, steps, n, wid
 )  # fmt: skip
 def test_skipped_steps_dropped_states_and_relu_are_numpys(ops, plans, mode, odd):
     weights, bias = parameters(2, 4)
-    ops.elman_layer(draw(20, 3, 2), weights, bias, None, Direction(20, **odd), mode, True)
+    case = RecurrentCase(draw(20, 3, 2), weights, (bias,), Direction(20, **odd), mode)
+    ops.elman_layer(case, [None], True)
     assert plans()[0] == 0
 
 
@@ -100,7 +99,8 @@ def test_skipped_steps_dropped_states_and_relu_are_numpys(ops, plans, mode, odd)
 def test_what_is_no_number_shows(ops, mode):
     x, (weights, bias) = draw(20, 2, 5), parameters(5, 4)
     x[10, 0, 2] = np.nan
-    h, _ = ops.elman_layer(x, weights, bias, None, Direction(20), mode, False)
+    case = RecurrentCase(x, weights, (bias,), Direction(20), mode)
+    (h,), _ = ops.elman_layer(case, [None], False)
     assert np.isnan(h[11:, 0]).all()
     assert np.isfinite(h[:, 1]).all()
     assert np.isfinite(h[:11]).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
-from singanet.ops.direction import Direction
+from singanet.ops.direction import Direction, RecurrentCase
 
 SIZES = [(5, 3, 7, 4), (4, 2, 16, 32), (1, 1, 1, 1), (6, 17, 3, 20), (2, 2, 5, 256)]
 
@@ -45,19 +45,18 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
     x, (weights, biases) = draw(steps, n, size), parameters(size, width)
     start, direction = draw(n, width, seed=5) if started else None, Direction(steps, reverse)
     dy, end = draw(steps, n, width, seed=6), draw(n, width, seed=7)
-    exact = widened((x, weights, biases, start))
-    h64, notes64 = numpy_ops.gru_layer(*exact, direction, True)
+    case = RecurrentCase(x, weights, biases, direction)
+    exact = RecurrentCase(*widened(case[:3]), direction)
+    made64 = numpy_ops.gru_layer(exact, [widened(start)], True)
     for keep in (False, True):
-        h, notes = ops.gru_layer(x, weights, biases, start, direction, keep)
-        close(h, h64)
-        assert bool(notes) is keep
+        made = ops.gru_layer(case, [start], keep)
+        close(made.states[0], made64.states[0])
+        assert bool(made.notes) is keep
     for given, wants_dx in ((dy, True), (None, False)):
         before, wide = end.copy(), widened(end)
-        kept = [note.copy() for note in notes]
-        got = ops.gru_layer_backward(given, end, x, weights, biases, h, kept, direction, wants_dx)
-        wanted = numpy_ops.gru_layer_backward(
-            widened(given), wide, *exact[:3], h64, notes64, direction, True
-        )
+        kept = made._replace(notes=[note.copy() for note in made.notes])
+        got = ops.gru_layer_backward(case, kept, given, [end], wants_dx)
+        wanted = numpy_ops.gru_layer_backward(exact, made64, widened(given), [wide], True)
         assert (got.x is None) is not wants_dx
         for a, b in zip(flat(got), flat(wanted), strict=True):
             if b is not wanted.x or wants_dx:
@@ -67,14 +66,13 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
 
 def test_single_sequences_of_many_units_are_numpys(ops, plans):
     weights, biases = parameters(4, 192)
-    h, notes = ops.gru_layer(draw(3, 1, 4), weights, biases, None, Direction(3), True)
-    exact = widened((draw(3, 1, 4), weights, biases))
-    close(h, numpy_ops.gru_layer(*exact, None, Direction(3), False)[0])
+    case = RecurrentCase(draw(3, 1, 4), weights, biases, Direction(3))
+    made = ops.gru_layer(case, [None], True)
+    exact = RecurrentCase(*widened(case[:3]), Direction(3))
+    close(made.states[0], numpy_ops.gru_layer(exact, [None], False).states[0])
     assert plans()[0] == 0
     end = np.zeros((1, 192), np.float32)
-    got = ops.gru_layer_backward(
-        draw(3, 1, 192), end, draw(3, 1, 4), weights, biases, h, notes, Direction(3), True
-    )
+    got = ops.gru_layer_backward(case, made, draw(3, 1, 192), [end], True)
     shapes = [(3, 1, 4), (4, 576), (192, 576), (576,), (576,), (1, 192)]
     assert [a.shape for a in flat(got)] == shapes
 
@@ -82,14 +80,16 @@ def test_single_sequences_of_many_units_are_numpys(ops, plans):
 def test_skipped_steps_dropped_states_and_doubles_are_numpys(ops, plans):
     x, (weights, biases) = draw(4, 3, 5), parameters(5, 6)
     way = Direction(4, False, np.arange(4)[:, None, None] >= np.array([4, 3, 2])[:, None])
-    h, notes = ops.gru_layer(x, weights, biases, None, way, True)
-    exact = widened((x, weights, biases))
-    close(h, numpy_ops.gru_layer(*exact, None, way, True)[0])
+    case = RecurrentCase(x, weights, biases, way)
+    made = ops.gru_layer(case, [None], True)
+    (h,), exact = made.states, RecurrentCase(*widened(case[:3]), way)
+    close(h, numpy_ops.gru_layer(exact, [None], True).states[0])
     end = np.zeros((3, 6), np.float32)
-    dx = ops.gru_layer_backward(h[1:], end, x, weights, biases, h, notes, way, True).x
+    dx = ops.gru_layer_backward(case, made, h[1:], [end], True).x
     assert not dx[3, 1:].any()
-    ops.gru_layer(x, weights, biases, None, Direction(4, drop=end), True)
-    assert ops.gru_layer(*exact, None, Direction(4), False)[0].dtype == np.float64
+    ops.gru_layer(case._replace(direction=Direction(4, drop=end)), [None], True)
+    (wide,), _ = ops.gru_layer(exact._replace(direction=Direction(4)), [None], False)
+    assert wide.dtype == np.float64
     assert plans()[0] == 0
 
 
@@ -97,16 +97,17 @@ def test_views_in_any_order(ops):
     x, (weights, biases) = draw(3, 4, 5), parameters(5, 6)
     turned = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
     across = tuple(np.ascontiguousarray(w.T).T for w in weights)
-    h, (note,) = ops.gru_layer(turned, across, biases, None, Direction(3), True)
-    same, _ = ops.gru_layer(x, weights, biases, None, Direction(3), True)
+    case = RecurrentCase(turned, across, biases, Direction(3))
+    plain = RecurrentCase(x, weights, biases, Direction(3))
+    made = ops.gru_layer(case, [None], True)
+    (h,), (note,) = made
+    (same,), _ = ops.gru_layer(plain, [None], True)
     np.testing.assert_array_equal(h, same)
     dy = np.repeat(draw(3, 4, 6), 2, axis=2)[:, :, ::2]
     end = np.zeros((4, 6), np.float32)
-    first = ops.gru_layer_backward(
-        dy, end, turned, across, biases, h, [note.copy()], Direction(3), True
-    )
-    plain = np.ascontiguousarray(dy)
-    second = ops.gru_layer_backward(plain, end, x, weights, biases, h, [note], Direction(3), True)
+    kept = made._replace(notes=(note.copy(),))
+    first = ops.gru_layer_backward(case, kept, dy, [end], True)
+    second = ops.gru_layer_backward(plain, made, np.ascontiguousarray(dy), [end], True)
     for a, b in zip(flat(first), flat(second), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -114,7 +115,7 @@ def test_views_in_any_order(ops):
 def test_what_is_no_number_shows(ops):
     x, (weights, biases) = draw(3, 2, 5), parameters(5, 4)
     x[1, 0, 2] = np.nan
-    h, _ = ops.gru_layer(x, weights, biases, None, Direction(3), False)
+    (h,), _ = ops.gru_layer(RecurrentCase(x, weights, biases, Direction(3)), [None], False)
     assert np.isnan(h[2:, 0]).all()
     assert np.isfinite(h[:, 1]).all()
     assert np.isfinite(h[:2]).all()

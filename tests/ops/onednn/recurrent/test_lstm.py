@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops, threads
-from singanet.ops.direction import Direction
+from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.interface import Prepared
 from singanet.ops.onednn import set_threads
 
@@ -40,21 +40,19 @@ def test_equals_numpy(ops, only_onednn, sizes, reverse, started):
     dy, ends = draw(steps, n, width, seed=6), [draw(n, width, seed=7 + k) for k in (0, 1)]
     wide = [a.astype(np.float64) for a in (x, *weights, bias, dy, *ends)]
     wide_starts = tuple(s if s is None else s.astype(np.float64) for s in starts)
-    h64, c64, notes64 = numpy_ops.lstm_layer(
-        wide[0], (wide[1], wide[2]), wide[3], wide_starts, direction, True
-    )
+    case = RecurrentCase(x, weights, (bias,), direction)
+    exact = RecurrentCase(wide[0], (wide[1], wide[2]), (wide[3],), direction)
+    made64 = numpy_ops.lstm_layer(exact, wide_starts, True)
     last = 0 if reverse else -1
     for keep in (False, True):
-        h, c, notes = ops.lstm_layer(x, weights, bias, starts, direction, keep)
-        close(h, h64)
-        close(c[last], c64[last])
-        assert bool(notes) is keep
+        made = ops.lstm_layer(case, starts, keep)
+        close(made.states[0], made64.states[0])
+        close(made.states[1][last], made64.states[1][last])
+        assert bool(made.notes) is keep
     for given, wants_dx in ((dy, True), (None, False)):
-        got = ops.lstm_layer_backward(given, ends, x, weights, h, notes, direction, wants_dx)
-        wanted = numpy_ops.lstm_layer_backward(
-            None if given is None else wide[4], wide[5:], wide[0], (wide[1], wide[2]), h64, notes64,
-            direction, True,
-        )  # fmt: skip
+        got = ops.lstm_layer_backward(case, made, given, ends, wants_dx)
+        wide_dy = None if given is None else wide[4]
+        wanted = numpy_ops.lstm_layer_backward(exact, made64, wide_dy, wide[5:], True)
         assert (got.x is None) is not wants_dx
         for a, b in zip(flat(got), flat(wanted), strict=True):
             if b is not wanted.x or wants_dx:
@@ -65,28 +63,31 @@ def test_skipped_steps_dropped_states_and_doubles_are_numpys(ops, plans):
     x, weights, bias = draw(4, 3, 5), (draw(5, 24), draw(6, 24)), draw(24)
     skips = np.arange(4)[:, None, None] >= np.array([4, 3, 2])[:, None]
     way = Direction(4, False, skips)
-    h, _, notes = ops.lstm_layer(x, weights, bias, (None, None), way, True)
-    exact = [a.astype(np.float64) for a in (x, *weights, bias)]
-    given = (exact[0], (exact[1], exact[2]), exact[3], (None, None))
-    close(h, numpy_ops.lstm_layer(*given, way, True)[0])
+    case, none = RecurrentCase(x, weights, (bias,), way), (None, None)
+    made = ops.lstm_layer(case, none, True)
+    wide = [a.astype(np.float64) for a in (x, *weights, bias)]
+    exact, h = RecurrentCase(wide[0], (wide[1], wide[2]), (wide[3],), way), made.states[0]
+    close(h, numpy_ops.lstm_layer(exact, none, True).states[0])
     ends = [np.zeros((3, 6), np.float32) for _ in range(2)]
-    dx = ops.lstm_layer_backward(h[1:], ends, x, weights, h, notes, way, True)[0]
+    dx = ops.lstm_layer_backward(case, made, h[1:], ends, True).x
     assert not dx[3, 1:].any()
-    ops.lstm_layer(x, weights, bias, (None, None), Direction(4, drop=ends[0]), True)
-    assert ops.lstm_layer(*given, Direction(4), False)[0].dtype == np.float64
+    ops.lstm_layer(case._replace(direction=Direction(4, drop=ends[0])), none, True)
+    made = ops.lstm_layer(exact._replace(direction=Direction(4)), none, False)
+    assert made.states[0].dtype == np.float64
     assert plans()[0] == 0
 
 
 def test_views_in_any_order(ops):
     x, weights, bias = draw(3, 4, 5), (draw(24, 5).T, draw(24, 6).T), draw(24)
     turned = np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
-    h, _, notes = ops.lstm_layer(turned, weights, bias, (None, None), Direction(3), True)
-    plain = tuple(np.ascontiguousarray(w) for w in weights)
-    same, _, _ = ops.lstm_layer(x, plain, bias, (None, None), Direction(3), True)
-    np.testing.assert_array_equal(h, same)
+    case, none = RecurrentCase(turned, weights, (bias,), Direction(3)), (None, None)
+    made = ops.lstm_layer(case, none, True)
+    plain = case._replace(x=x, weights=tuple(np.ascontiguousarray(w) for w in weights))
+    same = ops.lstm_layer(plain, none, True)
+    np.testing.assert_array_equal(made.states[0], same.states[0])
     dy = np.repeat(draw(3, 4, 6), 2, axis=2)[:, :, ::2]
     ends = [np.zeros((4, 6), np.float32) for _ in range(2)]
-    got = ops.lstm_layer_backward(dy, ends, turned, weights, h, notes, Direction(3), True)
+    got = ops.lstm_layer_backward(case, made, dy, ends, True)
     shapes = [(3, 4, 5), (5, 24), (6, 24), (24,), (24,), (4, 6), (4, 6)]
     assert [a.shape for a in flat(got)] == shapes
 
@@ -96,7 +97,8 @@ def test_steps_of_a_quarter_of_a_million_multiply_adds_are_shared(ops, monkeypat
     set_threads(threads.cores())
     for width, team in ((128, 1), (256, threads.cores())):
         weights = draw(8, 4 * width), draw(width, 4 * width)
-        ops.lstm_layer(draw(3, 1, 8), weights, draw(4 * width), (None, None), Direction(3), True)
+        case = RecurrentCase(draw(3, 1, 8), weights, (draw(4 * width),), Direction(3))
+        ops.lstm_layer(case, (None, None), True)
         assert ops.runtime().team.size == team
 
 
@@ -109,16 +111,10 @@ def test_prepared_weights_give_the_same_bits(ops, reverse):
         return rng.standard_normal(shape).astype(np.float32)
 
     weights, bias = (draw(size, 4 * width), draw(width, 4 * width)), draw(4 * width)
-    given = (
-        draw(steps, n, size),
-        weights,
-        bias,
-        (None, None),
-        Direction(steps, reverse),
-        False,
-    )
+    case = RecurrentCase(draw(steps, n, size), weights, (bias,), Direction(steps, reverse))
+    given = case, (None, None), False
     wanted = ops.lstm_layer(*given)
     ops.prepared = Prepared()
     got = ops.lstm_layer(*given)
-    for one, two in zip(got[:2], wanted[:2], strict=True):
+    for one, two in zip(got.states, wanted.states, strict=True):
         np.testing.assert_array_equal(one, two)

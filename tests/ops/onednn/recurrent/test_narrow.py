@@ -9,7 +9,7 @@ import singanet
 from singanet.layers import RNN
 from singanet.loss import SquaredError
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.ops.direction import Direction
+from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.narrow import narrowed
 from singanet.ops.onednn.recurrent.plans import SEVERAL
@@ -42,19 +42,12 @@ def both_ways(ops, kind, arrays, direction):
     """The states h, and all gradients."""
     x, of_x, of_h, bias, dy, *states = arrays
     starts, ends = states[: len(states) // 2], states[len(states) // 2 :]
-    if kind == "lstm":
-        h, _, notes = ops.lstm_layer(x, (of_x, of_h), bias, starts, direction, True)
-        made = ops.lstm_layer_backward(dy, ends, x, (of_x, of_h), h, notes, direction, True)
-    elif kind == "gru":
-        h, notes = ops.gru_layer(x, (of_x, of_h), (bias, bias), *starts, direction, True)
-        biases = bias, bias
-        made = ops.gru_layer_backward(dy, *ends, x, (of_x, of_h), biases, h, notes, direction, True)
-    else:
-        h, notes = ops.elman_layer(x, (of_x, of_h), bias, *starts, direction, "tanh", True)
-        made = ops.elman_layer_backward(
-            dy, *ends, x, (of_x, of_h), bias, h, notes, direction, "tanh", True
-        )
-    return [h, *made[:-1], *made.starts]
+    name = "elman" if kind == "tanh" else kind
+    forward, backward = getattr(ops, f"{name}_layer"), getattr(ops, f"{name}_layer_backward")
+    case = RecurrentCase(x, (of_x, of_h), (bias,) * (1 + (kind == "gru")), direction)
+    made = forward(case, starts, True)
+    grads = backward(case, made, dy, ends, True)
+    return [made.states[0], *grads[:-1], *grads.starts]
 
 
 @pytest.mark.parametrize("kind", ["lstm", "tanh"])

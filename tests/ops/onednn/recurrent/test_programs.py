@@ -20,13 +20,13 @@ def taken(library_path, monkeypatch):
     """Which kinds of kernel were asked for."""
     if not isinstance(cpu_ops(), OneDnnOps):
         pytest.skip("nets use other kernels here")
-    kinds, states = set(), run.states
+    kinds, forward = set(), run.forward
 
     def watched(ops, sizes, *arguments):
         kinds.add(sizes.kind)
-        return states(ops, sizes, *arguments)
+        return forward(ops, sizes, *arguments)
 
-    monkeypatch.setattr(run, "states", watched)
+    monkeypatch.setattr(run, "forward", watched)
     return kinds
 
 
