@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.state import ParamState
 from singanet.params.param import Param
-from singanet.types import Array, RowSparse, Shape
+from singanet.types import Array, Shape
 
 
 class Several(Optimizer):
@@ -84,25 +84,8 @@ class Several(Optimizer):
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         raise NotImplementedError
 
-    def _sweep(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Array,
-        arrays: list[Array],
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
+    def _sweep(self, update: ParamUpdate) -> None:
         raise NotImplementedError
 
-    def _sweep_rows(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: RowSparse,
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
         raise NotImplementedError

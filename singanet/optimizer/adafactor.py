@@ -13,10 +13,11 @@ from singanet.optimizer.factors import as_matrix, factors_of, row_blocks, sweep_
 from singanet.optimizer.hyper import Hyper, at, checked
 from singanet.optimizer.norm import sum_of_squares
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.scale import Scale, in_type
+from singanet.optimizer.scale import in_type
 from singanet.optimizer.state import ParamState
-from singanet.types import Array, RowSparse, Shape
+from singanet.types import Array, Shape
 
 
 class Adafactor(Optimizer):
@@ -64,27 +65,18 @@ class Adafactor(Optimizer):
         kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
         return min(rate, t**-0.5), t**self.beta2_decay, kept
 
-    def _sweep(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Array,
-        arrays: list[Array],
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
+    def _sweep(self, update: ParamUpdate) -> None:
+        _, value, grad, arrays, _, scalars, _ = update
         if not value.size:
             return
         xp = ops_for(value).xp
         rate, fresh, kept = scalars
         w = as_matrix(xp, value)
         g = grad.reshape(w.shape)
-        regularizer = state.regularizer_at(penalty)
         tiny = float(np.finfo(value.dtype).eps) if self.epsilon_1 is None else self.epsilon_1
 
         def blocks() -> Any:
-            return row_blocks(xp, w, g, regularizer, penalty, scale)
+            return row_blocks(xp, w, g, update)
 
         second = factors_of(xp, value, arrays)
         size = xp.sqrt(sum_of_squares(w) / w.size)
@@ -104,13 +96,5 @@ class Adafactor(Optimizer):
         if not value.flags.c_contiguous:
             value[...] = w.reshape(value.shape)
 
-    def _sweep_rows(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: RowSparse,
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
-        sweep_rows(self._sweep, state, value, grad, penalty, scalars, scale)
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        sweep_rows(self._sweep, indices, update)

@@ -13,10 +13,10 @@ from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper
 from singanet.optimizer.norm import BLOCK
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.scale import Scale, in_type, is_one
-from singanet.optimizer.state import ParamState
-from singanet.types import Array, RowSparse
+from singanet.optimizer.scale import in_type, is_one
+from singanet.types import Array
 
 Block: TypeAlias = tuple[Array, Array, list[Array], Array, Array]
 
@@ -43,18 +43,10 @@ class ElementWise(Optimizer):
         super().__init__(lr, weight_decay, regularizer, constraint)
         self._scratch: dict[np.dtype[Any], tuple[Array, Array]] = {}
 
-    def _sweep(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Array,
-        arrays: list[Array],
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
+    def _sweep(self, update: ParamUpdate) -> None:
+        state, value, grad, arrays, _, scalars, scale = update
         xp = ops_for(value).xp
-        regularizer = None if state.regularizer is None else state.regularizer_at(penalty)
+        regularizer = None if state.regularizer is None else update.regularizer
         # Of an array nobody asks the value.
         bare = regularizer is None and isinstance(scale, (int, float)) and scale == 1
         if self.only_with_rate and regularizer is None and not bare:
@@ -62,7 +54,7 @@ class ElementWise(Optimizer):
             scalars, bare = (in_type(xp, rate * scale, value.dtype), *others), True
         for w, g, parts, a, b in self._blocks(xp, value, grad, arrays):
             if not bare:
-                g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
+                g = prepared(xp, w, g, update, a, b)
             self._rule(xp, w, g, parts, b, *scalars)
 
     def _blocks(self, xp: Any, value: Array, grad: Array, arrays: list[Array]) -> Iterable[Block]:
@@ -80,25 +72,17 @@ class ElementWise(Optimizer):
             return ((w, g, arrays, a[: w.size], b[: w.size]),)
         return _in_blocks(w, g, arrays, a, b)
 
-    def _sweep_rows(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: RowSparse,
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
-        rows, xp = grad.indices, ops_for(value).xp
-        whole = [array.reshape(value.shape) for array in state.arrays]
-        w = xp.take(value, rows, axis=0)
-        arrays = [xp.take(array, rows, axis=0).reshape(-1) for array in whole]
-        self._sweep(state, w, grad.rows, arrays, penalty, scalars, scale)
-        if state.constraint is not None:
-            state.constraint.project(w)
-        value[rows] = w
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        value, constraint, xp = update.value, update.state.constraint, ops_for(update.value).xp
+        whole = [array.reshape(value.shape) for array in update.arrays]
+        w = xp.take(value, indices, axis=0)
+        arrays = [xp.take(array, indices, axis=0).reshape(-1) for array in whole]
+        self._sweep(update._replace(value=w, arrays=arrays))
+        if constraint is not None:
+            constraint.project(w)
+        value[indices] = w
         for array, changed in zip(whole, arrays, strict=True):
-            array[rows] = changed.reshape(w.shape)
+            array[indices] = changed.reshape(w.shape)
 
     @abstractmethod
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
@@ -112,21 +96,16 @@ def _in_blocks(w: Array, g: Array, arrays: list[Array], a: Array, b: Array) -> I
         yield w[part], g[part], [array[part] for array in arrays], a[:rest], b[:rest]
 
 
-def prepared(
-    xp: Any,
-    w: Array,
-    g: Array,
-    regularizer: Regularizer | None,
-    penalty: float,
-    scale: Scale,
-    out: Array,
-    scratch: Array,
-) -> Array:
-    """``scale`` · ``g`` plus the penalty's gradient in ``out``; ``g`` itself where that is all."""
-    if not is_one(scale):
-        scale = in_type(xp, scale, w.dtype)
+def prepared(xp: Any, w: Array, g: Array, update: ParamUpdate, out: Array, scratch: Array) -> Array:
+    """The scaled ``g`` plus the penalty's gradient in ``out``, or ``g`` itself if that is all.
+
+    ``w`` and ``g`` are parts of value and gradient of ``update``.
+    """
+    regularizer = update.regularizer
+    if not is_one(update.scale):
+        scale = in_type(xp, update.scale, w.dtype)
         g = xp.multiply(g, scale, out=out if regularizer is None else scratch)
     if regularizer is None:
         return g
-    regularizer.add(xp, w, g, penalty, out)
+    regularizer.add(xp, w, g, update.penalty, out)
     return out

@@ -11,9 +11,10 @@ from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.factors import as_matrix, factors_of, row_blocks, sweep_rows
 from singanet.optimizer.hyper import Hyper, at, checked
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.state import ParamState
-from singanet.types import Array, RowSparse, Shape
+from singanet.types import Array, Shape
 
 _TINY = 1e-30
 """The least mean of R: where every gradient was zero, so is V."""
@@ -63,26 +64,17 @@ class FactoredAdam(Optimizer):
         kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
         return alpha, beta_1, 1.0 - beta_1, 1.0 - beta_2, at(self.epsilon, state.step) * root, kept
 
-    def _sweep(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Array,
-        arrays: list[Array],
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Any,
-    ) -> None:
+    def _sweep(self, update: ParamUpdate) -> None:
+        _, value, grad, arrays, _, scalars, _ = update
         if not value.size:
             return
         xp = ops_for(value).xp
         alpha, beta_1, new, fresh, epsilon, kept = scalars
         w = as_matrix(xp, value)
         g, first = grad.reshape(w.shape), arrays[0].reshape(w.shape)
-        regularizer = state.regularizer_at(penalty)
 
         def blocks() -> Any:
-            return row_blocks(xp, w, g, regularizer, penalty, scale)
+            return row_blocks(xp, w, g, update)
 
         second = factors_of(xp, value, arrays[1:])
         second.learn(blocks(), w.shape, fresh, _TINY)
@@ -98,13 +90,5 @@ class FactoredAdam(Optimizer):
         if not value.flags.c_contiguous:
             value[...] = w.reshape(value.shape)
 
-    def _sweep_rows(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: RowSparse,
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Any,
-    ) -> None:
-        sweep_rows(self._sweep, state, value, grad, penalty, scalars, scale)
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        sweep_rows(self._sweep, indices, update)

@@ -7,10 +7,9 @@ from typing import Any
 
 from singanet.optimizer.element_wise import prepared
 from singanet.optimizer.norm import BLOCK, sum_of_squares
-from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.scale import Scale, on_host
-from singanet.optimizer.state import ParamState
-from singanet.types import Array, RowSparse
+from singanet.optimizer.param_update import ParamUpdate
+from singanet.optimizer.scale import on_host
+from singanet.types import Array
 
 
 class Factors:
@@ -76,15 +75,11 @@ def as_matrix(xp: Any, value: Array) -> Array:
     return xp.ascontiguousarray(value).reshape((len(value), -1) if value.ndim > 1 else (1, -1))
 
 
-def row_blocks(
-    xp: Any,
-    w: Array,
-    g: Array,
-    regularizer: Regularizer | None,
-    penalty: float,
-    scale: Scale,
-) -> Any:
-    """Rows of about a block: which, of the value, of the prepared gradient, and scratch."""
+def row_blocks(xp: Any, w: Array, g: Array, update: ParamUpdate) -> Any:
+    """Rows of about a block: which, of the value, of the prepared gradient, and scratch.
+
+    ``w`` and ``g`` are value and gradient of ``update`` as matrices.
+    """
     count = max(1, BLOCK // w.shape[1]) if on_host(xp) else len(w)
     a = xp.empty((min(count, len(w)), w.shape[1]), w.dtype)
     b = xp.empty_like(a)
@@ -92,36 +87,23 @@ def row_blocks(
         part = slice(start, start + count)
         rows = w[part]
         out, scratch = a[: len(rows)], b[: len(rows)]
-        yield (
-            part,
-            rows,
-            prepared(xp, rows, g[part], regularizer, penalty, scale, out, scratch),
-            scratch,
-        )
+        yield part, rows, prepared(xp, rows, g[part], update, out, scratch), scratch
 
 
-def sweep_rows(
-    sweep: Callable[..., None],
-    state: ParamState,
-    value: Array,
-    grad: RowSparse,
-    penalty: float,
-    scalars: tuple[float, ...],
-    scale: Scale,
-) -> None:
-    """``sweep`` over the rows that ``grad`` names; columns learn from them alone.
+def sweep_rows(sweep: Callable[[ParamUpdate], None], indices: Array, update: ParamUpdate) -> None:
+    """``sweep`` over the rows ``indices``; columns learn from them alone.
 
     The last three state arrays are those of `Factors`, any before them have a number an element.
     """
-    *means, rows, columns, full = state.arrays
-    index = grad.indices
+    value, constraint = update.value, update.state.constraint
+    *means, rows, columns, full = update.arrays
     own = full if value.ndim == 1 else rows
     whole = [value, own, *(mean.reshape(value.shape) for mean in means)]
-    w, part, *parts = [array[index] for array in whole]
+    w, part, *parts = [array[indices] for array in whole]
     moments = [rows, columns, part] if value.ndim == 1 else [part, columns, full]
     arrays = [*(mean.reshape(-1) for mean in parts), *moments]
-    sweep(state, w, grad.rows, arrays, penalty, scalars, scale)
-    if state.constraint is not None:
-        state.constraint.project(w)
+    sweep(update._replace(value=w, arrays=arrays))
+    if constraint is not None:
+        constraint.project(w)
     for array, changed in zip(whole, (w, part, *parts), strict=True):
-        array[index] = changed
+        array[indices] = changed

@@ -11,8 +11,9 @@ from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.element_wise import prepared
 from singanet.optimizer.hyper import Hyper, at
 from singanet.optimizer.norm import sum_of_squares
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.scale import Scale, in_type
+from singanet.optimizer.scale import in_type
 from singanet.optimizer.state import ParamState
 from singanet.types import Array
 
@@ -47,23 +48,14 @@ class LAMB(Adam):
         correction = root / (1.0 - beta_1 ** (step + 1))
         return rate, beta_1, beta_2, at(self.epsilon, step) * root, correction, decay
 
-    def _sweep(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Array,
-        arrays: list[Array],
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
+    def _sweep(self, update: ParamUpdate) -> None:
+        _, value, grad, arrays, _, scalars, _ = update
         xp = ops_for(value).xp
         rate, beta_1, beta_2, epsilon, correction, decay = scalars
-        regularizer = state.regularizer_at(penalty)
         of_value: Any = 0.0
         of_step: Any = 0.0
         for w, g, (first, second), a, b in self._blocks(xp, value, grad, arrays):
-            g = prepared(xp, w, g, regularizer, penalty, scale, a, b)
+            g = prepared(xp, w, g, update, a, b)
             moments(xp, g, first, second, b, beta_1, beta_2)
             _direction((xp, w, first, second, a, b), epsilon, correction, decay)
             of_value = of_value + sum_of_squares(w)

@@ -23,8 +23,9 @@ from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper, at, checked, dump_schedules, load_schedules
 from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.optimizer.minimize import Update
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.scale import Scale, plain
+from singanet.optimizer.scale import plain
 from singanet.optimizer.settings import as_constraint, as_regularizer, configured
 from singanet.optimizer.state import ParamState, StateBuckets, dump, parse
 from singanet.params.param import Param, ParamSpec
@@ -209,10 +210,12 @@ class Optimizer(Counted, Configurable, ABC):
         for state, value, grad, penalty, scalars in jobs:
             if state.shape is None:
                 state.settle_on(value, self.slot_sizes(value.shape), self._buckets)
+            numbers = state.arrays, penalty, scalars, scale
             if isinstance(grad, tuple):
-                self.apply_rule_to_rows(state, value, RowSparse(*grad), penalty, scalars, scale)
+                indices, rows = grad
+                self.apply_rule_to_rows(indices, ParamUpdate(state, value, rows, *numbers))
             else:
-                self.apply_rule(state, value, grad, state.arrays, penalty, scalars, scale)
+                self.apply_rule(ParamUpdate(state, value, grad, *numbers))
             state.step += 1
 
     def state(self, name: str) -> ParamState:
@@ -278,46 +281,32 @@ class Optimizer(Counted, Configurable, ABC):
             penalty = at(state.regularizer.coefficient, step) * state.penalty_mult
         return penalty, self._scalars(state, rate)
 
-    def apply_rule(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Array,
-        arrays: list[Array],
-        penalty: float,
-        scalars: tuple[Any, ...],
-        scale: Scale = 1.0,
-    ) -> None:
-        """Change ``value`` and the flat state ``arrays`` in place, by the arithmetic of arrays.
+    def apply_rule(self, update: ParamUpdate) -> None:
+        """Change value and state in place, by the arithmetic of arrays.
 
         The constraint, the regularizer, the rule. No step is counted.
         """
-        if state.constraint is not None:
-            scale = plain(state.constraint.factor(grad, scale))
-        self._sweep(state, value, grad, arrays, penalty, scalars, scale)
-        if state.constraint is not None:
-            state.constraint.project(value)
+        constraint = update.state.constraint
+        if constraint is not None:
+            scale = plain(constraint.factor(update.grad, update.scale))
+            update = update._replace(scale=scale)
+        self._sweep(update)
+        if constraint is not None:
+            constraint.project(update.value)
 
-    def apply_rule_to_rows(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: RowSparse,
-        penalty: float,
-        scalars: tuple[Any, ...],
-        scale: Scale = 1.0,
-    ) -> None:
-        """`apply_rule` for the rows of ``value`` and of the state that ``grad`` names.
+    def apply_rule_to_rows(self, indices: Array, update: ParamUpdate) -> None:
+        """`apply_rule` for the rows ``indices`` of value and state, whose gradients are given.
 
         Rows that are kept by a table are updated there.
         """
-        elsewhere = served_by(value)
+        elsewhere, constraint = served_by(update.value), update.state.constraint
+        rows = RowSparse(indices, update.grad)
         if elsewhere is not None:
-            elsewhere.push(grad, float(scale))
+            elsewhere.push(rows, float(update.scale))
             return
-        if state.constraint is not None:
-            scale = plain(state.constraint.factor(grad, scale))
-        self._sweep_rows(state, value, grad, penalty, scalars, scale)
+        if constraint is not None:
+            update = update._replace(scale=plain(constraint.factor(rows, update.scale)))
+        self._sweep_rows(indices, update)
 
     def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
         """Number of elements of each state array of a parameter."""
@@ -328,26 +317,9 @@ class Optimizer(Counted, Configurable, ABC):
         """The numbers that the rule needs in this step, worked out once a parameter."""
 
     @abstractmethod
-    def _sweep(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Array,
-        arrays: list[Array],
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
-        """Update ``value`` and the flat state ``arrays`` in place."""
+    def _sweep(self, update: ParamUpdate) -> None:
+        """Update the value and the flat state in place."""
 
     @abstractmethod
-    def _sweep_rows(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: RowSparse,
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
-        """`_sweep` for the rows of ``value`` and of the state that ``grad`` names."""
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        """`_sweep` for the rows ``indices`` of value and state, whose gradients are given."""

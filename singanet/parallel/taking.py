@@ -6,11 +6,11 @@ from typing import Any
 
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param, ParamSpec
-from singanet.types import Array, RowSparse
+from singanet.types import Array
 
 
 class Taking(Optimizer):
@@ -57,25 +57,8 @@ class Taking(Optimizer):
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         return ()
 
-    def _sweep(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: Array,
-        arrays: list[Array],
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
-        value[...] = grad
+    def _sweep(self, update: ParamUpdate) -> None:
+        update.value[...] = update.grad
 
-    def _sweep_rows(
-        self,
-        state: ParamState,
-        value: Array,
-        grad: RowSparse,
-        penalty: float,
-        scalars: tuple[float, ...],
-        scale: Scale,
-    ) -> None:
-        value[grad.indices] = grad.rows
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        update.value[indices] = update.grad

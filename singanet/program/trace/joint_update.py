@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
 from singanet.params.storage import Place
@@ -124,7 +125,7 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
         traced: list[Array] = [array.view(Traced) for array in (value, grads, *slots)]
         w, g, *arrays = traced
         scale = run[0].scale
-        rule.apply_rule(numbers.state, w, g, arrays, *numbers.read(), scale)
+        rule.apply_rule(ParamUpdate(numbers.state, w, g, arrays, *numbers.read(), scale))
     except NotRecordableError:
         del tape.calls[mark:]
         del tape.scalars[known:]

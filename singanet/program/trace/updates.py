@@ -12,6 +12,7 @@ from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.checks import check_fit
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.reduction import Reduction
 from singanet.optimizer.scale import is_one
@@ -301,14 +302,10 @@ class Updates:
         evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             with self._blocks():
-                self.rule.apply_rule(
-                    numbers.state,
-                    value.view(Traced),
-                    grad,
-                    [array.view(Traced) for array in numbers.arrays],
-                    *numbers.read(),
-                    scale,
-                )
+                arrays: list[Array] = [array.view(Traced) for array in numbers.arrays]
+                traced = value.view(Traced), grad, arrays
+                update = ParamUpdate(numbers.state, *traced, *numbers.read(), scale)
+                self.rule.apply_rule(update)
         except NotRecordableError as error:
             del self.tape.calls[mark:]
             del self.tape.scalars[known:]
@@ -324,8 +321,8 @@ class Updates:
         rule = self.rule
 
         def update(grad: Array, scale: Any) -> None:
-            now = numbers.arrays, numbers.penalty, numbers.values
-            rule.apply_rule(numbers.state, value, grad, *now, number_now(scale))
+            now = numbers.arrays, numbers.penalty, numbers.values, number_now(scale)
+            rule.apply_rule(ParamUpdate(numbers.state, value, grad, *now))
 
         filled = [value, *(array for array in numbers.arrays if array.size)]
         self.tape.add(update, (grad, scale), {}, filled, "hidden", changes=True, name="update")
@@ -345,8 +342,10 @@ class Updates:
         numbers = Numbers(rule, [rule.settle(name, value)])
 
         def update(scale: Any) -> None:
-            now = numbers.state, value, source.now(), numbers.penalty, numbers.values
-            rule.apply_rule_to_rows(*now, number_now(scale))
+            rows, of_step = source.now(), (numbers.penalty, numbers.values, number_now(scale))
+            state = numbers.state
+            now = ParamUpdate(state, value, rows.rows, state.arrays, *of_step)
+            rule.apply_rule_to_rows(rows.indices, now)
 
         call = self.tape.add(
             update, (scale,), {}, [value], "hidden", changes=True, name="update rows"

@@ -105,8 +105,9 @@ class Own(Optimizer):
     def _scalars(self, state, rate):
         return (rate,)
 
-    def _sweep(self, state, value, grad, arrays, penalty, scalars, scale):
-        value -= scalars[0] * scale * grad
+    def _sweep(self, update):
+        value = update.value
+        value -= update.scalars[0] * update.scale * update.grad
 
     def _sweep_rows(self, *_):
         raise AssertionError
