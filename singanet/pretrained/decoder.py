@@ -10,7 +10,7 @@ from singanet.pretrained.config import Config
 from singanet.pretrained.drawing import ACTIVATIONS
 from singanet.pretrained.rope import rotary
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(kw_only=True)
@@ -92,7 +92,7 @@ def _mistral(c: Config) -> DecoderSettings:
     made = _plain(c, kv_heads=8, longest=4096 * 32)
     made.window = c.count_or_none("sliding_window", 4096)
     if made.window is not None:
-        made.turns, made.kinds = {_SLIDING: made.turns[_FULL]}, [_SLIDING] * made.depth
+        made.turns, made.kinds = {SLIDING: made.turns[_FULL]}, [SLIDING] * made.depth
     return made
 
 
@@ -100,7 +100,7 @@ def _phi3(c: Config) -> DecoderSettings:
     made = _plain(c, longest=4096, epsilon=1e-5)
     made.window = c.count_or_none("sliding_window")
     if made.window is not None:
-        made.turns, made.kinds = {_SLIDING: made.turns[_FULL]}, [_SLIDING] * made.depth
+        made.turns, made.kinds = {SLIDING: made.turns[_FULL]}, [SLIDING] * made.depth
     made.joined, made.dropout = True, c.share("resid_pdrop")
     c.only(attention_bias=False, mlp_bias=False, lm_head_bias=False)
     c.skip("embd_pdrop")  # which transformers reads, and does not use
@@ -127,18 +127,18 @@ def _by_kind(c: Config, made: DecoderSettings, slides: bool) -> None:
     window = c.count_or_none("sliding_window", 4096)
     first = c.count("max_window_layers", 28, least=0)
     made.window = window if slides else None
-    late = _SLIDING if made.window is not None else _FULL
+    late = SLIDING if made.window is not None else _FULL
     made.kinds = _kinds(c, [_FULL if k < first else late for k in range(made.depth)], made.window)
-    made.turns = dict.fromkeys((_FULL, _SLIDING), made.turns[_FULL])
+    made.turns = dict.fromkeys((_FULL, SLIDING), made.turns[_FULL])
 
 
 def _kinds(c: Config, usual: list[str], window: int | None) -> list[str]:
     """The types of attention by block, as the config lists them, or the usual ones."""
     kinds = c.texts("layer_types", len(usual)) or usual
-    if not {_FULL, _SLIDING} >= set(kinds):
-        raise c.refused("layer_types", f"texts {_FULL!r} and {_SLIDING!r}", kinds)
-    if window is None and _SLIDING in kinds:
-        raise c.refused("sliding_window", f"a width, since layer_types has {_SLIDING!r}", None)
+    if not {_FULL, SLIDING} >= set(kinds):
+        raise c.refused("layer_types", f"texts {_FULL!r} and {SLIDING!r}", kinds)
+    if window is None and SLIDING in kinds:
+        raise c.refused("sliding_window", f"a width, since layer_types has {SLIDING!r}", None)
     return kinds
 
 
@@ -151,8 +151,8 @@ def _olmo2(c: Config) -> DecoderSettings:
 
 def _gemma2(c: Config) -> DecoderSettings:
     made = _gemma(c, {_FULL: 10000.0})
-    made.kinds = _kinds(c, [(_SLIDING, _FULL)[k % 2] for k in range(made.depth)], made.window)
-    made.turns = dict.fromkeys((_FULL, _SLIDING), made.turns[_FULL])
+    made.kinds = _kinds(c, [(SLIDING, _FULL)[k % 2] for k in range(made.depth)], made.window)
+    made.turns = dict.fromkeys((_FULL, SLIDING), made.turns[_FULL])
     made.softcap = c.number_or_none("attn_logit_softcapping", 50.0)
     made.final_softcap = c.number_or_none("final_logit_softcapping", 30.0)
     return made
@@ -160,9 +160,9 @@ def _gemma2(c: Config) -> DecoderSettings:
 
 def _gemma3(c: Config) -> DecoderSettings:
     local = c.number("rope_local_base_freq", 10000.0)
-    made = _gemma(c, {_FULL: 1e6, _SLIDING: local})
+    made = _gemma(c, {_FULL: 1e6, SLIDING: local})
     every = c.count("sliding_window_pattern", c.count("_sliding_window_pattern", 6))
-    usual = [_FULL if (k + 1) % every == 0 else _SLIDING for k in range(made.depth)]
+    usual = [_FULL if (k + 1) % every == 0 else SLIDING for k in range(made.depth)]
     made.kinds = _kinds(c, usual, made.window)
     made.norm = QueryKeyNorm(made.epsilon, offset=1.0)
     made.softcap = c.number_or_none("attn_logit_softcapping")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from singanet.layers import Embedding, MultiHeadAttention, Multiply, RMSNorm, Scale
+from singanet.layers import Embedding, GatedUnit, MultiHeadAttention, RMSNorm, Scale
 from singanet.layers.symbol import Symbol
-from singanet.pretrained.decoder import READ, DecoderSettings
+from singanet.pretrained.decoder import READ, SLIDING, DecoderSettings
 from singanet.pretrained.drawing import ModelDrawing
 from singanet.pretrained.family import Family
 from singanet.pretrained.places import ArrayPlace
@@ -63,10 +62,6 @@ class _Block:
 
     def _attention(self, x: Symbol, mask: Symbol | None) -> Symbol:
         m, own = self.m, f"{self.theirs}.self_attn"
-        # What most families do without.
-        more: dict[str, Any] = {"scale": m.scale, "softcap": m.softcap}
-        if self.kind != "full_attention":
-            more["window"] = m.window
         layer = MultiHeadAttention(
             f"{self.name}/attention",
             m.heads,
@@ -78,7 +73,9 @@ class _Block:
             mask=None if mask is None else "boolean",
             rotary=m.turns[self.kind],
             norm=m.norm,
-            **{key: value for key, value in more.items() if value is not None},
+            scale=m.scale,
+            softcap=m.softcap,
+            window=m.window if self.kind == SLIDING else None,
         )
         places = {}
         for order, part in enumerate(("query", "key", "value")):
@@ -93,16 +90,17 @@ class _Block:
         return self.d.put(layer, x if mask is None else [x, mask], **places)
 
     def _unit(self, x: Symbol) -> Symbol:
-        """W (f(G x) · U x)."""
-        d, m, own, name = self.d, self.m, f"{self.theirs}.mlp", self.name
-        halves = []
+        m, own = self.m, f"{self.theirs}.mlp"
+        layer = GatedUnit(f"{self.name}/unit", m.hidden, m.width, m.activation, m.hidden_bias)
+        places = {}
         for order, part in enumerate(("gate", "up")):
-            place = f"{own}.gate_up_proj" if m.joined else f"{own}.{part}_proj"
-            y = d.dense(x, f"{name}/{part}", m.hidden, place, m.hidden_bias, order=order)
-            halves.append(y)
-        gate, up = halves
-        gated = Multiply(f"{name}/gated")(d.activation(gate, f"{name}/gate_act", m.activation), up)
-        return d.dense(gated, f"{name}/down", m.width, f"{own}.down_proj", m.hidden_bias)
+            joined = f"{own}.gate_up_proj.weight"
+            weight = joined if m.joined else f"{own}.{part}_proj.weight"
+            places[f"{part}_weight"] = ArrayPlace(weight, True, order)
+            places[f"{part}_bias"] = ArrayPlace(f"{own}.{part}_proj.bias")
+        places["down_weight"] = ArrayPlace(f"{own}.down_proj.weight", True)
+        places["down_bias"] = ArrayPlace(f"{own}.down_proj.bias")
+        return self.d.put(layer, x, **places)
 
 
 _NORMS = {

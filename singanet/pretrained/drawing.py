@@ -16,7 +16,6 @@ from singanet.layers import (
     Input,
     LayerNorm,
     MultiHeadAttention,
-    Scale,
 )
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
@@ -144,11 +143,10 @@ class ModelDrawing:
         theirs: str,
         bias: bool = True,
         turned: bool = True,
-        order: int = 0,
     ) -> Symbol:
         """A product with a matrix, (out, in) in the files where ``turned``."""
         layer = Dense(name, units, use_bias=bias)
-        weight = ArrayPlace(f"{theirs}.weight", turned, order)
+        weight = ArrayPlace(f"{theirs}.weight", turned)
         return self.put(layer, x, weight=weight, bias=ArrayPlace(f"{theirs}.bias"))
 
     def head(
@@ -166,8 +164,7 @@ class ModelDrawing:
         y = self.put(layer, x, weight=ArrayPlace(theirs), bias=ArrayPlace(bias))
         if softcap is None:
             return y
-        y = self.activation(Scale("scores_scale", 1.0 / softcap)(y), "scores_tanh", "tanh")
-        capped: Symbol = Scale("logits", softcap)(y)
+        capped: Symbol = Activation("logits", "softcap", alpha=softcap)(y)
         return capped
 
     def activation(self, x: Symbol, name: str, mode: str) -> Symbol:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from singanet.layers import Embedding, MultiHeadAttention, PositionEmbedding, Weight
+from singanet.layers import Embedding, MultiHeadAttention, PositionEmbedding, Positions, Weight
 from singanet.layers.symbol import Symbol
 from singanet.pretrained.drawing import ACTIVATIONS, ModelDrawing
 from singanet.pretrained.family import Family
@@ -14,7 +15,11 @@ from singanet.pretrained.places import ArrayPlace
 
 @dataclass(kw_only=True)
 class EncoderSettings:
-    """The sizes of a model of this kind."""
+    """The sizes of a model of this kind.
+
+    ``longest`` is the number of rows in the table of positions; with ``counts_from`` they are
+    counted from behind this one, and are those of what is no padding.
+    """
 
     vocabulary: int
     width: int
@@ -28,9 +33,10 @@ class EncoderSettings:
     dropout: float
     of_weights: float
     padding: int | None
+    counts_from: int | None = None
 
 
-def _bert(d: ModelDrawing) -> EncoderSettings:
+def _bert(d: ModelDrawing, padding: int = 0) -> EncoderSettings:
     c = d.config
     c.only(add_cross_attention=False, is_decoder=False, position_embedding_type="absolute")
     c.only(tie_word_embeddings=True)
@@ -49,8 +55,17 @@ def _bert(d: ModelDrawing) -> EncoderSettings:
         epsilon=c.number("layer_norm_eps", 1e-12),
         dropout=c.share("hidden_dropout_prob", 0.1),
         of_weights=c.share("attention_probs_dropout_prob", 0.1),
-        padding=d.padding(vocabulary, 0),
+        padding=d.padding(vocabulary, padding),
     )
+
+
+def _roberta(d: ModelDrawing) -> EncoderSettings:
+    """As BERT, but its positions begin behind the index of padding, and leave padding out."""
+    made = _bert(d, padding=1)
+    if made.padding is None or made.longest <= made.padding + 1:
+        raise d.config.refused("pad_token_id", "a word, behind which positions begin", made.padding)
+    made.counts_from = made.padding
+    return made
 
 
 def _distilbert(d: ModelDrawing) -> EncoderSettings:
@@ -98,22 +113,27 @@ _OF_DISTILBERT = {
 }
 
 
+_Head: TypeAlias = Callable[[ModelDrawing, EncoderSettings, str, Symbol, Embedding], Symbol]
+
+
 @dataclass(frozen=True)
 class _Kind:
-    """How a family is read, what its modules are called, and its heads by architecture."""
+    """How a family is read, what its modules are called, and its heads of words and classes."""
 
     read: Callable[[ModelDrawing], EncoderSettings]
     base: str
     modules: Mapping[str, str]
-    heads: Mapping[str, Callable[[ModelDrawing, EncoderSettings, str, Symbol, Embedding], Symbol]]
+    words: _Head
+    classes: _Head
 
 
 def draw(d: ModelDrawing) -> Symbol:
     """``last_hidden_state``, ``logits``, or of a folder of sentences ``sentence_embedding``."""
     kind = _KINDS[d.config.values["model_type"]]
     m = kind.read(d)
-    d.most_steps = m.longest
-    more = ("attention_mask", "token_type_ids") if m.types else ("attention_mask",)
+    d.most_steps = m.longest - (0 if m.counts_from is None else m.counts_from + 1)
+    # With one type all steps are of it.
+    more = ("attention_mask", "token_type_ids") if m.types > 1 else ("attention_mask",)
     inputs = d.ids(*more)
     base = d.prefix(kind.base)
     table = Embedding("word_embeddings", m.vocabulary, m.width, padding_index=m.padding)
@@ -127,7 +147,8 @@ def draw(d: ModelDrawing) -> Symbol:
     if d.is_bare:
         d.keep(f"{base}pooler.dense.weight", f"{base}pooler.dense.bias")
         return x if d.sentence is None else d.sentence.draw(x, mask)
-    return kind.heads[d.architecture](d, m, base, x, table)
+    head = kind.words if d.architecture.endswith("ForMaskedLM") else kind.classes
+    return head(d, m, base, x, table)
 
 
 def _embedded(
@@ -144,8 +165,13 @@ def _embedded(
         # Without an input all steps are of the first type.
         first = d.put(Weight("token_type_embeddings", (m.types, m.width)), ids, weight=place)
         x = d.add("types_add", x, first[:, 0:1])
-    position = PositionEmbedding("position_embeddings", m.longest)
-    x = d.put(position, x, weight=ArrayPlace(f"{own}.position_embeddings.weight"))
+    place = ArrayPlace(f"{own}.position_embeddings.weight")
+    if m.counts_from is None:
+        x = d.put(PositionEmbedding("position_embeddings", m.longest), x, weight=place)
+    else:
+        rows = Embedding("position_embeddings", m.longest, m.width, padding_index=m.counts_from)
+        positions = Positions("positions", m.counts_from)(ids)
+        x = d.add("positions_add", x, d.put(rows, positions, weight=place))
     x = d.layer_norm(x, "embeddings_norm", m.epsilon, f"{own}.LayerNorm")
     return d.dropout(x, "embeddings_drop", m.dropout)
 
@@ -204,6 +230,27 @@ def _bert_classes(
     return d.dense(y, "logits", d.expect_classes(), "classifier")
 
 
+def _roberta_words(
+    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
+) -> Symbol:
+    y = d.activation(d.dense(x, "transform", m.width, "lm_head.dense"), "transform_act", "gelu")
+    y = d.layer_norm(y, "transform_norm", m.epsilon, "lm_head.layer_norm")
+    d.keep(f"{base}pooler.dense.weight", f"{base}pooler.dense.bias")
+    d.expect_words()
+    tied = table.params["weight"]
+    return d.head(y, m.vocabulary, "lm_head.decoder.weight", tied, "lm_head.bias")
+
+
+def _roberta_classes(
+    d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
+) -> Symbol:
+    dropout = d.class_dropout(m.dropout)
+    y = d.dropout(x[:, 0], "pooler_drop", dropout)
+    y = d.activation(d.dense(y, "pooler", m.width, "classifier.dense"), "pooler_act", "tanh")
+    y = d.dropout(y, "classes_drop", dropout)
+    return d.dense(y, "logits", d.expect_classes(), "classifier.out_proj")
+
+
 def _distilbert_words(
     d: ModelDrawing, m: EncoderSettings, base: str, x: Symbol, table: Embedding
 ) -> Symbol:
@@ -224,21 +271,18 @@ def _distilbert_classes(
 
 
 _KINDS: Mapping[str, _Kind] = {
-    "bert": _Kind(
-        _bert,
-        "bert.",
-        _OF_BERT,
-        {"BertForMaskedLM": _bert_words, "BertForSequenceClassification": _bert_classes},
-    ),
+    "bert": _Kind(_bert, "bert.", _OF_BERT, _bert_words, _bert_classes),
     "distilbert": _Kind(
-        _distilbert,
-        "distilbert.",
-        _OF_DISTILBERT,
-        {
-            "DistilBertForMaskedLM": _distilbert_words,
-            "DistilBertForSequenceClassification": _distilbert_classes,
-        },
+        _distilbert, "distilbert.", _OF_DISTILBERT, _distilbert_words, _distilbert_classes
     ),
+    "roberta": _Kind(_roberta, "roberta.", _OF_BERT, _roberta_words, _roberta_classes),
+    "xlm-roberta": _Kind(_roberta, "roberta.", _OF_BERT, _roberta_words, _roberta_classes),
+}
+_NAMES = {
+    "bert": "Bert",
+    "distilbert": "DistilBert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
 }
 
 _OLDER = ((r"\.LayerNorm\.gamma$", ".LayerNorm.weight"), (r"\.LayerNorm\.beta$", ".LayerNorm.bias"))
@@ -246,14 +290,14 @@ _OLDER = ((r"\.LayerNorm\.gamma$", ".LayerNorm.weight"), (r"\.LayerNorm\.beta$",
 FAMILIES: Mapping[str, Family] = {
     kind: Family(
         draw,
-        (f"{name}Model", *_KINDS[kind].heads),
+        (f"{name}Model", f"{name}ForMaskedLM", f"{name}ForSequenceClassification"),
         bare=(f"{name}Model",),
         others=_OLDER,
         idle=(
-            r".*embeddings\.position_ids",
-            r"cls\.predictions\.decoder\.(weight|bias)",
+            r".*embeddings\.(position_ids|token_type_ids)",
+            r"(cls\.predictions|lm_head)\.decoder\.(weight|bias)",
             r"vocab_projector\.weight",
         ),
     )
-    for kind, name in (("bert", "Bert"), ("distilbert", "DistilBert"))
+    for kind, name in _NAMES.items()
 }

@@ -19,6 +19,8 @@ TEXT = {
 }
 GROUPED = TEXT | {"num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
 STILL = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+GEMMA = {"head_dim": 12, "sliding_window": 4, "query_pre_attn_scalar": 20}
+ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1}
 GPT2 = {
     "n_embd": 32,
     "n_layer": 2,
@@ -109,6 +111,39 @@ MODELS = {
             },
         },
     ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        GROUPED | GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        GROUPED | GEMMA | {"layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "gemma3, linear": (
+        "Gemma3ForCausalLM",
+        GROUPED
+        | GEMMA
+        | {
+            "layer_types": ["sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "mistral with a window": ("MistralForCausalLM", GROUPED | {"sliding_window": 4}),
+    "qwen2 with windows": (
+        "Qwen2ForCausalLM",
+        GROUPED | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    ),
+    "phi3 with a window": ("Phi3ForCausalLM", GROUPED | {"sliding_window": 5}),
+    "roberta": ("RobertaModel", TEXT | STILL | ROBERTA),
+    "roberta for words": ("RobertaForMaskedLM", TEXT | STILL | ROBERTA | {"type_vocab_size": 2}),
+    "roberta for classes": (
+        "RobertaForSequenceClassification",
+        TEXT | STILL | ROBERTA | {"num_labels": 3},
+    ),
+    "xlm-roberta": ("XLMRobertaModel", TEXT | STILL | ROBERTA),
     "mistral": ("MistralForCausalLM", GROUPED | {"sliding_window": None}),
     "gpt2": ("GPT2LMHeadModel", GPT2),
     "gpt2 untied": ("GPT2LMHeadModel", GPT2 | {"tie_word_embeddings": False}),
@@ -151,6 +186,7 @@ def write(model, folder):
 
 def batch(net, seed=0, samples=2, steps=STEPS):
     """A batch of all inputs of a net, the second text shorter than the first."""
+    padding = net.config.get("pad_token_id") or 0
     rng = np.random.default_rng(seed)
     found = {}
     for name in net.execution_plan().inputs:
@@ -159,6 +195,8 @@ def batch(net, seed=0, samples=2, steps=STEPS):
         elif name == "attention_mask":
             found[name] = np.ones((samples, steps), np.int64)
             found[name][1:, steps - 3 :] = 0
+            # RoBERTa counts positions of what is no padding.
+            found["input_ids"][1:, steps - 3 :] = padding
         else:
             found[name] = rng.integers(0, 2 if "type" in name else WORDS, (samples, steps))
     return found
