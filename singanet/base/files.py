@@ -71,6 +71,17 @@ def expect_inside(folder: Path, path: Path) -> None:
         )
 
 
+def expect_in_folder(folder: Path, path: Path) -> None:
+    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``.
+
+    A snapshot in the cache of Hugging Face's hub is a folder of links to ``blobs`` beside it: there
+    the whole of the repository counts.
+    """
+    above = folder.absolute().parent
+    cached = above.name == "snapshots" and (above.parent / "blobs").is_dir()
+    expect_inside(above.parent if cached else folder, path)
+
+
 def expect_file(target: Path, path: Path) -> None:
     """Errors: `FileAccessError` for a device or pipe, which a move would put an end to."""
     if target.exists() and not target.is_file() and not target.is_dir():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from singanet.base.files import expect_inside, explained
+from singanet.base.files import expect_in_folder, explained
 from singanet.errors import FileAccessError, one_of
 
 SINGLE = "model.safetensors"
@@ -32,14 +32,3 @@ def weights_in(folder: Path) -> Path:
         )
     expect_in_folder(folder, found[0])
     return found[0]
-
-
-def expect_in_folder(folder: Path, path: Path) -> None:
-    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``.
-
-    A snapshot in the cache of Hugging Face's hub is a folder of links to ``blobs`` beside it: there
-    the whole of the repository counts.
-    """
-    above = folder.absolute().parent
-    cached = above.name == "snapshots" and (above.parent / "blobs").is_dir()
-    expect_inside(above.parent if cached else folder, path)

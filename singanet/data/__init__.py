@@ -23,11 +23,13 @@ from singanet.data.scenes import scenes
 from singanet.data.tabular import TabularDataset, tabular
 from singanet.data.text import TextDataset, plays
 from singanet.data.text_loader import TextLoader
+from singanet.data.tokens import Chat, TextFolder, TextStream, Tokenizer, TokenLoader
 
 __all__ = [
     "CRITEO_FIELDS",
     "ArrayLoader",
     "Batch",
+    "Chat",
     "Dataset",
     "FolderLoader",
     "GeneratorLoader",
@@ -37,7 +39,11 @@ __all__ = [
     "Prefetch",
     "TabularDataset",
     "TextDataset",
+    "TextFolder",
     "TextLoader",
+    "TextStream",
+    "TokenLoader",
+    "Tokenizer",
     "cifar10",
     "cifar100",
     "clicks",

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.budget import Budget, read_json
-from singanet.base.files import explained
-from singanet.checkpoint.folder import expect_in_folder
+from singanet.base.files import expect_in_folder, explained
 from singanet.checkpoint.reader import open_file
 from singanet.errors import FileAccessError, FileFormatError
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from singanet.base.files import explained
+from singanet.base.files import expect_in_folder, explained
 from singanet.checkpoint.entry import Entry
-from singanet.checkpoint.folder import expect_in_folder
 from singanet.checkpoint.reader import Reader, open_file
 from singanet.checkpoint.safetensors import SafetensorsReader
 from singanet.checkpoint.sharded.index import LONGEST, broken, parse

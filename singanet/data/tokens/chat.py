@@ -1,0 +1,137 @@
+"""Conversations, of which the answers are learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.data.tokens.rows import Fragment, fragments
+from singanet.data.tokens.text_files import TextRecord
+from singanet.data.tokens.token_loader import TokenLoader, encoded, expect_text
+from singanet.data.tokens.tokenizer import Tokenizer
+from singanet.errors import ArgumentError, DataError, one_of
+from singanet.types import Array
+
+_TOO_LONG = ("refuse", "skip", "cut")
+
+
+class Chat(TokenLoader):
+    """Batches of conversations from ``.jsonl`` files, as `TokenLoader` has it.
+
+    A line is ``{"messages": [{"role": "user", "content": "..."}, ...]}`` or ``{"prompt": "...",
+    "answer": "..."}``. Messages are rendered by the model's chat template, with the line's "tools"
+    where it has some; so is a prompt, or, where the model has no template, put in front of its
+    answer as it is. Targets are the answers with the tokens that end them; all tokens without
+    ``answers_only``. ``too_long`` says what becomes of a conversation of more than ``length + 1``
+    tokens: "refuse" it with its line, "skip" it, or "cut" it there.
+
+    Errors: `DataError` with file and line for what is no conversation, has no answer, or is too
+    long.
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        tokenizer: Tokenizer,
+        batch_size: int,
+        length: int,
+        *,
+        answers_only: bool = True,
+        too_long: str = "refuse",
+        pad_to: Sequence[int] = (),
+        inputs: Sequence[str] | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        window: int = 1 << 20,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        super().__init__(
+            paths,
+            tokenizer,
+            batch_size,
+            length,
+            pad_to=pad_to,
+            inputs=inputs,
+            shuffle=shuffle,
+            seed=seed,
+            window=window,
+            rank=rank,
+            world_size=world_size,
+        )
+        if too_long not in _TOO_LONG:
+            raise ArgumentError(
+                "Chat, too_long",
+                expected=one_of(_TOO_LONG),
+                received=f"{too_long!r}",
+                advice="refuse tells the line, skip leaves the conversation out",
+            )
+        self.answers_only = bool(answers_only)
+        self.too_long = too_long
+
+    def tokens_of(self, record: TextRecord) -> list[Fragment]:
+        ids, answers = self._conversation(record)
+        if len(ids) > self.length + 1:
+            if self.too_long == "skip":
+                return []
+            if self.too_long == "refuse":
+                raise DataError(
+                    record.where,
+                    expected=f"a conversation of at most {self.length + 1} tokens",
+                    received=f"{len(ids)}",
+                    advice="take a larger length, or too_long='skip' or 'cut'",
+                )
+            ids, answers = ids[: self.length + 1], answers[: self.length + 1]
+        if not self.answers_only:
+            return fragments(ids, None, self.length)
+        # One that is cut before its answer has nothing to learn.
+        return fragments(ids, answers, self.length) if answers[1:].any() else []
+
+    def _conversation(self, record: TextRecord) -> tuple[Array, Array]:
+        if "messages" not in record.entry:
+            return self._asked(record)
+        messages, tools = record.entry["messages"], record.entry.get("tools")
+        ids, answers = self._rendered(record, messages, tools)
+        if self.answers_only and not answers[1:].any():
+            raise DataError(
+                record.where,
+                expected="a conversation with an answer",
+                received='none by the role "assistant"',
+                advice="add it, or learn the whole conversation: answers_only=False",
+            )
+        return ids, answers
+
+    def _asked(self, record: TextRecord) -> tuple[Array, Array]:
+        advice = 'give "messages", or "prompt" and "answer"; for plain texts take TextFolder'
+        prompt, answer = (expect_text(record, name, advice) for name in ("prompt", "answer"))
+        if self.tokenizer.chat_template is not None:
+            told = (("user", prompt), ("assistant", answer))
+            messages = [{"role": role, "content": content} for role, content in told]
+            return self._rendered(record, messages, None)
+        eos = self.tokenizer.eos_id
+        asked = [self.tokenizer.around[0], encoded(record, self.tokenizer, prompt)]
+        told_ids = [encoded(record, self.tokenizer, answer)]
+        told_ids += [np.array([eos], np.int32)] if eos is not None else []
+        ids = np.concatenate(asked + told_ids)
+        answers = np.arange(len(ids)) >= sum(map(len, asked))
+        return ids, answers
+
+    def _rendered(self, record: TextRecord, messages: Any, tools: Any) -> tuple[Array, Array]:
+        try:
+            if self.answers_only:
+                return self.tokenizer.chat(messages, tools=tools)
+            text = self.tokenizer.chat_text(messages, tools=tools)
+            ids = self.tokenizer.encode(text, special=False)
+        except DataError as error:
+            raise error.within(record.where) from None
+        return ids, np.ones(len(ids), bool)
+
+    def _identity(self) -> dict[str, int]:
+        return {
+            **super()._identity(),
+            "answers_only": int(self.answers_only),
+            "too_long": _TOO_LONG.index(self.too_long),
+        }

@@ -1,0 +1,211 @@
+"""Texts in files, read a block at a time however large the files are."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from singanet.base.budget import Budget, read_json
+from singanet.data.magic import open_data_file
+from singanet.errors import DataError
+
+SUFFIXES = (".txt", ".jsonl")
+MAX_LINE = 1 << 24
+"""Bytes of one line."""
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """The lines of the file at ``path``, of ``size`` bytes, that begin in ``[begin, end)``."""
+
+    path: Path
+    begin: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True)
+class TextRecord:
+    """One object of a ``.jsonl`` file; of a ``.txt`` file its lines in a part, as ``text``.
+
+    ``begins`` and ``ends`` say whether a text of several parts begins and ends here.
+    """
+
+    path: Path
+    place: int
+    entry: Mapping[str, Any]
+    begins: bool = True
+    ends: bool = True
+
+    @property
+    def where(self) -> str:
+        """File and line, for errors."""
+        return _where(self.path, self.place)
+
+
+class TextFiles:
+    """The files of ``paths`` (files, folders, or several) cut into blocks of ``window`` bytes.
+
+    Below folders those of `SUFFIXES` count, in the order of their names. A block has small files
+    together, or a part of a large one: its lines are those that begin in it. So every line is in
+    one block, and a block is read without those before it.
+    """
+
+    def __init__(self, paths: str | Path | Sequence[str | Path], window: int) -> None:
+        given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        files = [file for path in given for file in _found(Path(path))]
+        if not files:
+            raise DataError(
+                f"text files {[str(path) for path in given][:3]}",
+                expected=f"files whose names end in {' or '.join(SUFFIXES)}",
+                received="none",
+                advice="check the path; bring other formats to one of these",
+            )
+        self.sizes = {file: _size(file) for file in files}
+        self.blocks = _blocks(self.sizes, window)
+
+    @property
+    def fingerprint(self) -> int:
+        """A checksum of the files' names and sizes, by which a saved position knows its data."""
+        told = "\n".join(f"{file.name} {size}" for file, size in self.sizes.items())
+        return zlib.crc32(told.encode("utf-8", "surrogateescape"))
+
+    def records(self, block: int) -> Iterator[TextRecord]:
+        """What stands in a block, in order.
+
+        Errors: `DataError` with file and line for what is not UTF-8, no JSON object, or too long.
+        """
+        for part in self.blocks[block]:
+            yield from _records(part)
+
+
+def _found(path: Path) -> list[Path]:
+    if not path.is_dir():
+        if path.suffix.lower() not in SUFFIXES:
+            raise DataError(
+                f"text file {str(path)!r}",
+                expected=f"a name that ends in {' or '.join(SUFFIXES)}",
+                received=repr(path.suffix),
+                advice="rename it, or bring it to one of these formats",
+            )
+        return [path]
+    return sorted(
+        Path(folder) / name
+        for folder, _, names in os.walk(path)
+        for name in names
+        if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
+    )
+
+
+def _size(path: Path) -> int:
+    with open_data_file(path) as stream:
+        return os.fstat(stream.fileno()).st_size
+
+
+def _blocks(sizes: Mapping[Path, int], window: int) -> list[tuple[TextPart, ...]]:
+    blocks: list[tuple[TextPart, ...]] = []
+    small: list[TextPart] = []
+    held = 0
+    for path, size in sizes.items():
+        if size > window:
+            starts = range(0, size, window)
+            blocks += [(TextPart(path, at, min(at + window, size), size),) for at in starts]
+            continue
+        if held + size > window:
+            blocks.append(tuple(small))
+            small, held = [], 0
+        small.append(TextPart(path, 0, size, size))
+        held += size
+    return [*blocks, tuple(small)] if small else blocks
+
+
+def _records(part: TextPart) -> Iterator[TextRecord]:
+    lines = _lines(part)
+    if part.path.suffix.lower() == ".jsonl":
+        for place, line in lines:
+            text = _decoded(part.path, place, line)
+            if text.strip():
+                yield TextRecord(part.path, place, _entry(part.path, place, line))
+        return
+    read = list(lines)
+    if read:
+        place, end = read[0][0], read[-1][0] + len(read[-1][1])
+        text = _decoded(part.path, place, b"".join(line for _, line in read))
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        yield TextRecord(part.path, place, {"text": text}, place == 0, end == part.size)
+
+
+def _lines(part: TextPart) -> Iterator[tuple[int, bytes]]:
+    """Where each line begins, and its bytes."""
+    with open_data_file(part.path) as stream:
+        if os.fstat(stream.fileno()).st_size != part.size:
+            raise DataError(
+                f"text file {str(part.path)!r}",
+                expected=f"{part.size} bytes, as when the loader was made",
+                received=f"{os.fstat(stream.fileno()).st_size}",
+                advice="make a new loader; what is written into while it is read has no order",
+            )
+        at = part.begin
+        if at:
+            # The line before ends at the first line end from the last byte before the part on.
+            at -= 1
+            stream.seek(at)
+            ended = False
+            while not ended and at < part.end:
+                piece = stream.readline(1 << 16)
+                at += len(piece)
+                ended = not piece or piece.endswith(b"\n")
+        while at < part.end:
+            line = stream.readline(MAX_LINE + 1)
+            if not line:
+                return
+            if len(line) > MAX_LINE:
+                raise DataError(
+                    _where(part.path, at),
+                    expected=f"a line of at most {MAX_LINE} bytes",
+                    received="a longer one",
+                    advice="break the text into lines",
+                )
+            yield at, line
+            at += len(line)
+
+
+def _decoded(path: Path, place: int, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig" if place == 0 else "utf-8")
+    except UnicodeDecodeError as error:
+        # Positions count from behind a byte order mark.
+        at = place + error.start + (3 if len(error.object) < len(raw) else 0)
+        raise DataError(
+            _where(path, at),
+            expected="text in UTF-8",
+            received=f"the byte 0x{error.object[error.start]:02x}",
+            advice="convert the file to UTF-8",
+        ) from None
+
+
+def _entry(path: Path, place: int, line: bytes) -> Mapping[str, Any]:
+    def refuse(expected: str, received: str) -> DataError:
+        return DataError(
+            _where(path, place), expected=expected, received=received, advice="mend the line"
+        )
+
+    raw = line.removeprefix(b"\xef\xbb\xbf") if place == 0 else line
+    found = read_json(raw, Budget(len(raw), refuse), "a line")
+    if not isinstance(found, dict):
+        raise refuse("a JSON object", type(found).__name__)
+    return found
+
+
+def _where(path: Path, place: int) -> str:
+    """The line is counted here, as only an error asks for it."""
+    number, left = 1, place
+    with open_data_file(path) as stream:
+        while left > 0 and (piece := stream.read(min(left, 1 << 20))):
+            number += piece.count(b"\n")
+            left -= len(piece)
+    return f"text file {str(path)!r}, line {number}"

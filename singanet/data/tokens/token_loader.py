@@ -1,0 +1,254 @@
+"""What the loaders of tokens share: order, rows, ranks and the position."""
+
+from __future__ import annotations
+
+import zlib
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.base.described import Described
+from singanet.data.loader import Batch, checked_rank, restored_position
+from singanet.data.tokens.rows import (
+    Fragment,
+    TokenRow,
+    batch_of,
+    packed,
+    padded,
+    width_of,
+)
+from singanet.data.tokens.text_files import TextFiles, TextRecord
+from singanet.data.tokens.tokenizer import Tokenizer
+from singanet.errors import ArgumentError, DataError, one_of
+from singanet.types import Array
+
+_INPUTS = ("input_ids", "attention_mask", "segments")
+
+
+class RowPlace(NamedTuple):
+    """A row: its block, in the order of the epoch, and its number there."""
+
+    block: int
+    row: int
+
+
+class TokenLoader(Described):
+    """Batches ``(x, y)`` of tokens that are read from disk as they are needed.
+
+    ``x`` is a dict of ``inputs``, (N, T) int32 each, or the array where that is one: "input_ids";
+    "segments", which count the texts of a row from 1 on; "attention_mask", 1 for tokens. Both are 0
+    for padding. ``y`` (N, T) int32 are the tokens that come next, -100 where nothing is to be
+    learnt: for ``SoftmaxCrossEntropy(ignore_index=-100)``. No target is of another text than its
+    token.
+
+    Without ``pad_to`` rows are packed: texts stand side by side in rows of ``length`` tokens.
+    With ``pad_to``, lengths, each text has a row of its own, and a batch is as long as the least
+    of them, or ``length``, that holds its texts. A batch always has ``batch_size`` rows, of which
+    the last ones of an epoch may be padding.
+
+    Files are read in blocks of ``window`` bytes, one of which is in memory. The blocks of an epoch
+    come in an order drawn from ``(seed, epoch)``, and so do the rows of a block.
+    Of the rows that all ranks have together rank *r* takes r, r + world_size, ...: the k-th batches
+    of all ranks are the k-th batch of one process with ``batch_size × world_size``. A saved
+    position goes on with another number of ranks where that product is the same.
+    Iterating goes on from the current position to the end of the epoch.
+
+    Errors: `DataError` with file and line for what is no text.
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        tokenizer: Tokenizer,
+        batch_size: int,
+        length: int,
+        *,
+        pad_to: Sequence[int] = (),
+        inputs: Sequence[str] | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        window: int = 1 << 20,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        where = type(self).__name__
+        self.tokenizer = tokenizer
+        self.batch_size = checked_count(where, "batch_size", batch_size, 1)
+        self.length = checked_count(where, "length", length, 1)
+        lengths = {checked_count(where, "pad_to", each, 1, self.length) for each in pad_to}
+        self.pad_to = tuple(sorted(lengths))
+        self.inputs = _checked_inputs(where, inputs, bool(lengths))
+        self.shuffle = bool(shuffle)
+        self.seed = checked_count(where, "seed", seed, 0)
+        self.window = checked_count(where, "window", window, 1)
+        self.rank, self.world_size = checked_rank(where, rank, world_size)
+        self._together = self.batch_size * self.world_size
+        self.files = TextFiles(paths, self.window)
+        self._widths = tuple(sorted({*lengths, self.length})) if lengths else (self.length,)
+        known = (tokenizer.pad_id, tokenizer.eos_id, 0)
+        self._padding = next(each for each in known if each is not None)
+        self.epoch = self.position = 0
+        self._next = RowPlace(0, 0)
+
+    @abstractmethod
+    def tokens_of(self, record: TextRecord) -> list[Fragment]:
+        """The tokens of ``record`` in fragments of at most ``length``. Errors: `DataError`."""
+
+    @property
+    def smallest_batch(self) -> int:
+        """Rows of the smallest batch of any rank."""
+        return max(self._together // self.world_size, 1)
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, position = self.epoch, self.position
+        batches = self._batches(epoch, self._next)
+        upcoming = next(batches, None)
+        if upcoming is None:
+            if self._next == (0, 0):
+                raise DataError(
+                    type(self).__name__,
+                    expected="a text of two tokens or more",
+                    received=f"none in {one_of(map(str, self.files.sizes), 3)}",
+                    advice="check the files",
+                )
+            self.set_epoch(epoch + 1)
+        while upcoming is not None:
+            _, rows = upcoming
+            upcoming = next(batches, None)
+            position += 1
+            # Counted before it is handed out, as `ArrayLoader` counts.
+            if upcoming is None:
+                self.set_epoch(epoch + 1)
+            else:
+                self.epoch, self.position, self._next = epoch, position, upcoming[0]
+            yield self._batch(rows)
+
+    def share_out(self, rank: int, world_size: int) -> None:
+        """Be that of ``rank`` of so many from the next iteration on; all batches stay as large.
+
+        A position that was saved before goes on: of it no text is lost or seen twice.
+        """
+        self.rank, self.world_size = checked_rank(type(self).__name__, rank, world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``."""
+        self.epoch = checked_count(type(self).__name__, "epoch", epoch, 0)
+        self.position, self._next = 0, RowPlace(0, 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, and what must be equal where it is restored. It is not the rank's own."""
+        own = {"epoch": self.epoch, "position": self.position}
+        return {**own, "block": self._next.block, "row": self._next.row, **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position; the batches after it are the same to the bit.
+
+        Errors: `ArgumentError` where the files, the tokenizer or the settings differ; the loader
+        then stays where it is.
+        """
+        where, most = type(self).__name__, 1 << 62
+        epoch, position = restored_position(where, state, self._identity(), most)
+        last = len(self.files.blocks)
+        block = checked_count(f"{where}, state", "block", int(state.get("block", 0)), 0, last)
+        row = checked_count(f"{where}, state", "row", int(state.get("row", 0)), 0)
+        self.epoch, self.position, self._next = epoch, position, RowPlace(block, row)
+
+    def _identity(self) -> dict[str, int]:
+        return {
+            "files": self.files.fingerprint,
+            "tokenizer": self.tokenizer.fingerprint,
+            "batch_size": self._together,
+            "length": self.length,
+            "pad_to": zlib.crc32(repr(self.pad_to).encode()),
+            "shuffle": int(self.shuffle),
+            "seed": self.seed,
+            "window": self.window,
+        }
+
+    def _batches(self, epoch: int, start: RowPlace) -> Iterator[tuple[RowPlace, list[TokenRow]]]:
+        """The rows of each batch of all ranks, and the place of the first."""
+        rows = self._rows(epoch, start)
+        while several := list(islice(rows, self._together)):
+            place = several[0][0]
+            found = [row for _, row in several]
+            yield place, found + [[]] * (self._together - len(found))
+
+    def _rows(self, epoch: int, start: RowPlace) -> Iterator[tuple[RowPlace, TokenRow]]:
+        count = len(self.files.blocks)
+        order = range(count)
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, epoch]).permutation(count).tolist()
+        for block in range(start.block, count):
+            rows = self._block(epoch, order[block])
+            first = start.row if block == start.block else 0
+            if first and first >= len(rows):
+                raise ArgumentError(
+                    f"{type(self).__name__}, state",
+                    expected=f"a row below {len(rows)} of block {block}",
+                    received=f"{first}",
+                    advice="the texts are others than when the position was saved: begin anew",
+                )
+            for number in range(first, len(rows)):
+                yield RowPlace(block, number), rows[number]
+            del rows  # before the next block is read: there would be memory for two
+
+    def _block(self, epoch: int, block: int) -> list[TokenRow]:
+        parts = [part for each in self.files.records(block) for part in self.tokens_of(each)]
+        rng = np.random.default_rng([self.seed, epoch, block])
+        if self.shuffle:
+            parts = [parts[k] for k in rng.permutation(len(parts)).tolist()]
+        if self.pad_to:
+            return padded(parts, self._widths, self._together, rng)
+        rows = packed(parts, self.length)
+        return [rows[k] for k in rng.permutation(len(rows)).tolist()] if self.shuffle else rows
+
+    def _batch(self, rows: list[TokenRow]) -> Batch:
+        # Of one width on all ranks, so that all of them take equally long.
+        width = width_of(rows, self._widths)
+        x, y = batch_of(rows[self.rank :: self.world_size], width, self._padding)
+        if len(self.inputs) == 1:
+            return x[self.inputs[0]], y
+        return {name: x[name] for name in self.inputs}, y
+
+
+def _checked_inputs(where: str, inputs: Sequence[str] | None, pads: bool) -> tuple[str, ...]:
+    if inputs is None:
+        return ("input_ids", "attention_mask") if pads else ("input_ids", "segments")
+    given = (inputs,) if isinstance(inputs, str) else tuple(inputs)
+    if not given or not set(given) <= set(_INPUTS):
+        raise ArgumentError(
+            f"{where}, inputs",
+            expected=f"some of {one_of(_INPUTS)}",
+            received=f"{inputs!r}",
+            advice="name those that the net takes",
+        )
+    return given
+
+
+def expect_text(record: TextRecord, name: str, others: str) -> str:
+    """The text ``record`` has as ``name``. Errors: it has none, or half a surrogate pair in it."""
+    found = record.entry.get(name)
+    if not isinstance(found, str):
+        shown = list(record.entry)[:8]
+        raise DataError(
+            record.where,
+            expected=f'an object with "{name}", a string',
+            received=f"entries {one_of(shown)}"
+            if name not in record.entry
+            else type(found).__name__,
+            advice=others,
+        )
+    return found
+
+
+def encoded(record: TextRecord, tokenizer: Tokenizer, text: str) -> Array:
+    """The ids of ``text`` without those around it. Errors: `DataError` with file and line."""
+    try:
+        return tokenizer.encode(text, special=False)
+    except DataError as error:
+        raise error.within(record.where) from None

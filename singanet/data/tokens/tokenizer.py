@@ -1,0 +1,258 @@
+"""A model's tokenizer: text as ids and back, and conversations by the model's own template."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.data.tokens.chat_template import ChatTemplate, Message
+from singanet.data.tokens.text_stream import TextStream
+from singanet.data.tokens.tokenizer_files import read_folder, refusing
+from singanet.data.tokens.vocabularies import of_gguf
+from singanet.errors import DataError
+from singanet.types import Array
+
+_WHERE = "Tokenizer"
+
+
+class Tokenizer:
+    """Text as ids and back, by ``backend``, a `tokenizers.Tokenizer` of the package of that name.
+
+    ``bos_token``, ``eos_token`` and ``pad_token`` are those that begin, end and fill a text, as
+    strings; ``bos_id``, ``eos_id`` and ``pad_id`` are their ids, None for those that the model has
+    not. ``chat_template`` is the Jinja template of its conversations.
+
+    `of` takes all of it from the folder of a published model, `of_gguf` from the metadata of a
+    GGUF file. Needs the extra ``text``: pip install 'singanet[text]'. Errors: `BackendError`
+    without it; `DataError` for a token that is not in the vocabulary.
+    """
+
+    def __init__(
+        self,
+        backend: Any,
+        bos_token: str | None = None,
+        eos_token: str | None = None,
+        pad_token: str | None = None,
+        chat_template: str | None = None,
+    ) -> None:
+        self.backend = backend
+        # A file may say that texts are cut or filled up; whoever cuts and fills here, tells it.
+        backend.no_truncation()
+        backend.no_padding()
+        self.bos_token, self.eos_token, self.pad_token = bos_token, eos_token, pad_token
+        self.bos_id = self._id("bos_token", bos_token)
+        self.eos_id = self._id("eos_token", eos_token)
+        self.pad_id = self._id("pad_token", pad_token)
+        tokens = {"bos_token": bos_token, "eos_token": eos_token, "pad_token": pad_token}
+        added = backend.get_added_tokens_decoder().values()
+        ends = [str(token.content) for token in added if token.special]
+        self._template = None
+        if chat_template is not None:
+            known = {name: token for name, token in tokens.items() if token is not None}
+            self._template = ChatTemplate(chat_template, known, ends)
+
+    @classmethod
+    def of(cls, folder: str | Path) -> Tokenizer:
+        """The tokenizer of a published model in ``folder``.
+
+        That is tokenizer.json, else vocab.json with merges.txt, else vocab.txt; the special tokens
+        of tokenizer_config.json; the template of chat_template.jinja, else of the config.
+        Errors: `DataError` naming the file that is missing or damaged.
+        """
+        backend, settings = read_folder(Path(folder))
+        return cls._made(backend, settings, f"model folder {str(folder)!r}")
+
+    @classmethod
+    def of_gguf(cls, values: Mapping[str, Any]) -> Tokenizer:
+        """The tokenizer that a GGUF file describes; ``values`` are those of its metadata.
+
+        Byte-level byte pairs ("gpt2") are read, whose words are parted as one of "gpt-2",
+        "smollm", "llama-bpe", "qwen2" has it. Errors: `DataError` for other kinds.
+        """
+        with refusing("GGUF metadata", "a vocabulary and its merges"):
+            backend, settings = of_gguf(values)
+        return cls._made(backend, settings, "GGUF metadata")
+
+    @classmethod
+    def _made(cls, backend: Any, settings: Mapping[str, Any], where: str) -> Tokenizer:
+        tokens = {name: settings.get(f"{name}_token") for name in ("bos", "eos", "pad")}
+        template = settings.get("chat_template")
+        if isinstance(template, list):
+            # Several, by name; those beside the first are for tools and for documents.
+            named = [each for each in template if isinstance(each, dict)]
+            template = {each.get("name"): each.get("template") for each in named}.get("default")
+        for name, value in (*tokens.items(), ("chat_template", template)):
+            if not isinstance(value, str | None):
+                raise DataError(
+                    f"{where}, {name}",
+                    expected="a string",
+                    received=type(value).__name__,
+                    advice="take the files that were published with the model",
+                )
+        try:
+            return cls(backend, tokens["bos"], tokens["eos"], tokens["pad"], template)
+        except DataError as error:
+            raise error.within(where) from None
+
+    def _id(self, name: str, token: str | None) -> int | None:
+        if token is None:
+            return None
+        found = self.backend.token_to_id(token) if _lone(token) is None else None
+        if found is None:
+            raise DataError(
+                f"{_WHERE}, {name}",
+                expected=f"one of the {self.vocabulary_size} tokens",
+                received=repr(token)[:80],
+                advice="leave it out, or add it to the vocabulary and to the model's table first",
+            )
+        return int(found)
+
+    @cached_property
+    def vocabulary_size(self) -> int:
+        """How many tokens there are, added ones among them; a model's table may have more rows."""
+        return int(self.backend.get_vocab_size(with_added_tokens=True))
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A checksum of the vocabulary and its rules, by which a saved position knows its data."""
+        template = "" if self.chat_template is None else self.chat_template
+        told = f"{self.backend.to_str()}{template}{self.bos_id}{self.eos_id}"
+        return zlib.crc32(told.encode("utf-8", "surrogatepass"))
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the template, None where the model has none."""
+        return None if self._template is None else self._template.source
+
+    def encode(self, text: str, special: bool = True) -> Array:
+        """The ids of ``text``, (T,) int32; with ``special`` those that the model puts around it.
+
+        Errors: `DataError` for what is no text that UTF-8 can write.
+        """
+        return np.array(self._encoding(text, special).ids, np.int32)
+
+    def _encoding(self, text: str, special: bool) -> Any:
+        if not isinstance(text, str) or _lone(text) is not None:
+            raise DataError(
+                _WHERE,
+                expected="a str of whole characters",
+                received=f"half a pair at {_lone(text)}"
+                if isinstance(text, str)
+                else type(text).__name__,
+                advice="decode bytes first, and replace what is no character",
+            )
+        with refusing(_WHERE, "text that the vocabulary can write"):
+            return self.backend.encode(text, add_special_tokens=special)
+
+    @cached_property
+    def around(self) -> tuple[Array, Array]:
+        """The ids that the model puts before and after a text."""
+        bare = self.encode("a", special=False).tolist()
+        whole = self.encode("a").tolist()
+        for k in range(len(whole) - len(bare) + 1):
+            if whole[k : k + len(bare)] == bare:
+                return np.array(whole[:k], np.int32), np.array(whole[k + len(bare) :], np.int32)
+        return np.empty(0, np.int32), np.empty(0, np.int32)
+
+    def decode(self, ids: Array | Sequence[int], special: bool = False) -> str:
+        """The text of ``ids``, integers of one axis; special tokens are shown with ``special``.
+
+        Bytes that make no character become U+FFFD, and ids beyond the vocabulary nothing. Errors:
+        `DataError` for what are no ids.
+        """
+        try:
+            flat = np.asarray(ids)
+        except ValueError:  # rows of several lengths
+            flat = np.empty((), object)
+        if flat.ndim != 1 or (flat.size and (flat.dtype.kind not in "iu" or flat.min() < 0)):
+            raise DataError(
+                _WHERE,
+                expected="ids of shape (T,), integers from 0 on",
+                received=f"shape {flat.shape}, {flat.dtype}"
+                + (f", {flat.min()}" if flat.size and flat.dtype.kind in "iu" else ""),
+                advice="decode one row at a time, without the -100 of targets",
+            )
+        with refusing(_WHERE, "ids of the vocabulary"):
+            return str(self.backend.decode(flat.tolist(), skip_special_tokens=not special))
+
+    def stream(self, special: bool = False) -> TextStream:
+        """A decoder of ids that come one by one, which holds back what is no whole character."""
+        return TextStream(lambda ids: self.decode(ids, special))
+
+    def chat_text(self, messages: Sequence[Message], ask: bool = False, **variables: Any) -> str:
+        """The conversation as text by the template; with ``ask`` up to where an answer begins.
+
+        A message is ``{"role": "user", "content": "..."}``; templates may know more entries, and
+        more ``variables``, such as ``tools``. Errors: `DataError` with what the template refuses.
+        """
+        return self._checked_template(messages).text(messages, ask, variables)
+
+    def prompt(self, messages: Sequence[Message], **variables: Any) -> Array:
+        """The ids after which the next answer begins, (T,) int32: what `net.generate` takes."""
+        return self.encode(self.chat_text(messages, True, **variables), special=False)
+
+    def chat(self, messages: Sequence[Message], **variables: Any) -> tuple[Array, Array]:
+        """The conversation as ids (T,) int32, and which of them are answers (T,) bool.
+
+        An answer is what the assistant says with the token that ends it: where the template has
+        ``{% generation %}`` what that marks, else what follows where it would be asked for.
+        Errors: `DataError` as `chat_text`, and where answers cannot be told from the rest.
+        """
+        text, spans = self._checked_template(messages).answers(messages, variables)
+        made = self._encoding(text, special=False)
+        ids = np.array(made.ids, np.int32)
+        places = np.array(made.offsets, np.int64).reshape(-1, 2)
+        begins, ends = places[:, 0], np.maximum(places[:, 1], places[:, 0] + 1)
+        answers = np.zeros(len(ids), bool)
+        for begin, end in spans:
+            answers |= (begins < end) & (ends > begin)
+        return ids, answers
+
+    def _checked_template(self, messages: Sequence[Message]) -> ChatTemplate:
+        if self._template is None:
+            raise DataError(
+                f"{_WHERE}, chat",
+                expected="a model with a chat template",
+                received="none in its files",
+                advice="take the instruction-tuned model's tokenizer, or pass chat_template=",
+            )
+        _expect_messages(messages)
+        return self._template
+
+    def __repr__(self) -> str:
+        chat = ", with a chat template" if self._template is not None else ""
+        return f"Tokenizer({self.vocabulary_size} tokens{chat})"
+
+
+def _expect_messages(messages: Any) -> None:
+    """Errors: what is no list of messages, whose contents are text, or nothing beside others."""
+    received = "" if isinstance(messages, (list, tuple)) else type(messages).__name__
+    for k, message in enumerate(() if received else messages):
+        if (
+            not isinstance(message, Mapping)
+            or not isinstance(message.get("role"), str)
+            or not isinstance(message.get("content"), str | None)
+        ):
+            received = f"{message!r} at {k}"[:120]
+            break
+    if received:
+        raise DataError(
+            f"{_WHERE}, messages",
+            expected='a list of messages, {"role": "user", "content": "..."}',
+            received=received,
+            advice="give each message its role and its content, both as text",
+        )
+
+
+def _lone(text: str) -> int | None:
+    """Where half of a surrogate pair stands, which no UTF-8 can write."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        return error.start
+    return None

@@ -1,0 +1,132 @@
+"""The files of a published model's folder that say how its text becomes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from singanet.base.budget import Budget, read_json
+from singanet.base.files import expect_in_folder
+from singanet.data.magic import open_data_file
+from singanet.data.tokens.chat_template import MAX_TEMPLATE
+from singanet.data.tokens.extra import tokenizers
+from singanet.data.tokens.vocabularies import byte_level, word_piece
+from singanet.errors import DataError, SingaNetError
+
+MAX_BYTES = 1 << 27
+"""Bytes of a tokenizer.json; the largest published ones have 35 million."""
+MAX_SETTINGS = 1 << 24
+_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+def read_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The tokenizer of ``folder`` as its package has it, and the settings beside it.
+
+    Errors: `DataError` naming the file that is missing, damaged or too large.
+    """
+    tokenizers()  # that it is missing is better said before files are read
+    settings: dict[str, Any] = {}
+    for name in reversed(_SETTINGS):
+        if (folder / name).exists():
+            settings |= _read_settings(folder, name)
+    template = folder / "chat_template.jinja"
+    if template.exists():
+        settings["chat_template"] = _read_text(folder, template.name, 4 * MAX_TEMPLATE)
+    return _read_backend(folder, settings), settings
+
+
+def _read_backend(folder: Path, settings: Mapping[str, Any]) -> Any:
+    if (folder / "tokenizer.json").exists():
+        raw = _read_bytes(folder, "tokenizer.json", MAX_BYTES)
+        with refusing(_where(folder, "tokenizer.json"), "what the package tokenizers reads"):
+            return tokenizers().Tokenizer.from_buffer(raw)
+    if (folder / "merges.txt").exists():
+        lines = _read_text(folder, "merges.txt", MAX_BYTES).split("\n")
+        merges = [line.rstrip("\r") for line in lines if line and not line.startswith("#version")]
+        vocabulary = _read_json(folder, "vocab.json", MAX_BYTES)
+        with refusing(_where(folder, "merges.txt"), "merges of the tokens in vocab.json"):
+            return byte_level(vocabulary, merges)
+    if (folder / "vocab.txt").exists():
+        words = _read_text(folder, "vocab.txt", MAX_BYTES).rstrip("\n").split("\n")
+        lowercase = bool(settings.get("do_lower_case", True))
+        with refusing(_where(folder, "vocab.txt"), "a word a line"):
+            return word_piece([word.rstrip("\r") for word in words], lowercase)
+    raise DataError(
+        f"model folder {str(folder)!r}",
+        expected="tokenizer.json, or vocab.json with merges.txt, or vocab.txt",
+        received="none of them",
+        advice="check the folder; transformers writes a tokenizer.json of other files:"
+        " AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+    )
+
+
+@contextmanager
+def refusing(where: str, expected: str) -> Iterator[None]:
+    """Within the block, errors and panics of the package tokenizers become a `DataError`."""
+    try:
+        yield
+    except SingaNetError:
+        raise
+    except BaseException as error:
+        # A panic of Rust is none of Python's exceptions, but for this base.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            where,
+            expected=expected,
+            received=f"{type(error).__name__}: {error}"[:200],
+            advice="take the files that were published with the model",
+        ) from None
+
+
+def _read_settings(folder: Path, name: str) -> dict[str, Any]:
+    found = _read_json(folder, name, MAX_SETTINGS)
+    for key, value in found.items():
+        # A token comes as text, or with how it is to be taken.
+        if key.endswith("_token") and isinstance(value, dict):
+            found[key] = value.get("content")
+    return found
+
+
+def _read_json(folder: Path, name: str, most: int) -> dict[str, Any]:
+    raw = _read_bytes(folder, name, most)
+    found = read_json(raw, Budget(len(raw), _refusal(folder, name), nodes=8_000_000), name)
+    if not isinstance(found, dict):
+        raise _refusal(folder, name)("a JSON object", type(found).__name__)
+    return found
+
+
+def _read_text(folder: Path, name: str, most: int) -> str:
+    raw = _read_bytes(folder, name, most)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise _refusal(folder, name)("text in UTF-8", f"other bytes in line {line}") from None
+
+
+def _read_bytes(folder: Path, name: str, most: int) -> bytes:
+    expect_in_folder(folder, folder / name)
+    with open_data_file(folder / name) as stream:
+        raw = stream.read(most + 1)
+    if len(raw) > most:
+        raise _refusal(folder, name)(f"at most {most} bytes", "more")
+    return raw
+
+
+def _refusal(folder: Path, name: str) -> Callable[[str, str], DataError]:
+    def refuse(expected: str, received: str) -> DataError:
+        return DataError(
+            _where(folder, name),
+            expected=expected,
+            received=received,
+            advice="take the files that were published with the model",
+        )
+
+    return refuse
+
+
+def _where(folder: Path, name: str) -> str:
+    return f"file {str(folder / name)!r}"

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.data import Tokenizer
+from singanet.data.tokens import sandbox
+from singanet.data.tokens.chat_template import ChatTemplate
+from singanet.errors import DataError
+from tests.data.tokens.conftest import CHATML, SPECIAL, UNMARKED
+
+ASKED = [{"role": "user", "content": "Who's there?"}]
+TOLD = [
+    {"role": "system", "content": "Be brief."},
+    *ASKED,
+    {"role": "assistant", "content": "Nay, answer me."},
+    {"role": "user", "content": "Long live the king!"},
+    {"role": "assistant", "content": " Bernardo? "},
+]
+THINKING = """{% for m in messages %}<|im_start|>{{ m.role }}
+{% if m.role == 'assistant' and loop.last %}<think>
+
+</think>
+
+{% endif %}{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""As Qwen 3 has it: an answer is told otherwise once another follows."""
+
+
+def answers_in(source, messages=TOLD):
+    whole, spans = ChatTemplate(source, {}, SPECIAL).answers(messages, {})
+    return [whole[begin:end] for begin, end in spans]
+
+
+@pytest.mark.parametrize("source", [CHATML, UNMARKED])
+def test_answers_are_what_the_assistant_says_with_its_end(source):
+    assert answers_in(source) == ["Nay, answer me.<|im_end|>", " Bernardo? <|im_end|>"]
+
+
+def test_answers_that_are_told_otherwise_once_another_follows():
+    assert answers_in(THINKING) == [
+        "Nay, answer me.<|im_end|>",
+        "<think>\n\n</think>\n\n Bernardo? <|im_end|>",
+    ]
+
+
+def test_an_end_that_is_no_special_token_belongs_to_the_answer():
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    source += "{% if add_generation_prompt %}assistant: {% endif %}"
+    assert answers_in(source) == ["Nay, answer me.\n", " Bernardo? \n"]
+
+
+def test_answers_that_cannot_be_told_are_refused():
+    backwards = "{% for m in messages|reverse %}{{ m.content }}|{% endfor %}"
+    with pytest.raises(DataError, match="answers can be found.*answers_only=False"):
+        answers_in(backwards)
+
+
+@given(contents=st.lists(st.text("ab é😀\n", min_size=1, max_size=9), min_size=1, max_size=4))
+def test_marked_and_found_answers_are_the_same_tokens(tokenizer, unmarked, contents):
+    messages = [
+        {"role": ("user", "assistant")[k % 2], "content": each} for k, each in enumerate(contents)
+    ]
+    ids, answers = tokenizer.chat(messages)
+    again, found = unmarked.chat(messages)
+    assert ids.tolist() == again.tolist()
+    # Of an answer that ends a line nothing is taken for the template's.
+    np.testing.assert_array_equal(answers, found)
+    told = "".join(f"{each}<|im_end|>" for each in contents[1::2])
+    assert tokenizer.decode(ids[answers], special=True) == told
+
+
+def test_threads_render_at_the_same_time(tokenizer):
+    def told(k):
+        messages = [{"role": "user", "content": "a " * k}, {"role": "assistant", "content": f"{k}"}]
+        ids, answers = tokenizer.chat(messages)
+        return tokenizer.decode(ids[answers])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(told, range(200))) == [f"{k}" for k in range(200)]
+
+
+def test_a_prompt_ends_where_the_answer_begins(tokenizer):
+    ids = tokenizer.prompt(ASKED)
+    told = "<|im_start|>user\nWho's there?<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(ids, special=True) == told == tokenizer.chat_text(ASKED, ask=True)
+    whole, answers = tokenizer.chat([*ASKED, {"role": "assistant", "content": "I."}])
+    assert whole[: len(ids)].tolist() == ids.tolist()
+    assert answers.argmax() == len(ids)
+
+
+def test_a_template_has_variables(folder):
+    backend = Tokenizer.of(folder).backend
+    source = "{{ bos_token }}{{ tools | tojson }}{{ documents is none }}{{ name }}"
+    tokenizer = Tokenizer(backend, bos_token="<|im_start|>", chat_template=source)
+    made = tokenizer.chat_text(ASKED, tools=[{"a": "<é>"}], name="Ay")
+    assert made == '<|im_start|>[{"a": "<é>"}]TrueAy'
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("{% for %}", "expected a Jinja template"),
+        ("{{ raise_exception('roles alternate') }}", "received TemplateError: roles alternate"),
+        ("{{ messages[0].content + 1 }}", "received TypeError"),
+        ("{{ nothing.at.all }}", "received UndefinedError"),
+        ("{{ 1 / 0 }}", "received ZeroDivisionError"),
+        ("{{ ''.__class__.__mro__ }}", "received SecurityError"),
+        ("{{ messages.append(1) }}", "received SecurityError"),
+        ("{{ ().__class__.__base__.__subclasses__() }}", "received SecurityError"),
+        ("{% include '/etc/passwd' %}", "received TypeError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "received RecursionError"),
+    ],
+)
+def test_what_a_template_does_wrong_is_told(source, told):
+    with pytest.raises(DataError, match=told):
+        ChatTemplate(source, {}, ()).text(ASKED, False, {})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 99999999999 }}",
+        "{{ 99999999999 * 'a' }}",
+        "{{ [0] * 99999999999 }}",
+        "{{ 9 ** 9 ** 9 ** 9 }}",
+        "{{ '%99999999d' % 1 }}",
+        "{{ '%*d' % (99999999, 1) }}",
+        "{{ 'a'.center(99999999999) }}",
+        "{{ 'a' | center(99999999999) }}",
+        "{{ 'a' | indent(99999999999, true) }}",
+        "{{ '{:99999999}'.format(1) }}",
+        "{{ '%99999999d' | format(1) }}",
+        "{{ range(99999999999) | list }}",
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        "{% set n = namespace(s='a') %}{% for a in range(99) %}{% set n.s = n.s + n.s %}"
+        "{% endfor %}",
+        "{% set n = namespace(s='a') %}{% for a in range(99) %}{% set n.s = n.s ~ n.s %}"
+        "{% endfor %}",
+        "{% set n = namespace(s='a') %}{% for a in range(99) %}"
+        "{% set n.s = n.s.replace('a', 'aa') %}{% endfor %}",
+        "{% set n = namespace(s=9) %}{% for a in range(99) %}{% set n.s = n.s * n.s %}{% endfor %}",
+        "{% macro f(k) %}{% if k %}{{ f(k - 1) + f(k - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
+        "{% set x %}{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}{% endset %}",
+    ],
+)
+def test_what_a_template_may_ask_for_is_bounded(monkeypatch, source):
+    monkeypatch.setattr(sandbox, "MAX_TURNS", 10_000)
+    monkeypatch.setattr(sandbox, "MAX_LENGTH", 100_000)
+    with pytest.raises(DataError, match="Limit|Overflow|more than"):
+        ChatTemplate(source, {}, ()).text(ASKED, False, {})
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        *("Ay?", None, [None], {"role": "user"}, [{"content": "Ay?"}], [{"role": 7}]),
+        *([{"role": "user", "content": 7}], [{"role": "user", "content": [{"text": "Ay?"}]}]),
+    ],
+)
+def test_what_is_no_conversation_is_refused(tokenizer, messages):
+    with pytest.raises(DataError, match="expected a list of messages"):
+        tokenizer.chat(messages)
+
+
+PEERS = [
+    TOLD,
+    TOLD[1:3],
+    [*ASKED, {"role": "assistant", "content": "é😀 \n<|im_end|> end"}],
+]
+
+
+@pytest.mark.parametrize("messages", PEERS, ids=range(len(PEERS)))
+def test_equals_transformers(folder, messages):
+    transformers = pytest.importorskip("transformers")
+    peer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer.of(folder)
+    peer.chat_template = CHATML
+    made = peer.apply_chat_template(
+        messages, return_dict=True, return_assistant_tokens_mask=True, tokenize=True
+    )
+    ids, answers = tokenizer.chat(messages)
+    assert ids.tolist() == list(made["input_ids"])
+    assert answers.astype(int).tolist() == list(made["assistant_masks"])
+    text = peer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+    assert tokenizer.chat_text(messages[:-1], ask=True) == text
+    for source in (THINKING, UNMARKED, "{%- for m in messages %}\n  {{- m | tojson(indent=1) }}"):
+        source += "{% endfor %}" * source.startswith("{%- ")
+        peer.chat_template = source
+        mine = Tokenizer(tokenizer.backend, chat_template=source)
+        assert mine.chat_text(messages) == peer.apply_chat_template(messages, tokenize=False)

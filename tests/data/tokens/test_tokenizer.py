@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import singanet
+from singanet.data import Tokenizer
+from singanet.data.tokens.vocabularies import byte_level, word_piece
+from singanet.errors import DataError, FileAccessError
+from tests.data.tokens.conftest import SPECIAL, trained
+
+tokenizers = pytest.importorskip("tokenizers")
+
+odd_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+def vocabulary_of(backend):
+    """The vocabulary and the merges that a backend's own file has."""
+    model = json.loads(backend.to_str())["model"]
+    pairs = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    return model["vocab"], pairs
+
+
+def test_special_tokens_are_read(tokenizer):
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+    assert tokenizer.vocabulary_size == 400
+    assert "400 tokens, with a chat template" in repr(tokenizer)
+    assert [part.tolist() for part in tokenizer.around] == [[], []]
+
+
+@given(text=odd_text)
+def test_ids_go_back_to_text(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert ids.dtype == np.int32
+    assert tokenizer.decode(ids) == text
+
+
+def test_special_tokens_are_shown_if_wanted(tokenizer):
+    ids = tokenizer.encode("<|im_start|>Ay<|im_end|>")
+    assert ids[0] == 1
+    assert ids[-1] == 2
+    assert tokenizer.decode(ids) == "Ay"
+    assert tokenizer.decode(ids, special=True) == "<|im_start|>Ay<|im_end|>"
+    # A model's table may have more rows than there are tokens.
+    assert tokenizer.decode([*ids.tolist(), 5000]) == "Ay"
+
+
+@given(st.data(), odd_text)
+def test_a_stream_gives_the_text_as_soon_as_it_is_whole(tokenizer, data, text):
+    ids = tokenizer.encode(text).tolist()
+    stream, told, at = tokenizer.stream(), [], 0
+    while at < len(ids):
+        step = data.draw(st.integers(1, 5))
+        told.append(stream.push(*ids[at : at + step]))
+        at += step
+        assert "".join(told).startswith(tokenizer.decode(ids[:at]).rstrip("\ufffd"))
+    assert "".join(told) + stream.close() == text
+
+
+def test_a_stream_holds_bytes_back_and_gives_them_at_the_end(tokenizer):
+    face = tokenizer.encode("😀").tolist()
+    assert len(face) == 4
+    stream = tokenizer.stream()
+    assert [stream.push(each) for each in face] == ["", "", "", "😀"]
+    assert stream.push(*face[:2]) == ""
+    assert stream.close() == tokenizer.decode(face[:2]) == "\ufffd"
+    assert stream.push(*tokenizer.encode("ay").tolist()) == "ay"
+
+
+def test_a_long_stream_decodes_its_end_only(tokenizer, text):
+    long = text[:20_000] + "é😀" * 50
+    ids = tokenizer.encode(long).tolist()
+    decoded = []
+    stream = tokenizer.stream()
+    plain = stream._decode
+    stream._decode = lambda ids: decoded.append(len(ids)) or plain(ids)
+    assert "".join(map(stream.push, ids)) + stream.close() == long
+    assert max(decoded) < 64
+
+
+@pytest.mark.parametrize(
+    "ids", [[-100, 3], np.zeros((2, 3), int), [0.5], "text", np.array([1, -1]), [[1], [2, 3]]]
+)
+def test_what_is_no_row_of_ids_is_refused(tokenizer, ids):
+    with pytest.raises(DataError, match="expected ids of shape"):
+        tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("given_text", [b"bytes", None, 7, "half \ud83d a pair"])
+def test_what_is_no_text_is_refused(tokenizer, given_text):
+    with pytest.raises(DataError, match="expected a str of whole characters"):
+        tokenizer.encode(given_text)
+
+
+def test_what_the_model_puts_around_a_text(folder):
+    backend = Tokenizer.of(folder).backend
+    made = tokenizers.Tokenizer.from_str(backend.to_str())
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        "<|im_start|> $A <|im_end|>", None, [("<|im_start|>", 1), ("<|im_end|>", 2)]
+    )
+    tokenizer = Tokenizer(made)
+    assert [part.tolist() for part in tokenizer.around] == [[1], [2]]
+    assert tokenizer.encode("ay").tolist() == [1, *tokenizer.encode("ay", special=False), 2]
+
+
+def test_cutting_and_filling_that_a_file_asks_for_is_left_out(folder):
+    made = tokenizers.Tokenizer.from_str(Tokenizer.of(folder).backend.to_str())
+    made.enable_truncation(3)
+    made.enable_padding(length=9)
+    assert Tokenizer(made).decode(Tokenizer(made).encode("To be, or not")) == "To be, or not"
+
+
+def test_a_tokenizer_is_copied(tokenizer):
+    tokenizer.chat_text([{"role": "user", "content": "Ay?"}])
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.chat_text([{"role": "user", "content": "Ay?"}]).startswith("<|im_start|>user")
+
+
+def test_vocabularies_without_a_tokenizer_json(tmp_path, folder, text):
+    backend = Tokenizer.of(folder).backend
+    vocabulary, merges = vocabulary_of(backend)
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    lines = ["#version: 0.2", *merges]
+    (tmp_path / "merges.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    read = Tokenizer.of(tmp_path)
+    assert (read.bos_id, read.eos_id, read.pad_id, read.chat_template) == (None,) * 4
+    assert read.encode(text[:3000]).tolist() == backend.encode(text[:3000]).ids
+
+
+def test_word_pieces(tmp_path, text):
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=300,
+        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+        show_progress=False,
+    )
+    peer = tokenizers.BertWordPieceTokenizer(lowercase=True)
+    peer._tokenizer.train_from_iterator(text.split("\n"), trainer)
+    words = [word for word, _ in sorted(peer.get_vocab().items(), key=lambda item: item[1])]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", "utf-8")
+    (tmp_path / "tokenizer_config.json").write_text('{"pad_token": "[PAD]"}')
+    read = Tokenizer.of(tmp_path)
+    assert [part.tolist() for part in read.around] == [[2], [3]]
+    line = "To be, or NOT to be: café?"
+    again = tokenizers.BertWordPieceTokenizer({word: k for k, word in enumerate(words)})
+    assert read.encode(line).tolist() == again.encode(line).ids
+    with pytest.raises(DataError, match=r"\[UNK\], \[CLS\] and \[SEP\]"):
+        word_piece(["a", "b"], True)
+
+
+def gguf_values(backend, **more):
+    vocabulary, merges = vocabulary_of(backend)
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.token_type": np.array([3 if t in SPECIAL else 1 for t in tokens], np.int32),
+        "tokenizer.ggml.bos_token_id": np.uint32(1),
+        "tokenizer.ggml.eos_token_id": np.uint32(2),
+        "tokenizer.ggml.padding_token_id": np.uint32(0),
+        "tokenizer.chat_template": "{{ messages[0].content }}",
+        **{f"tokenizer.ggml.{name}": value for name, value in more.items()},
+    }
+
+
+def test_gguf_metadata(tokenizer, text):
+    read = Tokenizer.of_gguf(gguf_values(tokenizer.backend))
+    line = "<|im_start|>" + text[:2000] + "<|im_end|>"
+    assert read.encode(line).tolist() == tokenizer.encode(line).tolist()
+    assert (read.bos_id, read.eos_id, read.pad_id) == (1, 2, 0)
+    assert read.chat_text([{"role": "user", "content": "Ay?"}]) == "Ay?"
+    begun = Tokenizer.of_gguf(gguf_values(tokenizer.backend, add_bos_token=True))
+    assert begun.encode("ay").tolist() == [1, *tokenizer.encode("ay")]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"model": "llama"}, "byte-level vocabulary with merges; received 'llama'"),
+        ({"pre": "viking"}, "tokenizer.ggml.pre: expected 'default'"),
+        ({"tokens": ["a", "a"]}, "expected tokens that differ"),
+        ({"tokens": "abc"}, "expected a list of strings tokenizer.ggml.tokens"),
+        ({"merges": ["a b c"]}, "expected merges of two tokens"),
+        ({"merges": ["zz zzz"]}, "received .*zz"),
+        ({"merges": 7}, "expected a list of strings tokenizer.ggml.merges"),
+        ({"eos_token_id": 4000}, "expected a eos_token_id below"),
+        ({"token_type": "text"}, "vocabulary"),
+    ],
+)
+def test_damaged_gguf_metadata(tokenizer, more, told):
+    with pytest.raises(DataError, match=told):
+        Tokenizer.of_gguf(gguf_values(tokenizer.backend, **more))
+
+
+@pytest.mark.parametrize("split", ["llama-bpe", "qwen2", "smollm"])
+def test_words_are_parted_as_the_models_do(split):
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    made = byte_level({sign: k for k, sign in enumerate(alphabet)}, [], split)
+    words = [word for word, _ in made.pre_tokenizer.pre_tokenize_str("it's 2026,  ok\n\n x")]
+    number = ["202", "6"] if split == "llama-bpe" else ["2", "0", "2", "6"]
+    assert words == ["it", "'s", "Ġ", *number, ",", "Ġ", "Ġok", "ĊĊ", "Ġx"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("tokenizer.json", b"", "expected what the package tokenizers reads"),
+        ("tokenizer.json", b"{}", "expected what the package tokenizers reads"),
+        ("tokenizer.json", b'{"model": ' * 1000, "expected what the package tokenizers reads"),
+        ("tokenizer.json", b"\xff\xfe", "expected what the package tokenizers reads"),
+        ("tokenizer_config.json", b"[]", "expected a JSON object; received list"),
+        ("tokenizer_config.json", b"{", "expected tokenizer_config.json in JSON"),
+        ("tokenizer_config.json", b'{"a":' * 500, "tokenizer_config.json"),
+        ("tokenizer_config.json", b'{"eos_token": 7}', "eos: expected a string; received int"),
+        ("tokenizer_config.json", b'{"eos_token": "zz"}', "eos_token: expected one of the 400"),
+        ("tokenizer_config.json", b'{"chat_template": 7}', "expected a string; received int"),
+        ("special_tokens_map.json", b"7", "expected a JSON object; received int"),
+        ("chat_template.jinja", b"a\n\xff", "received other bytes in line 2"),
+        ("chat_template.jinja", b"a" * (1 << 21), "expected at most 1048576 characters"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, folder, name, content, told):
+    made = tmp_path / "model"
+    shutil.copytree(folder, made)
+    (made / name).write_bytes(content)
+    with pytest.raises(DataError, match=told) as raised:
+        Tokenizer.of(made)
+    assert str(made) in str(raised.value)
+
+
+def test_a_folder_without_a_tokenizer(tmp_path):
+    with pytest.raises(DataError, match=r"expected tokenizer\.json, or vocab\.json"):
+        Tokenizer.of(tmp_path)
+    (tmp_path / "merges.txt").write_text("a b\n")
+    with pytest.raises(DataError, match=r"vocab\.json"):
+        Tokenizer.of(tmp_path)
+    (tmp_path / "vocab.json").write_text('{"a": "x"}')
+    with pytest.raises(DataError, match=r"merges\.txt"):
+        Tokenizer.of(tmp_path)
+
+
+def test_nothing_outside_of_the_folder_is_read(tmp_path, folder):
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "elsewhere").write_text("{}")
+    (tmp_path / "model" / "special_tokens_map.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileAccessError, match="a link to"):
+        Tokenizer.of(tmp_path / "model")
+
+
+@pytest.mark.parametrize("missing", ["tokenizers", "jinja2"])
+def test_without_the_extra_the_line_that_installs_it_is_told(folder, missing):
+    code = (
+        f"import sys\nsys.modules[{missing!r}] = None\n"
+        "from singanet.data import Tokenizer\nfrom singanet.errors import BackendError\n"
+        "try:\n"
+        f"    tokenizer = Tokenizer.of({str(folder)!r})\n"
+        "    tokenizer.encode('ay')\n"
+        "    tokenizer.prompt([{'role': 'user', 'content': 'Ay?'}])\n"
+        "except BackendError as error:\n    print(error)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(Path(singanet.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"expected the package {missing}" in run.stdout
+    assert "pip install 'singanet[text]'" in run.stdout
+
+
+def test_a_backend_of_ones_own(text):
+    mine = Tokenizer(trained(text, 300, []), eos_token="\u010a")
+    assert mine.eos_id is not None
+    with pytest.raises(DataError, match="bos_token: expected one of the 300 tokens"):
+        Tokenizer(mine.backend, bos_token="<s>")
+    with pytest.raises(DataError, match="expected a model with a chat template"):
+        mine.chat([{"role": "user", "content": "Ay?"}])
