@@ -89,6 +89,8 @@ def runs_of_rows(shape: Shape, itemsize: int) -> Iterator[slice | EllipsisType]:
     if not shape:
         yield ...
         return
+    if 0 in shape:
+        return  # any number of rows of nothing
     count = max(1, RUN // max(1, math.prod(shape[1:]) * itemsize))
     for start in range(0, shape[0], count):
         yield slice(start, min(start + count, shape[0]))

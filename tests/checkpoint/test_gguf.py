@@ -15,6 +15,7 @@ from singanet.checkpoint import FORMATS, convert, diff, inspect, open_state, wri
 from singanet.checkpoint.gguf import halved, interleaved
 from singanet.checkpoint.gguf.blocks import BLOCKS, eighths
 from singanet.errors import ArgumentError, FileFormatError, ShapeError, VersionError
+from tests.checkpoint.gguf_files import file_of, of_all_types, tensor, text
 
 IN_BLOCKS = [name for name, block in BLOCKS.items() if block.decode is not None]
 SMOLLM2 = Path(os.environ.get("SINGANET_GGUF", "") or "none.gguf")
@@ -29,24 +30,6 @@ def path(tmp_path):
 @pytest.fixture
 def peer():
     return pytest.importorskip("gguf")
-
-
-def text(word):
-    raw = word.encode() if isinstance(word, str) else word
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def tensor(name="w", axes=(4,), code=0, offset=0):
-    return text(name) + struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, code, offset)
-
-
-def file_of(tensors=(), values=(), data=b"", version=3, count=None, align=32):
-    """``values`` are keys with types and bytes."""
-    count = len(tensors) if count is None else count
-    raw = b"GGUF" + struct.pack("<IQQ", version, count, len(values))
-    raw += b"".join(text(key) + struct.pack("<I", code) + value for key, code, value in values)
-    raw += b"".join(tensors)
-    return raw + bytes(-len(raw) % align) + data
 
 
 FOUR = np.arange(4, dtype="f4")
@@ -300,6 +283,14 @@ def test_a_published_model(peer):
         for each in peer.GGUFReader(SMOLLM2).tensors:
             expected = quants.dequantize(each.data, each.tensor_type)
             np.testing.assert_array_equal(reader.read(each.name), expected)
+
+
+def test_every_type_in_one_file(path):
+    path.write_bytes(of_all_types())
+    with open_state(path) as reader:
+        assert [name[2:] for name in reader.entries] == list(BLOCKS)
+        assert all(array.shape == (3, 2 * BLOCKS[name[2:]].elements) for name, array in reader)
+        assert reader.values["words"] == ["a", "", "ü"]
 
 
 # -- rows of queries and keys ---------------------------------------------------------------------

@@ -363,3 +363,13 @@ def test_convert_of_a_folder(folder, tmp_path, arrays, assert_same):
     assert_same(read_all(tmp_path / "one.safetensors"), arrays)
     convert(tmp_path / "one.safetensors", tmp_path / INDEX)
     assert_same(read_all(tmp_path / INDEX), arrays)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".gguf"])
+def test_many_rows_of_nothing(tmp_path, suffix):
+    empty = np.zeros((1 << 40, 0), "f4")
+    write_state(tmp_path / f"m{suffix}", {"w": empty})
+    with open_state(tmp_path / f"m{suffix}") as reader:
+        assert list(reader.pieces("w")) == []
+        assert reader.read("w").shape == empty.shape
+        reader.read_into("w", empty)

@@ -6,6 +6,7 @@ Each is to be refused or read as those of `kinds` are: own errors, in bounds of 
 from __future__ import annotations
 
 import io
+import json
 import pickle
 import struct
 import tarfile
@@ -15,6 +16,7 @@ import zlib
 import numpy as np
 
 from singanet.schema.onnx_pb2 import AttributeProto, ModelProto, TensorProto
+from tests.checkpoint import gguf_files as gguf
 
 SIZES = (1 << 20, 1 << 22, 1 << 24, 1 << 29, 1 << 32, 1 << 40)
 
@@ -335,6 +337,42 @@ def declared():
         )
 
 
+def ggufs():
+    """Tables that claim much: values, texts, arrays, one place used by many."""
+    for size in (1 << 20, 1 << 31, 1 << 40, (1 << 64) - 1):
+        yield f"{size} arrays", gguf.file_of(count=size)
+        yield f"{size} floats", gguf.file_of([gguf.tensor(axes=(size,))])
+        yield f"{size} in blocks", gguf.file_of([gguf.tensor(axes=(256, size), code=12)])
+        for code in (4, 7, 8, 9):
+            told = struct.pack("<IQ", code, size)
+            yield f"{size} values {code}", gguf.file_of(values=[("a", 9, told)])
+        yield f"a text of {size}", gguf.file_of(values=[("a", 8, struct.pack("<Q", size))])
+    for count in (1000, 1_000_000):
+        for code, each in ((8, bytes(8)), (9, struct.pack("<IQ", 0, 0)), (7, b"\1")):
+            told = struct.pack("<IQ", code, count) + each * count
+            yield f"{count} small ones of {code}", gguf.file_of(values=[("a", 9, told)])
+    same = [gguf.tensor(f"w{k}", (256, 64)) for k in range(5000)]
+    yield "arrays at one place", gguf.file_of(same, data=bytes(65536))
+    empty = [gguf.tensor(f"w{k}", (0, 1 << 40)) for k in range(50_000)]
+    yield "empty arrays", gguf.file_of(empty)
+    deep = struct.pack("<IQ", 9, 1) * 200_000
+    yield "arrays in arrays", gguf.file_of(values=[("a", 9, deep)])
+    split = [("split.count", 9, struct.pack("<IQ", 4, 2) + bytes(8))]
+    yield "a number of parts that is none", gguf.file_of(values=split)
+
+
+def indexes():
+    """Indexes of files that are not there, or too many, or themselves."""
+    for count in (500, 50_000):
+        names = {f"w{k}": f"{k}.safetensors" for k in range(count)}
+        yield f"{count} files", json.dumps({"weight_map": names}).encode()
+    yield "itself", b'{"weight_map": {"w": "m.safetensors.index.json"}}'
+    yield "one that is not there", b'{"weight_map": {"w": "../../m.bin"}}'
+    yield "a long number", b'{"metadata": {"a": ' + b"9" * 5000 + b'}, "weight_map": {}}'
+    for depth in (150, 100_000):
+        yield f"{depth} levels", b'{"weight_map": ' + b'{"a":' * depth + b"1" + b"}" * (depth + 1)
+
+
 def files():
     """All of them: (name, kind, suffix, bytes)."""
     yield from graphs()
@@ -350,6 +388,9 @@ def graphs():
 
 def others():
     """Those of all other readers."""
+    for suffix, maker in ((".gguf", ggufs), (".safetensors.index.json", indexes)):
+        for name, raw in maker():
+            yield name, "checkpoint", suffix, raw
     for maker in (bombs, nested, doubled, declared):
         for name, suffix, raw in maker():
             kind = {

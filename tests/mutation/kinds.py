@@ -29,7 +29,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss, metric, models
-from singanet.checkpoint import FORMATS, open_state, write_state
+from singanet.checkpoint import FORMATS, open_state, write_folder, write_state
+from singanet.checkpoint.folder import INDEX
 from singanet.codecs import keras_layers
 from singanet.data import cifar10
 from singanet.data.idx import read_idx
@@ -51,8 +52,10 @@ from singanet.runs.folder import saved_options, saved_settings
 from singanet.schema.onnx_pb2 import ModelProto
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping
+from tests.checkpoint.gguf_files import of_all_types
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import VALUES, changed, mutated
+from tests.mutation.watching import watch
 from tests.ops.onednn.test_route_file import CASE
 from tests.program.test_predictor import image_net
 
@@ -124,7 +127,7 @@ def checkpoints(folder):
 
     state = some_state()
     for format in FORMATS.values():
-        if not format.name.startswith("keras"):
+        if not format.name.startswith(("keras", "sharded")):  # of one file without others
             suffix = format.suffixes[0]
             yield suffix, state_bytes(state, suffix, folder)
     weights = {"fc/weight": np.ones((3, 2), "f4"), "fc/bias": np.zeros(2, "f4")}
@@ -148,6 +151,8 @@ def checkpoints(folder):
         yield ".pickle", pickle.dumps({**state, "SINGA_VERSION": 1101}, protocol)
     for path in sorted(TORCH.glob("*.pt")):
         yield ".pt", path.read_bytes()
+    for _ in range(4):
+        yield ".gguf", of_all_types()
 
 
 def repacked(raw, rng):
@@ -175,6 +180,31 @@ def read_checkpoint(path):
     with open_state(path, **options) as reader:
         for _ in reader:
             pass
+
+
+# -- folders of published models ------------------------------------------------------------------
+
+
+def folder_seeds(folder):
+    """Each file of a folder, the index most often, among the others as they were."""
+    whole = folder / "whole"
+    write_folder(whole, some_state(), 100, "bfloat16")
+    index = (whole / INDEX).read_bytes()
+    for _ in range(4):
+        yield f"+{INDEX}", lambda rng: json.dumps(mutated(json.loads(index), rng)).encode()
+    for path in sorted(whole.iterdir()):
+        yield of_bytes(f"+{path.name}", path.read_bytes())
+
+
+def read_folder(path):
+    """Nothing is opened but what is in the folder."""
+    with tempfile.TemporaryDirectory() as beside:
+        model = Path(beside) / "model"
+        shutil.copytree(path.parent / "whole", model)
+        shutil.copyfile(path, model / path.name.partition("+")[2])
+        with watch().over(model), open_state(model) as reader:
+            for name in reader.entries:
+                reader.verify_array(name)
 
 
 # -- nets -----------------------------------------------------------------------------------------
@@ -611,6 +641,7 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("checkpoint", 560, checkpoint_seeds, read_checkpoint),
+        Kind("folder", 40, folder_seeds, read_folder, watched=False),
         Kind("data", 170, data_seeds, read_data, watched=False),
         # Pictures are small files; how large they may be is said by max_pixels.
         Kind("image", 80, image_seeds, read_image, watched=False, floor=10 * MAX_PIXELS),

@@ -53,6 +53,16 @@ def test_nonsense_is_told_by_the_reader(tmp_path):
             assert found == "FileFormatError"
 
 
+@pytest.mark.parametrize("maker", [hostile.ggufs, hostile.indexes], ids=["gguf", "index"])
+def test_published_models_that_claim_much(maker, tmp_path):
+    for name, raw in maker():
+        path = tmp_path / ("m.gguf" if raw.startswith(b"GGUF") else "m.safetensors.index.json")
+        path.write_bytes(raw)
+        found = check("checkpoint", path)
+        harmless = ("small ones", "empty arrays", "a number of parts")
+        assert found != "read" or any(each in name for each in harmless), name
+
+
 @pytest.mark.full
 def test_all(tmp_path):
     count = 0

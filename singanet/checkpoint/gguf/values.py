@@ -20,6 +20,9 @@ BOOL, TEXT, ARRAY = 7, 8, 9
 _CODES = {np.dtype(name): code for code, name in NUMBERS.items()}
 _PER_TEXT = 72
 """Bytes of an empty text in a list."""
+_PER_ARRAY = 128
+_PARTS_OF_ARRAY = 40
+"""Nobody needs many lists in lists, which take long."""
 _DEEPEST = 8
 
 
@@ -68,14 +71,33 @@ class Cursor:
         raise self.budget.refuse("a type of value from 0 to 12", str(code))
 
     def _array(self) -> Any:
+        self.budget.spend(_PER_ARRAY, _PARTS_OF_ARRAY)
         code, count = self.natural(4), self.natural(8)
         if code in NUMBERS:
             dtype = np.dtype(NUMBERS[code])
             return np.frombuffer(self.take(count * dtype.itemsize), dtype).copy()
         if code == BOOL:
             return self._bools(count)
+        if code == TEXT:
+            return self._texts(count)
         with self.budget.deeper(_DEEPEST):
             return [self._of(code) for _ in range(count)]
+
+    def _texts(self, count: int) -> list[str]:
+        """`text` so many times, in a loop without calls of ours: a tokenizer has 300,000."""
+        left = self._size - self.at - 8 * count
+        if left < 0:
+            raise truncated(self._where, f"{count} texts", f"{self._size - self.at} bytes")
+        self.budget.spend(count * _PER_TEXT, count)
+        read, found, start = self._stream.read, [], left
+        for _ in range(count):
+            length = int.from_bytes(read(8), "little")
+            left -= length
+            if left < 0:
+                raise truncated(self._where, f"a text of {length} bytes", "fewer")
+            found.append(read(length).decode("utf-8", "surrogateescape"))
+        self.at += 8 * count + start - left
+        return found
 
     def _bools(self, count: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         found = np.frombuffer(self.take(count), np.uint8)
