@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from singanet.checkpoint import Reader
 from singanet.errors import ArgumentError, StateMismatchError, one_of
 from singanet.params.param import Param
+from singanet.pretrained.hub import folder_of
 from singanet.pretrained.making import MadeNet, make
 from singanet.pretrained.net import Origin, PretrainedNet
 from singanet.pretrained.places import FileArray, stored_arrays
@@ -27,8 +27,13 @@ def load(
     *,
     inputs: Sequence[str] | None = None,
     seed: int | None = None,
+    revision: str | None = None,
 ) -> PretrainedNet:
     """The net of the model in a ``folder`` that transformers wrote, with its parameters.
+
+    A name such as "HuggingFaceTB/SmolLM2-135M", where no folder is called so, is that of a model
+    on Hugging Face's hub, of which the cache has or gets the files (the extra ``hub``), and
+    ``revision`` is its branch, tag or commit.
 
     Inputs and outputs are called as there; the guide ``docs/pretrained.md`` has the families.
     ``dtype`` is the net's float type, "float32", "float64" or "float16", to which arrays are
@@ -44,7 +49,7 @@ def load(
             received=repr(dtype),
             advice="leave it out for float32",
         )
-    with open_source(Path(folder)) as source:
+    with open_source(folder_of(folder, revision)) as source:
         reader = source.reader
         made = make(source.config, source.where, reader.entries, inputs, source.sentence, seed)
         net, names = made.net, made.names

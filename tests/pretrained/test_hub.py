@@ -1,0 +1,111 @@
+"""Names of the hub, on a cache that is laid out by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from singanet.checkpoint import open_state, write_folder
+from singanet.errors import FileAccessError
+from singanet.pretrained.hub import folder_of
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The package, offline, with an empty cache."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def lay_out(cache, name, files, commit=COMMIT, branch="main"):
+    """A repository as the hub's cache has it: blobs, links to them, and what a branch points at."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    snapshot = repository / "snapshots" / commit
+    for folder in (repository / "refs", repository / "blobs", snapshot):
+        folder.mkdir(parents=True, exist_ok=True)
+    (repository / "refs" / branch).write_text(commit)
+    for number, (file, content) in enumerate(files.items()):
+        blob = repository / "blobs" / f"{commit[:8]}{number}"
+        blob.write_bytes(content)
+        (snapshot / file).symlink_to(os.path.relpath(blob, snapshot))
+    return snapshot
+
+
+@pytest.fixture
+def files(tmp_path):
+    write_folder(tmp_path / "m", {"a": np.ones(3, "f4"), "b": np.ones(4, "f4")}, 16)
+    return {path.name: path.read_bytes() for path in (tmp_path / "m").iterdir()}
+
+
+def test_a_name_in_the_cache(hub, files):
+    snapshot = lay_out(hub, "Org/Tiny-1.0", {"config.json": b"{}", **files})
+    assert folder_of("Org/Tiny-1.0") == snapshot
+    with open_state(folder_of("Org/Tiny-1.0")) as reader:
+        assert [len(array) for _, array in reader] == [3, 4]
+    lay_out(hub, "tiny", files)
+    assert folder_of("tiny").parents[1].name == "models--tiny"
+
+
+def test_revisions(hub, files):
+    lay_out(hub, "Org/Tiny", files)
+    other = lay_out(hub, "Org/Tiny", files, "f" * 40, "v2")
+    assert folder_of("Org/Tiny").name == COMMIT
+    assert folder_of("Org/Tiny", "v2") == other
+    assert folder_of("Org/Tiny", "f" * 40) == other
+    with pytest.raises(FileAccessError, match="'Org/Tiny'.*of the hub LocalEntryNotFound"):
+        folder_of("Org/Tiny", "v3")
+
+
+def test_a_folder_comes_before_a_name(hub, files, tmp_path, monkeypatch):
+    lay_out(hub, "Org/Tiny", files)
+    (tmp_path / "Org/Tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert str(folder_of("Org/Tiny")) == "Org/Tiny"
+
+
+@pytest.mark.parametrize("name", ["Org/Other", "other", "Org/Tiny--x", "a" * 200])
+def test_names_that_nothing_has(hub, name):
+    with pytest.raises(FileAccessError, match="name of a model.*received no such folder, and of"):
+        folder_of(name)
+
+
+@pytest.mark.parametrize("name", ["/no/such", "./x", "../x", "a/b/c", "", ".", "Org/", "~/x", "ä"])
+def test_what_is_no_name_is_a_path(name):
+    """So the reader says what is wrong with it, with or without the package."""
+    assert str(folder_of(name)) == str(type(folder_of(name))(name))
+
+
+def test_without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FileAccessError, match=r"no package hugg.*pip install 'singanet\[hub\]'"):
+        folder_of("HuggingFaceTB/SmolLM2-135M")
+
+
+def test_nothing_outside_the_repository_is_read(hub, files, tmp_path):
+    snapshot = lay_out(hub, "Org/Tiny", files)
+    (tmp_path / "secret.safetensors").write_bytes(b"")
+    (snapshot / "model.safetensors").symlink_to(tmp_path / "secret.safetensors")
+    with pytest.raises(FileAccessError, match="received a link"):
+        open_state(folder_of("Org/Tiny"))
+
+
+@pytest.mark.full
+def test_as_the_environment_says(tmp_path, files):
+    """Offline and with another cache, in a process of its own."""
+    pytest.importorskip("huggingface_hub")
+    snapshot = lay_out(tmp_path / "hub", "Org/Tiny", files)
+    code = "from singanet.pretrained.hub import folder_of; print(folder_of('Org/Tiny'))"
+    told = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "hub")}
+    environment = {**os.environ, **told, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.strip() == str(snapshot)
