@@ -59,7 +59,7 @@ def load(
         net.fill(_reading(reader, arrays, names, net.dtype))
         held = {names[name]: reader.read(names[name]) for name in kept}
         there = {names[name]: stored for name, stored in arrays.items()}
-        net.origin = Origin(source.config, there, held, source.files)
+        net.origin = Origin(source.config, there, held, source.files, source.tokenizer)
     return net
 
 

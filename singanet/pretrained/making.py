@@ -87,5 +87,5 @@ def build(
     saved by `save` as one that was loaded. Errors: those of `load` for a config.
     """
     made = make(config, "pretrained.build, config", inputs=inputs, seed=seed)
-    made.net.origin = Origin(dict(config), stored_arrays(made.drawing.places.values()), {}, {})
+    made.net.origin = Origin(dict(config), stored_arrays(made.drawing.places.values()), {}, {}, {})
     return made.net

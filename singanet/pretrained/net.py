@@ -20,13 +20,14 @@ class Origin:
 
     ``config`` is what config.json says, ``arrays`` are those of the files by name, each of the
     parameters of the net, ``kept`` those that no parameter is. ``files`` stood beside them, by
-    their names within the folder.
+    their names within the folder; ``tokenizer`` is what a GGUF file says of its texts.
     """
 
     config: dict[str, Any]
     arrays: Mapping[str, FileArray]
     kept: Mapping[str, Array]
     files: Mapping[str, Path]
+    tokenizer: Mapping[str, Any]
 
 
 class PretrainedNet(FeedForwardNet):

@@ -12,9 +12,11 @@ from singanet.base.arguments import name_trouble
 from singanet.base.files import expect_inside
 from singanet.checkpoint import Reader, open_state
 from singanet.checkpoint.folder import weights_in
+from singanet.checkpoint.gguf import GgufReader
 from singanet.errors import ConfigError
 from singanet.pretrained.config import expect_object
 from singanet.pretrained.folder import CONFIG, MODULES, beside, read_settings
+from singanet.pretrained.gguf import GgufModelReader
 from singanet.pretrained.sentences import SentencePooling, pooling_of
 
 
@@ -22,7 +24,8 @@ from singanet.pretrained.sentences import SentencePooling, pooling_of
 class ModelSource:
     """An open model: ``config`` as in config.json, ``reader`` of the arrays, ``files`` beside.
 
-    ``sentence`` is what sentence-transformers makes of the steps, where the folder is one of its.
+    ``sentence`` is what sentence-transformers makes of the steps, where the folder is one of its;
+    ``tokenizer`` are the values of a GGUF file about its texts.
     """
 
     where: str
@@ -30,16 +33,29 @@ class ModelSource:
     reader: Reader
     files: Mapping[str, Path]
     sentence: SentencePooling | None
+    tokenizer: Mapping[str, Any]
 
 
 @contextmanager
 def open_source(path: Path) -> Iterator[ModelSource]:
-    """The model in the folder ``path``, open for the length of the block."""
-    where = f"config {str(path / CONFIG)!r}"
-    config = read_settings(path, CONFIG)
-    expect_object(config, where)
-    with open_state(weights_in(path)) as reader:
-        yield ModelSource(where, config, reader, beside(path), _sentence(path))
+    """The model in the folder ``path``, or the GGUF file, open for the length of the block."""
+    weights = weights_in(path) if path.is_dir() else path
+    with open_state(weights) as reader:
+        if isinstance(reader, GgufReader):
+            yield _of_gguf(reader)
+            return
+        folder = weights.parent
+        where = f"config {str(folder / CONFIG)!r}"
+        config = read_settings(folder, CONFIG)
+        expect_object(config, where)
+        yield ModelSource(where, config, reader, beside(folder), _sentence(folder), {})
+
+
+def _of_gguf(reader: GgufReader) -> ModelSource:
+    """The model in a GGUF file, which has its config and its tokenizer in it."""
+    seen = GgufModelReader(reader)
+    texts = {k: v for k, v in reader.values.items() if k.startswith("tokenizer.")}
+    return ModelSource(reader.where, seen.config, seen, {}, None, texts)
 
 
 def _sentence(path: Path) -> SentencePooling | None:

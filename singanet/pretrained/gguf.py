@@ -1,0 +1,240 @@
+"""GGUF files of llama.cpp, seen as a folder of transformers: its config and its arrays."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from singanet.checkpoint import Entry
+from singanet.checkpoint.gguf import GgufReader, halved
+from singanet.checkpoint.reader import Reader
+from singanet.errors import ConfigError, did_you_mean, one_of
+from singanet.pretrained.config import Config
+from singanet.types import Array
+
+
+@dataclass(frozen=True)
+class GgufKind:
+    """How an architecture of llama.cpp's is called by transformers, and what differs.
+
+    ``turned`` are queries and keys whose rows stand in llama.cpp's order, ``raised`` norms that
+    have transformers' offset of 1 in them, ``modules`` other names in a block.
+    """
+
+    model_type: str
+    architecture: str
+    turned: bool = False
+    raised: bool = False
+    modules: Mapping[str, str] = field(default_factory=dict)
+
+
+_BOTH_NORMS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_KINDS = {
+    "gemma2": GgufKind("gemma2", "Gemma2ForCausalLM", raised=True, modules=_BOTH_NORMS),
+    "gemma3": GgufKind("gemma3_text", "Gemma3ForCausalLM", raised=True, modules=_BOTH_NORMS),
+    "llama": GgufKind("llama", "LlamaForCausalLM", turned=True),
+    "phi3": GgufKind("phi3", "Phi3ForCausalLM", modules={"ffn_up": "mlp.gate_up_proj"}),
+    "qwen2": GgufKind("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": GgufKind("qwen3", "Qwen3ForCausalLM"),
+}
+_MODULES = {
+    "attn_k": "self_attn.k_proj",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_norm": "input_layernorm",
+    "attn_output": "self_attn.o_proj",
+    "attn_q": "self_attn.q_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_v": "self_attn.v_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.up_proj",
+}
+_OUTSIDE = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_IDS = {
+    "bos_token_id": "tokenizer.ggml.bos_token_id",
+    "eos_token_id": "tokenizer.ggml.eos_token_id",
+    "pad_token_id": "tokenizer.ggml.padding_token_id",
+}
+_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+_IN_BLOCK = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
+
+
+class GgufModelReader(Reader):
+    """The arrays of ``inner`` under transformers' names and in its order of rows.
+
+    ``config`` is what a config.json of the model would say. Errors: `ConfigError` for another
+    architecture and for values that are not known.
+    """
+
+    format = "gguf"
+
+    def __init__(self, inner: GgufReader) -> None:
+        super().__init__(inner.path)
+        self._inner = inner
+        self.where = inner.where
+        values = inner.values
+        kind = values.get("general.architecture")
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise ConfigError(
+                f"{self.where}, general.architecture",
+                expected=one_of(_KINDS),
+                received=repr(kind)[:80],
+                advice=did_you_mean(str(kind), _KINDS, "take the folder of transformers"),
+            )
+        self._kind = _KINDS[kind]
+        self._names = {self._name(name): name for name in inner.entries if name not in _FACTORS}
+        self.entries = {
+            name: replace(inner.entries[there], name=name) for name, there in self._names.items()
+        }
+        prefix = f"{kind}."
+        own = {
+            key.removeprefix(prefix): _plain(value)
+            for key, value in values.items()
+            if key.startswith(prefix)
+        }
+        factors = {name: inner.read(name) for name in _FACTORS if name in inner.entries}
+        self.config = _config(Config(own, self.where), self._kind, self.entries, factors)
+        self.config |= {key: _plain(values.get(there)) for key, there in _IDS.items()}
+        self._heads = {
+            "q_proj": self.config["num_attention_heads"],
+            "k_proj": self.config["num_key_value_heads"],
+        }
+
+    def _name(self, name: str) -> str:
+        found = _IN_BLOCK.fullmatch(name)
+        if found is None:
+            return _OUTSIDE.get(name, name)
+        block, module, suffix = found.groups()
+        module = self._kind.modules.get(module) or _MODULES.get(module, module)
+        return f"model.layers.{block}.{module}.{suffix}"
+
+    def _read(self, entry: Entry) -> Array:
+        part = entry.name.split(".")[-2]
+        if self._kind.turned and part in self._heads:
+            return halved(self._inner.read(self._names[entry.name]), self._heads[part])
+        return np.concatenate(list(self._pieces(entry)))
+
+    def _pieces(self, entry: Entry) -> Iterator[Array]:
+        part = entry.name.split(".")[-2]
+        if self._kind.turned and part in self._heads:
+            yield self._read(entry)
+            return
+        for piece in self._inner.pieces(self._names[entry.name]):
+            yield piece - 1 if self._kind.raised and part.endswith("norm") else piece
+
+    def close(self) -> None:
+        super().close()
+        self._inner.close()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; float32 as the shortest number that rounds to it."""
+    if isinstance(value, np.floating):
+        return float(str(value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _config(
+    c: Config, kind: GgufKind, entries: Mapping[str, Entry], factors: Mapping[str, Array]
+) -> dict[str, Any]:
+    """The config.json of the model whose values are ``c``."""
+    width, heads = c.count("embedding_length"), c.count("attention.head_count")
+    size = c.count("attention.key_length", max(width // heads, 1))
+    if c.count("attention.value_length", size) != size:
+        raise c.refused("attention.value_length", f"{size}, as that of keys", "another")
+    table = entries.get("model.embed_tokens.weight")
+    found = {
+        "model_type": kind.model_type,
+        "architectures": [kind.architecture],
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": c.count("attention.head_count_kv", heads),
+        "head_dim": size,
+        "num_hidden_layers": c.count("block_count"),
+        "intermediate_size": c.count("feed_forward_length"),
+        "max_position_embeddings": c.count("context_length"),
+        "rms_norm_eps": c.number("attention.layer_norm_rms_epsilon"),
+        "vocab_size": table.shape[0] if table and table.shape else c.count("vocab_size"),
+        "tie_word_embeddings": "lm_head.weight" not in entries,
+        "rope_theta": c.number("rope.freq_base", 10000.0),
+    }
+    c.skip("vocab_size")
+    if kind.model_type in ("llama", "qwen3"):
+        found["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in entries
+    if kind.model_type == "llama":
+        found["mlp_bias"] = "model.layers.0.mlp.up_proj.bias" in entries
+    if kind.raised:
+        found |= _of_gemma(c, found)
+    else:
+        window = c.count_or_none("attention.sliding_window")
+        found |= {"sliding_window": window} if kind.model_type == "phi3" else {}
+    turned = c.count("rope.dimension_count", size)
+    if turned != size:
+        found["partial_rotary_factor"] = turned / size
+    scaling = _scaling(c, found, factors)
+    c.end()
+    return found | ({"rope_scaling": scaling} if scaling else {})
+
+
+def _of_gemma(c: Config, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What llama.cpp knows of Gemma beside the file's values."""
+    large = found["num_hidden_layers"] == (46 if found["model_type"] == "gemma2" else 62)
+    scalar = found["hidden_size"] // found["num_attention_heads"] if large else found["head_dim"]
+    more = {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": scalar,
+        "sliding_window": c.count("attention.sliding_window", 4096),
+        "attn_logit_softcapping": c.number_or_none("attn_logit_softcapping"),
+        "final_logit_softcapping": c.number_or_none("final_logit_softcapping"),
+    }
+    if found["model_type"] == "gemma3_text":
+        more["rope_local_base_freq"] = c.number("rope.freq_base_swa", 10000.0)
+        c.only(**{"attention.sliding_window_pattern": 6})
+    return more
+
+
+def _scaling(
+    c: Config, found: Mapping[str, Any], factors: Mapping[str, Array]
+) -> dict[str, Any] | None:
+    """The scaling of rotary positions as transformers tells it."""
+    kind = c.take("rope.scaling.type", "none")
+    factor = c.number_or_none("rope.scaling.factor")
+    original = c.count_or_none("rope.scaling.original_context_length")
+    gain = c.number_or_none("rope.scaling.attn_factor")
+    c.skip("rope.scaling.finetuned")
+    if factors:
+        longest = found["max_position_embeddings"]
+        short, long = (
+            factors.get(name, factors.get("rope_freqs.weight"))
+            for name in ("rope_factors_short.weight", "rope_factors_long.weight")
+        )
+        if short is None or long is None:
+            raise c.refused("rope.scaling", "short and long factors", "one of them")
+        return {
+            "rope_type": "longrope",
+            "short_factor": [_plain(each) for each in short.reshape(-1)],
+            "long_factor": [_plain(each) for each in long.reshape(-1)],
+            "original_max_position_embeddings": original or longest,
+            **({"attention_factor": 1.0} if "rope_freqs.weight" in factors else {}),
+            **({"attention_factor": gain} if gain else {}),
+        }
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn") or factor is None:
+        raise c.refused("rope.scaling.type", "'none', 'linear' or 'yarn', with a factor", kind)
+    more = {"original_max_position_embeddings": original} if kind == "yarn" and original else {}
+    return {"rope_type": kind, "factor": factor, **more}

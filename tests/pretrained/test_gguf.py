@@ -1,0 +1,221 @@
+"""GGUF files as llama.cpp writes them, of small models of transformers."""
+
+import re
+
+import numpy as np
+import pytest
+
+from singanet import pretrained
+from singanet.checkpoint import Source, open_state
+from singanet.checkpoint.gguf import write_gguf
+from singanet.errors import ConfigError, FileFormatError, StateMismatchError
+from tests.pretrained.peers import make, torch, transformers
+
+# As gguf's tensor_mapping has them; those of Gemma's norms differ.
+NAMES = {
+    "input_layernorm": "attn_norm",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.up_proj": "ffn_up",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.v_proj": "attn_v",
+}
+GEMMA = {
+    "post_attention_layernorm": "post_attention_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+}
+OUTSIDE = {
+    "model.embed_tokens.weight": "token_embd.weight",
+    "model.norm.weight": "output_norm.weight",
+    "lm_head.weight": "output.weight",
+}
+
+
+def permuted(rows, heads):
+    """As llama.cpp's converter does it for the Llama family."""
+    apart = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+    return apart.swapaxes(1, 2).reshape(rows.shape)
+
+
+def arrays_of(model, architecture):
+    """The model's arrays as llama.cpp's converter writes them."""
+    config, found = model.config, {}
+    gemma = architecture.startswith("gemma")
+    for name, tensor in model.state_dict().items():
+        array = tensor.numpy()
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        inside = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)", name)
+        if gemma and name.endswith("norm.weight"):
+            array = array + 1
+        if inside is None:
+            found[OUTSIDE[name]] = array
+            continue
+        block, module, suffix = inside.groups()
+        if architecture == "llama" and module.endswith(("q_proj", "k_proj")):
+            grouped = module.endswith("k_proj")
+            heads = config.num_key_value_heads if grouped else config.num_attention_heads
+            array = permuted(array, heads)
+        there = (GEMMA if gemma else {}).get(module) or NAMES[module]
+        found[f"blk.{block}.{there}.{suffix}"] = array
+    return found
+
+
+def values_of(model, architecture):
+    """The values that describe the model."""
+    c = model.config
+    theta = c.rope_parameters.get("rope_theta") or 1e6
+    own = {
+        "block_count": c.num_hidden_layers,
+        "context_length": c.max_position_embeddings,
+        "embedding_length": c.hidden_size,
+        "feed_forward_length": c.intermediate_size,
+        "attention.head_count": c.num_attention_heads,
+        "attention.head_count_kv": c.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": c.rms_norm_eps,
+        "attention.key_length": getattr(c, "head_dim", None) or 8,
+        "attention.value_length": getattr(c, "head_dim", None) or 8,
+        "rope.freq_base": theta,
+    }
+    if architecture.startswith("gemma"):
+        own["attention.sliding_window"] = c.sliding_window
+    if architecture == "gemma2":
+        own["attn_logit_softcapping"] = c.attn_logit_softcapping
+        own["final_logit_softcapping"] = c.final_logit_softcapping
+    if architecture == "llama":
+        own["rope.dimension_count"] = c.head_dim
+    own = {f"{architecture}.{key}": value for key, value in own.items()}
+    tokens = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"]}
+    return {"general.architecture": architecture, "general.name": "small", **own, **tokens}
+
+
+def write(path, arrays, values, dtype=None):
+    """The file."""
+    sources = [Source(n, a.shape, a.dtype, lambda a=a: a) for n, a in arrays.items()]
+    write_gguf(path, sources, dtype, values)
+    return path
+
+
+CASES = {
+    "llama": "llama",
+    "llama tied, biases": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "phi3": "phi3",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+}
+
+
+def made(name):
+    """The model, where it is one that llama.cpp can describe: Gemma's numbers are fixed there."""
+    model = make(name)
+    architecture = CASES[name]
+    if not architecture.startswith("gemma"):
+        return model, architecture
+    config = model.config.to_dict() | {"query_pre_attn_scalar": model.config.head_dim}
+    config.pop("layer_types")
+    again = type(model)(type(model.config)(**config)).eval()
+    again.load_state_dict(model.state_dict())
+    return again, architecture
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_is_the_model_that_it_was_made_of(name, tmp_path):
+    model, architecture = made(name)
+    path = write(
+        tmp_path / "m.gguf", arrays_of(model, architecture), values_of(model, architecture)
+    )
+    ids = np.random.default_rng(0).integers(1, 48, (2, 9))
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids)).logits.numpy()
+    for source in (path, tmp_path):
+        net = pretrained.load(source)
+        assert abs(net.forward(False, ids) - wanted).max() <= 1e-5 * abs(wanted).max()
+    assert net.origin.tokenizer == {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": ["a", "b"],
+    }
+    # As a folder it is the model, too.
+    pretrained.save(net, tmp_path / "folder")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "folder").state_dict()
+    state = model.state_dict()
+    raised = architecture.startswith("gemma")
+    for key, tensor in state.items():
+        if raised and key.endswith("norm.weight"):
+            assert torch.allclose(again[key], tensor, rtol=0, atol=1e-7)
+        else:
+            assert torch.equal(again[key], tensor)
+
+
+def test_factors_of_positions_come_as_an_array(tmp_path):
+    model = make("llama 3.1")
+    speeds = model.model.rotary_emb.inv_freq.numpy()
+    plain = 500.0 ** (-np.arange(4) / 4)
+    arrays = arrays_of(model, "llama") | {"rope_freqs.weight": (plain / speeds).astype("f4")}
+    net = pretrained.load(write(tmp_path / "m.gguf", arrays, values_of(model, "llama")))
+    ids = np.random.default_rng(0).integers(1, 48, (2, 30))
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids)).logits.numpy()
+    assert abs(net.forward(False, ids) - wanted).max() <= 1e-5 * abs(wanted).max()
+
+
+def test_blocks_of_eight_bits_are_widened(tmp_path):
+    model = make("llama")
+    arrays = arrays_of(model, "llama")
+    path = write(tmp_path / "m.gguf", arrays, values_of(model, "llama"), "q8_0")
+    with open_state(path) as reader:
+        assert reader.entries["blk.0.attn_q.weight"].kind == "Q8_0"
+        wanted = reader.read("blk.1.ffn_gate.weight")
+    net = pretrained.load(path)
+    gate = dict(zip(net.param_names(), net.param_values(), strict=True))[
+        "layers/1/unit/gate_weight"
+    ]
+    assert np.array_equal(gate, wanted.T)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"general.architecture": "rwkv"}, "general.architecture: expected 'gemma2'"),
+        ({"general.architecture": 3}, "general.architecture"),
+        ({"llama.logit_scale": 2.0}, "logit_scale=2.0"),
+        ({"llama.attention.head_count": [4, 2]}, "attention.head_count"),
+        ({"llama.attention.value_length": 4}, "value_length"),
+        ({"llama.rope.scaling.type": "linear"}, "rope.scaling.type"),
+        (
+            {"llama.rope.scaling.type": "spin", "llama.rope.scaling.factor": 2.0},
+            "rope.scaling.type",
+        ),
+        ({"llama.block_count": 2**31}, "block_count|num_hidden_layers"),
+        ({"llama.embedding_length": None}, "embedding_length"),
+    ],
+    ids=str,
+)
+def test_values_that_are_not_supported_are_refused_by_name(changes, told, tmp_path):
+    model = make("llama")
+    values = values_of(model, "llama") | changes
+    values = {key: value for key, value in values.items() if value is not None}
+    path = write(tmp_path / "m.gguf", arrays_of(model, "llama"), values)
+    with pytest.raises(ConfigError, match=told):
+        pretrained.load(path)
+
+
+def test_missing_and_unknown_arrays_are_refused(tmp_path):
+    model = make("llama")
+    arrays = arrays_of(model, "llama")
+    arrays["blk.0.attn_s.weight"] = arrays.pop("blk.0.attn_v.weight")
+    path = write(tmp_path / "m.gguf", arrays, values_of(model, "llama"))
+    with pytest.raises(StateMismatchError, match="no array for .*v_proj.*unknown arrays .*attn_s"):
+        pretrained.load(path)
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(FileFormatError):
+        pretrained.load(path)
