@@ -11,11 +11,13 @@ from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
+from singanet.layers.heads import heads_of, merged_heads, project, project_back
 from singanet.layers.layer import InputKind, Layer, ParamSpecs, Traits
 from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.relative import RelativePositions
 from singanet.layers.rotary import RotaryEmbedding
+from singanet.layers.whole_weights import attend_whole, attend_whole_back
 from singanet.ops.attention import Attention
 from singanet.types import Array, GivenShapes, Shape, Shapes
 
@@ -23,7 +25,6 @@ _PARTS = ("query", "value", "key")
 _BIASED = (*_PARTS, "output")
 _NORMED = ("query", "key")
 _MASKS = ("boolean", "added", None)
-_SAVED = ("q", "k", "v", "means", "lse", "case")
 
 
 class MultiHeadAttention(Layer):
@@ -136,11 +137,11 @@ class MultiHeadAttention(Layer):
         self.segments = segments
         self.relative = relative
         self.relative_specs = relative_specs
-        streams = softcap is None and window is None and relative is None and not segments
+        streams = softcap is None and window is None and not segments
         self._expect(
             not return_weights or streams,
             f"return_weights={return_weights!r}",
-            "False with softcap, window, segments or relative positions",
+            "False with softcap, window or segments",
         )
 
     def _count(self, what: str, value: int | None) -> int | None:
@@ -282,12 +283,16 @@ class MultiHeadAttention(Layer):
         case = self._case(ctx, q, k, parts[self.given :], given)
         ctx.save(sources=sources, q=q, v=v, k=k, case=case)
         ctx.save(shape=() if given is None else given.shape)
+        case = self._placed(ctx, case, q, k)
         if self.return_weights:
-            return self._with_weights(ctx, case, q, k, v)
-        means, lse = ops.attend(q, k, v, self._placed(ctx, case, q, k))
-        merged = self._merged(means)
-        ctx.save(means=means, lse=lse, merged=merged)
-        return self._project(ctx, "output", merged)
+            means, weights = attend_whole(ctx, case, q, k, v)
+        else:
+            means, lse = ops.attend(q, k, v, case)
+            ctx.save(means=means, lse=lse)
+        merged = merged_heads(means)
+        ctx.save(merged=merged)
+        y = project(ctx, "output", merged)
+        return [y, weights] if self.return_weights else y
 
     def _case(
         self, ctx: Context, q: Array, k: Array, rest: list[Array], mask: Array | None
@@ -319,26 +324,9 @@ class MultiHeadAttention(Layer):
             **({} if mask is None else self._mask(mask, n, (queries, keys))),
         )
 
-    def _with_weights(
-        self, ctx: Context, case: Attention, q: Array, k: Array, v: Array
-    ) -> list[Array]:
-        """The output and all weights, which are made as a whole."""
-        ops = ctx.ops
-        weights = ops.attention_weights(
-            q, k, case.scale, case.causal, case.lengths, case.seen, case.added, case.first
-        )
-        dropped: Array | None = None
-        if case.dropout:
-            dropped = ops.keep_mask(ctx.rng, weights.shape, 1.0 - case.dropout)
-        kept = self._dropped(ctx, weights, dropped)
-        means = ops.matmul(_together(kept, v), v).reshape(*q.shape[:3], v.shape[3])
-        merged = self._merged(means)
-        ctx.save(weights=weights, mask=dropped, merged=merged)
-        return [self._project(ctx, "output", merged), weights]
-
     def _normed(self, ctx: Context, part: str, source: Array) -> Array:
         """The projection ``part`` of its source, normalised where there is a norm."""
-        x = self._project(ctx, part, source)
+        x = project(ctx, part, source)
         if self.norm is None or part not in _NORMED:
             return x
         y, kept = self.norm.normed(ctx.ops, x, ctx.params[f"{part}_gamma"])
@@ -355,7 +343,7 @@ class MultiHeadAttention(Layer):
 
     def _positioned(self, ctx: Context, part: str, x: Array, own: bool) -> Array:
         """The heads of ``x``, turned; of its own keys and values those of the steps before, too."""
-        heads = self._heads(x, self.dims[part])
+        heads = heads_of(x, self.dims[part])
         if self.rotary is not None and part != "value":
             heads = self.rotary.turned(ctx.ops, heads, ctx.before if own else 0)
         if ctx.past is None or part == "query" or not own:
@@ -379,25 +367,25 @@ class MultiHeadAttention(Layer):
         ops, saved = ctx.ops, ctx.saved
         dy, *of_weights = dy if self.return_weights else [dy]
         grads: dict[str, Array] = {}
-        dmerged = self._project_back(ctx, "output", saved["merged"], dy, grads, wanted=True)
-        dheads = self._heads(dmerged, self.dims["value"])
+        dmerged = project_back(ctx, "output", saved["merged"], dy, grads, wanted=True)
+        dheads = heads_of(dmerged, self.dims["value"])
+        q, k, v = heads = [saved[key] for key in ("q", "k", "v")]
+        case = self._placed(ctx, saved["case"], q, k)
+        wanted = self._moves_mask(ctx) or (self.relative is not None and ctx.needs_param_grads)
         if self.return_weights:
-            dq, dk, dv, dmask = self._by_weights_back(ctx, dheads, of_weights)
+            found = attend_whole_back(ctx, case, dheads, of_weights, heads, wanted)
         else:
-            q, k, v, means, lse, case = (saved[key] for key in _SAVED)
-            case = self._placed(ctx, case, q, k)
-            wanted = self._moves_mask(ctx) or (self.relative is not None and ctx.needs_param_grads)
-            dq, dk, dv, dadded = ops.attend_backward(dheads, q, k, v, means, lse, case, wanted)
-            dmask = None if dadded is None else self._added_back(ctx, dadded, grads)
-        if dmask is not None:
-            dmask = dmask.reshape(saved["shape"])
+            means, lse = saved["means"], saved["lse"]
+            found = ops.attend_backward(dheads, q, k, v, means, lse, case, wanted)
+        dq, dk, dv, dadded = found
+        dmask = None if dadded is None else self._added_back(ctx, dadded, grads)
         if self.rotary is not None:
             dq, dk = (self.rotary.turned(ops, d, back=True) for d in (dq, dk))
         dsources: list[Array] = []
         for part, source, d in zip(_PARTS, saved["sources"], (dq, dv, dk), strict=True):
             wanted = ctx.needs_input_grad
-            d = self._normed_back(ctx, part, self._merged(d), grads)
-            dx = self._project_back(ctx, part, source, d, grads, wanted)
+            d = self._normed_back(ctx, part, merged_heads(d), grads)
+            dx = project_back(ctx, part, source, d, grads, wanted)
             dsources.append(dx)
         grads = {s: grads[s] for s in self.params} if ctx.needs_param_grads else {}
         if not ctx.needs_input_grad:
@@ -425,67 +413,9 @@ class MultiHeadAttention(Layer):
             grads["relative_weight"] = self.relative.table_gradient(ctx.ops, of_all)
         if not self._moves_mask(ctx):
             return None
-        return ctx.ops.sum_to(d, ctx.saved["case"].added.shape)
+        dmask: Array = ctx.ops.sum_to(d, ctx.saved["case"].added.shape)
+        return dmask.reshape(ctx.saved["shape"])
 
     def _moves_mask(self, ctx: Context) -> bool:
         """Whether the mask has a gradient that somebody wants."""
         return self.mask == "added" and ctx.needs_input_grad
-
-    def _by_weights_back(
-        self, ctx: Context, dheads: Array, of_weights: list[Array]
-    ) -> tuple[Array, Array, Array, Array | None]:
-        """Gradients of queries, keys, values and an added mask, from the weights that were kept."""
-        ops, saved = ctx.ops, ctx.saved
-        q, v, k, weights, mask = (saved[key] for key in ("q", "v", "k", "weights", "mask"))
-        dheads = _together(dheads, v)
-        dv = ops.matmul(_together(self._dropped(ctx, weights, mask), v).swapaxes(2, 3), dheads)
-        dweights = ops.matmul(dheads, v.swapaxes(2, 3)).reshape(weights.shape)
-        dweights = self._dropped(ctx, dweights, mask)
-        for more in of_weights:
-            dweights = ops.add(dweights, more, out=dweights)
-        dmask = None
-        if self._moves_mask(ctx):
-            dmask = ops.sum_to(ops.softmax_backward(dweights, weights), saved["case"].added.shape)
-        return *ops.attention_backward(dweights, weights, q, k, saved["case"].scale), dv, dmask
-
-    def _project(self, ctx: Context, part: str, x: Array) -> Array:
-        """(N, T, in) W + b."""
-        weight, bias = ctx.params[f"{part}_weight"], ctx.params.get(f"{part}_bias")
-        rows = ctx.ops.affine(x.reshape(-1, x.shape[2]), weight, bias)
-        return rows.reshape(*x.shape[:2], weight.shape[1])
-
-    def _project_back(
-        self, ctx: Context, part: str, x: Array, dy: Array, grads: dict[str, Array], wanted: bool
-    ) -> Any:
-        """The gradient of x if ``wanted``; those of weight and bias go into ``grads``."""
-        ops, weight = ctx.ops, ctx.params[f"{part}_weight"]
-        rows = dy.reshape(-1, weight.shape[1])
-        if ctx.needs_param_grads:
-            grads[f"{part}_weight"] = ops.matmul(x.reshape(-1, weight.shape[0]).T, rows)
-            if f"{part}_bias" in self.params:
-                grads[f"{part}_bias"] = ops.sum(ops.sum(dy, axis=0), axis=0)
-        return ops.matmul(rows, weight.T).reshape(x.shape) if wanted else None
-
-    def _heads(self, x: Array, size: int) -> Array:
-        """(N, T, heads·size) as (N, heads, T, size), a view."""
-        return x.reshape(*x.shape[:2], x.shape[2] // size, size).transpose(0, 2, 1, 3)
-
-    def _merged(self, heads: Array) -> Array:
-        """(N, heads, T, size) as (N, T, heads·size)."""
-        n, count, steps, size = heads.shape
-        return heads.transpose(0, 2, 1, 3).reshape(n, steps, count * size)
-
-    def _dropped(self, ctx: Context, weights: Array, mask: Array | None) -> Array:
-        """The weights under the dropout mask, scaled so that their mean stays."""
-        if mask is None:
-            return weights
-        kept: Array = ctx.ops.multiply(weights, mask)
-        ctx.ops.multiply(kept, 1.0 / (1.0 - self.dropout), out=kept)
-        return kept
-
-
-def _together(rows: Array, served: Array) -> Array:
-    """(N, heads, Tq, ·) with the rows of heads that one head of ``served`` serves in one matrix."""
-    n, groups = served.shape[:2]
-    count, queries = rows.shape[1:3]
-    return rows.reshape(n, groups, count // groups * queries, rows.shape[3])

@@ -223,7 +223,8 @@ class TestRelativePositionsUnderAMask(TestRelativePositions):
 
     def make(self):
         given = {"mask": "added", "causal": True}
-        return MultiHeadAttention("att", 2, relative=RelativePositions(8, 5), **given)
+        relative = RelativePositions(8, 5)
+        return MultiHeadAttention("att", 2, relative=relative, return_weights=True, **given)
 
 
 class TestNormOfEachHead(AttentionCase):
