@@ -368,8 +368,8 @@ NO_MESSAGE = (ParseError, ValueError, TypeError, ArithmeticError, SystemError, A
 def onnx_seeds(folder):
     """Graphs of nets of every layer that has a form, by their bytes and by their messages."""
     path = folder / "seed.onnx"
-    # What depends on no input is refused, however whole the file is.
-    for name in sorted(CATALOGUE.keys() - {"Weight"}):
+    # What depends on no input, and sums up to each step, are not read, however whole the file is.
+    for name in sorted(CATALOGUE.keys() - {"Weight", "Positions"}):
         with contextlib.suppress(ArgumentError):
             save_onnx(net_of(name), path)
             raw = path.read_bytes()
