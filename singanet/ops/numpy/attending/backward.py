@@ -12,14 +12,13 @@ from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.attending.blocks import (
     Blocks,
+    Memory,
     ScoreBlock,
-    carved,
     cut,
     done_by,
     extent,
     multiplied,
     rows_of,
-    shaped,
 )
 from singanet.ops.numpy.attending.forward import copied, shift
 from singanet.ops.numpy.attending.hidden import Dropper, Hider, block_of
@@ -38,7 +37,7 @@ def attend_backward(
     case: Attention,
     mask_gradient: bool = False,
 ) -> tuple[Array, Array, Array, Array | None]:
-    blocks = Blocks.of(ops, q, k, v)
+    blocks = Blocks.of(ops, q, k, v)._replace(copies=True)
     if mask_gradient:
         # All add to one array.
         blocks = blocks._replace(workers=1)
@@ -48,7 +47,7 @@ def attend_backward(
         made.append(ops.empty(case.added.shape, q))
     plain, arrays = case.apart()
     fill = partial(_fill, blocks, plain)
-    working = blocks.workers * sum(_sizes(blocks, case)), blocks.kind
+    working = blocks.workers * sum(_sizes(blocks, case).values()), blocks.kind
     ops.as_one(fill, made, (dmeans, q, k, v, means, lse, arrays), working)
     dq, dk, dv, *dadded = made
     return dq, dk, dv, dadded[0] if dadded else None
@@ -59,30 +58,29 @@ def _lying_as_means(ops: Ops, array: Array) -> Array:
     return ops.empty((n, steps, heads, size), array).transpose(0, 2, 1, 3)
 
 
-def _sizes(blocks: Blocks, case: Attention) -> list[int]:
-    """Of what one worker needs.
+def _folds(blocks: Blocks, case: Attention) -> bool:
+    """Whether what is subtracted from a row of products can be one more of their terms."""
+    return case.softcap is None and case.added is None and not case.dropout
 
-    Queries, gradients of means, two of scores and another with a softcap, gradients of queries
-    twice, keys, values, their gradients, one product of keys' or values'.
-    """
+
+def _sizes(blocks: Blocks, case: Attention) -> dict[str, int]:
+    """Of what one worker needs."""
     pairs, rows, scores = blocks.together_of
-    of_queries, of_means = pairs * rows * blocks.size, pairs * rows * blocks.width
-    of_keys, of_values = pairs * blocks.keys * blocks.size, pairs * blocks.keys * blocks.width
-    block = pairs * blocks.columns * max(blocks.size, blocks.width)
-    return [
-        of_queries,
-        of_means,
-        max(scores, of_means),
-        scores,
-        scores * (case.softcap is not None),
-        of_queries,
-        of_queries,
-        of_keys * blocks.copies,
-        of_values * blocks.copies,
-        of_keys,
-        of_values,
-        block,
-    ]
+    size, width, more = blocks.size, blocks.width, _folds(blocks, case)
+    return {
+        "q": pairs * rows * (size + more),
+        "dmeans": pairs * rows * (width + more),
+        "weights": max(scores, pairs * rows * width),
+        "dscores": scores,
+        "slope": scores * (case.softcap is not None),
+        "dq": pairs * rows * size,
+        "more": pairs * rows * size,
+        "k": pairs * blocks.keys * (size + more),
+        "v": pairs * blocks.keys * (width + more),
+        "dk": pairs * blocks.keys * size,
+        "dv": pairs * blocks.keys * width,
+        "block": pairs * blocks.columns * max(size, width),
+    }
 
 
 def _fill(blocks: Blocks, case: Attention, ops: Ops, working: Array, *given: Any) -> None:
@@ -97,8 +95,8 @@ def _fill(blocks: Blocks, case: Attention, ops: Ops, working: Array, *given: Any
     sizes, read = _sizes(blocks, case), (q, k, v, dmeans, means, lse)
     made = _Made(dq, dk, dv, dadded[0] if dadded else None)
     workers = [
-        _Backward(ops, blocks, case, read, made, carved(part, sizes))
-        for part in carved(working, [sum(sizes)] * blocks.workers)
+        _Backward(ops, blocks, case, read, made, memory)
+        for memory in Memory.of_workers(working, sizes, blocks.workers)
     ]
     units = blocks.units()
     if len(units) % len(workers) == 0:
@@ -118,6 +116,19 @@ class _Made(NamedTuple):
     added: Array | None
 
 
+class _Rows(NamedTuple):
+    """What belongs to the queries of a block, rows (a, b, R, ·).
+
+    ``lse`` and ``inner``, the sum over all keys of weight times gradient, are (a, b, 1, R). Where
+    they are folded in, their negatives are the last terms of ``q`` and ``dmeans``.
+    """
+
+    q: Array
+    dmeans: Array
+    lse: Array
+    inner: Array
+
+
 class _Backward:
     """One worker."""
 
@@ -128,15 +139,16 @@ class _Backward:
         case: Attention,
         read: Sequence[Array],
         made: _Made,
-        memory: Sequence[Array],
+        memory: Memory,
     ) -> None:
         self.ops, self.blocks, self.case = ops, blocks, case
         self.q, self.k, self.v, self.dmeans, self.means, self.lse = read
         self.made, self.memory = made, memory
+        self.folds = _folds(blocks, case)
         self.product = multiplied(ops, alone=blocks.workers == 1)
         self.hider = Hider(ops, case)
         self.dropper = Dropper(ops, case) if case.dropout else None
-        self.dk = self.dv = memory[0]
+        self.dk = self.dv = self.lse
 
     def whole(self, units: Sequence[tuple[slice, slice]]) -> None:
         """The gradients of these units."""
@@ -147,100 +159,105 @@ class _Backward:
     def part(self, unit: tuple[slice, slice], number: int, count: int) -> None:
         """What some of the queries, those of one of so many workers, give to the unit."""
         blocks, ops = self.blocks, self.ops
-        k, v = copied(ops, self.memory[7:9], (self.k, self.v), unit, blocks.copies)
-        a, b = map(extent, unit)
-        self.dk = shaped(self.memory[9], a, b, blocks.keys, blocks.size)
-        self.dv = shaped(self.memory[10], a, b, blocks.keys, blocks.width)
+        k = copied(ops, self.memory, "k", self.k[unit], self.case.scale, self.folds)
+        v = copied(ops, self.memory, "v", self.v[unit], 1.0, self.folds)
+        at = *map(extent, unit), blocks.keys
+        self.dk = self.memory.get("dk", *at, blocks.size)
+        self.dv = self.memory.get("dv", *at, blocks.width)
         ops.copyto(self.dk, 0)
         ops.copyto(self.dv, 0)
         for queries in [*cut(slice(0, blocks.queries), blocks.rows)][number::count]:
-            self._rows(k, v, *unit, queries)
+            self._block_row(k, v, *unit, queries)
 
     def hand_out(self, unit: tuple[slice, slice], others: Sequence[_Backward]) -> None:
         """Put the gradients of the unit's keys and values, the sum of all workers', where asked."""
         for other in others:
             self.ops.add(self.dk, other.dk, out=self.dk)
             self.ops.add(self.dv, other.dv, out=self.dv)
+        self.ops.multiply(self.dk, self.case.scale, out=self.dk)
         self.ops.copyto(self.made.k[unit], self.dk)
         self.ops.copyto(self.made.v[unit], self.dv)
 
-    def _rows(self, k: Array, v: Array, samples: slice, groups: slice, queries: slice) -> None:
+    def _block_row(self, k: Array, v: Array, samples: slice, groups: slice, queries: slice) -> None:
         """The gradients of some queries, and what they give to keys and values."""
         xp, blocks, m = self.ops.xp, self.blocks, self.blocks.shared
         heads = slice(groups.start * m, groups.stop * m)
         low, high = self.hider.range(samples, queries, blocks.keys)
         here = ScoreBlock(samples, groups, heads, queries, slice(low, high))
-        a, b, rows = *here.pairs, m * extent(queries)
-        memory, size = self.memory, blocks.size
-        q, total, more = (shaped(memory[number], a, b, rows, size) for number in (0, 5, 6))
-        dmeans = shaped(memory[1], a, b, rows, blocks.width)
-        xp.multiply(rows_of(self.q, here, m), self.case.scale, out=here.apart(q))
-        means = here.apart(shaped(self.memory[2], a, b, rows, blocks.width))
-        self.ops.copyto(here.apart(dmeans), rows_of(self.dmeans, here, m))
-        # Σ of weight and its gradient, over all keys.
-        xp.multiply(rows_of(self.means, here, m), here.apart(dmeans), out=means)
-        inner = means.sum(axis=4).reshape(a, b, rows, 1)
-        xp.multiply(dmeans, 1.0 / (1.0 - self.case.dropout), out=dmeans)
-        lse = rows_of(self.lse, here, m).reshape(a, b, rows, 1)
-        self.ops.copyto(total, 0)
+        rows = self._rows(here)
+        shape = *rows.q.shape[:3], blocks.size
+        dq, more = (self.memory.get(name, *shape) for name in ("dq", "more"))
+        seen = False
         for keys in cut(here.keys, blocks.columns):
-            place = here._replace(keys=keys)
-            dscores = self._dscores(place, q, k, v, dmeans, lse, inner)
+            dscores = self._dscores(here._replace(keys=keys), rows, k, v)
             if dscores is None:
                 continue
-            self._add(self.dk, keys, dscores.swapaxes(2, 3), q)
-            self.product(dscores, k[:, :, keys], more)
-            xp.add(total, more, out=total)
-        xp.multiply(total, self.case.scale, out=total)
+            self._add(self.dk, keys, dscores, rows.q[..., : blocks.size])
+            made = more if seen else dq
+            self.product(dscores.swapaxes(2, 3), k[:, :, keys, : blocks.size], made)
+            if seen:
+                xp.add(dq, more, out=dq)
+            seen = True
+        if not seen:
+            self.ops.copyto(dq, 0)
         at = samples, heads, queries
-        self.ops.copyto(self.made.q[at], total.reshape(*map(extent, at), blocks.size))
+        self.ops.copyto(self.made.q[at], dq.reshape(*map(extent, at), blocks.size))
 
-    def _dscores(
-        self,
-        place: ScoreBlock,
-        q: Array,
-        k: Array,
-        v: Array,
-        dmeans: Array,
-        lse: Array,
-        inner: Array,
-    ) -> Array | None:
-        """The gradient of a block's scores; None where all is hidden."""
+    def _rows(self, here: ScoreBlock) -> _Rows:
+        xp, blocks, case, folds = self.ops.xp, self.blocks, self.case, self.folds
+        a, b = here.pairs
+        m, r = blocks.shared, extent(here.queries)
+        q = self.memory.get("q", a, b, m, r, blocks.size + folds)
+        dmeans = self.memory.get("dmeans", a, b, m, r, blocks.width + folds)
+        products = self.memory.get("weights", a, b, m, r, blocks.width)
+        self.ops.copyto(q[..., : blocks.size], rows_of(self.q, here))
+        given = dmeans[..., : blocks.width]
+        self.ops.copyto(given, rows_of(self.dmeans, here))
+        inner = xp.multiply(rows_of(self.means, here), given, out=products).sum(axis=4)
+        if case.dropout:
+            xp.multiply(given, 1.0 / (1.0 - case.dropout), out=given)
+        lse = self.lse[here.samples, here.heads, here.queries].reshape(a, b, m, r)
+        if folds:
+            # Keys and values have a one there.
+            xp.negative(lse, out=q[..., blocks.size])
+            xp.negative(inner, out=dmeans[..., blocks.width])
+        q, dmeans = (each.reshape(a, b, m * r, each.shape[4]) for each in (q, dmeans))
+        return _Rows(q, dmeans, *(each.reshape(a, b, 1, m * r) for each in (lse, inner)))
+
+    def _dscores(self, place: ScoreBlock, rows: _Rows, k: Array, v: Array) -> Array | None:
+        """The gradient of a block's scores (a, b, keys, R); None where all is hidden."""
         xp, case, keys = self.ops.xp, self.case, place.keys
         hidden, whole = self.hider.hidden(place)
         if whole:
             return None
-        a, b, rows, _ = q.shape
-        softcap = case.softcap is not None
-        weights, d, slope = (
-            shaped(each, a, b, rows, extent(keys) * there)
-            for each, there in zip(self.memory[2:5], (1, 1, softcap), strict=True)
-        )
-        self.product(q, k[:, :, keys].swapaxes(2, 3), weights)
+        shape = (*place.pairs, extent(keys), rows.q.shape[2])
+        weights, d = (self.memory.get(name, *shape) for name in ("weights", "dscores"))
+        slope = None if case.softcap is None else self.memory.get("slope", *shape)
+        self.product(k[:, :, keys], rows.q.swapaxes(2, 3), weights)
         shift(xp, case, weights, place, hidden, slope)
-        xp.subtract(weights, lse, out=weights)
+        if not self.folds:
+            xp.subtract(weights, rows.lse, out=weights)
         xp.exp(weights, out=weights)
         kept = None if self.dropper is None else self.dropper.kept(place, weights)
-        if kept is None:
-            self._add(self.dv, keys, weights.swapaxes(2, 3), dmeans)
-        else:
-            self._add(self.dv, keys, xp.multiply(weights, kept, out=d).swapaxes(2, 3), dmeans)
-        self.product(dmeans, v[:, :, keys].swapaxes(2, 3), d)
+        left = weights if kept is None else xp.multiply(weights, kept, out=d)
+        self._add(self.dv, keys, left, rows.dmeans[..., : self.blocks.width])
+        self.product(v[:, :, keys], rows.dmeans.swapaxes(2, 3), d)
         if kept is not None:
             xp.multiply(d, kept, out=d)
-        xp.subtract(d, inner, out=d)
+        if not self.folds:
+            xp.subtract(d, rows.inner, out=d)
         xp.multiply(d, weights, out=d)
         if self.made.added is not None:
             into = block_of(self.made.added, place)
             xp.add(into, self.ops.sum_to(place.apart(d), into.shape), out=into)
-        if case.softcap is not None:
+        if slope is not None:
             xp.multiply(d, slope, out=d)
         return d
 
     def _add(self, total: Array, keys: slice, x: Array, y: Array) -> None:
         """Add a product to what these keys have got."""
         a, b, _, size = y.shape
-        made = shaped(self.memory[11], a, b, extent(keys), size)
+        made = self.memory.get("block", a, b, extent(keys), size)
         self.product(x, y, made)
         part = total[:, :, keys]
         self.ops.add(part, made, out=part)

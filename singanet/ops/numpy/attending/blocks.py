@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from singanet.ops.interface import Ops
 from singanet.ops.numpy.lanes import LEAST
 from singanet.types import Array
 
-_SCORES = 1 << 16
-"""Of a block: in float32 with their gradients half a megabyte, which a core's cache holds."""
+_SCORES = 1 << 17
+"""Of a block: half a megabyte in float32, which a core's second cache holds."""
 
 _SCORES_OF_A_DEVICE = 1 << 26
 
@@ -108,10 +108,9 @@ class ScoreBlock(NamedTuple):
         """How many samples and heads of keys."""
         return extent(self.samples), extent(self.groups)
 
-    def apart(self, rows: Array) -> Array:
-        """(samples, groups, heads · queries, ·) with an axis of heads and one of queries."""
-        a, b = self.pairs
-        return rows.reshape(a, b, -1, extent(self.queries), rows.shape[3])
+    def apart(self, columns: Array) -> Array:
+        """(samples, groups, ·, heads · queries) with an axis of heads and one of queries."""
+        return columns.reshape(*columns.shape[:3], -1, extent(self.queries))
 
 
 def extent(part: slice) -> int:
@@ -130,35 +129,40 @@ def cut(whole: slice, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, whole.stop))
 
 
-def shaped(memory: Array, *shape: int) -> Array:
-    """The first elements of flat ``memory``."""
-    return memory[: prod(shape)].reshape(shape)
+class Memory:
+    """Flat parts of one piece of memory, by name."""
+
+    def __init__(self, memory: Array, sizes: Mapping[str, int]) -> None:
+        ends = pairwise(accumulate(sizes.values(), initial=0))
+        self._parts = {name: memory[slice(*each)] for name, each in zip(sizes, ends, strict=True)}
+
+    def get(self, name: str, *shape: int) -> Array:
+        """The first elements of a part."""
+        return self._parts[name][: prod(shape)].reshape(shape)
+
+    @classmethod
+    def of_workers(cls, memory: Array, sizes: Mapping[str, int], count: int) -> list[Memory]:
+        """Such parts for each of so many workers."""
+        each = sum(sizes.values())
+        return [cls(memory[k * each : (k + 1) * each], sizes) for k in range(count)]
 
 
-def carved(memory: Array, sizes: Sequence[int]) -> list[Array]:
-    """Flat parts of flat ``memory``, one after the other."""
-    ends = accumulate(sizes, initial=0)
-    return [memory[start:end] for start, end in pairwise(ends)]
-
-
-def rows_of(array: Array, place: ScoreBlock, m: int) -> Array:
-    """The block's rows of (N, h, T, ·), with an axis of heads that share keys."""
+def rows_of(array: Array, place: ScoreBlock) -> Array:
+    """The block's rows of (N, h, T, ·), (a, b, m, r, ·)."""
     part = array[place.samples, place.heads, place.queries]
     a, b = place.pairs
-    return part.reshape(a, b, m, *part.shape[2:])
+    return part.reshape(a, b, -1, *part.shape[2:])
 
 
 def multiplied(ops: Ops, alone: bool) -> Callable[[Array, Array, Array], None]:
     """What puts the product of two stacks (a, b, ·, ·) into a third."""
 
     def product(x: Array, y: Array, out: Array) -> None:
-        if not alone:
-            # Beside other threads of ours NumPy's product, which has none of its own.
-            ops.xp.matmul(x, y, out=out)
-        elif x.shape[:2] == (1, 1):
-            ops.matmul(x[0, 0], y[0, 0], out=out[0, 0])
-        else:
+        # A single block, and one beside other threads of ours, is NumPy's, in one thread.
+        if alone and x.shape[:2] != (1, 1):
             ops.matmul(x, y, out=out)
+        else:
+            ops.xp.matmul(x, y, out=out)
 
     return product
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,14 +13,13 @@ from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.attending.blocks import (
     Blocks,
+    Memory,
     ScoreBlock,
-    carved,
     cut,
     done_by,
     extent,
     multiplied,
     rows_of,
-    shaped,
 )
 from singanet.ops.numpy.attending.hidden import Dropper, Hider, block_of
 from singanet.types import Array
@@ -35,26 +33,32 @@ def attend(ops: Ops, q: Array, k: Array, v: Array, case: Attention) -> tuple[Arr
     lse = ops.xp.empty((blocks.n, blocks.heads, blocks.queries), blocks.kind)
     plain, arrays = case.apart()
     fill = partial(_fill, blocks, plain)
-    ops.as_one(fill, (means, lse), (q, k, v, arrays), (_working(blocks), blocks.kind))
+    ops.as_one(
+        fill,
+        (means, lse),
+        (q, k, v, arrays),
+        (blocks.workers * sum(_sizes(blocks).values()), blocks.kind),
+    )
     return means, lse
 
 
-def _sizes(blocks: Blocks) -> list[int]:
-    """Of what one worker needs: queries, scores, two of means, keys, values."""
+def _sizes(blocks: Blocks) -> dict[str, int]:
+    """Of what one worker needs."""
     pairs, rows, scores = blocks.together_of
     copied = pairs * blocks.keys * blocks.copies
-    return [
-        pairs * rows * blocks.size,
-        scores,
-        pairs * rows * blocks.width,
-        pairs * rows * blocks.width,
-        copied * blocks.size,
-        copied * blocks.width,
-    ]
+    return {
+        "q": pairs * rows * blocks.size * _copies_queries(blocks),
+        "scores": scores,
+        "means": pairs * rows * blocks.width,
+        "more": pairs * rows * blocks.width,
+        "k": copied * blocks.size,
+        "v": copied * blocks.width,
+    }
 
 
-def _working(blocks: Blocks) -> int:
-    return blocks.workers * sum(_sizes(blocks))
+def _copies_queries(blocks: Blocks) -> bool:
+    """Whether the queries of a block are no matrix in memory, or have to be multiplied."""
+    return not blocks.copies or blocks.shared > 1
 
 
 def _fill(
@@ -72,14 +76,14 @@ def _fill(
     case = replace(case, **arrays)
     if blocks.empty:
         ops.copyto(means, 0)
-        ops.copyto(lse, np.finfo(blocks.kind).min)
+        ops.copyto(lse, np.finfo(blocks.kind).max)
         return
-    given = partial(_Forward, ops, blocks, case, (q, k, v), (means, lse))
-    each = carved(working, [sum(_sizes(blocks))] * blocks.workers)
-    workers = [given(carved(memory, _sizes(blocks))) for memory in each]
+    workers = [
+        _Forward(ops, blocks, case, (q, k, v), (means, lse), memory)
+        for memory in Memory.of_workers(working, _sizes(blocks), blocks.workers)
+    ]
     done_by(
-        ops,
-        [partial(worker.run, number, blocks.workers) for number, worker in enumerate(workers)],
+        ops, [partial(worker.run, number, len(workers)) for number, worker in enumerate(workers)]
     )
 
 
@@ -93,7 +97,7 @@ class _Forward:
         case: Attention,
         given: tuple[Array, Array, Array],
         made: tuple[Array, Array],
-        memory: Sequence[Array],
+        memory: Memory,
     ) -> None:
         self.ops, self.blocks, self.case = ops, blocks, case
         self.q, self.k, self.v = given
@@ -102,6 +106,7 @@ class _Forward:
         self.product = multiplied(ops, alone=blocks.workers == 1)
         self.hider = Hider(ops, case)
         self.dropper = Dropper(ops, case) if case.dropout else None
+        self.ones = ops.xp.ones((1, blocks.columns), blocks.kind)
 
     def run(self, number: int, count: int) -> None:
         """Make what is the share of this one of so many."""
@@ -110,7 +115,10 @@ class _Forward:
         queries = list(cut(slice(0, blocks.queries), blocks.rows))
         apart = len(units) % count != 0
         for unit in units if apart else units[number::count]:
-            k, v = copied(self.ops, self.memory[4:], (self.k, self.v), unit, blocks.copies)
+            k, v = self.k[unit], self.v[unit]
+            if blocks.copies:
+                k = copied(self.ops, self.memory, "k", k, self.case.scale)
+                v = copied(self.ops, self.memory, "v", v)
             for part in queries[number::count] if apart else queries:
                 self._rows(k, v, *unit, part)
 
@@ -120,64 +128,83 @@ class _Forward:
         heads = slice(groups.start * m, groups.stop * m)
         low, high = self.hider.range(samples, queries, blocks.keys)
         here = ScoreBlock(samples, groups, heads, queries, slice(low, high))
-        q, _, total_of, more, *_ = self.memory
-        a, b, rows = *here.pairs, m * extent(queries)
-        q = shaped(q, a, b, rows, blocks.size)
-        xp.multiply(rows_of(self.q, here, m), self.case.scale, out=here.apart(q))
-        total, more = (shaped(each, a, b, rows, blocks.width) for each in (total_of, more))
+        pairs, rows = here.pairs, m * extent(queries)
+        q = self._queries(here)
+        means, more = (self.memory.get(name, *pairs, rows, blocks.width) for name in _MEANS)
         top: Array | None = None
         sums: Any = None
         for keys in cut(here.keys, blocks.columns):
             scores = self._scores(q, k, here._replace(keys=keys))
             if scores is None:
                 continue
-            before, top = top, scores.max(axis=3, keepdims=True)
+            before, top = top, scores.max(axis=2, keepdims=True)
             # -inf - -inf is no number, so rows that see nothing are shifted by a finite value.
             xp.maximum(top, np.finfo(blocks.kind).min if before is None else before, out=top)
             xp.subtract(scores, top, out=scores)
             xp.exp(scores, out=scores)
-            found = row_sums(xp, scores)
+            # As a product with ones a third of the time of NumPy's own sum.
+            found = xp.matmul(self.ones[:, : extent(keys)], scores)
             if self.dropper is not None:
                 kept = self.dropper.kept(here._replace(keys=keys), scores)
                 xp.multiply(scores, kept, out=scores)
+            made = means if before is None else more
+            self.product(scores.swapaxes(2, 3), v[:, :, keys], made)
             if before is None:
-                self.product(scores, v[:, :, keys], total)
                 sums = found
                 continue
             less = xp.exp(xp.subtract(before, top))
-            xp.multiply(total, less, out=total)
-            self.product(scores, v[:, :, keys], more)
-            xp.add(total, more, out=total)
+            xp.multiply(means, less.swapaxes(2, 3), out=means)
+            xp.add(means, more, out=means)
             xp.multiply(sums, less, out=sums)
             xp.add(sums, found, out=sums)
-        self._finish(here, total, top, sums)
+        self._finish(here, means, top, sums)
+
+    def _queries(self, here: ScoreBlock) -> Array:
+        """Rows (a, b, R, d); unless keys are copied, multiplied by the scale."""
+        rows, size = rows_of(self.q, here), self.blocks.size
+        if _copies_queries(self.blocks):
+            copy = self.memory.get("q", *rows.shape)
+            if self.blocks.copies:
+                self.ops.copyto(copy, rows)
+            else:
+                self.ops.multiply(rows, self.case.scale, out=copy)
+            rows = copy
+        return rows.reshape(*here.pairs, -1, size)
 
     def _scores(self, q: Array, k: Array, place: ScoreBlock) -> Array | None:
-        """Scores of a block, -inf for what is hidden; None where all is."""
+        """Scores (a, b, keys, rows) of a block, -inf for what is hidden; None where all is."""
         hidden, whole = self.hider.hidden(place)
         if whole:
             return None
-        a, b, rows, _ = q.shape
-        scores = shaped(self.memory[1], a, b, rows, extent(place.keys))
-        self.product(q, k[:, :, place.keys].swapaxes(2, 3), scores)
+        scores = self.memory.get("scores", *place.pairs, extent(place.keys), q.shape[2])
+        self.product(k[:, :, place.keys], q.swapaxes(2, 3), scores)
         shift(self.ops.xp, self.case, scores, place, hidden)
         return scores
 
-    def _finish(self, here: ScoreBlock, total: Array, top: Array | None, sums: Any) -> None:
-        xp, blocks = self.ops.xp, self.blocks
+    def _finish(self, here: ScoreBlock, means: Array, top: Array | None, sums: Any) -> None:
+        xp, kind = self.ops.xp, self.blocks.kind
         at = here.samples, here.heads, here.queries
         if top is None:
             self.ops.copyto(self.means[at], 0)
-            self.ops.copyto(self.lse[at], np.finfo(blocks.kind).min)
+            self.ops.copyto(self.lse[at], np.finfo(kind).max)
             return
-        # The largest weight was exp(0) = 1, so this only spares the rows that see nothing.
+        # Of rows that see nothing the sum is 0, of others at least exp(0) = 1.
+        xp.add(top, xp.log(xp.maximum(sums, 1)), out=top)
+        xp.copyto(top, np.finfo(kind).max, where=sums == 0)
         xp.maximum(sums, 1, out=sums)
-        shape = extent(here.samples), extent(here.heads), extent(here.queries)
-        self.ops.copyto(self.lse[at], xp.add(top, xp.log(sums)).reshape(shape))
+        shape = tuple(map(extent, at))
+        self.ops.copyto(self.lse[at], top.reshape(shape))
         if self.case.dropout:
             xp.multiply(sums, 1.0 - self.case.dropout, out=sums)
-        xp.divide(total, sums, out=total)
-        self.ops.copyto(self.means[at], total.reshape(*shape, blocks.width))
+        into = self.means[at]
+        if into.dtype != kind:
+            into = means.reshape(into.shape)
+        xp.divide(means.reshape(into.shape), sums.reshape(*shape, 1), out=into)
+        if into.dtype != self.means.dtype:
+            self.ops.copyto(self.means[at], into)
+
+
+_MEANS = ("means", "more")
 
 
 def shift(
@@ -206,25 +233,16 @@ def shift(
         xp.copyto(apart, scores.dtype.type(-np.inf), where=hidden)
 
 
-def row_sums(xp: Any, rows: Array) -> Array:
-    """Sums along the last axis: as a product with ones a third of the time of NumPy's own."""
-    flat = rows.reshape(-1, rows.shape[3])
-    sums: Array = xp.matmul(flat, xp.ones(rows.shape[3], rows.dtype))
-    return sums.reshape(*rows.shape[:3], 1)
-
-
 def copied(
-    ops: Ops,
-    memory: Sequence[Array],
-    arrays: Sequence[Array],
-    unit: tuple[slice, slice],
-    copies: bool,
-) -> list[Array]:
-    """The heads of ``unit``, without gaps if ``copies``."""
-    parts = [array[unit] for array in arrays]
-    if not copies:
-        return parts
-    made = [shaped(each, *part.shape) for each, part in zip(memory, parts, strict=False)]
-    for target, part in zip(made, parts, strict=True):
-        ops.copyto(target, part)
-    return made
+    ops: Ops, memory: Memory, name: str, array: Array, scale: float = 1.0, more: int = 0
+) -> Array:
+    """A multiple of ``array`` in the memory ``name``, and behind each row so many ones."""
+    *shape, size = array.shape
+    copy = memory.get(name, *shape, size + more)
+    if scale == 1.0:
+        ops.copyto(copy[..., :size], array)
+    else:
+        ops.multiply(array, scale, out=copy[..., :size])
+    if more:
+        ops.copyto(copy[..., size:], 1)
+    return copy

@@ -32,7 +32,7 @@ class Hider:
         return min(low, high), high
 
     def hidden(self, place: ScoreBlock) -> tuple[Array | None, bool]:
-        """True where hidden, to spread over (a, b, m, r, c), None where nothing; whether all is."""
+        """True where hidden, to spread over (a, b, c, m, r), None where nothing; whether all is."""
         masks = [mask for mask in self._masks(place) if mask is not None]
         if not masks:
             return None, False
@@ -61,7 +61,7 @@ class Hider:
         known = self._by_position.get((offset, rows, columns))
         if known is None:
             xp, case = self._xp, self._case
-            behind = xp.arange(offset, offset + rows)[:, None] - xp.arange(columns)
+            behind = xp.arange(offset, offset + rows) - xp.arange(columns)[:, None, None]
             known = behind < 0 if case.causal else None
             if case.window is not None:
                 old = behind >= case.window
@@ -76,25 +76,25 @@ class Hider:
             return None
         keys = self._xp.arange(place.keys.start, place.keys.stop)
         absent: Array = keys >= there.reshape(-1, 1)
-        return absent[:, None, None, None]
+        return absent[:, None, :, None, None]
 
 
 def _strangers(xp: Any, segments: tuple[Array, Array], place: ScoreBlock) -> Array:
     """Where query and key are of different segments."""
     of_queries = segments[0][place.samples, place.queries]
     of_keys = segments[1][place.samples, place.keys]
-    found: Array = xp.not_equal(of_queries[:, None, None, :, None], of_keys[:, None, None, None])
+    of_queries, of_keys = of_queries[:, None, None, None], of_keys[:, None, :, None, None]
+    found: Array = xp.not_equal(of_queries, of_keys)
     return found
 
 
 def block_of(mask: Array, place: ScoreBlock) -> Array:
-    """What ``mask``, with the axes of the scores, says of a block: (a, b, m, r, c), or 1s."""
+    """What ``mask``, with the axes of the scores, says of a block: (a, b, c, m, r), or 1s."""
     slices = (place.samples, place.heads, place.queries, place.keys)
     pairs = zip(slices, mask.shape, strict=True)
     part = mask[tuple([slice(0, 1) if size == 1 else each for each, size in pairs])]
-    if part.shape[1] == 1:
-        return part[:, :, None]
-    return part.reshape(part.shape[0], extent(place.groups), -1, *part.shape[2:])
+    groups = 1 if part.shape[1] == 1 else extent(place.groups)
+    return part.reshape(len(part), groups, -1, *part.shape[2:]).transpose(0, 1, 4, 2, 3)
 
 
 class Dropper:
