@@ -17,7 +17,7 @@ from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.relative import RelativePositions
 from singanet.layers.rotary import RotaryEmbedding
-from singanet.layers.whole_weights import attend_whole, attend_whole_back
+from singanet.layers.whole_weights import are_few, attend_whole, attend_whole_back
 from singanet.ops.attention import Attention
 from singanet.types import Array, GivenShapes, Shape, Shapes
 
@@ -41,8 +41,8 @@ class MultiHeadAttention(Layer):
     queries and keys that are two sequences it asks for both. A query that sees no key gives the
     output bias.
     The scores are q kᵀ · ``scale``, key_dim ** -0.5 by default, and with ``softcap`` then
-    cap · tanh(scores / cap) (Gemma 2, 2024). They are never there as a whole: softmax is streamed
-    over blocks (Dao et al. 2022), but with ``return_weights``.
+    cap · tanh(scores / cap) (Gemma 2, 2024). Softmax is streamed over blocks (Dao et al. 2022),
+    but with ``return_weights`` and for sequences so short that it would not pay.
     Output: (N, Tq, ``num_output``), E by default; with ``return_weights`` then the weights
     (N, heads, Tq, Tk), before ``dropout``, the probability of dropping one. ``key_dim`` and
     ``value_dim`` are per head, E / num_heads and ``key_dim`` by default. ``num_kv_heads`` heads of
@@ -284,11 +284,13 @@ class MultiHeadAttention(Layer):
         ctx.save(sources=sources, q=q, v=v, k=k, case=case)
         ctx.save(shape=() if given is None else given.shape)
         case = self._placed(ctx, case, q, k)
-        if self.return_weights:
+        if self.return_weights or are_few(case, q, k, v):
             means, weights = attend_whole(ctx, case, q, k, v)
         else:
+            if case.dropout:
+                case = replace(case, seeds=ops.uniform(ctx.rng, (4,)))
             means, lse = ops.attend(q, k, v, case)
-            ctx.save(means=means, lse=lse)
+            ctx.save(means=means, lse=lse, seeds=case.seeds)
         merged = merged_heads(means)
         ctx.save(merged=merged)
         y = project(ctx, "output", merged)
@@ -320,7 +322,6 @@ class MultiHeadAttention(Layer):
             lengths=lengths,
             segments=(ids[0], ids[-1]) if ids else None,
             dropout=self.dropout if drops else 0.0,
-            seeds=ops.uniform(ctx.rng, (4,)) if drops and not self.return_weights else None,
             **({} if mask is None else self._mask(mask, n, (queries, keys))),
         )
 
@@ -372,10 +373,10 @@ class MultiHeadAttention(Layer):
         q, k, v = heads = [saved[key] for key in ("q", "k", "v")]
         case = self._placed(ctx, saved["case"], q, k)
         wanted = self._moves_mask(ctx) or (self.relative is not None and ctx.needs_param_grads)
-        if self.return_weights:
+        if self.return_weights or are_few(case, q, k, v):
             found = attend_whole_back(ctx, case, dheads, of_weights, heads, wanted)
         else:
-            means, lse = saved["means"], saved["lse"]
+            means, lse, case = saved["means"], saved["lse"], replace(case, seeds=saved["seeds"])
             found = ops.attend_backward(dheads, q, k, v, means, lse, case, wanted)
         dq, dk, dv, dadded = found
         dmask = None if dadded is None else self._added_back(ctx, dadded, grads)

@@ -1,4 +1,4 @@
-"""Attention whose weights are made as a whole, since somebody wants to see them."""
+"""Attention whose weights are made as a whole: somebody wants to see them, or they are few."""
 
 from __future__ import annotations
 
@@ -9,7 +9,21 @@ from singanet.ops.attention import Attention
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
-__all__ = ["attend_whole", "attend_whole_back"]
+__all__ = ["are_few", "attend_whole", "attend_whole_back"]
+
+
+def are_few(case: Attention, q: Array, k: Array, v: Array) -> bool:
+    """Whether the weights are best kept: in memory that is linear in the steps, and in less time.
+
+    Streamed weights are made again for backward, one product of six more, which pays where they
+    are many, or where positions hide a part of them, whose blocks are passed over.
+    """
+    if case.softcap is not None or case.window is not None or case.segments is not None:
+        return False
+    n, heads, queries, size = q.shape
+    groups, keys, width = k.shape[1], k.shape[2], v.shape[3]
+    beside = n * (heads * queries + groups * keys) * (size + width)
+    return n * heads * queries * keys <= beside * (1 if case.causal else 2)
 
 
 def attend_whole(

@@ -277,6 +277,22 @@ class TestAddedMask(AttentionCase):
         return parts
 
 
+@pytest.fixture
+def streamed(monkeypatch):
+    """As of sequences that are not short."""
+    monkeypatch.setattr("singanet.layers.multi_head_attention.are_few", lambda *_: False)
+
+
+@pytest.mark.usefixtures("streamed")
+class TestStreamed(TestQueryValueKeyLengthsCausal):
+    pass
+
+
+@pytest.mark.usefixtures("streamed")
+class TestStreamedUnderAddedMask(TestAddedMask):
+    pass
+
+
 class TestWindow(AttentionCase):
     in_shapes = (6, 8)
 
@@ -544,7 +560,9 @@ def test_a_causal_prefix_does_not_see_what_follows(rng):
     np.testing.assert_allclose(whole[:, :5], part, rtol=1e-5, atol=1e-6)
 
 
-def test_dropout_is_the_probability_of_dropping():
+@pytest.mark.parametrize("few", [True, False])
+def test_dropout_is_the_probability_of_dropping(few, monkeypatch):
+    monkeypatch.setattr("singanet.layers.multi_head_attention.are_few", lambda *_: few)
     layer = MultiHeadAttention("att", 1, dropout=0.25, use_bias=False)
     layer.build([(40, 100), (100, 100)])
     for suffix, param in layer.params.items():
