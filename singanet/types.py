@@ -129,7 +129,8 @@ class Traits:
     With ``stops_gradient`` no gradient goes to the inputs: for what it alone reads nothing is kept
     or made. ``sparse`` is an input for sparse matrices, of which `forward` gets a `CSRMatrix` where
     it ``takes_sparse``. One that ``looks_up`` asks for rows of a parameter that is served, and
-    never reads the array. A training batch has at least ``fewest_samples``.
+    never reads the array. A training batch has at least ``fewest_samples``. One that
+    ``owns_gradients`` makes those of its parameters as new arrays, to which the walk back may add.
     """
 
     input_kinds: tuple[InputKind, ...] = ()
@@ -143,3 +144,4 @@ class Traits:
     takes_sparse: bool = False
     looks_up: bool = False
     fewest_samples: int = 1
+    owns_gradients: bool = False

@@ -41,7 +41,8 @@ class BackwardWalk:
         self.output_grads: dict[str, Any] = {}
         self.params = plan.settings().params
         self.uses_left = dict(self.steps.uses)
-        self.partial: dict[int, Gradient] = {}
+        # What uses of shared parameters have summed up, and whether it may be changed.
+        self.partial: dict[int, tuple[Gradient, bool]] = {}
         self._expect_contexts()
 
     def _expect_contexts(self) -> None:
@@ -121,7 +122,9 @@ class BackwardWalk:
             if grad is None and by_suffix is not None:
                 raise _missing(self.plan.steps[i], suffix, by_suffix)
             if self.uses_left:
-                grad = self._complete(param, grad, ops)
+                step = self.plan.steps[i]
+                own = step.layer.traits.owns_gradients and not step.foreign
+                grad = self._complete(param, grad, ops, own)
             if grad is not None:
                 array = param.root.storage.array
                 names.append(param.name)
@@ -148,18 +151,26 @@ class BackwardWalk:
             if grad is not None and self.steps.below[self.plan.producer[slot]]:
                 self.slot_grads.setdefault(slot, []).append(grad)
 
-    def _complete(self, param: Param, grad: Gradient | None, ops: Ops) -> Gradient | None:
-        """``grad``, summed over all uses of a shared parameter at its last use, else None."""
+    def _complete(
+        self, param: Param, grad: Gradient | None, ops: Ops, own: bool
+    ) -> Gradient | None:
+        """``grad``, summed over all uses of a shared parameter at its last use, else None.
+
+        One that is the walk's ``own`` may be changed, as a sum may.
+        """
         key = id(param)
         left = self.uses_left.get(key, 1) - 1
         before = self.partial.pop(key, None)
         if before is not None:
-            grad = before if grad is None else add_gradients(ops, before, grad)
+            if grad is None:
+                grad, own = before
+            else:
+                grad, own = add_gradients(ops, before[0], grad, over=before[1]), True
         if left == 0:
             return grad
         self.uses_left[key] = left
         if grad is not None:
-            self.partial[key] = grad
+            self.partial[key] = grad, own
         return None
 
 

@@ -97,14 +97,16 @@ class LayerByLayer:
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
         store: ContextStore | None = None,
+        other: Plan | None = None,
     ) -> Pass:
         """As `NetExecutor`; ``starts`` is told the gradients that the walk begins from.
 
-        The arrays of contexts are in ``store``, if any; none of these is recomputed.
+        The arrays of contexts are in ``store``, if any; none of these is recomputed. ``other`` is
+        a plan that takes the place of the net's.
         """
-        plan = net.execution_plan()
+        plan = other or net.execution_plan()
         if store is None and self._recompute.asked(plan):
-            made = self._recompute.forward(net, feed, asked, starts)
+            made = self._recompute.forward(net, feed, asked, starts, plan)
             if made is not None:
                 return made
         return LayerPass(*self._run(net, plan, feed, True, asked, store), starts, store)
@@ -115,7 +117,7 @@ class LayerByLayer:
         chain = self.register(net, request.optimizer)
         run: Callable[[], Pass] = partial(MethodPass, net, request.x)
         if net.passes_are_its_own:
-            run = partial(self.forward, net, feed, ())
+            run = forward_of_step(self.forward, net, feed, request, chain)
         return self.train(net, run, request, chain)
 
     def train(
@@ -164,3 +166,29 @@ class LayerByLayer:
         with net.device.scope():
             left = plan.forward(feed, wanted, net.device.ops, net.rng, train, asked, store)
             return plan, *left
+
+
+def plan_of_step(net: NetCore, request: StepRequest) -> Plan | None:
+    """A plan with the loss in it, where that saves the scores and nobody sees them; else None."""
+    if not getattr(net.loss, "goes_by_rows", False):
+        return None
+    from singanet.engine.head import headed
+
+    return headed(net, request)
+
+
+def forward_of_step(
+    forward: Callable[..., Pass],
+    net: NetCore,
+    feed: Mapping[str, Any],
+    request: StepRequest,
+    chain: UpdateChain,
+) -> Callable[[], Pass]:
+    """``forward`` of a step of ``net`` by its plan, or by `plan_of_step`."""
+    plan = plan_of_step(net, request)
+    if plan is None:
+        return partial(forward, net, feed, ())
+    from singanet.engine.head import beside
+
+    given = beside(plan, request.y, request.weight, net.device.ops, net.dtype, chain)
+    return partial(forward, net, {**feed, **given}, (), other=plan)

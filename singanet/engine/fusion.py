@@ -61,14 +61,14 @@ class FusedRelu(Layer):
         return made
 
 
-def runs_as_written(layer: Layer) -> bool:
-    """Whether nothing replaced a pass of ``layer``, on it or in the class that has it."""
-    for name in _PASSES:
-        kind = next((base for base in type(layer).__mro__ if name in vars(base)), None)
+def runs_as_written(part: Any, names: Sequence[str] = _PASSES) -> bool:
+    """Whether nothing replaced the methods ``names`` of ``part``, on it or in the class with it."""
+    for name in names:
+        kind = next((base for base in type(part).__mro__ if name in vars(base)), None)
         if kind is not None:
             # Even what goes by another's name has the variables of its own module.
             scope = getattr(vars(kind)[name], "__globals__", {})
-            if name in vars(layer) or scope.get("__name__") != kind.__module__:
+            if name in vars(part) or scope.get("__name__") != kind.__module__:
                 return False
     return True
 

@@ -26,6 +26,11 @@ OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
 """What sees the gradients of each layer before they are applied."""
 
 
+def sees(measure: Measure) -> bool:
+    """Whether ``measure`` looks at the outputs of a net, and not at their shape alone."""
+    return measure is not None and getattr(measure, "reads_outputs", True)
+
+
 class StepRequest(NamedTuple):
     """One training step to be carried out: on inputs ``x``, so far unchecked, and targets ``y``.
 

@@ -208,6 +208,9 @@ class Plan:
     """
 
     listed: Sequence[str] = ()
+    # Of one that ends in the loss, see `singanet.engine.head`: that step's layer, what it is fed.
+    head: Any = None
+    of_loss: Sequence[str] = ()
 
     def __init__(
         self, order: list[Node], floats: np.dtype[Any], frozen: Collection[str] = ()
@@ -264,8 +267,9 @@ class Plan:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
         self.parts: dict[Any, Any] = {}
-        # By `singanet.engine.fusion`.
+        # By `singanet.engine.fusion` and `singanet.engine.head`.
         self.fused: dict[Any, Any] = {}
+        self.headed: dict[Any, Plan] = {}
         self._settings = _UNKNOWN
         self._keeping: dict[Any, list[bool]] = {}
         self._backward: dict[Any, BackwardPlan] = {}
@@ -278,6 +282,7 @@ class Plan:
             "_backward": {},
             "parts": {},
             "fused": {},
+            "headed": {},
         }
         return {**vars(self), **fresh}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from singanet.engine.feeds import check_gradients
+from singanet.engine.head import start_of
 from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
@@ -139,6 +140,8 @@ def gradients_of_loss(
     """
     outputs = made.hand_out()
     names = made.plan.outputs
+    if made.plan.head is not None:
+        return _gradients_of_headed(net, made.plan, outputs, seen, chain)
     out = widened(outputs[names[0]] if len(names) == 1 else outputs)
     loss = expected_loss(net)
     expect_scores(made.plan, loss)
@@ -153,6 +156,19 @@ def gradients_of_loss(
             for slot in plan.by_name[name].out_slots:
                 of_slots[slot] = of_slots[slot] * share
     return of_slots
+
+
+def _gradients_of_headed(
+    net: NetCore, plan: Plan, outputs: dict[str, Any], seen: Seen, chain: UpdateChain | None
+) -> dict[int, Array]:
+    """`gradients_of_loss` where the losses come out: what the forward was fed of them."""
+    (losses,) = outputs.values()
+    scores = plan.head.scores(seen.y)
+    seen(losses, scores)
+    if chain is not None and chain.weighs:
+        chain.begin(count_of(net.loss, scores, seen.y))
+    start = start_of(len(losses), net.device.ops, net.dtype, chain)
+    return dict.fromkeys(plan.slots_of(plan.outputs), start)
 
 
 def differentiated(

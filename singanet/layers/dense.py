@@ -19,7 +19,7 @@ class Dense(Layer):
     without ``W_transpose``.
     """
 
-    traits = Traits(any_extent=True, masks="keeps", takes_sparse=True)
+    traits = Traits(any_extent=True, masks="keeps", takes_sparse=True, owns_gradients=True)
 
     def __init__(
         self,

@@ -44,6 +44,7 @@ class TimeDistributed(Layer):
             gives_integers=inner.gives_integers,
             moves_only=inner.moves_only,
             stops_gradient=inner.stops_gradient,
+            owns_gradients=inner.owns_gradients,
         )
 
     def setup(self, in_shapes: Any) -> Shapes:

@@ -11,6 +11,7 @@ from singanet.loss.binary_cross_entropy import (
     SigmoidFocal,
 )
 from singanet.loss.ctc import CTC
+from singanet.loss.head_loss import HeadLoss
 from singanet.loss.hinge import Hinge
 from singanet.loss.kl_divergence import KLDivergence
 from singanet.loss.loss import Loss
@@ -38,6 +39,7 @@ __all__ = [
     "CosineSimilarity",
     "Dice",
     "GaussianNLL",
+    "HeadLoss",
     "Hinge",
     "Huber",
     "KLDivergence",

@@ -33,6 +33,9 @@ class Loss(Counted, Configurable, ABC):
     and means among it, is done by `forward` and `backward`. The guide on own losses shows one.
     """
 
+    goes_by_rows = False
+    """Whether a `HeadLoss` can be of it."""
+
     link_name: ClassVar[str] = ""
     """What `link` applies: "softmax", "sigmoid", or nothing that a layer could have applied."""
 
@@ -81,7 +84,7 @@ class Loss(Counted, Configurable, ABC):
             )
         ops = ops_for(x)
         if sample_weight is not None:
-            sample_weight = self._checked_weight(ops, x, sample_weight)
+            sample_weight = self.checked_weight(ops, x, sample_weight)
         losses, saved, count = self.of_samples(ops, x, native(y), sample_weight, mask)
         if training:
             scale = 1.0 if self.reduction == "sum" else reciprocal(ops, count, x)
@@ -129,7 +132,11 @@ class Loss(Counted, Configurable, ABC):
             mask = ops.xp.not_equal(mask, 0)
             losses, saved = self.compute_masked(ops, x, y, mask)
         count = self.count_there(x, y, mask)
-        batch = len(x)
+        return self.averaged(ops, losses, count, weight), (saved, mask), count
+
+    def averaged(self, ops: Ops, losses: Array, count: Any, weight: Array | None) -> Array:
+        """Losses of positions (B, ...), which it may change, as `of_samples` gives them: (B,)."""
+        batch = len(losses)
         if weight is not None and weight.ndim > 1:
             if weight.shape != losses.shape:
                 raise self._weight_error(weight, losses.shape)
@@ -138,12 +145,12 @@ class Loss(Counted, Configurable, ABC):
             # Not reshape(batch, -1): that cannot be worked out for an empty batch.
             losses = losses.sum(axis=tuple(range(1, losses.ndim)))
         if not isinstance(count, (int, float)):
-            losses *= reciprocal(ops, count, x) * batch
+            losses *= reciprocal(ops, count, losses) * batch
         elif count != batch and count:
             losses *= batch / count
         if weight is not None and weight.ndim == 1:
             losses *= weight
-        return losses, (saved, mask), count
+        return losses
 
     def gradient_masked(self, ops: Ops, saved: Any) -> Array:
         """`gradient` for what `of_samples` kept: zero where the mask was."""
@@ -230,7 +237,8 @@ class Loss(Counted, Configurable, ABC):
     def gradient(self, ops: Ops, saved: Any) -> Array:
         """Gradient of the sum over all positions, as a new array that the caller may change."""
 
-    def _checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
+    def checked_weight(self, ops: Ops, x: Array, weight: Array) -> Array:
+        """``weight`` of samples or positions of ``x``, in its type. Errors: another shape."""
         weight = ops.xp.asarray(weight)
         if weight.ndim < 2 and weight.shape != x.shape[:1]:
             raise self._weight_error(weight, x.shape)

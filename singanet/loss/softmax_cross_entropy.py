@@ -99,6 +99,17 @@ class SoftmaxCrossEntropy(_OfClasses):
 
     link_name = "softmax"
 
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+        reduction: str = "mean",
+        class_weight: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(label_smoothing, ignore_index, reduction, class_weight)
+        # What a subclass does nobody knows.
+        self.goes_by_rows = type(self) is SoftmaxCrossEntropy and class_weight is None
+
     def link(self, x: Array) -> Array:
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)

@@ -139,15 +139,18 @@ class Offloaded(LayerByLayer):
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None = None,
         store: ContextStore | None = None,
+        other: Plan | None = None,
     ) -> Pass:
-        """As `NetExecutor`. Errors: the folder fails, and the net is as it was."""
-        plan = fused(net.execution_plan(), asked)
+        """As `LayerByLayer`. Errors: the folder fails, and the net is as it was."""
+        plan = fused(other or net.execution_plan(), asked)
         self._begin(lambda: self._training_groups(plan))
         if not self.activations:
-            return _OffloadedPass(self, super().forward(net, feed, asked, starts), None)
+            made = super().forward(net, feed, asked, starts, other=other)
+            return _OffloadedPass(self, made, None)
         own = self._store(plan, feed)
         with net.rehearsal(only_failed=True), _AbandonedOnError(own):
-            return _OffloadedPass(self, super().forward(net, feed, asked, starts, own), own)
+            made = super().forward(net, feed, asked, starts, own, other)
+            return _OffloadedPass(self, made, own)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`. Errors: where the folder fails, the step is undone."""

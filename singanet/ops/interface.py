@@ -239,8 +239,10 @@ class Ops(Protocol):
     def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
         """Indices and rows of the sum of two gradients of one table, as `sum_rows` gives them."""
 
-    def add_to_rows(self, array: Array, indices: Array, rows: Array) -> Array:
-        """A copy of ``array`` with ``rows`` added at the distinct ``indices``."""
+    def add_to_rows(
+        self, array: Array, indices: Array, rows: Array, out: Array | None = None
+    ) -> Array:
+        """``array`` with ``rows`` added at the distinct ``indices``: a copy, or ``out``, itself."""
 
     def host(self, array: Array) -> Array:
         """``array`` in NumPy; from a device this waits and copies."""
@@ -284,6 +286,9 @@ class Ops(Protocol):
 
     def matmul(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
         """``a @ b``; a transposed view costs no copy."""
+
+    def add_matmul(self, y: Array, a: Array, b: Array) -> Array:
+        """``y + a @ b`` of matrices, written over ``y``, with little memory beside them."""
 
     def affine(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """``x @ weight + bias`` for x (N, in), weight (in, out), bias (out,) or None."""
@@ -398,17 +403,25 @@ class Ops(Protocol):
         """dy - exp(y) sum(dy) along ``axis``."""
 
     def softmax_cross_entropy(
-        self, x: Array, labels: Array, smoothing: float = 0.0
+        self, x: Array, labels: Array, smoothing: float = 0.0, out: Array | None = None
     ) -> tuple[Array, Array]:
-        """Log Σ_j exp(x_j) − x_label for x (N, C), labels (N,); returns (N,) and softmax(x)."""
+        """Log Σ_j exp(x_j) − x_label for x (N, C), labels (N,); returns (N,) and softmax(x).
+
+        ``out`` is where the latter goes; it may be x.
+        """
 
     def softmax_cross_entropy_backward(
         self, p: Array, labels: Array, smoothing: float = 0.0
     ) -> Array:
         """softmax(x) − target, written over ``p`` (N, C)."""
 
-    def softmax_cross_entropy_soft(self, x: Array, target: Array) -> tuple[Array, Array]:
-        """−Σ_j t_j log softmax(x)_j for x, t (N, C), Σ_j t_j = 1; returns (N,) and softmax(x)."""
+    def softmax_cross_entropy_soft(
+        self, x: Array, target: Array, out: Array | None = None
+    ) -> tuple[Array, Array]:
+        """−Σ_j t_j log softmax(x)_j for x, t (N, C), Σ_j t_j = 1; returns (N,) and softmax(x).
+
+        ``out`` is where the latter goes; it may be x.
+        """
 
     def sigmoid_cross_entropy(self, x: Array, y: Array) -> Array:
         """−y log σ(x) − (1 − y) log(1 − σ(x)), element by element; for infinite x too."""

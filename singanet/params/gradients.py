@@ -52,15 +52,19 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
         return self[2]
 
 
-def add_gradients(ops: Ops, a: Gradient, b: Gradient) -> Gradient:
-    """The sum of two gradients of one parameter, as a new one; row-sparse where both are."""
+def add_gradients(ops: Ops, a: Gradient, b: Gradient, over: bool = False) -> Gradient:
+    """The sum of two gradients of one parameter, row-sparse where both are.
+
+    It is a new one, or where it lies ``over`` the first may be that, if it is an array.
+    """
     if isinstance(a, RowSparse):
         if not isinstance(b, RowSparse):
             return ops.add_to_rows(b, a.indices, a.rows)
         return RowSparse(*ops.add_rows(a, b))
+    out = a if over else None
     if isinstance(b, RowSparse):
-        return ops.add_to_rows(a, b.indices, b.rows)
-    return ops.add(a, b)
+        return ops.add_to_rows(a, b.indices, b.rows, out)
+    return ops.add(a, b, out=out)
 
 
 def dense_gradient(ops: Ops, grad: Gradient, shape: Shape) -> Array:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import pickle
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from singanet.base.arguments import checked_count
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.written import resident_bytes, union
+from singanet.engine.executor import plan_of_step
+from singanet.engine.fusion import fused
+from singanet.engine.model import StepRequest
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
@@ -107,6 +112,12 @@ def planned_step(
     """
     feed = ones(net.execution_plan(), batch_size, net.device, extent)
 
+    # Without targets it is taken for one that has labels.
+    given = labels_of(net, feed, extent) if y is None else y
+    plan = plan_of_step(net, StepRequest(feed, given, optimizer, measure=net.metric))
+    if plan is not None and optimizer is not None:
+        y = given
+
     def record(recorder: Recorder) -> None:
         recorder.tape.watched = True
         if y is None or optimizer is None:
@@ -116,8 +127,18 @@ def planned_step(
 
     with _state_stays(optimizer), _at_last_micro_batch(net, optimizer):
         walks = 1 if UpdateChain(optimizer).norm is None else 2
-        recorder = rehearse(net, record)
+        recorder = rehearse(net, record, None if plan is None or y is None else fused(plan))
         return _planned(recorder, level, at_once, turns_of(optimizer), walks)
+
+
+def labels_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:
+    """Labels as a batch has them that is fed ``feed``, of a net that may be trained with such."""
+    plan = net.execution_plan()
+    shapes = plan.by_name[plan.outputs[0]].out_shapes
+    first = next(iter(feed.values()), None)
+    if len(plan.outputs) != 1 or not isinstance(first, np.ndarray):
+        return None
+    return np.zeros((len(first), *(extent or 1 if n < 0 else n for n in shapes[0][:-1])), np.int64)
 
 
 def turns_of(optimizer: Any) -> int:

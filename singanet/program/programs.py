@@ -7,7 +7,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,9 +14,10 @@ import numpy as np
 
 from singanet.base.edits import changes
 from singanet.base.heap import large_arrays_apart
-from singanet.engine.executor import Can, LayerByLayer
+from singanet.engine.executor import Can, LayerByLayer, forward_of_step, plan_of_step
 from singanet.engine.feeds import check_feed
-from singanet.engine.model import StepRequest
+from singanet.engine.fusion import fused
+from singanet.engine.model import StepRequest, sees
 from singanet.engine.passes import Pass
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
@@ -147,8 +147,16 @@ class Programs:
         finally:
             self.give_back(arena)
 
-    def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
-        """As `NetExecutor`: replayed where a program is there."""
+    def forward(
+        self,
+        net: Net,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        other: Plan | None = None,
+    ) -> Pass:
+        """As `NetExecutor`: replayed where a program is there; with ``other`` plans none is."""
+        if other is not None:
+            return self._layers.forward(net, feed, asked, other=other)
         # The order of sums, and so the last bit, depends on how gradients lie.
         orders = {slot: self._orders.get(slot) for slot in output_slots(net.execution_plan())}
         found = None
@@ -202,7 +210,7 @@ class Programs:
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
         chain = self._layers.register(net, optimizer)
-        of_step = id(optimizer), self._recomputer.level, facts(y), facts(weight)
+        of_step = id(optimizer), self._recomputer.level, facts(y), facts(weight), sees(measure)
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)
@@ -218,9 +226,10 @@ class Programs:
             if found is None:
                 # Passes of their own for steps that no program may ever make.
                 alone = by_layers or chain.holds_all or bool(chain.reducers)
-                run = self.forward if alone else self._layers.forward
+                forward = self.forward if alone else self._layers.forward
+                run = forward_of_step(forward, net, feed, request, chain)
                 with _before_recording(first):
-                    return self._layers.train(net, partial(run, net, feed, ()), request, chain)
+                    return self._layers.train(net, run, request, chain)
         arena = self.take(found)
         try:
             return found.step(arena, x, y, weight, measure)
@@ -247,6 +256,7 @@ class Programs:
         self, net: Net, key: Any, feed: Mapping[str, Any], request: StepRequest, case: Hashable
     ) -> Replay | None:
         y, optimizer, weight = request.y, request.optimizer, request.weight
+        plan = plan_of_step(net, request)
         return self._find(
             net,
             key,
@@ -256,6 +266,7 @@ class Programs:
             at_once=self.recompute != "none",
             recompute=self.recompute,
             case=case,
+            plan=None if plan is None else fused(plan),
         )
 
     def reports(self) -> list[ProgramReport]:

@@ -67,6 +67,11 @@ class Measures:
         yield from self.metrics.values()
         yield from losses_of(self.of)
 
+    @property
+    def reads_outputs(self) -> bool:
+        """Whether it looks at outputs: without metrics their shape alone counts."""
+        return bool(self.metrics)
+
     def start(self) -> None:
         """Forget every batch."""
         self.losses: dict[str, tuple[float, ...]] = {}

@@ -82,14 +82,15 @@ class Recomputer:
         feed: Mapping[str, Any],
         asked: tuple[str, ...],
         starts: Callable[[Mapping[int, Array]], None] | None,
+        plan: Plan,
     ) -> RecomputingPass | None:
-        """The forward of a pass, or None where nothing has to run again.
+        """The forward of a pass over ``plan``, or None where nothing has to run again.
 
         In a loop of the caller's, parameters may change before the walk comes to them: small ones
         are remembered as they are now, layers with others do not run again. Errors: a layer that
         must not run again, and is to.
         """
-        plan, whole = fused(net.execution_plan(), asked), getattr(self._local, "whole", False)
+        plan, whole = fused(plan, asked), getattr(self._local, "whole", False)
         if plan is not self._plan:
             self._plan, self._seen, self._known, self._checked = plan, {}, {}, set()
         shapes = tuple((name, str(shapes_of(given))) for name, given in feed.items())

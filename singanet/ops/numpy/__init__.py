@@ -136,6 +136,7 @@ class NumpyOps:
     check = random.check
     look_up = random.look_up
     matmul = linear.matmul
+    add_matmul = linear.add_matmul
     affine = linear.affine
     affine_constant = linear.affine_constant
     column_sums = linear.column_sums

@@ -9,6 +9,9 @@ from singanet.ops.kernel import kernel
 from singanet.ops.numpy.lanes import LEAST
 from singanet.types import Array
 
+_BESIDE = 1 << 22
+"""Bytes of a product that is made to be added: they stay in the cache."""
+
 
 @kernel(half="lift")
 def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
@@ -17,6 +20,19 @@ def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
         # four times as long, element by element.
         return ops.xp.multiply(a, b, out=out)
     return in_lanes(ops, a, b, out)
+
+
+@kernel(half="native")
+def add_matmul(ops: Ops, y: Array, a: Array, b: Array) -> Array:
+    wide = y.shape[1] > len(y)
+    count, other = (y.shape[1], len(y)) if wide else y.shape
+    most = max(1, _BESIDE // (other * y.itemsize))
+    for lane in ops.lanes(count, count * other * a.shape[1]):
+        for start in range(lane.start, lane.stop, most):
+            part = slice(start, min(start + most, lane.stop))
+            room, left, right = (y[:, part], a, b[:, part]) if wide else (y[part], a[part], b)
+            ops.xp.add(room, ops.xp.matmul(left, right), out=room)
+    return y
 
 
 @kernel(half="lift")

@@ -39,13 +39,16 @@ def log_softmax_backward(ops: Ops, dy: Array, y: Array, axis: int = -1) -> Array
 
 @kernel(half="native")
 def softmax_cross_entropy(
-    ops: Ops, x: Array, labels: Array, smoothing: float = 0.0
+    ops: Ops, x: Array, labels: Array, smoothing: float = 0.0, out: Array | None = None
 ) -> tuple[Array, Array]:
-    p, log_sum = _softmax_with_log_sum(ops, x)
-    losses: Array = log_sum - x.reshape(-1)[_places(ops, labels, x)]
-    if smoothing:
+    # What is read of x comes first: the probabilities may take its place.
+    of_label = x.reshape(-1)[_places(ops, labels, x)]
+    mean = x.mean(axis=1) if smoothing else None
+    p, log_sum = _softmax_with_log_sum(ops, x, out)
+    losses: Array = log_sum - of_label
+    if mean is not None:
         losses *= 1.0 - smoothing
-        losses += smoothing * (log_sum - x.mean(axis=1))
+        losses += smoothing * (log_sum - mean)
     return losses, p
 
 
@@ -61,10 +64,13 @@ def softmax_cross_entropy_backward(
 
 
 @kernel(half="native")
-def softmax_cross_entropy_soft(ops: Ops, x: Array, target: Array) -> tuple[Array, Array]:
-    p, log_sum = _softmax_with_log_sum(ops, x)
+def softmax_cross_entropy_soft(
+    ops: Ops, x: Array, target: Array, out: Array | None = None
+) -> tuple[Array, Array]:
     # What the target leaves out costs nothing, be its score -inf; NaN is in the sum of all.
-    losses: Array = log_sum - ops.xp.where(target > 0, ops.xp.multiply(target, x), 0).sum(axis=1)
+    of_target = ops.xp.where(target > 0, ops.xp.multiply(target, x), 0).sum(axis=1)
+    p, log_sum = _softmax_with_log_sum(ops, x, out)
+    losses: Array = log_sum - of_target
     return losses, p
 
 
@@ -83,12 +89,12 @@ def sigmoid_cross_entropy(ops: Ops, x: Array, y: Array) -> Array:
     return losses
 
 
-def _softmax_with_log_sum(ops: Ops, x: Array) -> tuple[Array, Array]:
+def _softmax_with_log_sum(ops: Ops, x: Array, out: Array | None = None) -> tuple[Array, Array]:
     """softmax(x) in C order, and log Σ_j exp(x_j)."""
     xp = ops.xp
     # NumPy finds where the largest of a short row is in less time than what it is.
     top = x.reshape(-1)[_places(ops, x.argmax(axis=1), x)]
-    p: Array = xp.empty(x.shape, x.dtype)
+    p: Array = xp.empty(x.shape, x.dtype) if out is None else out
     xp.subtract(x, top[:, None], out=p)
     xp.exp(p, out=p)
     total = xp.matmul(p, xp.ones(x.shape[1], x.dtype))

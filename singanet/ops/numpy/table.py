@@ -69,7 +69,9 @@ def add_rows(ops: Ops, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
 
 
 @kernel(half="native")
-def add_to_rows(ops: Ops, array: Array, indices: Array, rows: Array) -> Array:
-    total: Array = array.copy()
+def add_to_rows(
+    ops: Ops, array: Array, indices: Array, rows: Array, out: Array | None = None
+) -> Array:
+    total: Array = array.copy() if out is None else out
     total[indices] += rows
     return total

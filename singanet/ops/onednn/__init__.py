@@ -39,6 +39,7 @@ class OneDnnOps(OneDnnBase):
     has_sweep = sweeps.has_sweep
     combine = eltwise.combine
     matmul = products.matmul
+    add_matmul = products.add_matmul
     affine = products.affine
     affine_constant = products.affine_constant
     activation = eltwise.activation

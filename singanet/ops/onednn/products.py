@@ -44,6 +44,10 @@ def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) ->
     return _multiplied(ops, a, b, None, out) if a.ndim == 2 else stacks.product(ops, a, b, out)
 
 
+def _add_matmul(ops: OneDnnBase, y: Array, a: Array, b: Array) -> Array | None:
+    return _multiplied(ops, a, b, None, y, adds=True)
+
+
 def _affine(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Array | None:
     return _multiplied(ops, x, weight, bias, None)
 
@@ -60,7 +64,12 @@ def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) ->
 
 
 def _multiplied(
-    ops: OneDnnBase, a: Array, b: Array, bias: Array | None, out: Array | None
+    ops: OneDnnBase,
+    a: Array,
+    b: Array,
+    bias: Array | None,
+    out: Array | None,
+    adds: bool = False,
 ) -> Array | None:
     rest = [] if bias is None else [bias]
     if not ops.serves(1, a, b, *rest):
@@ -75,7 +84,7 @@ def _multiplied(
     fits = y.shape == (m, n) and y.dtype == a.dtype and y.flags.c_contiguous
     if None in turned or not fits:
         return None
-    key = (m, k, n, *turned, bias is not None)
+    key = (m, k, n, *turned, bias is not None, adds)
     done = ops.runs(product, key, y, a, b, *rest, passes=ops.passes(k))
     return y if done else None
 
@@ -105,6 +114,11 @@ def _affine_constant(
 
 
 matmul = in_order(Route("onednn", _matmul, _pays), last=by_numpy.matmul)
+
+add_matmul = in_order(
+    Route("onednn", _add_matmul, lambda ops, y, a, b: _is_large(ops, a, b)),
+    last=by_numpy.add_matmul,
+)
 
 affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
@@ -140,9 +154,19 @@ def _turned(matrix: Array) -> bool | None:
 
 
 def product(
-    build: Builder, m: int, k: int, n: int, a_turned: bool, b_turned: bool, bias: bool
+    build: Builder,
+    m: int,
+    k: int,
+    n: int,
+    a_turned: bool,
+    b_turned: bool,
+    bias: bool,
+    adds: bool = False,
 ) -> None:
-    """Operands: the result, two matrices each as it is or the transpose of one, maybe a bias."""
+    """Operands: the result, two matrices each as it is or the transpose of one, maybe a bias.
+
+    One that ``adds`` has the product added to what is there.
+    """
     large = min(m, n) >= _ROUNDED
     # Rounded beforehand a smaller product would sum in another order.
     kind = build.factor if large else build.kind
@@ -152,7 +176,8 @@ def product(
     wanted = [a, b]
     if build.factors != F32 and (large or build.stores):
         wanted = [build.rows((m, k), build.factors), build.free((k, n), build.factors)]
-    desc = build.primitive_desc("matmul", *wanted, line if bias else None, y)
+    after = build.post_ops(add=adds)
+    desc = build.primitive_desc("matmul", *wanted, line if bias else None, y, attributes=after)
     memories = {
         Arg.DST: build.operand(0, y),
         Arg.SRC: build.packed_input(1, a, build.layout(desc, Query.SRC)),
@@ -160,7 +185,7 @@ def product(
     }
     if bias:
         memories[Arg.BIAS] = build.operand(3, line)
-    build.stage(desc, memories)
+    build.stage(desc, memories, adds_to=(Arg.DST,) if adds else ())
 
 
 def _desc(build: Builder, m: int, k: int, n: int, bias: bool, relu: bool) -> object:

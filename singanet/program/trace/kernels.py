@@ -129,11 +129,13 @@ class RecordingKernels(NumpyOps):
         """As at each replay."""
         return record_add_rows(recording(), a, b)
 
-    def add_to_rows(self, array: Array, indices: Array, rows: Array) -> Array:
+    def add_to_rows(
+        self, array: Array, indices: Array, rows: Array, out: Array | None = None
+    ) -> Array:
         """As at each replay, where the rows are others then."""
         source = source_of(RowSparse(indices, rows))
         if source is None:
-            return super().add_to_rows(array, indices, rows)
+            return super().add_to_rows(array, indices, rows, out)
         return record_add_to_rows(recording(), array, source)
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.origin import is_library
+from singanet.engine.head import beside
 from singanet.engine.plan import Plan
 from singanet.engine.step import (
     Seen,
@@ -37,6 +38,7 @@ from singanet.types import Array
 if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.loss.loss import Loss
+    from singanet.optimizer.chain import UpdateChain
 
 
 class LossStep:
@@ -54,6 +56,10 @@ class LossStep:
         self.seen = Seen(y, weight=weight)
         self.note = ""
         self._count = 0
+
+    def fed(self, tape: Tape, y: Any, weight: Any, chain: UpdateChain) -> dict[str, Any]:
+        """What the net is fed beside its inputs, of the batch's ``y`` and ``weight``, traced."""
+        return {}
 
     def record(
         self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool, scaled: Any = None
@@ -188,6 +194,42 @@ def only_looks(measure: Any) -> bool:
     return seers is not None and all(
         is_library(type(seer)) and not is_patched(seer) for seer in seers
     )
+
+
+class LossOfHead(LossStep):
+    """A `LossStep` of a plan that makes the losses itself, and no scores: see `engine.head`.
+
+    In the place of scores it shows zeros of their shape.
+    """
+
+    def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
+        super().__init__(net, plan, y, weight)
+        self._plan = plan
+        self._scores = plan.head.scores(y)
+
+    def fed(self, tape: Tape, y: Any, weight: Any, chain: UpdateChain) -> dict[str, Any]:
+        ops: Any = tape.ops
+        self._given = beside(self._plan, y, weight, ops, self.net.dtype, chain)
+        return self._given
+
+    def record(
+        self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool, scaled: Any = None
+    ) -> dict[str, Any]:
+        tape.layer, tape.phase = "loss", "loss"
+        if looks:
+            self._count = outputs.size
+            read = tape.add(self._read, (outputs.sum(), {}), {}, (), "hidden", name="read")
+            read.barrier = True
+            tape.add(self._score_now, (self._scores,), {}, (), "hidden", name="metric")
+            tape.calls[-1].barrier = True
+            self.seen.y = self.seen.weight = None
+        return {self.names[0]: self._given[self._plan.of_loss[1]]}
+
+    def count(self, tape: Tape, outputs: Any, y: Any) -> float | Callable[..., float | None] | None:
+        return super().count(tape, self._scores, y)
+
+    def _count_now(self, outputs: Any) -> float | None:
+        return super()._count_now(self._scores)
 
 
 def _nothing(losses: Array, outputs: Any) -> None:

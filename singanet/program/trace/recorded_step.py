@@ -100,10 +100,12 @@ class RecordedStep:
 
     def _walked(self, again: bool) -> Iterator[LayerGradients]:
         recorder, updates, tape = self._recorder, self._updates, self._tape
-        outputs, contexts = recorder.forward(self._given, train=True)
         loss, scaled = recorder.loss, updates.chain.scaled
         assert loss is not None
         y, weight = self._beside
+        given = {**self._given, **loss.fed(tape, y, weight, updates.chain)}
+        outputs, contexts = recorder.forward(given, train=True)
+        del given
         single = recorder.single(outputs)
         scale = None if scaled is None else scaled.precision.scaled
         dy = loss.record(tape, single, y, weight, not again, scale)

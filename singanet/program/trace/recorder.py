@@ -30,7 +30,7 @@ from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluato
 from singanet.program.trace.foreign import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
-from singanet.program.trace.losses import LossStep
+from singanet.program.trace.losses import LossOfHead, LossStep
 from singanet.program.trace.recorded_step import RecordedStep, RehearsedStep
 from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
 from singanet.program.trace.sparse_rows import sources
@@ -107,7 +107,8 @@ class Recorder:
             given, beside = own(self.tape, (dict(feed), beside))
             self._take_in("feed", (given, beside))
             self.of_loss = True
-            self.loss = LossStep(self.net, self.plan, y, weighted)
+            kind = LossStep if self.plan.head is None else LossOfHead
+            self.loss = kind(self.net, self.plan, y, weighted)
             tell(RecordedStep(self, updates, given, beside), chain)
         self._keep(updates)
 

@@ -10,7 +10,7 @@ import numpy as np
 from singanet.ops import numpy_ops
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, new, plain
+from singanet.program.trace.traced import Traced, plain
 from singanet.types import Array, RowSparse
 
 
@@ -64,9 +64,12 @@ def record_add_to_rows(tape: Tape, array: Array, source: RowsSource) -> Array:
         np.copyto(out, array)
         out[grad.indices] += grad.rows
 
-    made = new(np.empty_like(plain(array)), added, (array,), "last", "add to rows")
-    tape.calls[-1].barrier = True
-    return made
+    made = np.empty_like(plain(array))
+    tape.adopt(made)
+    # Where nobody needs the array any more, its memory is taken: NumPy copies none to itself.
+    call = tape.add(added, (array,), {}, (made,), "last", elementwise=True, name="add to rows")
+    call.barrier = True
+    return made.view(Traced)
 
 
 def _made(

@@ -1,0 +1,232 @@
+"""The product that ends a net and the cross-entropy of its scores, a block of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import ArgumentError, SingaNetError
+from singanet.layers.context import Context
+from singanet.layers.dense import Dense, as_rows
+from singanet.layers.layer import Layer, Traits
+from singanet.layers.time_distributed import TimeDistributed
+from singanet.loss.layer import reciprocal, spread
+from singanet.loss.softmax_cross_entropy import SoftmaxCrossEntropy
+from singanet.loss.targets import class_labels
+from singanet.types import Array, GivenShapes, Shapes
+
+BLOCK = 3 << 24
+"""Bytes of the scores of a block."""
+
+LEAST = 128
+"""Rows of a block at least: a product of fewer is slow, as it goes over all of its matrix."""
+
+
+class HeadLoss(Layer):
+    """``loss`` of the scores that ``head`` makes of features, without an array of all scores.
+
+    Inputs are features (N, ..., D), integer labels (N, ...) or (N, ..., 1), and perhaps weights of
+    samples or positions; the output is one number a sample, float16 as float32, whose mean is the
+    loss of the batch as ``loss(head(features), labels, weights)`` has it. Scores are there for some
+    rows at a time: about 48 MiB of them, 128 rows at least. Backward makes those of a block again.
+
+    ``head`` is a `Dense`, whose parameters are the layer's: one that a net has as well shares them,
+    and predicts. ``loss`` is a `SoftmaxCrossEntropy` without ``class_weight``, by default a plain
+    one. Errors: `ArgumentError` for others, `DataError` and `ShapeError` for labels and weights
+    that do not fit.
+    """
+
+    traits = Traits(input_kinds=("floats", "integers"), any_extent=True, owns_gradients=True)
+
+    def __init__(
+        self,
+        name: str,
+        head: Dense | TimeDistributed,
+        loss: SoftmaxCrossEntropy | None = None,
+        input_sample_shape: GivenShapes | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.head = head
+        self.loss = SoftmaxCrossEntropy() if loss is None else loss
+        self._built_it = False
+        if dense_of(head) is None:
+            raise ArgumentError(
+                f"layer {name!r}, argument head",
+                expected="a Dense layer",
+                received=type(head).__name__,
+                advice="wrap the layer that makes the scores",
+            )
+        if not getattr(self.loss, "goes_by_rows", False):
+            raise ArgumentError(
+                f"layer {name!r}, argument loss",
+                expected="a SoftmaxCrossEntropy without class_weight",
+                received=repr(self.loss),
+                advice="call another loss on the scores: loss(head(features), labels)",
+            )
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Features (..., D), labels (...) or (..., 1), perhaps weights () or (...) → ()."""
+        if not isinstance(in_shapes, list) or len(in_shapes) not in (2, 3):
+            raise self.shape_error("features, labels and perhaps weights", str(in_shapes), "")
+        features, labels = in_shapes[:2]
+        if labels not in (features[:-1], (*features[:-1], 1)):
+            raise self.shape_error(
+                f"labels of sample shape {features[:-1]}",
+                f"sample shape {labels}",
+                "give each row of features one label",
+            )
+        self._built_it = self.head.out_shapes is None
+        self.head.build(features)
+        self.params.update(self.head.params)
+        return ()
+
+    def unbuild(self) -> None:
+        """Forget the shapes, and those of the head unless it had them before."""
+        super().unbuild()
+        if self._built_it:
+            self.head.unbuild()
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """Losses (N,), each times its weight."""
+        ctx.save(x=x)
+        return HeadBatch(self, ctx, *x).losses()
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """The gradients of features and parameters; labels and weights have none."""
+        x = ctx.saved["x"]
+        batch = HeadBatch(self, ctx, *x)
+        batch.differentiate(dy, ctx.needs_input_grad, ctx.needs_param_grads)
+        return [batch.dx, *(None for _ in x[1:])], batch.grads
+
+
+class HeadBatch:
+    """A batch that a `HeadLoss` goes through: its rows, their labels, and what each counts.
+
+    After `differentiate` ``dx`` and ``grads`` are the gradients of features and parameters.
+    """
+
+    def __init__(
+        self, layer: HeadLoss, ctx: Context, features: Array, y: Array, weight: Array | None = None
+    ) -> None:
+        dense = dense_of(layer.head)
+        assert dense is not None
+        ops = self.ops = ctx.ops
+        self.loss, self.params = layer.loss, ctx.params
+        self.turned = dense.W_transpose
+        self.shape, self.positions = features.shape, features.shape[:-1]
+        self.half = features.dtype == "float16"
+        # Checks ask for its shape and type.
+        scores = unmade_scores((*self.positions, dense.num_output), features.dtype)
+        try:
+            self.weight = None if weight is None else self.loss.checked_weight(ops, scores, weight)
+            given = class_labels(type(self.loss).__name__, ops, scores, y, self.loss.ignore_index)
+        except SingaNetError as error:
+            raise error.within(f"output of layer {layer.name!r}") from None
+        self.labels, self.there = given
+        rows = as_rows(features)
+        # What an ignored row holds may be no number.
+        self.rows = rows if self.there is None else ops.where(self.there[:, None], rows, 0)
+        self.count: Any = len(rows) if self.there is None else self.there.sum()
+        self.parts = blocks(len(rows), dense.num_output, 4 if self.half else rows.dtype.itemsize)
+        self.dx: Array | None = None
+        self.grads: dict[str, Array] = {}
+
+    def losses(self) -> Array:
+        """Those of the samples, (N,)."""
+        return self._of_samples([losses for losses, *_ in self._scored()])
+
+    def differentiate(self, dy: Array, sends_on: bool, trained: bool) -> Array:
+        """`losses`; the gradients, from that of them, with features' and parameters' if asked."""
+        ops, factors = self.ops, self._factors(dy)
+        weight = self.params["weight"]
+        if sends_on:
+            self.dx = ops.empty(self.rows.shape, self.rows)
+        found = []
+        for losses, p, labels, part in self._scored():
+            found.append(losses)
+            ops.softmax_cross_entropy_backward(p, labels, self.loss.label_smoothing)
+            p *= factors[part][:, None]
+            dy_part = p.astype("float16") if self.half else p
+            if self.dx is not None:
+                back = weight if self.turned else weight.T
+                ops.matmul(dy_part, back, out=self.dx[part])
+            if trained:
+                self._add(self.rows[part], dy_part)
+            del p, dy_part
+        if trained and not found:
+            self.grads = {suffix: ops.zeros(a.shape, a) for suffix, a in self.params.items()}
+        if self.dx is not None:
+            self.dx = self.dx.reshape(self.shape)
+        return self._of_samples(found)
+
+    def _add(self, x: Array, dy: Array) -> None:
+        """Add the part of a block to the gradients of the parameters."""
+        ops, grads = self.ops, self.grads
+        pair = (dy.T, x) if self.turned else (x.T, dy)
+        if grads:
+            ops.add_matmul(grads["weight"], *pair)
+        else:
+            grads["weight"] = ops.matmul(*pair)
+        if "bias" in self.params:
+            sums = ops.column_sums(dy)
+            grads["bias"] = grads["bias"] + sums if "bias" in grads else sums
+
+    def _scored(self) -> Iterator[tuple[Array, Array, Array, slice]]:
+        """Losses and softmax of the scores of a block, whose memory that takes; labels, rows."""
+        ops, smoothing = self.ops, self.loss.label_smoothing
+        weight, bias = self.params["weight"], self.params.get("bias")
+        weight = weight.T if self.turned else weight
+        for part in self.parts:
+            labels = self.labels[part]
+            scores = ops.affine(self.rows[part], weight, bias)
+            scores = scores.astype("float32") if self.half else scores
+            made = [ops.softmax_cross_entropy(scores, labels, smoothing, scores)]
+            del scores
+            # Nothing of the block stays in this frame while the caller has it.
+            yield *made.pop(), labels, part
+
+    def _of_samples(self, found: list[Array]) -> Array:
+        losses = self.ops.concat(found, 0) if found else self.ops.zeros((0,), self.rows)
+        if self.there is not None:
+            losses = self.ops.where(self.there, losses, 0)
+        return self.loss.averaged(self.ops, losses.reshape(self.positions), self.count, self.weight)
+
+    def _factors(self, dy: Array) -> Array:
+        """What the gradient of each row's loss is multiplied by, (R,)."""
+        ops, samples = self.ops, self.positions[0]
+        dy = dy.astype("float32") if self.half else dy
+        whole = self.loss.reduction == "sum"
+        dy = dy * (samples if whole else reciprocal(ops, self.count, dy) * samples)
+        factors = ops.zeros(self.positions, dy)
+        factors += spread(dy, factors)
+        if self.weight is not None:
+            factors *= spread(self.weight, factors)
+        factors = factors.reshape(-1)
+        return factors if self.there is None else ops.where(self.there, factors, 0)
+
+
+def blocks(rows: int, classes: int, itemsize: int) -> list[slice]:
+    """The rows whose scores are there at a time, in blocks that are about alike."""
+    count = max(1, round(rows / rows_at_once(classes, itemsize)))
+    edges = [rows * k // count for k in range(count + 1)]
+    return [slice(*edge) for edge in pairwise(edges)] if rows else []
+
+
+def rows_at_once(classes: int, itemsize: int) -> int:
+    """How many rows a block has about: scores of fewer than twice as many are in one."""
+    return max(LEAST, BLOCK // (classes * itemsize))
+
+
+def unmade_scores(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Zeros of the shape of scores that nobody makes, in the memory of one."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def dense_of(layer: Any) -> Dense | None:
+    """The `Dense` that makes the rows of the output of ``layer``, if it is one."""
+    while type(layer) is TimeDistributed:
+        layer = layer.layer
+    return layer if type(layer) is Dense else None
