@@ -47,6 +47,7 @@ FEATURES = [
     Feature("several outputs"),
     Feature("user's optimizer"),
     Feature("Executor", "bits"),
+    Feature("head in blocks", "close"),
 ]
 NAMES = [feature.name for feature in FEATURES]
 BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
@@ -62,6 +63,8 @@ NOT_THE_BITS = {
     frozenset({"micro-batches", "budget"}),
     frozenset({"all-reduce", "cached embeddings"}),
     frozenset({"cached embeddings", "clipping by global norm"}),
+    # Blocks of a fit, which an Executor has none of.
+    frozenset({"Executor", "head in blocks"}),
 }
 """Pairs with a feature that promises the bits, and that agree up to rounding."""
 
@@ -149,6 +152,12 @@ APART = [
         "a server has parameters of all workers, of which each stage has some",
         each_with("parameter server", "pipeline"),
         "ParameterServer(comm=): expected all of the 4 workers that are served",
+    ),
+    Apart(
+        "left out",
+        "a net of one output that steps by its plan, in float32 or float64, has its loss in blocks",
+        each_with("head in blocks", "pipeline", "several outputs", "float16", "Executor"),
+        "its scores are whole",
     ),
     Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
     Apart(

@@ -30,7 +30,7 @@ from singanet.layers import (
     Reduce,
 )
 from singanet.layers.symbol import Symbol
-from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError, head_loss
 from singanet.offload.executor import Offloaded
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.optimizer import (
@@ -324,10 +324,17 @@ def missing(case: Case, net: Any, report: Callable[[], Any] | None = None) -> st
     again = case.recomputed or any(each.recomputed_kernels for each in reports)
     if "recompute" in case and not again:
         return f"a {type(programs).__name__} recomputes nothing"
+    if "head in blocks" in case and not headed(net):
+        return "its scores are whole"
     if "recorded" not in case or (reports and not programs.refusals):
         return ""
     reasons = getattr(programs, "refusals", []) or getattr(programs, "notes", [])
     return reasons[0] if reasons else f"a {type(programs).__name__} records nothing"
+
+
+def headed(net: Any) -> bool:
+    """Whether steps of ``net`` have made scores by blocks of rows."""
+    return hasattr(net, "execution_plan") and bool(net.execution_plan().headed)
 
 
 def train(case: Case, folder: Path, comm: Any = None, servers: Any = None) -> Outcome:
@@ -495,6 +502,17 @@ def taking_measures() -> Iterator[None]:
 
 
 @contextmanager
+def by_blocks() -> Iterator[None]:
+    """Inside, scores are made for two or three rows at a time."""
+    before = head_loss.BLOCK, head_loss.LEAST
+    head_loss.BLOCK, head_loss.LEAST = 2 * KINDS * 8, 1
+    try:
+        yield
+    finally:
+        head_loss.BLOCK, head_loss.LEAST = before
+
+
+@contextmanager
 def multiplying_bfloat16() -> Iterator[None]:
     """Inside, oneDNN multiplies bfloat16, played where the processor cannot."""
     library = cpu().ops.library()
@@ -514,6 +532,8 @@ def carried_out(case: Case, folder: Path) -> list[Outcome]:
             stack.enter_context(multiplying_bfloat16())
         if "recompute" in case.on:
             stack.enter_context(noticing(case.recomputed))
+        if "head in blocks" in case.on:
+            stack.enter_context(by_blocks())
         if "budget" in case.on:
             stack.enter_context(taking_measures())
         size = case.workers + case.servers

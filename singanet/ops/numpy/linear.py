@@ -26,7 +26,7 @@ def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
 def add_matmul(ops: Ops, y: Array, a: Array, b: Array) -> Array:
     wide = y.shape[1] > len(y)
     count, other = (y.shape[1], len(y)) if wide else y.shape
-    most = max(1, _BESIDE // (other * y.itemsize))
+    most = max(1, _BESIDE // max(1, other * y.itemsize))
     for lane in ops.lanes(count, count * other * a.shape[1]):
         for start in range(lane.start, lane.stop, most):
             part = slice(start, min(start + most, lane.stop))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops as ops
+from singanet.ops.numpy import linear
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -20,6 +21,18 @@ def test_matmul(dtype, transposed, rng):
     out = np.empty((4, 3), dtype)
     assert ops.matmul(a, b, out=out) is out
     np.testing.assert_array_equal(out, got)
+
+
+@pytest.mark.parametrize("beside", [1, 40, 1 << 22])
+@pytest.mark.parametrize(("m", "n"), [(4, 9), (9, 4), (0, 3), (1, 1)])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_product_is_added(dtype, m, n, beside, rng, monkeypatch):
+    monkeypatch.setattr(linear, "_BESIDE", beside)
+    y, a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, n), (m, 5), (n, 5)))
+    wanted = y.astype(np.float64) + np.einsum("ik,jk->ij", a.astype(float), b.astype(float))
+    assert ops.add_matmul(y, a, b.T) is y
+    tolerance = 8 * np.finfo(dtype).eps
+    np.testing.assert_allclose(y, wanted, rtol=tolerance, atol=8 * tolerance)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7])

@@ -39,6 +39,25 @@ def test_every_order(ops, only_onednn, m, k, n, turned):
     )
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [(5, 7, 3), (1, 64, 33), (32, 48, 1)])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
+def test_a_product_is_added(ops, only_onednn, m, k, n, turned):
+    only_onednn("add_matmul")
+    a = draw(k, m).T if turned[0] else draw(m, k)
+    b = draw(n, k, seed=1).T if turned[1] else draw(k, n, seed=1)
+    y = draw(m, n, seed=2)
+    exact = y + a.astype(np.float64) @ b.astype(np.float64)
+    assert ops.add_matmul(y, a, b) is y
+    np.testing.assert_allclose(y, exact, rtol=0, atol=1e-5 * abs(exact).max())
+
+
+def test_a_product_that_is_added_elsewhere_stays_with_numpy(ops):
+    a, b, y = draw(6, 8), draw(8, 10, seed=1), draw(10, 6, seed=2).T
+    exact = y + a.astype(np.float64) @ b.astype(np.float64)
+    assert ops.add_matmul(y, a, b) is y
+    np.testing.assert_allclose(y, exact, rtol=0, atol=1e-5 * abs(exact).max())
+
+
 def test_what_stays_with_numpy(ops):
     a, b = draw(6, 8), draw(8, 10, seed=1)
     exact = a.astype(np.float64) @ b.astype(np.float64)
