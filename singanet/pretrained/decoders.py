@@ -16,7 +16,7 @@ def draw(d: ModelDrawing) -> Symbol:
     """The net of a config of one of `READ`: ``logits``, or ``last_hidden_state``."""
     m = READ[d.config.values["model_type"]](d.config)
     d.most_steps = m.longest
-    inputs = d.causal_ids()
+    inputs = d.ids(("input_ids",), others=("attention_mask",))
     base = d.prefix("model.")
     padding = d.padding(m.vocabulary)
     table = Embedding("embed_tokens", m.vocabulary, m.width, padding_index=padding)

@@ -89,27 +89,26 @@ class ModelDrawing:
 
     # -- inputs -----------------------------------------------------------------------------
 
-    def ids(self, *more: str) -> dict[str, Symbol]:
-        """``input_ids``, and of ``more`` inputs of sequences those that are wanted, by name.
+    def ids(
+        self, needed: Sequence[str], usual: Sequence[str] = (), others: Sequence[str] = ()
+    ) -> dict[str, Symbol]:
+        """The inputs of sequences by name: those ``needed``, and the ``usual`` ones.
 
-        Errors: `ArgumentError` for inputs that there are not.
+        Where inputs are chosen these are there, with as many of the ``usual`` and the ``others`` as
+        are among them. Errors: `ArgumentError` for inputs that there are not.
         """
-        known = ("input_ids", *more)
-        wanted = known if self.wanted is None else tuple(self.wanted)
-        if "input_ids" not in wanted or not set(wanted) <= set(known):
+        known = (*needed, *usual, *others)
+        wanted = (*needed, *usual) if self.wanted is None else tuple(self.wanted)
+        if not set(needed) <= set(wanted) <= set(known):
             raise ArgumentError(
                 INPUTS,
-                expected=f"'input_ids', and perhaps others of {one_of(known)}",
+                expected=f"{one_of(needed)}, and perhaps some of {one_of((*usual, *others))}",
                 received=one_of(wanted),
                 advice="leave inputs out for those that the family has",
             )
         found = {name: Input(name, (None,), dtype="int64") for name in known if name in wanted}
         self.inputs = list(found.values())
         return found
-
-    def causal_ids(self) -> dict[str, Symbol]:
-        """``input_ids`` of a causal net, and an ``attention_mask`` only where it is asked for."""
-        return self.ids("attention_mask") if self.wanted is not None else self.ids()
 
     def padding(self, vocabulary: int, default: int | None = None) -> int | None:
         """The row of the table that padding has; below 0 it counts from the end, as in PyTorch."""

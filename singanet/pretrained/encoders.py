@@ -134,7 +134,7 @@ def draw(d: ModelDrawing) -> Symbol:
     d.most_steps = m.longest - (0 if m.counts_from is None else m.counts_from + 1)
     # With one type all steps are of it.
     more = ("attention_mask", "token_type_ids") if m.types > 1 else ("attention_mask",)
-    inputs = d.ids(*more)
+    inputs = d.ids(("input_ids",), more)
     base = d.prefix(kind.base)
     table = Embedding("word_embeddings", m.vocabulary, m.width, padding_index=m.padding)
     x = _embedded(d, m, inputs, table, f"{base}embeddings")

@@ -29,7 +29,7 @@ def draw(d: ModelDrawing) -> Symbol:
     c.skip("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
     c.skip("summary_proj_to_labels")
     d.most_steps = longest
-    inputs = d.causal_ids()
+    inputs = d.ids(("input_ids",), others=("attention_mask",))
     base, mask = d.prefix("transformer."), inputs.get("attention_mask")
     table = Embedding("wte", vocabulary, width)
     x = d.embedding(inputs["input_ids"], table, f"{base}wte")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from singanet.errors import ConfigError, did_you_mean, one_of
-from singanet.pretrained import decoders, encoders, gpt2, vit
+from singanet.pretrained import decoders, encoders, gpt2, t5, vit
 from singanet.pretrained.family import Family
 
 FAMILIES: Mapping[str, Family] = {
@@ -14,6 +14,7 @@ FAMILIES: Mapping[str, Family] = {
     **gpt2.FAMILIES,
     **encoders.FAMILIES,
     **vit.FAMILIES,
+    **t5.FAMILIES,
 }
 
 

@@ -44,6 +44,17 @@ DISTILBERT = {
     "attention_dropout": 0.0,
     "seq_classif_dropout": 0.0,
 }
+T5 = {
+    "d_model": 32,
+    "d_kv": 10,
+    "d_ff": 40,
+    "num_layers": 2,
+    "num_heads": 4,
+    "vocab_size": WORDS,
+    "dropout_rate": 0.0,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+}
 IMAGE = {
     "hidden_size": 32,
     "intermediate_size": 40,
@@ -154,6 +165,13 @@ MODELS = {
     "distilbert": ("DistilBertModel", DISTILBERT),
     "distilbert for words": ("DistilBertForMaskedLM", DISTILBERT),
     "distilbert for classes": ("DistilBertForSequenceClassification", DISTILBERT | THREE),
+    "t5": ("T5ForConditionalGeneration", T5),
+    "t5 1.1": (
+        "T5ForConditionalGeneration",
+        T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    ),
+    "t5 without head": ("T5Model", T5 | {"num_decoder_layers": 1}),
+    "t5 encoder": ("T5EncoderModel", T5),
     "vit": ("ViTModel", IMAGE),
     "vit for classes": ("ViTForImageClassification", IMAGE | THREE),
     "deit": ("DeiTModel", IMAGE),
@@ -192,6 +210,8 @@ def batch(net, seed=0, samples=2, steps=STEPS):
     for name in net.execution_plan().inputs:
         if name == "pixel_values":
             found[name] = rng.standard_normal((samples, 3, 12, 8)).astype(np.float32)
+        elif name == "decoder_input_ids":
+            found[name] = rng.integers(0, WORDS, (samples, steps - 2))
         elif name == "attention_mask":
             found[name] = np.ones((samples, steps), np.int64)
             found[name][1:, steps - 3 :] = 0

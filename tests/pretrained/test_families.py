@@ -30,7 +30,7 @@ def named_gradients(net, dy):
 
 def seen(x, y):
     """1 for outputs that count: those of padding are anything."""
-    if "attention_mask" not in x or y.ndim < 3:
+    if "attention_mask" not in x or y.ndim < 3 or "decoder_input_ids" in x:
         return np.float32(1)
     return x["attention_mask"][..., None].astype(np.float32)
 
