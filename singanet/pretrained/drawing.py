@@ -51,7 +51,8 @@ class ModelDrawing:
     ``names`` None stands for files that are yet to be written.
     ``is_bare`` tells that there is no head: the last hidden states are what comes out.
     ``places`` says of every parameter where it stands, ``most_steps`` how many steps a sequence may
-    have, ``loss`` and ``metric`` what the net is to be trained with.
+    have, ``loss`` and ``metric`` what the net is to be trained with, ``tied`` which arrays have to
+    be the same as a parameter, if they are there.
     """
 
     def __init__(
@@ -72,10 +73,15 @@ class ModelDrawing:
         self.loss: Any = None
         self.metric: Any = None
         self._kept: set[str] = set()
+        self.tied: dict[str, Param] = {}
 
     def keep(self, *names: str) -> None:
         """Let arrays be there that are not drawn: they are given back as they came."""
         self._kept.update(names)
+
+    def copies(self, param: Param, *names: str) -> None:
+        """Let arrays be there that are copies of ``param``, to which the model ties them."""
+        self.tied.update(dict.fromkeys(names, param))
 
     def keeps(self, name: str) -> bool:
         """Whether the array may be there without a parameter."""
@@ -161,6 +167,10 @@ class ModelDrawing:
         name = "logits" if softcap is None else "scores"
         layer = Dense(name, units, bool(bias), W_specs=tied, W_transpose=True)
         y = self.put(layer, x, weight=ArrayPlace(theirs), bias=ArrayPlace(bias))
+        if tied is not None:
+            self.copies(tied, theirs)
+        if bias:
+            self.copies(layer.params["bias"], theirs.removesuffix("weight") + "bias")
         if softcap is None:
             return y
         capped: Symbol = Activation("logits", "softcap", alpha=softcap)(y)

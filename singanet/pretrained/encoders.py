@@ -293,11 +293,7 @@ FAMILIES: Mapping[str, Family] = {
         (f"{name}Model", f"{name}ForMaskedLM", f"{name}ForSequenceClassification"),
         bare=(f"{name}Model",),
         others=_OLDER,
-        idle=(
-            r".*embeddings\.(position_ids|token_type_ids)",
-            r"(cls\.predictions|lm_head)\.decoder\.(weight|bias)",
-            r"vocab_projector\.weight",
-        ),
+        idle=(r".*embeddings\.(position_ids|token_type_ids)",),
     )
     for kind, name in _NAMES.items()
 }

@@ -57,6 +57,7 @@ def load(
         arrays = stored_arrays(made.drawing.places.values())
         kept = _expect_to_fit(reader, arrays, made)
         net.fill(_reading(reader, arrays, names, net.dtype))
+        _expect_copies(reader, made)
         held = {names[name]: reader.read(names[name]) for name in kept}
         there = {names[name]: stored for name, stored in arrays.items()}
         net.origin = Origin(source.config, there, held, source.files, source.tokenizer)
@@ -71,7 +72,8 @@ def _expect_to_fit(reader: Reader, arrays: Mapping[str, FileArray], made: MadeNe
     names, drawing = made.names, made.drawing
     missing = [name for name in arrays if name not in names]
     rest = [name for name in names if name not in arrays]
-    extra = [name for name in rest if not (made.family.is_idle(name) or drawing.keeps(name))]
+    known = {*drawing.tied, *filter(made.family.is_idle, rest), *filter(drawing.keeps, rest)}
+    extra = [name for name in rest if name not in known]
     shapes = {name: reader.entries[names[name]].shape for name in arrays if name in names}
     other = [name for name, shape in shapes.items() if shape != arrays[name].shape]
     if not (missing or extra or other):
@@ -84,6 +86,27 @@ def _expect_to_fit(reader: Reader, arrays: Mapping[str, FileArray], made: MadeNe
         received="; ".join(f"{what} {one_of(some, 8)}" for what, some in parts if some),
         advice="config.json and the arrays belong to different models, or the folder is damaged",
     )
+
+
+def _expect_copies(reader: Reader, made: MadeNet) -> None:
+    """Errors: `StateMismatchError` for an array that is not what the config ties it to."""
+    for name, param in made.drawing.tied.items():
+        there, original = made.names.get(name), made.drawing.places[param.name][1].name
+        if there is None or original == name:
+            continue
+        value, at = param.peek(), 0
+        same = reader.entries[there].shape == param.shape
+        for piece in reader.pieces(there) if same else ():
+            rows = value[at : at + len(piece)]
+            same = same and np.array_equal(rows, piece.astype(value.dtype), equal_nan=True)
+            at += len(piece)
+        if not same:
+            raise StateMismatchError(
+                f"{reader.where}, array {there!r}",
+                expected=f"a copy of {original!r}, as the config says",
+                received="another one",
+                advice="set tie_word_embeddings to false in config.json",
+            )
 
 
 def _reading(

@@ -80,6 +80,7 @@ def draw(d: ModelDrawing) -> Symbol:
     inputs = d.ids(words, ("attention_mask",), () if alone else ("decoder_attention_mask",))
     table = Embedding("shared", m.vocabulary, m.width)
     x = d.embedding(inputs["input_ids"], table, "shared")
+    d.copies(table.params["weight"], "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     mask = inputs.get("attention_mask")
     x = _Stack(d, m, "encoder", m.depth).draw(x, mask, "last_hidden_state" if alone else "")
     if alone:
@@ -188,10 +189,6 @@ FAMILIES: Mapping[str, Family] = {
         draw,
         ("T5ForConditionalGeneration", "T5Model", _ENCODER),
         bare=("T5Model", _ENCODER),
-        idle=(
-            r"(encoder|decoder)\.embed_tokens\.weight",
-            r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-            r"lm_head\.weight",
-        ),
+        idle=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     )
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from singanet import pretrained
+from singanet.checkpoint import open_state, write_folder
 from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError
 from singanet.optimizer import SGD
 
@@ -255,7 +256,7 @@ def test_settings_that_compute_nothing_are_let_through(llama):
         ({"vocab_size": 10**9}, "embed_tokens"),
         ({"num_hidden_layers": 1}, "unknown arrays 'model.layers.1"),
         ({"num_hidden_layers": 3}, "no array for 'model.layers.2"),
-        ({"tie_word_embeddings": True}, "unknown arrays 'lm_head.weight'"),
+        ({"tie_word_embeddings": True}, "'lm_head.weight': expected a copy of 'model.embed_tok"),
         ({"attention_bias": True}, "no array for 'model.layers.0.self_attn.q_proj.bias'"),
     ],
     ids=str,
@@ -283,3 +284,14 @@ def test_other_nets_are_not_saved(tmp_path, llama):
     assert not (tmp_path / "x").exists()
     with pytest.raises(ArgumentError, match="dtype: expected 'float32'"):
         pretrained.load(llama, "int8")
+
+
+def test_a_copy_of_a_tied_table_is_let_through(tmp_path):
+    net = pretrained.build(LLAMA | {"tie_word_embeddings": True}, seed=0)
+    pretrained.save(net, tmp_path)
+    with open_state(tmp_path) as reader:
+        state = dict(reader)
+    write_folder(tmp_path, state | {"lm_head.weight": state["model.embed_tokens.weight"]})
+    again = pretrained.load(tmp_path)
+    assert again.param_names() == net.param_names()
+    assert "lm_head.weight" not in again.origin.arrays
