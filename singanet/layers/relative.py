@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import log
 from typing import Any
 
@@ -14,6 +15,9 @@ from singanet.ops.interface import Ops
 from singanet.types import Array
 
 __all__ = ["RelativePositions"]
+
+_ROWS = 128
+"""Queries whose distances are summed up at once."""
 
 
 class RelativePositions(Configurable):
@@ -45,45 +49,65 @@ class RelativePositions(Configurable):
             )
 
     def added(self, ops: Ops, table: Array, queries: int, keys: int, first: int = 0) -> Array:
-        """What is added to the scores, (1, heads, queries, keys).
+        """What is added to the scores, (1, heads, queries, keys); a view of one number a distance.
 
         Queries stand at the positions from ``first`` on, keys at those from 0 on.
         """
-        heads, length = table.shape[1], queries + keys
-        row = ops.gather_rows(table, ops.xp.asarray(self._row(queries, keys, first))).T
-        # Read with rows that are one shorter, equal rows are each moved on by one.
-        rows = ops.empty((heads, queries, length), table)
-        ops.copyto(rows, row[:, None])
-        flat = rows.reshape(heads, queries * length)[:, : queries * (length - 1)]
-        return flat.reshape(1, heads, queries, length - 1)[..., :keys]
+        row = ops.empty((table.shape[1], queries + keys - 1), table)
+        buckets = ops.xp.asarray(_buckets(queries, keys, first, *self._key))
+        ops.copyto(row, ops.gather_rows(table, buckets).T)
+        by_head, by_key = row.strides
+        of_the_first = row[:, queries - 1 :]
+        shape, strides = (1, len(row), queries, keys), (0, by_head, -by_key, by_key)
+        view: Array = ops.xp.lib.stride_tricks.as_strided(of_the_first, shape, strides)
+        return view
 
     def table_gradient(self, ops: Ops, dadded: Array) -> Array:
         """The gradient of the table, from that of what `added` made at ``first`` 0."""
-        heads, queries, keys = dadded.shape[1:]
-        length = queries + keys
-        flat = ops.zeros((heads, queries * length), dadded)
-        moved = flat[:, : queries * (length - 1)].reshape(heads, queries, length - 1)
-        ops.copyto(moved[..., :keys], dadded[0])
-        drow = ops.sum(flat.reshape(heads, queries, length), axis=1)
-        here = self._row(queries, keys, 0)[:, None] == np.arange(self.buckets)
-        like: Any = ops.xp.asarray
-        return ops.matmul(like(here.T, drow.dtype), drow.T)
+        _, heads, queries, keys = dadded.shape
+        drow = ops.zeros((heads, queries + keys - 1), dadded)
+        for start in range(0, queries, _ROWS):
+            stop = min(start + _ROWS, queries)
+            rows, length = stop - start, stop - start + keys
+            # Read with rows that are one shorter, each row is moved on by one: distances meet.
+            flat = ops.zeros((heads, rows * length), dadded)
+            last_first = dadded[0, :, start:stop][:, ::-1]
+            ops.copyto(flat.reshape(heads, rows, length)[..., :keys], last_first)
+            moved = flat[:, : rows * (length - 1)].reshape(heads, rows, length - 1)
+            into = drow[:, queries - stop : queries - stop + length - 1]
+            ops.add(into, ops.sum(moved, axis=1), out=into)
+        here = ops.xp.asarray(_one_hot(queries, keys, drow.dtype, *self._key))
+        return ops.matmul(here, drow.T)
 
     def buckets_of(self, distance: Array) -> Array:
         """The bucket of each ``distance``, the position of a key less that of its query."""
-        ways = 2 if self.bidirectional else 1
-        each = self.buckets // ways
-        exact = each // 2
-        far = np.abs(distance) if self.bidirectional else np.maximum(-distance, 0)
-        growth = np.log(np.maximum(far, exact) / exact) / log(self.max_distance / exact)
-        grown = exact + (growth * (each - exact)).astype(np.int64)
-        bucket = np.where(far < exact, far, np.minimum(grown, each - 1))
-        return np.asarray(bucket + np.where(distance > 0, (ways - 1) * each, 0))
+        return _bucket_of(distance, *self._key)
 
-    def _row(self, queries: int, keys: int, first: int) -> Array:
-        """The bucket of each distance from the first query, up to the last key; negative ones last.
+    @property
+    def _key(self) -> tuple[int, int, bool]:
+        return self.buckets, self.max_distance, self.bidirectional
 
-        There is one more between them, which nobody reads.
-        """
-        distance = np.concatenate([np.arange(keys), np.arange(-queries, 0)]) - first
-        return self.buckets_of(distance)
+
+def _bucket_of(distance: Array, buckets: int, longest: int, bidirectional: bool) -> Array:
+    ways = 2 if bidirectional else 1
+    each = buckets // ways
+    exact = each // 2
+    far = np.abs(distance) if bidirectional else np.maximum(-distance, 0)
+    growth = np.log(np.maximum(far, exact) / exact) / log(longest / exact)
+    grown = exact + (growth * (each - exact)).astype(np.int64)
+    bucket = np.where(far < exact, far, np.minimum(grown, each - 1))
+    return np.asarray(bucket + np.where(distance > 0, (ways - 1) * each, 0))
+
+
+# Layers with equal buckets have the same arrays, which programs so hold once.
+@lru_cache(maxsize=8)
+def _buckets(queries: int, keys: int, first: int, *key: Any) -> Array:
+    """The bucket of each distance, rising: from the last query's to the first key's, and on."""
+    return _bucket_of(np.arange(1 - queries, keys) - first, *key)
+
+
+@lru_cache(maxsize=8)
+def _one_hot(queries: int, keys: int, dtype: np.dtype[Any], *key: Any) -> Array:
+    """(buckets, distances): 1 where the distance has the bucket."""
+    buckets = np.arange(key[0])[:, None]
+    return (buckets == _buckets(queries, keys, 0, *key)).astype(dtype)

@@ -96,10 +96,9 @@ class RotaryEmbedding(Configurable):
                 received=f"{steps} steps after {first}",
                 advice=f"use net.decoder(max_length={self.longest}), or predict sequences whole",
             )
-        cos, sin = _turns(first, steps, self.features(size), self.theta, self._scaling)
-        like: Any = ops.xp.asarray
-        sin = -sin if back else sin
-        return ops.rotate(x, like(cos, x.dtype), like(sin, x.dtype), self.interleaved)
+        turns = _turns(first, steps, self.features(size), self.theta, self._scaling, x.dtype)
+        cos, sin, other = map(ops.xp.asarray, turns)
+        return ops.rotate(x, cos, other if back else sin, self.interleaved)
 
 
 def _speeds(size: int, theta: float, scaling: Scaling | None, steps: int) -> tuple[Array, float]:
@@ -110,9 +109,21 @@ def _speeds(size: int, theta: float, scaling: Scaling | None, steps: int) -> tup
 
 @lru_cache(maxsize=8)
 def _turns(
-    first: int, steps: int, size: int, theta: float, scaling: Scaling | None
-) -> tuple[Array, Array]:
-    """Cosine and sine (T, size / 2) of every angle, lengthened, in float64."""
+    first: int,
+    steps: int,
+    size: int,
+    theta: float,
+    scaling: Scaling | None,
+    dtype: np.dtype[Any],
+) -> list[Array]:
+    """Cosine and sine (T, size / 2) of every angle, lengthened, and what turns back.
+
+    Layers that turn alike have the same arrays, which programs so hold once.
+    """
     speed, gain = _speeds(size, theta, scaling, first + steps)
     angle = np.arange(first, first + steps)[:, None] * speed
-    return gain * np.cos(angle), gain * np.sin(angle)
+    sin = gain * np.sin(angle)
+    made = [array.astype(dtype) for array in (gain * np.cos(angle), sin, -sin)]
+    for array in made:
+        array.setflags(write=False)
+    return made

@@ -7,8 +7,10 @@ import pytest
 
 from singanet import FeedForwardNet
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
-from singanet.layers import Embedding, Input, MultiHeadAttention, RotaryEmbedding
+from singanet.layers import Dense, Embedding, Input, MultiHeadAttention, RotaryEmbedding
+from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops
+from singanet.optimizer import SGD
 
 ORIGINAL = "original_max_position_embeddings"
 SCALINGS = {
@@ -128,6 +130,20 @@ def net_of(rotary, steps):
     net = FeedForwardNet(inputs=ids, outputs=x, seed=0)
     net.as_type("float64")
     return net
+
+
+def test_programs_hold_the_angles_of_all_layers_once():
+    """Of 1,000 steps they are 64 kB an array."""
+    ids = Input("ids", (1000,), "int64")
+    x = Embedding("words", 9, 32)(ids)
+    held = []
+    for name in ("one", "two", "three"):
+        x = MultiHeadAttention(name, 1, causal=True, rotary=RotaryEmbedding())(x)
+        y = Dense("fc", 9)(x)
+        net = FeedForwardNet(inputs=ids, outputs=y, loss=SoftmaxCrossEntropy(), seed=0)
+        held.append(net.memory(1, SGD(lr=0.1)).parts["other"])
+    assert held[0] > 150_000
+    assert held[2] - held[0] < 10_000
 
 
 @pytest.mark.parametrize("name", ["linear", "yarn", "llama3", "dynamic"])
