@@ -18,8 +18,9 @@ from singanet.executor.named import NamedProgram
 from singanet.executor.symbols import Draw, Feed
 from singanet.layers.dummy import Dummy
 from singanet.net import FeedForwardNet
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.chain import UpdateChain, with_reduction
 from singanet.optimizer.minimize import Update
+from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel import AllReduce, Communicator
 from singanet.params.param import Param
@@ -200,10 +201,10 @@ class Executor:
         """``optimizer`` with the reduction inside of what gathers, scales or follows."""
         if self._parallel is None or UpdateChain(optimizer).reducers:
             return optimizer
-        outside = isinstance(optimizer, Wrapper) and not optimizer.waits
-        if outside and (optimizer.gathers or optimizer.holds_all or not optimizer.reads_gradients):
-            optimizer.optimizer = self._wrapped(optimizer.optimizer)
-            return optimizer
+        return with_reduction(optimizer, self._reduced)
+
+    def _reduced(self, optimizer: Optimizer | Wrapper) -> AllReduce:
+        assert self._parallel is not None
         made = AllReduce(optimizer, self._parallel)
         # A synchronized layer of two programs sees the batch of whichever runs.
         self._batch = made.batch = self._batch or made.batch

@@ -201,6 +201,21 @@ def within_reduction(
     return wrap(optimizer)
 
 
+def with_reduction(
+    optimizer: Optimizer | Wrapper, reduce: Callable[[Optimizer | Wrapper], Wrapper]
+) -> Optimizer | Wrapper:
+    """``optimizer`` with what ``reduce`` makes of its inside, within stages that see no sums.
+
+    Those gather gradients, hold all of them, or look at none: they stay around the reducer.
+    """
+    if not isinstance(optimizer, Wrapper) or optimizer.waits:
+        return reduce(optimizer)
+    if not optimizer.gathers and not optimizer.holds_all and optimizer.reads_gradients:
+        return reduce(optimizer)
+    optimizer.optimizer = with_reduction(optimizer.optimizer, reduce)
+    return optimizer
+
+
 def _expect_preview(stage: Wrapper) -> None:
     """Errors: a stage that changes gradients, and does not tell beforehand what they become."""
     if type(stage).previewed is Wrapper.previewed:

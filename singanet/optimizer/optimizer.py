@@ -272,7 +272,8 @@ class Optimizer(Counted, Configurable, ABC):
         if lr is None:
             if self.lr is None:
                 raise no_rate(type(self).__name__)
-            lr = at(self.lr, step)
+            # A number is asked for at each step of each parameter.
+            lr = self.lr if type(self.lr) is float else at(self.lr, step)
         rate = lr * state.lr_mult
         if not math.isfinite(rate):
             raise not_finite(type(self).__name__, state.name, rate, step)

@@ -17,7 +17,7 @@ from singanet.optimizer.reduction import Reduction, RoundKind
 from singanet.optimizer.running_state import average_state
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.params.served import served_by
+from singanet.params.served import is_served
 from singanet.types import Array, RowSparse
 
 
@@ -187,7 +187,7 @@ class GradientRound:
         """As `Wrapper.take`, of all that is there by now. Errors: a second gradient of a name."""
         some: list[tuple[str, Any]] = []
         for name, value, grad in zip(names, values, grads, strict=True):
-            if served_by(value) is None:
+            if not is_served(value):
                 some.append((name, grad))
             elif grad is not None:
                 self._served.append((name, value, grad, scale))
@@ -209,7 +209,7 @@ class GradientRound:
         """
         for item in items:
             for name, value in zip(item[0], item[1], strict=True):
-                if served_by(value) is not None:
+                if is_served(value):
                     raise ArgumentError(
                         f"{type(self._reducer).__name__}, parameter {name!r}",
                         expected="a norm of gradients that all ranks see",

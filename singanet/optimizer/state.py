@@ -14,7 +14,7 @@ from singanet.errors import DataError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.regularizer import Regularizer
-from singanet.params.served import served_by
+from singanet.params.served import is_served
 from singanet.params.storage import Place, place_of
 from singanet.types import Array, Shape
 
@@ -120,7 +120,7 @@ class ParamState:
 
         They lie in ``buckets``, if the value lies in a bucket and they have its size.
         """
-        if served_by(value) is not None:
+        if is_served(value):
             # The table has them.
             self.shape, self.arrays = value.shape, []
             return

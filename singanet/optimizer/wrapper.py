@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeGuard
 
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
@@ -47,7 +47,7 @@ class Wrapper(Counted, Configurable, ABC):
     """Whether it is a `Reducer`, which waits for other processes."""
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
-        if not isinstance(optimizer, (Optimizer, Wrapper)):
+        if not is_optimizer(optimizer):
             raise ArgumentError(
                 type(self).__name__,
                 expected="an optimizer to wrap",
@@ -192,3 +192,8 @@ class Wrapper(Counted, Configurable, ABC):
 
     def _take(self, parsed: object) -> None:
         """Take what `_parsed` made."""
+
+
+def is_optimizer(given: Any) -> TypeGuard[Optimizer | Wrapper]:
+    """Whether ``given`` is a rule, or stages around one."""
+    return isinstance(given, (Optimizer, Wrapper))

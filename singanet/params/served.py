@@ -79,6 +79,11 @@ class ServedRows(ParamStorage):
         return self._stand_in
 
 
+def is_served(value: Any) -> bool:
+    """Whether ``value`` stands for the rows of a table."""
+    return isinstance(value, StandIn)
+
+
 def served_by(value: Any) -> ServedRows | None:
     """Where the updates of ``value`` go, if it stands for the rows of a table."""
     return value.rows if isinstance(value, StandIn) else None

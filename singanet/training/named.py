@@ -15,6 +15,7 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.loss import Loss
 from singanet.metric import Metric
 from singanet.optimizer import Optimizer, Wrapper
+from singanet.optimizer.wrapper import is_optimizer
 
 _RATE, _RATES = 0.001, {"SGD": 0.01, "Nesterov": 0.01}
 """The rates of optimizers that are given by name: those of Keras."""
@@ -49,7 +50,7 @@ def as_optimizer(given: Any) -> Optimizer | Wrapper:
         known = [name for name in _public(optimizers, Optimizer) if _needs_a_rate_alone(name)]
         kind = _class("optimizer", given, optimizers, {}, known)
         return kind(lr=_RATES.get(kind.__name__, _RATE))
-    if isinstance(given, (Optimizer, Wrapper)):
+    if is_optimizer(given):
         return given
     raise _not_one("optimizer", "an optimizer, or its name", given, "SGD(lr=0.1)")
 

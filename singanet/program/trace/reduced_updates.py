@@ -15,7 +15,7 @@ from singanet.optimizer.scale import Scale, is_one
 from singanet.optimizer.wrapper import Handed
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.params.served import served_by
+from singanet.params.served import is_served
 from singanet.program.array_tree import address, root_of
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
@@ -135,7 +135,7 @@ class ReducedUpdates:
         if self._sums is None:
             self._sums = self._made("step")
         given = [self._outer.settled[name] for name in names]
-        if not is_one(scale) and any(served_by(value) is not None for value in given):
+        if not is_one(scale) and any(map(is_served, given)):
             raise NotRecordableError("rows of a table that are weighed before")
         self._update(self._sums.take(names, given, grads, scale))
 
