@@ -106,7 +106,7 @@ def cuda(index: int = 0) -> Device:
 
 
 def describe() -> str:
-    """A table of the devices and kernels: which are there, which serve, what the others lack.
+    """A table of devices and kernels: available ones, those in use, and what the others lack.
 
     It loads the libraries to ask them for their versions. Errors: as `cpu`.
     """

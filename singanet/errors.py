@@ -125,6 +125,6 @@ def one_of(names: Iterable[str], limit: int = 12) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Advice that names the closest of ``names``, or ``otherwise`` where none is close."""
+    """Advice that names the closest of ``names``, or ``otherwise`` if none is close."""
     close = get_close_matches(str(name), list(names), n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise

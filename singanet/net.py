@@ -315,8 +315,8 @@ class FeedForwardNet(Net):
     ) -> dict[N, Array]:
         """How the gradients of ``ys`` by ``xs`` change along ``vectors``, in evaluation.
 
-        ``vectors`` are directions by name, of anything that may stand among ``xs``, whether it
-        does or not; what has none stays where it is. The derivative is exact: tangents are carried
+        ``vectors`` are directions by name, of anything that may stand among ``xs``, even if it does
+        not; arrays without one stay as they are. The derivative is exact: tangents are carried
         through the calls of forward and backward, in float64. Errors: as for `gradients`; a vector
         of another shape; layers and losses whose calls cannot be recorded.
         """
@@ -499,15 +499,15 @@ class FeedForwardNet(Net):
     ) -> None:
         """Keep parameters and optimizer state in ``folder``, at most ``keep`` of them in memory.
 
-        Each layer's are read ahead and written back while its neighbours compute; results are the
-        same bits. After every step the folder is a checkpoint, which `load` reads; ``resume`` goes
-        on from that of an earlier process. With ``activations`` what layers keep for backward goes
-        to the folder too, and counts. ``keep`` is bytes, or a text with a unit. The state is
-        that of ``optimizer``, of the compiled one, or of the one that `step` gets. On any error
-        net and folder are as they were: a folder that holds something else, is read-only, in use
-        or on a full disk (`FileAccessError`); a ``keep`` too small for a layer; the files of
-        another net (`StateMismatchError`) or optimizer (`DataError`). The guide is
-        ``docs/offload.md``.
+        The arrays of a layer are read ahead and written back while its neighbours compute; results
+        are the same bits. After every step the folder is a checkpoint, which `load` reads;
+        ``resume`` goes on from the checkpoint of an earlier process. With ``activations`` the
+        arrays that layers keep for backward go to the folder too, and count. ``keep`` is bytes, or
+        a text with a unit. The state is that of ``optimizer``, by default the compiled one, or the
+        optimizer that `step` gets. On any error net and folder are as they were: a folder that
+        holds something else, is read-only, in use or on a full disk (`FileAccessError`); a
+        ``keep`` too small for a layer; the files of another net (`StateMismatchError`) or
+        optimizer (`DataError`). The guide is ``docs/offload.md``.
         """
         from singanet.offload import offload
 
@@ -527,11 +527,11 @@ class FeedForwardNet(Net):
     def decoder(
         self, max_length: int | None = None, fixed: Mapping[str, Any] | None = None
     ) -> Decoder:
-        """An object that takes sequences in parts, and remembers what layers need of those before.
+        """An object that takes sequences in parts, and remembers what layers need of earlier steps.
 
-        ``decoder(x)`` is what `predict` gives for the whole sequences at the steps ``x``. Memory is
-        that of ``max_length`` steps, the net's own number by default; ``fixed`` are inputs that are
-        no sequences of steps. Errors: a net of which parts have other outputs than the whole.
+        ``decoder(x)`` is the part of `predict` of the whole sequences at the steps ``x``. It has
+        memory for ``max_length`` steps, the net's own number by default; ``fixed`` are inputs
+        without steps. Errors: a net whose outputs for parts differ from those for the whole.
         """
         from singanet.decoding import Decoder
 

@@ -126,11 +126,12 @@ class Traits:
     where it has been read; a layer with neither refuses it. A layer that ``begins_mask`` has the
     mask of its input for its output, which goes on in its place.
 
-    With ``stops_gradient`` no gradient goes to the inputs: for what it alone reads nothing is kept
-    or made. ``sparse`` is an input for sparse matrices, of which `forward` gets a `CSRMatrix` where
-    it ``takes_sparse``. One that ``looks_up`` asks for rows of a parameter that is served, and
-    never reads the array. A training batch has at least ``fewest_samples``. One that
-    ``owns_gradients`` makes those of its parameters as new arrays, to which the walk back may add.
+    With ``stops_gradient`` no gradient goes to the inputs: layers that it alone reads keep nothing
+    for backward. ``sparse`` is an input for sparse matrices; the `forward` of a layer that
+    ``takes_sparse`` gets a `CSRMatrix`. A layer that ``looks_up`` asks a table for rows of a served
+    parameter, and never reads the whole array. A training batch has at least ``fewest_samples``. A
+    layer that ``owns_gradients`` makes gradients of its parameters as new arrays, to which the walk
+    back may add.
     """
 
     input_kinds: tuple[InputKind, ...] = ()

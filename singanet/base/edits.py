@@ -74,7 +74,7 @@ def _counting(name: str) -> Callable[..., Any]:
 
 
 class CountedDict(dict[_Key, _Value]):
-    """A dict of which every change of what it holds is counted."""
+    """A dict that counts every change of its contents."""
 
 
 for _name in (

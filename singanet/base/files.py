@@ -19,10 +19,10 @@ from singanet.errors import ArgumentError, FileAccessError
 def replacing(path: Path, called: str = "") -> Iterator[Path]:
     """Give the path of a new file beside ``path``; at the end flush it and move it over ``path``.
 
-    The new file is there, empty, with permissions and owner of the old one where the system lets
-    us. Whatever happens before the move leaves the old file as it was, and the new one is removed;
-    a killed process leaves it behind, and the next write to ``path`` from that machine removes it,
-    or the next of what is ``called`` so, where each write has a path of its own. Errors:
+    The new file is there, empty, with permissions and owner of the old one if the system allows
+    that. After an error before the move the old file is as it was, and the new one is removed. A
+    killed process leaves it behind: the next write to ``path`` from that machine removes it, or, if
+    each write has a path of its own, the next write of a file ``called`` so. Errors:
     `FileAccessError` for a full disk or a folder that is missing or read-only.
     """
     with explained(path, "write"):
@@ -126,7 +126,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path, called: str) -> None:
-    """Remove what processes of this machine that were killed left of what is ``called`` so."""
+    """Remove temporary files ``called`` so that killed processes of this machine have left."""
     pattern = re.compile(rf"{re.escape(_beginning(called))}(\d+)-[0-9a-f]{{8}}\.tmp")
     for other in folder.iterdir():
         found = pattern.fullmatch(other.name)

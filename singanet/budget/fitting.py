@@ -181,7 +181,7 @@ def _carried_out(programs: Programs, recompute: Recompute) -> Iterator[None]:
 
 
 def _batch_size(x: Any, given: int) -> int:
-    """Samples of a batch: those that a loader says it has, else what ``fit`` was told."""
+    """Samples of a batch: the ``batch_size`` of a loader, else the one ``given`` to ``fit``."""
     if holds_arrays(x):
         return given
     inner = getattr(x, "loader", x)

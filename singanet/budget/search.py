@@ -35,13 +35,13 @@ _RECORDING = 4_000_000
 _PLANNED = 0.5
 """Holes that planning leaves in Python's heap, for a byte of the program's objects: measured."""
 _CHOOSING = 2_000_000
-"""Bytes that modules take which choose what runs again, and holes that they leave: measured."""
+"""Bytes of the modules that choose what runs again, and of holes that they leave: measured."""
 _BY_LAYERS = 1_000_000
 """Bytes that steps by the layers leave in the heap of Python: measured."""
 _HOLES = 0.25
 """Bytes between small arrays that come and go by the layers, for one that lives: measured."""
 _MOVED = 4
-"""Bytes of memory that kernels go over in the time in which one of a file moves: a fast disk's."""
+"""Bytes of memory that kernels go over in the time that a byte of a file takes: a fast disk."""
 
 RECOMPUTE = "recompute"
 MICRO_BATCHES = "micro-batches"
@@ -50,7 +50,7 @@ OFFLOAD = "offload"
 MEASURES = (RECOMPUTE, MICRO_BATCHES, LIGHT_STATE, OFFLOAD)
 """What may be done to need less, in the order in which it is tried."""
 USUAL = MEASURES[:2]
-"""Those that are allowed where nothing is said: they keep the results, and need no folder."""
+"""The measures that are allowed by default: they keep the results, and need no folder."""
 
 
 @large_arrays_apart()
@@ -71,12 +71,12 @@ def plan_memory(
 ) -> MemoryPlan:
     """See `FeedForwardNet.plan`.
 
-    ``beside`` are bytes that a training takes around its steps, by what they are for; ``y``
-    targets of a batch, with which the loss's own arrays are counted; ``light`` is what takes the
-    place of the optimizer where its state may be less, or why nothing does, None to find out. With
-    ``same_shape`` no batch is smaller, and no other program recorded. ``filling`` are bytes that
-    the parameters take as they are filled, beside what is found of those that have no values yet.
-    The first step is recorded ``at_once``, or runs by the layers.
+    ``beside`` are bytes that a training takes around its steps, by purpose; ``y`` are targets of a
+    batch, for the loss's own arrays; ``light`` is the optimizer with less state, or the reason why
+    there is none, None to find out. With ``same_shape`` no batch is smaller, and no other program
+    is recorded. ``filling`` are bytes that parameters will take when they are filled, beside the
+    parameters found to have no values yet. The first step is recorded ``at_once``, or runs by the
+    layers.
     """
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:

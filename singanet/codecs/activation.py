@@ -35,7 +35,7 @@ _OPERATORS: Mapping[str, str] = {
 """Modes of `Activation`."""
 
 _ALPHAS: Mapping[str, float] = {"LeakyRelu": 0.01, "Elu": 1.0, "Celu": 1.0}
-"""The usual alpha of those that have one."""
+"""The default alpha of the operators that have one."""
 
 
 def _write_activation(g: WrittenGraph, layer: layers.Activation, xs: list[Value]) -> Value:

@@ -218,7 +218,7 @@ def _read_continued(use: Use, x: Tensor, k: int) -> Tensor:
 
 
 def _read_masked(use: Use, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The scores with the mask that is input 3, and which keys it shows, where it says that."""
+    """The scores with input 3, the mask, added; or the scores and the keys that the mask shows."""
     mask = use.value(3)
     if mask is None:
         return scores, None

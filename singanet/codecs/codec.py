@@ -36,15 +36,15 @@ def _alone(d: DescribedLayer, layer: Layer) -> list[Layer]:
 class KerasClass:
     """A class of Keras, and the layer that it is.
 
-    ``fields`` are those of its config, each with how it is read, and our argument where that has
-    another name; a type reads numbers, and None takes what stands there. ``specs`` are our specs of
-    parameters, each with Keras' array and the axes of a norm, ``usual`` the settings that alone are
-    known. ``more`` tells arguments that depend on several fields, or refuses the class. ``around``
-    are the layers that it takes before and behind the one. One that is several layers, whichever,
-    has ``draw`` instead.
+    ``fields`` are the fields of its config, each with its reader, and with our argument if that has
+    another name; a type reads numbers, and None takes the value as it is. ``specs`` are our specs
+    of parameters, each with Keras' array and the axes of a norm; ``usual`` has the settings of
+    which only one value is known. ``more`` gives arguments that depend on several fields, or
+    refuses the class. ``around`` gives the layers that it needs before and behind the one. A class
+    that stands for several layers has ``draw`` instead.
 
-    What is ``masked`` hands a mask of steps on or goes by it, where all others drop it; what
-    ``merges`` hands it on only where all its inputs have one; what ``fills`` yields something of
+    A ``masked`` class hands a mask of steps on or goes by it; all others drop it. A class that
+    ``merges`` hands it on only if all its inputs have one; a class that ``fills`` yields values of
     its own at steps that are not there.
     """
 

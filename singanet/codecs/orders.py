@@ -113,7 +113,7 @@ def _plain(size: int) -> Block:
 
 
 def _block(shape: Shape, axes: Shape) -> Block:
-    """The block with axes of 1 left out, and those that stay together made one."""
+    """The block without axes of extent 1, and with axes that stay together joined."""
     kept = [axis for axis in axes if shape[axis] != 1]
     order = [sorted(kept).index(axis) for axis in kept]
     extents = [shape[axis] for axis in sorted(kept)]

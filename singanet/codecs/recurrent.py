@@ -88,7 +88,7 @@ def _write_there_first(g: WrittenGraph, x: Value, mask: Value) -> tuple[Value, V
 
 
 def _write_order(g: WrittenGraph, places: Value) -> Value:
-    """The indices by which the numbers of each row rise, of which none is there twice."""
+    """The indices that sort the distinct numbers of each row."""
     found = g.nodes_of("TopK", 2, places, g.extent(places, 1), axis=1, largest=0)
     return found[1]
 
@@ -320,7 +320,7 @@ def _read_run(
 
 
 def _read_states(use: Use, x: Tensor, kind: str, ways: int, size: int) -> Sequence[Tensor]:
-    """The initial states, (N, ways, H); none where they are zero."""
+    """The initial states, (N, ways, H); an empty list if all are zero."""
     count = 2 if kind == "LSTM" else 1
     given = [use.value(5 + k) for k in range(count)]
     if all(v is None or (isinstance(v, Known) and not v.at[0].any()) for v in given):

@@ -87,9 +87,10 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
 def _program(
     parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Namespace
 ) -> tuple[Sequence[str], frozenset[int], Callable[[Sequence[str]], Sequence[str]]]:
-    """What ranks run, the exit statuses that are final, and what a restart runs.
+    """The program of the ranks, the final exit statuses, and the program of a restart.
 
-    Errors: what is neither ``train`` nor a script; restarts of a training that keeps nothing.
+    Errors: a program that is neither ``train`` nor a script; restarts of a training without
+    checkpoints.
     """
     words = list(arguments.program)
     if not words:

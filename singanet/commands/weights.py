@@ -7,7 +7,7 @@ from typing import Any
 
 
 def add_arguments(parser: Any) -> None:
-    """Which weights, of which model, and on what."""
+    """The options that name weights, their model and the data."""
     add = parser.add_argument
     add("path", metavar="RUN_DIR|FILE", type=Path, help="a run folder, a model file, or weights")
     add("--model", metavar="NAME", help="whose weights they are, where no run folder tells")

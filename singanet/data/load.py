@@ -19,14 +19,14 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTES) -> Dataset:
-    """The embedded data set of that name, or the one that lies at a path.
+    """The embedded data set of that name, or the data set at a path.
 
     A path is a folder or archive of MNIST, CIFAR-10 or CIFAR-100 (`mnist`, `cifar10`,
     `cifar100`), or an ``.npz`` file, which holds ``x_train``, ``y_train``, ``x_test`` and
     ``y_test``: samples (N, H, W), (N, C, H, W) or (N, D), uint8 (scaled to [0, 1]) or float;
     labels (N,), or (N, H, W) for every pixel, integers. ``max_bytes`` bounds the memory its arrays
-    may claim. Errors: `UnknownNameError` for a name that is neither, `DataError` for a file that is
-    not what it should be.
+    may claim. Errors: `UnknownNameError` for an unknown name, `DataError` for a file that is not
+    what it should be.
     """
     name = os.fspath(name_or_path)
     if name in _EMBEDDED:

@@ -56,7 +56,7 @@ class Prefetch(Described):
 
     @property
     def share_out(self) -> Callable[[int, int], None]:
-        """The loader's, where it has that: see `ArrayLoader.share_out`."""
+        """The `share_out` of the loader; AttributeError if it has none."""
         shared: Callable[[int, int], None] = self.loader.share_out  # type: ignore[attr-defined]
         return shared
 

@@ -175,7 +175,7 @@ class BackwardWalk:
 
 
 def total(parts: Sequence[Array], ops: Ops) -> Array | None:
-    """What all consumers of one output sent back, by one addition."""
+    """The sum of the gradients from all readers of one output, by one addition."""
     if len(parts) < 2:
         return parts[0] if parts else None
     return ops.add_all(parts)

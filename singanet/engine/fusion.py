@@ -94,7 +94,7 @@ it, are no rows: recorded steps take as long and as much memory without (`benchm
 def fused(plan: _Plan, asked: Collection[str] = ()) -> _Plan:
     """``plan`` with the `FUSIONS` whose inner outputs nobody wants: none are ``asked`` for.
 
-    It is worked out anew where a layer has changed, and is the same one where that means nothing.
+    It is worked out anew after a change of a layer, and is the same plan if no row has changed.
     """
     key, now = frozenset(asked), changes.now
     # Of a plan that stays as it is none is kept: one that held itself would outlive its net.

@@ -1,4 +1,4 @@
-"""Which arrays share memory, and copies of those that somebody else may write into."""
+"""Arrays that share memory, and copies of arrays that somebody else may write into."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What executors need of a net, and what is trained and saved like one without being one."""
+"""Protocols: of the net that executors need, and of objects that are trained and saved like one."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Model(Protocol):
 
     @property
     def layers(self) -> Sequence[Any]:
-        """The layers in order; empty where there are none."""
+        """The layers in order; empty without layers."""
 
     def nodes(self) -> Sequence[Any]:
         """The uses of layers, in the order of adding."""

@@ -368,10 +368,9 @@ class Net(GraphBuilder):
         layer named in forward's ``output``) to its gradient. Before each yield the layer's
         context and incoming gradient are released, and the net keeps no reference to ``grads``;
         ``values`` may be updated in place. ``item.output_grads`` maps each layer named in
-        ``output`` and passed so far to the gradient of its output; one that lies below frozen
-        layers, or below parameters none of which is trained, has to be named in forward's
-        ``output`` too, since else nothing is kept there. Errors: no training forward before, or
-        already used; a wrong name or shape.
+        ``output`` and passed so far to the gradient of its output. Name a layer below frozen
+        layers, or below untrained parameters, in forward's ``output`` too: else nothing is kept
+        there. Errors: no training forward before, or already used; a wrong name or shape.
         """
         if self._pass is None:
             raise CallOrderError(
@@ -470,7 +469,7 @@ class Net(GraphBuilder):
 
 
 def expect_in_memory(params: Iterable[Param], where: str) -> None:
-    """Refuse ``params`` of which one is elsewhere. Errors: `CallOrderError`."""
+    """Errors: `CallOrderError` unless all ``params`` are in memory."""
     for param in params:
         if not param.storage.in_memory:
             raise CallOrderError(

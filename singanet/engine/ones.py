@@ -13,7 +13,7 @@ from singanet.types import Shape
 
 
 def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str, Any]:
-    """Ones for every input: zeros where they are indices, whole lengths where they are those."""
+    """Ones for every input, but zeros for indices and whole lengths for lengths."""
     feed: dict[str, Any] = {}
     for name in plan.inputs:
         step = plan.by_name[name]
@@ -21,7 +21,7 @@ def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str
             raise ArgumentError(
                 f"net, layer {name!r}",
                 expected="inputs whose shapes tell what a step computes",
-                received="a sparse one, of which that depends on its entries",
+                received="a sparse input: its work depends on the entries",
                 advice="ask the net that reads arrays in its place: leave sparse out",
             )
         declared = step.layer.in_shapes or ()

@@ -55,7 +55,7 @@ class Part(Plan):
         self._kept = [i in kept for i in range(len(self.steps))]
 
     def _with_input(self, step: NodeStep) -> list[NodeStep]:
-        """``step``, which is fed, behind one that passes on what it is fed with."""
+        """``step`` preceded by an identity input step."""
         layer = Dummy(step.name + INPUT)
         layer.build(step.layer.in_shapes or ())
         node = Node(layer.name, layer, 0, (), out_shapes=layer.out_shapes)

@@ -161,9 +161,9 @@ def run_step(
     layer: Layer | None = None,
     past: Past | None = None,
 ) -> tuple[Any, Context]:
-    """What ``step`` makes of ``x``, and what that leaves; with ``train`` it runs as in training.
+    """The output of ``step`` for ``x`` and its context; with ``train`` it runs as in training.
 
-    ``layer`` may take the place of its own, ``past`` is what it knows of earlier steps.
+    ``layer`` may take the place of its own; ``past`` has the earlier steps of the sequences.
     """
     if layer is None:
         layer, params = step.layer, step.params()
@@ -510,7 +510,7 @@ class BackwardPlan:
 
 
 def remember(known: dict[Any, _Case], key: Any, case: _Case) -> None:
-    """Put ``case`` among the ``known`` ones, which begin anew where they become many."""
+    """Put ``case`` among the ``known`` ones, of which all are dropped if there are too many."""
     if len(known) >= _CASES:
         known.clear()
     known[key] = case

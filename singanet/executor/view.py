@@ -27,8 +27,8 @@ Port: TypeAlias = tuple[str, int]
 class Objective(Counted):
     """The loss of a step: the mean of what the outputs ``heads`` give for each sample, summed.
 
-    ``counted`` are the losses whose means these are, with the places of what each one reads; a
-    batch weighs by what they count, where that is one number, and else by its samples.
+    ``counted`` are the losses behind these means, with the places of the outputs and targets that
+    each reads. The weight of a batch is their common count, or else its number of samples.
     """
 
     def __init__(

@@ -235,7 +235,7 @@ def _expect_array(resolver: Resolver, name: Name, dy: Any) -> Any:
 
 
 def _by_name(where: str, names: Sequence[Name], dys: Any, alone: bool) -> list[Any]:
-    """One of ``dys`` for each of ``names``, None where it is ones; a name ``alone`` has all."""
+    """A gradient of ``dys`` for each of ``names``, None for ones; a name ``alone`` has all."""
     if dys is None:
         return [None] * len(names)
     if isinstance(dys, Mapping):

@@ -204,7 +204,7 @@ class Resolver:
             )
 
     def _unknown(self, name: Any, argument: str, known: Collection[str]) -> UnknownNameError:
-        """The error for a name in ``argument`` that is none of those ``known``."""
+        """The error for a name in ``argument`` that is not among the ``known`` ones."""
         return UnknownNameError(
             f"{self.where}, argument {argument}",
             expected=f"names among {one_of(known)}",

@@ -323,7 +323,7 @@ class GraphBuilder(metaclass=CheckedType):
 
 
 def port_of(net: GraphBuilder, symbol: Symbol) -> tuple[str, int] | None:
-    """The node and the output of ``net`` that ``symbol`` drew; None where it drew no part of it."""
+    """The node and output of ``net`` that ``symbol`` stands for; None if it is not of this net."""
     name = net._drawn.get(symbol.call.born)
     return None if name is None else (name, symbol.index)
 

@@ -16,7 +16,7 @@ from singanet.types import GivenShapes, Shape, Shapes
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """Where one input comes from: a node's name and which of its outputs.
+    """The source of one input: a node's name and which of its outputs.
 
     ``index`` None takes the output whose turn it is: the first consumer added gets the first
     output, and so on; ``turn`` counts those consumers.
@@ -130,7 +130,7 @@ class Graph:
             raise
 
     def shapes_from(self, sources: Sequence[tuple[str, int | None]]) -> list[Shape] | None:
-        """The sample shapes that would come from ``sources`` now; None where one is not known."""
+        """The sample shapes that ``sources`` would give now; None unless all are known."""
         shapes = []
         for turn, (name, index) in enumerate(sources):
             node = self.nodes.get(name)

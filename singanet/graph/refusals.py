@@ -100,7 +100,7 @@ def unread_mask(name: str) -> GraphError:
 
 
 def masked_by_add(name: str) -> ArgumentError:
-    """The error for a layer ``name`` that begins a mask, where none goes along."""
+    """The error for a layer ``name`` that begins a mask in a net built by `add`."""
     return ArgumentError(
         f"net.add of layer {name!r}",
         expected="a layer without a mask, which goes along in lists and on symbols alone",

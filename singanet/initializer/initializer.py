@@ -26,9 +26,9 @@ class Initializer(metaclass=CheckedType):
         """A new float64 array of ``shape``; ``fans`` is (fan in, fan out), (0, 0) if unknown."""
 
     def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
-        """Whether pieces drawn one after the other are the whole, so that a large one need not be.
+        """Whether a large array may be drawn in pieces, one after the other, to the same numbers.
 
-        It counts for the class that says so, not for those that inherit from it.
+        The answer of a class does not count for classes that inherit from it.
         """
         return False
 

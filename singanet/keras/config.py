@@ -121,7 +121,7 @@ def _data_format(config: dict[str, Any], where: str) -> str:
 
 
 Steps: TypeAlias = frozenset[tuple[int, Any]]
-"""A mask as Keras writes it down: of which tensors, by their ids, what is not which number."""
+"""A mask as Keras writes it down: ids of tensors, each with the number that it must differ from."""
 
 _MASKS = ("NotEqual", "Any", "LogicalOr")
 """The operations that masks are made by."""

@@ -70,8 +70,8 @@ class JobOptions:
     program. A rank that is stopped for ``patience`` seconds ends the job; a wait of ``stall``
     seconds is told, one of ``deadline`` seconds is an error. A failed job is begun anew up to
     ``restarts`` times, with the program that ``resumed`` makes of it, unless its exit status is
-    ``final``. Where it is ``elastic``, what ranks that are killed or stopped did is repaired by the
-    others.
+    ``final``. If it is ``elastic``, the other ranks repair the work of ranks that were killed or
+    stopped.
     """
 
     ranks: int

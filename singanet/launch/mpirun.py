@@ -1,4 +1,4 @@
-"""The launcher of Open MPI: where it is, what it is told, and what it says."""
+"""The launcher of Open MPI: its path, its arguments, and its messages."""
 
 from __future__ import annotations
 

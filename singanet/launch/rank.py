@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _work(rank: int, arguments: Sequence[str]) -> None:
-    """What the rank is there for: the last ones serve, where there are servers."""
+    """Run the program, or serve: the last ranks of a job with servers are the servers."""
     if rank < int(os.environ["OMPI_COMM_WORLD_SIZE"]) - int(os.environ.get(SERVERS, "0")):
         _run(arguments)
     else:

@@ -34,7 +34,7 @@ class BatchNormalization(Layer):
 
     A channel of one value in the whole batch has no variance: one sample of (D,) is refused in
     training. With the default momentum the running statistics are little more than those of the
-    last batch: where that one is small, leave it out (``fit(drop_last=True)``) or choose 0.1.
+    last batch: if that batch is small, leave it out (``fit(drop_last=True)``) or choose 0.1.
 
     Of several processes each has the statistics of its own part of a batch. With ``synchronized``
     they are those of the parts of all, and so are the gradients, as one process with the whole

@@ -1,4 +1,4 @@
-"""Elements picked along an axis: the same ones of all samples, or those that an input says."""
+"""Elements picked along an axis: the same in all samples, or by an input of indices."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Layer(Counted, Configurable):
         }
 
     def setup(self, in_shapes: Any) -> Shapes:
-        """Create the parameters for the sample shape(s) ``in_shapes``; return those that come out.
+        """Create the parameters for sample shape(s) ``in_shapes``; return the output's shape(s).
 
         One input gives a tuple, several give a list of tuples; the same holds for the result.
         """

@@ -114,7 +114,7 @@ class LayerNorm(Layer):
 def scale_and_shift(
     ops: Ops, gamma: Array | None, beta: Array | None, like: Array | None = None
 ) -> tuple[Array | None, Array | None]:
-    """Both factors, ones and zeros for one that is left out; both None stay so without ``like``."""
+    """gamma and beta, ones or zeros for a missing one; without ``like`` both may stay None."""
     given = next((each for each in (gamma, beta, like) if each is not None), None)
     if given is None or (gamma is not None and beta is not None):
         return gamma, beta

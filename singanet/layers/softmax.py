@@ -48,7 +48,7 @@ class Softmax(_AlongAxis):
 
 
 class LogSoftmax(_AlongAxis):
-    """x - log(sum(exp(x))) along ``axis``, counted as in `Softmax`; finite where that is 0."""
+    """x - log(sum(exp(x))) along ``axis``, as in `Softmax`; finite even where the softmax is 0."""
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """Logarithms of probabilities; the output is kept."""

@@ -76,8 +76,8 @@ class Symbol:
     its own axis. ``a > b`` gives booleans (less, at_most, greater, at_least), with which
     ``(a > 0).where(a, b)`` chooses; ``==`` tells whether two are one symbol.
 
-    ``mask`` is the symbol (T,) of which steps of this one are there, or None; it may be assigned.
-    Layers that keep the steps hand it on, and those that can read it.
+    ``mask`` is a symbol (T,), not 0 at the steps that are there, or None; it may be assigned.
+    Layers that keep the steps hand it on, and layers that can read masks read it.
     """
 
     __slots__ = ("call", "index", "kind", "mask", "shape")

@@ -17,7 +17,7 @@ Weight = float | Sequence[float] | None
 
 
 class _TwoTerms(Loss):
-    """A loss of a term where the target is 1 and one where it is 0, which may have weights."""
+    """A loss of two terms, one for targets of 1 and one for targets of 0, each with a weight."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class SigmoidCrossEntropy(_TwoTerms):
 class BinaryCrossEntropy(_TwoTerms):
     """−y log x − (1 − y) log(1 − x) for probabilities ``x``, which a last sigmoid yields.
 
-    Shapes, weights and smoothing are those of `SigmoidCrossEntropy`, which takes the scores before
-    the sigmoid and is the better choice where they are at hand. Logarithms are of numbers no
-    smaller than the type's smallest normal one, and the gradient is taken with x kept as far as
-    the type's resolution from 0 and 1.
+    Shapes, weights and smoothing are as for `SigmoidCrossEntropy`, which takes the scores before
+    the sigmoid: if scores are at hand, it is the better choice. Logarithms are of numbers no
+    smaller than the type's smallest normal one, and the gradient keeps x as far as the type's
+    resolution from 0 and 1.
     """
 
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:

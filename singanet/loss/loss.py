@@ -231,7 +231,7 @@ class Loss(Counted, Configurable, ABC):
 
     @abstractmethod
     def compute(self, ops: Ops, x: Array, y: Array) -> tuple[Array, Any]:
-        """New losses per position (B, ...), 0 where none counts, and what `gradient` needs."""
+        """New losses per position (B, ...), 0 for ignored ones, and the notes for `gradient`."""
 
     @abstractmethod
     def gradient(self, ops: Ops, saved: Any) -> Array:

@@ -19,10 +19,10 @@ class MultiLoss(Counted, Configurable):
     """Σ weight · loss over the named outputs of a net: ``MultiLoss({"a": Loss, ...}, weights)``.
 
     Outputs and targets are dicts by the name of the output layer; `backward` gives the dict
-    that ``net.backward`` takes. Weights are 1 where none is given. Losses see the batch alone,
-    so each output needs a loss object of its own. ``parts`` holds the losses (B,) of each output
-    in the last `forward`, before the weights. ``masks`` names for an output the one (B, T) that
-    tells which of its steps count, in its loss and in the metrics that `fit` shows it.
+    that ``net.backward`` takes. Weights are 1 by default. Losses see the batch alone, so each
+    output needs a loss object of its own. ``parts`` holds the losses (B,) of each output
+    in the last `forward`, before the weights. ``masks`` names for an output the mask output (B, T)
+    that tells which of its steps count, in its loss and in the metrics of `fit`.
     """
 
     asked_anew = ("parts",)

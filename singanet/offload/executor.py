@@ -236,7 +236,7 @@ class Offloaded(LayerByLayer):
         """Keep the state of ``optimizer`` in the folder as well, and no longer that of another.
 
         With ``of_folder`` it takes the state that is there. Errors: a ``keep`` in which a layer
-        has no room; state in the folder of another optimizer, or of one where there is none.
+        has no room; state in the folder of another optimizer, or without a bound one.
         """
         chain = UpdateChain(optimizer)
         rule = chain.own_rule
@@ -446,7 +446,7 @@ class Offloaded(LayerByLayer):
         state.keep_in(arrays, kinds)
 
     def _expect_state(self, entries: Iterable[Entry]) -> None:
-        """Refuse state in the folder that is not that of the optimizer which is bound."""
+        """Refuse state of another optimizer in the folder."""
         wanted = {entry.name for entry in entries if entry.name.startswith("optimizer/")}
         there = {name for name in self.shelf.latest.entries if name.startswith("optimizer/")}
         if there and there != wanted:

@@ -52,7 +52,7 @@ class PlacedFile:
 class Generation:
     """The arrays of ``entries``, at their places in the safetensors file at ``path``.
 
-    ``behind`` are those of which the other generation has later values, or that have none here.
+    ``behind`` names the arrays that have no values here, or later ones in the other generation.
     Several threads may read and write.
     """
 

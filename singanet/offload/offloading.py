@@ -174,7 +174,7 @@ def _offload(
 
 
 def _write_first(net: Net, folder: Path, params: list[Param]) -> None:
-    """A generation of ``params``, those that are not filled as they will be, one at a time."""
+    """Write a generation of ``params``, unfilled ones with their initial values, one at a time."""
     made = Generation(folder / FILES[0])
     try:
         made.lay_out(entries_of(params))

@@ -47,8 +47,8 @@ class _LoadedArray:
 class Shelf:
     """The arrays of a folder by name; at most ``keep`` bytes of them in memory that are not lent.
 
-    That memory is ``room``. ``latest`` is the generation that is a checkpoint, ``next`` the one
-    that becomes it; the arrays ``fresh`` have their last values in the latter.
+    That memory is ``room``. The generation ``latest`` is a checkpoint, ``next`` becomes one; the
+    arrays ``fresh`` have their last values in ``next``.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class Shelf:
             raise error
 
     def _copy(self, name: str) -> None:
-        """The values in the latest generation to the next; zeros where there are none."""
+        """Copy the values of the latest generation to the next; zeros if it has none."""
         entry = self.next.entries[name]
         there = self.latest.entries.get(name) == entry
         piece = bytearray(min(entry.nbytes, _PIECE))
@@ -391,7 +391,7 @@ class Shelf:
         self._changed.notify_all()
 
     def _next_job(self) -> str | None:
-        """What is to be read or written next: what is waited for, what changed, what is ahead."""
+        """The next array to read or write: one in demand, else a changed one, else one ahead."""
         if self._error is not None:
             return None
         wanted = self._demand

@@ -154,7 +154,7 @@ class NodeDrawer:
         return self._table[use.node.op](use)
 
     def _branch(self, use: Use) -> list[Any]:
-        """The branch that is taken, where that is known: its nodes stand for the node."""
+        """The branch that is taken, drawn in place of the node; its condition has to be known."""
         chosen = bool(use.needed(0).reshape(()))
         graph = use.attribute("then_branch" if chosen else "else_branch")
         self.draw(graph)

@@ -119,7 +119,7 @@ def _reshape(node: _Node, x: Array, shape: Array | None = None) -> Array:
 
 
 def _reshaped(node: _Node, x: Array, shape: Sequence[int]) -> Array:
-    """A view where that is one, else a copy, which is paid for."""
+    """A view if possible, else a copy, which comes off the budget."""
     try:
         return np.reshape(x, shape, copy=False)
     except ValueError:

@@ -133,7 +133,7 @@ def _gelu(use: Use) -> Tensor | None:
 
 
 def _layer_norm(use: Use) -> Tensor | None:
-    """(x − mean) / √(variance + ε) γ + β, as it was written before there was an operator."""
+    """(x − mean) / √(variance + ε) γ + β, as graphs had it before there was an operator."""
     for k in (0, 1):
         scale, beta = use.before(use.node.inputs[k], "Mul"), use.value(1 - k)
         if scale is None or not isinstance(beta, Known) or not beta.constant:

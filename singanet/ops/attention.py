@@ -36,7 +36,7 @@ class Attention:
     seeds: Array | None = None
 
     def apart(self) -> tuple[Attention, dict[str, Any]]:
-        """What is left without its arrays, and those that there are, by their names."""
+        """The same without its arrays, and the arrays that it has, by name."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         there = {name: array for name, array in arrays.items() if array is not None}
         nothing: dict[str, Any] = dict.fromkeys(there)

@@ -93,11 +93,10 @@ class RecurrentStates(NamedTuple):
 
 
 class RecurrentGradients(NamedTuple):
-    """What a backward kernel makes; that of x is None where nobody wants it.
+    """What a backward kernel makes; the gradient of x is None if nobody wants it.
 
-    That of the input's weight is None where there is none. The gradients of the biases, which are
-    added with the input's and with the state's product, may be one array. ``starts`` are those of
-    the first states, arrays (N, H).
+    ``weight_x`` is None for a layer without that weight. The gradients of the two biases may be one
+    array. ``starts`` are the gradients of the first states, arrays (N, H).
     """
 
     x: Array | None

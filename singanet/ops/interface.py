@@ -127,7 +127,7 @@ class Ops(Protocol):
     def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
         """The samples in as many parts as threads are worth it; all in one for less work.
 
-        What one lane writes no other one reads or writes. The last bit of sums over samples may
+        No lane reads or writes what another one writes. The last bit of sums over samples may
         depend on the number of lanes.
         """
 
@@ -157,7 +157,7 @@ class Ops(Protocol):
     def trim(self, prepared: bool = False) -> None:
         """Let go of working memory that later calls would make again.
 
-        With ``prepared`` also of what calls have prepared, which takes later ones longer to make.
+        With ``prepared`` also of prepared calls, which take longer to make again.
         """
 
     def remarks(self) -> list[str]:

@@ -69,7 +69,7 @@ class Route(NamedTuple):
 
 
 def in_order(*routes: Route, last: F) -> F:
-    """The kernel that goes by the first route that fits, and by ``last`` where none does."""
+    """The kernel that takes the first route that fits, or ``last`` if none does."""
     if len(routes) == 1:
         return _either(routes[0], last)
 
@@ -148,7 +148,7 @@ def _with_routes(call: Any, routes: tuple[Route, ...], last: F) -> F:
 
 
 def routes_of(function: Any) -> tuple[Route, ...]:
-    """The routes of a kernel before its last one; none where it has only that."""
+    """The routes of a kernel, without the last one, which always serves."""
     found: tuple[Route, ...] = getattr(function, "routes", ())
     return found
 

@@ -113,7 +113,7 @@ class Backend(NamedTuple):
 
 
 def backends() -> list[Backend]:
-    """The kernels for the CPU, those that are missing with what is missing; loads oneDNN."""
+    """The backends for the CPU, with the reason if one is missing; loads oneDNN."""
     from singanet.ops.onednn.library import INSTALL, find_library, load_library
 
     there = Backend("numpy", True, np.__version__, "matrix products by NumPy's BLAS")

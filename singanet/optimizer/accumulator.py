@@ -67,10 +67,10 @@ class Accumulator(Wrapper):
         return self.counted(count) if self.mean else count
 
     def weigh(self, weight: Scale, share: Scale | None = None) -> None:
-        """As `begin`, in other words, where both may be arrays that a program fills.
+        """`begin` with numbers that may be arrays which a program fills.
 
-        Gradients weigh ``weight``; those that are handed on are ``share`` times their sum, None
-        for what it is now.
+        Gradients weigh ``weight``. The stage hands on ``share`` times their sum, None for the
+        present share.
         """
         self._weight, self._share = weight, share
 

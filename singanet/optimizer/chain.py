@@ -188,7 +188,7 @@ class TwoPasses(NamedTuple):
         return items
 
     def knowing(self, items: Iterable[Any]) -> AbstractContextManager[None]:
-        """What lets the step be updated whose gradients are ``items``, of which none is kept."""
+        """Within the block, the norm is that of the gradients ``items``, none of which is kept."""
         return self.clip.knowing(norm_of(self.previewed(items)))
 
 

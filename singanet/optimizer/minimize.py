@@ -12,8 +12,8 @@ class Update:
     """An update by the mean of ``loss``, a symbol of one number a sample.
 
     ``params`` are the parameters that it changes: names, `Param` objects, layers or nets, one or
-    a list; None takes every trained one that the loss depends on. It is what a program of an
-    `Executor` may be asked for, which then trains. Errors: a loss that is none.
+    a list; None takes every trained parameter that the loss depends on. A program of an `Executor`
+    that lists it trains. Errors: a symbol that is not a loss.
     """
 
     __slots__ = ("loss", "optimizer", "params")

@@ -25,7 +25,7 @@ _MASTER = "master/"
 
 
 class MixedPrecision(Configurable):
-    """What `net.compile` trains in float16 by: dynamic loss scaling, and float32 masters.
+    """Training in float16, for `net.compile`: dynamic loss scaling, and float32 masters.
 
     The loss is multiplied by ``scale``, so that small gradients do not vanish in float16. A step
     whose gradients are not all finite is skipped, parameters, running state, draws and optimizer
@@ -241,7 +241,7 @@ FACTORS = ("bfloat16", "float32_fast", "auto")
 
 
 def as_precision(given: Any) -> MixedPrecision | None:
-    """``given`` where it is one or None; a text is the type of one. None for those of `FACTORS`."""
+    """``given``, or mixed precision of the type ``given`` as text; None for texts in `FACTORS`."""
     if given is None or isinstance(given, MixedPrecision) or given in FACTORS:
         return None if isinstance(given, str) else given
     return MixedPrecision(given)

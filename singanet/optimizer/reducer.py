@@ -40,7 +40,7 @@ class Reducer(Wrapper):
     """Of what is trained, the copies that it holds at most: sums under way, what is sent."""
 
     reduction: Reduction
-    """How gradients become those of all; one that is `local` has none."""
+    """How gradients are summed over the ranks; a `local` reducer has no such sums."""
     _around: tuple[Wrapper, ...] = ()
     _sums: GradientRound | None = None
 
@@ -126,7 +126,7 @@ class Reducer(Wrapper):
 
     @abstractmethod
     def agree(self, refused: str | None) -> str | None:
-        """The layer for which a step is not taken: that of any process, None where none has one."""
+        """The layer that vetoes the step on any rank, or None."""
 
     @abstractmethod
     def join(self) -> None:

@@ -78,7 +78,7 @@ class Reduction(ABC):
         return False
 
     def room(self, names: Sequence[str]) -> Array | None:
-        """A buffer of zeros for the dense gradients of an entry, None where it has none."""
+        """A buffer of zeros for the dense gradients of an entry, None if it has only rows."""
         likes = [self.like(name) for name in names if not self.is_rows(name)]
         if not likes:
             return None

@@ -15,7 +15,7 @@ from singanet.params.param import ParamSpec
 
 
 def as_regularizer(where: str, given: Any) -> Regularizer | None:
-    """``given`` where it is one or None; a number is an L2 coefficient."""
+    """``given``, a regularizer or None; a number is an L2 coefficient."""
     if given is None or isinstance(given, Regularizer):
         return given
     if isinstance(given, (int, float)):
@@ -24,7 +24,7 @@ def as_regularizer(where: str, given: Any) -> Regularizer | None:
 
 
 def as_constraint(where: str, given: Any) -> Constraint | None:
-    """``given`` where it is one or None; a number is the threshold of a `ClipNorm`."""
+    """``given``, a constraint or None; a number is the threshold of a `ClipNorm`."""
     if given is None or isinstance(given, Constraint):
         return given
     if isinstance(given, (int, float)):
@@ -39,7 +39,7 @@ def configured(
     regularizer: Regularizer | None,
     constraint: Constraint | None,
 ) -> ParamState:
-    """The settings of parameter ``name``: its spec's, and the optimizer's where that is silent."""
+    """The settings of parameter ``name``: by its spec, else by the optimizer."""
     own = as_regularizer(where, spec.regularizer)
     state = ParamState(
         name, own or regularizer, as_constraint(where, spec.constraint) or constraint

@@ -136,7 +136,7 @@ class ParamState:
         self.shape = value.shape
 
     def resume(self, step: int, arrays: Sequence[Array]) -> None:
-        """Stand where one stood whose arrays were these, of the shapes of a dump."""
+        """Go on from ``step`` with the ``arrays`` of a dump, in its shapes."""
         self.step, self.shape = step, None
         self.arrays = [array.reshape(-1) for array in arrays]
         self._loaded = [array.shape for array in arrays]

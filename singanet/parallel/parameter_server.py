@@ -48,12 +48,12 @@ class ParameterServer(RankReducer):
     """Updates on servers, by ``optimizer`` as it is there: each with some of the parameters.
 
     With "bsp" the gradients of a step, weighed by samples, are one update, for which all workers
-    wait: p workers train as one process. With "asp" each worker's are an update of their own at
-    once, and it waits for nobody. "ssp" is as that, but no worker is more than ``staleness`` steps
-    ahead of the slowest one. A worker pushes while the walk back goes on, and in `end` pulls what
-    is new. Of Embeddings it has no more than rows: those that a batch looks up, pulled before and
-    pushed after, or those of their `layers.Cache`. Where stages around look at their values, it
-    has all of them, and pulls the rows that anybody has changed.
+    wait: p workers train as one process. With "asp" the gradients of each worker are an update of
+    their own at once, and it waits for nobody. "ssp" is "asp" with a bound: no worker is more than
+    ``staleness`` steps ahead of the slowest one. A worker pushes during the walk back, and pulls
+    new values in `end`. Of an Embedding it has rows alone: the rows that a batch looks up, pulled
+    before and pushed after, or the rows in its `layers.Cache`. If stages around it look at the
+    values, a worker has whole tables, and pulls the rows that any worker has changed.
 
     ``snapshots`` is a folder in which every server writes its part after each ``every`` steps,
     and from which a job begins, with ``restored`` steps. Clipping by value belongs inside, with

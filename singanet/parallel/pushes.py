@@ -22,10 +22,11 @@ from singanet.types import Array, RowSparse
 
 
 class Pushes(Reduction):
-    """What a worker of ``owner`` pushes to ``servers``, and pulls: values, which its rule takes.
+    """Gradients that a worker of ``owner`` pushes to ``servers``, and values that it pulls.
 
-    All entries are under way at a time. Where ``apart``, each worker's gradients are an update of
-    their own, none where it has none; else those of all are one, though a rule moves by zeros.
+    All entries are under way at a time. If ``apart``, the gradients of each worker are an update
+    of their own, and a worker without gradients makes none; else the gradients of all workers are
+    one update, even if they are zeros.
     """
 
     rows_first = True

@@ -35,12 +35,11 @@ _COUNTS = {
 def init(device: Device | None = None) -> Communicator:
     """The communicator that fits how this process was started, the same at every call.
 
-    `MpiCommunicator` where a launcher of MPI has started it, else `Alone`, and then no MPI is
-    loaded. Where there are others and ``device`` is a GPU, `NcclCommunicator`; all ranks have to
-    ask for it together. Of a job with ranks that serve it has the others. Where nobody has set
-    ``OMP_NUM_THREADS``, the ranks of one machine share its cores. Errors: `BackendError` where
-    mpi4py, or CuPy's NCCL, is missing; where this is one of several processes that cannot meet,
-    each of which would train all by itself.
+    `MpiCommunicator` if a launcher of MPI has started it, else `Alone`, and then no MPI is loaded.
+    `NcclCommunicator` if there are other ranks and ``device`` is a GPU; all ranks have to ask for
+    it together. Servers of the job are not among its ranks. Unless ``OMP_NUM_THREADS`` is set, the
+    ranks of one machine share its cores. Errors: `BackendError` if mpi4py, or CuPy's NCCL, is
+    missing, or if several processes were started that cannot meet: each would train by itself.
     """
     world = _world()
     if device is None or device.index is None or world.size == 1:
@@ -50,7 +49,7 @@ def init(device: Device | None = None) -> Communicator:
 
 @cache
 def servers() -> ServerRanks | None:
-    """The ranks of this job that hold parameters, the last ones; None where there are none."""
+    """The ranks of this job that hold parameters, the last ones; None if it has no servers."""
     count = int(os.environ.get(SERVERS, "0"))
     whole = _whole()
     return ServerRanks(whole, range(whole.size)[whole.size - count :]) if count else None
@@ -85,9 +84,9 @@ def _whole() -> Communicator:
 
 @contextmanager
 def _ending_all() -> Iterator[None]:
-    """Let what ends this process meanwhile, an interrupt say, end those that wait for it as well.
+    """If an error or an interrupt ends this process, end the processes that wait for it as well.
 
-    Without a launcher of ours nobody else does: MPI would wait in its end for the others.
+    Without a launcher of ours nobody else does so: MPI would wait in its end for the others.
     """
     try:
         with _interrupted_after():

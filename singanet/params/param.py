@@ -225,7 +225,7 @@ class Param:
 
     @property
     def served(self) -> ServedRows | None:
-        """The table that keeps the rows, where that is elsewhere."""
+        """The table that keeps the rows, None if they are not in a table."""
         storage = self.root.storage
         return cast("ServedRows", storage) if storage.by_rows else None
 
@@ -283,7 +283,7 @@ class Param:
 
     @property
     def array_type(self) -> np.dtype[Any]:
-        """The type of the array, or that which it will have."""
+        """The type that the array has, or will have when it is filled."""
         return self.root.storage.dtype if self.filled else self.dtype
 
     def peek(self) -> Array:

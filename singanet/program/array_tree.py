@@ -12,7 +12,7 @@ from singanet.types import Array
 
 
 def base_of(array: Any) -> Any:
-    """The array in whose memory ``array`` lies; None where that is its own."""
+    """The array whose memory ``array`` is a view of; None if it has memory of its own."""
     base = getattr(array, "base", None)
     # An array's interface is made anew when asked for; strided views have another base.
     if isinstance(base, np.ndarray) or hasattr(base, "__array_interface__"):

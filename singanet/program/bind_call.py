@@ -35,9 +35,9 @@ def ready_call(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
 
 
 def chained(calls: Iterable[Ready]) -> list[Ready]:
-    """What ``calls`` come down to, made one after the other and without those that do nothing.
+    """The functions that ``calls`` consist of, in order and without calls that do nothing.
 
-    The calls have to stay, since what they come down to uses memory objects of theirs.
+    Keep the calls as long as these functions, which use memory objects of theirs.
     """
     made: list[Ready] = []
     threads = 0

@@ -219,7 +219,7 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
 
 
 def recomputed(draft: Draft, kept: Recording) -> Recording:
-    """``kept``, or with calls that run again for the backward pass where that is asked for."""
+    """``kept``, or a recording that recomputes for the backward pass, if that is asked for."""
     if not (draft.runs_again and any(call.phase == "backward" for call in kept.calls)):
         return kept
     from singanet.program.recompute.choice import recomputed as chosen

@@ -40,8 +40,8 @@ class Token:
     """A piece of memory met while recording.
 
     ``held`` is an array from outside, or a constant, that the program goes on using; None for
-    memory that is planned. ``fill`` is the value that a fresh array was filled with, ``poison``
-    why no kernel may read it. ``written`` are the bytes that kernels write where that is not all.
+    planned memory. ``fill`` is the value that a fresh array was filled with, ``poison`` tells why
+    no kernel may read it. ``written`` are the bytes that kernels write, None for all of them.
     """
 
     nbytes: int
@@ -61,11 +61,11 @@ Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
 class Call:
     """One call with a `Ref` in the place of every array.
 
-    ``partly`` are those of ``writes`` of which something stays. ``bind`` makes it ready to run
-    where that is more than handing arrays to ``function``. ``passes`` is how often it goes over its
-    operands, or how long it computes in what a pass takes. ``lane`` is the number of a group of
-    lanes, and of the one in it that the call belongs to; ``parts`` how many calls it is made of.
-    ``once`` says that it must not be recomputed, ``planned`` is a `narrow.PlannedKernel` where
+    ``partly`` are the ``writes`` that keep some of their contents. ``bind`` makes it ready to run
+    if that takes more than handing arrays to ``function``. ``passes`` is how often it goes over its
+    operands, or its computing time in units of such a pass. ``lane`` is the number of a group of
+    lanes, and the number of the call's lane in it; ``parts`` is how many calls it is made of.
+    ``once`` says that it must not be recomputed; ``planned`` is a `narrow.PlannedKernel` if
     operands may lie in bfloat16.
     """
 

@@ -39,7 +39,7 @@ _LINE = 16
 class Sweep(NamedTuple):
     """``out`` = ``function`` of ``operands`` that are alike in memory; the second may be a number.
 
-    ``scales`` are the numbers by which operands are multiplied before, where they are.
+    ``scales`` has for each operand the number that it is multiplied by first, or None.
     """
 
     call: Call
@@ -266,7 +266,7 @@ def _lowered(sweeps: Sequence[Sweep], ops: Ops) -> Call | None:
 
 
 def _blocks(size: int, threads: int) -> list[tuple[int, int]]:
-    """From which to which of ``size`` elements so many threads work at a time."""
+    """The blocks of ``size`` elements that ``threads`` threads share one after the other."""
     count = -(-size // (_BLOCK * threads))
     return [*pairwise([*(size * k // count // _LINE * _LINE for k in range(count)), size])]
 

@@ -45,9 +45,9 @@ _TURNS = 3
 class PlannedStep:
     """A training step before it runs: its memory, and the bytes that its kernels go over.
 
-    ``work`` compares steps of one net: what a kernel computes is counted as the bytes that pass
-    through memory in that time. ``by_layers`` are the bytes of the arrays that live at a time where
-    it runs by the layers, ``objects`` those of the Python objects of one of its programs.
+    ``work`` compares steps of one net: arithmetic is counted as the bytes that pass through memory
+    in the same time. ``by_layers`` is the peak of its arrays, in bytes, if the step runs by the
+    layers, ``objects`` the size of the Python objects of its program.
     """
 
     memory: PeakMemory

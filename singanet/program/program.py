@@ -35,10 +35,10 @@ class Program:
     """A training step of ``net`` with ``optimizer``, or without one an evaluation, recorded.
 
     ``x`` and ``y`` are a batch of the shapes to come. Recording rehearses the step and leaves net
-    and optimizer as they were. ``rerecord`` says what `run` does with other shapes, and after the
-    net has changed: record again, or refuse; ``recompute`` what is made again in a step, None for
-    what ``net.programs`` says. Errors: a net on a GPU, targets without an optimizer or the reverse,
-    bytes that the arena cannot be kept in, what the net refuses.
+    and optimizer as they were. With ``rerecord`` `run` records again for other shapes and after
+    changes of the net, else it refuses them. ``recompute`` is the level of recomputation, None for
+    that of ``net.programs``. Errors: a net on a GPU, targets without an optimizer or the reverse,
+    a number of bytes too small for the arena, and the net's own errors.
     """
 
     def __init__(

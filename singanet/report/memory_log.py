@@ -90,7 +90,7 @@ class MemoryLog(Callback):
 
 
 def _last_seconds(path: Path) -> float:
-    """Where an earlier run stopped its clock; 0 where there is none that can be read."""
+    """Where an earlier run stopped its clock; 0 without a log that can be read."""
     try:
         *_, last = path.read_text(encoding="utf-8").splitlines()
         return float(json.loads(last)["seconds"])

@@ -110,10 +110,10 @@ def best_epoch(
     mode: str = "auto",
     metrics: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The ``monitor``, and the ``best_epoch`` by it, from 0; None where all is NaN.
+    """The ``monitor``, and the ``best_epoch`` by it, from 0; None if all values are NaN.
 
-    Where ``name`` was not measured it is the validation's loss, the loss, or what was. None too
-    where neither ``mode`` nor one of ``metrics`` says what is better.
+    If ``name`` was not measured, the monitor is the validation's loss, the loss, or any measure.
+    The epoch is None, too, if neither ``mode`` nor ``metrics`` tells which values are better.
     """
     known = (name, "val_loss", "loss", *history)
     monitor = Monitor("report", next(each for each in known if each in history), mode)

@@ -73,7 +73,7 @@ class LateNotes(RunNotes):
             expect_no_run(self.folder)
 
     def on_epoch_begin(self, epoch: int) -> None:
-        """Write, and where a training goes on bring its logs to where that is."""
+        """Write, and cut the memory log of a resumed training."""
         if not self._written:
             self.write()
             if self.description is not None:
@@ -94,7 +94,7 @@ class LateNotes(RunNotes):
 def folder_callbacks(
     folder: Path, options: RunOptions, task: Task, description: bytes | None = None
 ) -> list[Callback]:
-    """Those that record the run, and the ``description`` of its net where that is new."""
+    """The callbacks that record the run, and the ``description`` of its net if that is new."""
     settings = {
         OPTIONS: options.lasting(),
         NET: {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options},

@@ -69,7 +69,7 @@ def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
 
 
 def expect_servers(name: str, servers: int) -> None:
-    """Errors: ranks that serve where none are asked, or none where they are."""
+    """Errors: servers that the method ``name`` does not ask, or no servers for one that does."""
     served = name in REDUCERS and REDUCERS[name].served
     if served != bool(servers):
         having = [each for each, way in REDUCERS.items() if way.served]

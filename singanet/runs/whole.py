@@ -30,7 +30,7 @@ _OTHERS: Mapping[str, Callable[[Path], FeedForwardNet]] = {
     ".keras": keras.load_model,
     ".onnx": onnx.load,
 }
-"""Those that go by their suffix, as what they begin with is what many files begin with."""
+"""Files told by their suffix, since many other files begin with the same bytes."""
 
 _OF_CLASSES = (SoftmaxCrossEntropy, CategoricalCrossEntropy, SoftmaxFocal)
 

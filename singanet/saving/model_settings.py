@@ -125,7 +125,7 @@ def _weighted(compiled: Compiled, described: Mapping[str, Any]) -> frozenset[str
 
 
 def _by_output(metrics: Mapping[str, Metric], outputs: Any) -> Mapping[str, Any]:
-    """``metrics`` as `compile` takes them, where ``outputs`` says which sees which."""
+    """``metrics`` as `compile` takes them; ``outputs`` has the output that each one sees."""
     if not isinstance(outputs, Mapping) or not set(outputs) <= set(metrics):
         raise wrong("the training", "the outputs of metrics by their names", repr(outputs))
     if not outputs:
@@ -138,7 +138,7 @@ def _by_output(metrics: Mapping[str, Metric], outputs: Any) -> Mapping[str, Any]
 
 
 def _same(metric: Metric | None, others: Iterable[Metric]) -> Metric | None:
-    """The one of ``others`` that is described as ``metric`` is, since both are often one object."""
+    """The metric of ``others`` with the description of ``metric``: both are often one object."""
     if metric is None:
         return None
     config = object_to_config(metric)

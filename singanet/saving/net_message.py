@@ -20,7 +20,7 @@ _NAMES = ("frozen", "untrained", "recomputed", "kept")
 
 
 def net_to_proto(config: Mapping[str, Any]) -> NetConfig:
-    """The message that says what ``config`` does, which `FeedForwardNet.to_config` wrote.
+    """``config``, as `FeedForwardNet.to_config` wrote it, as a message.
 
     Errors: `ConfigError` for keys or values that the schema has no place for, such as ints
     beyond 64 bits; another version.

@@ -217,7 +217,7 @@ class Ranks(list[FakeCommunicator]):
     def run(self, work: Callable[[FakeCommunicator], T]) -> list[T]:
         """``work(comm)`` of every rank, each in a thread; the results in the order of ranks.
 
-        None of one that died.
+        A rank that died gives None.
         Errors: what the first rank that failed raised; the others' waiting ends.
         """
         results: list[Any] = [None] * len(self)
@@ -439,7 +439,7 @@ class _Messages:
 
     @property
     def first(self) -> _Mail | None:
-        """Where the one lies that arrives first."""
+        """The mailbox of the message that arrives first."""
         mails = [mail for mail in self._mails if self.world.mail.get(mail)]
         return min(mails, key=lambda mail: (self.world.mail[mail][0][1], mail[0]), default=None)
 

@@ -54,9 +54,9 @@ def check_gradients(
 
     ``x`` is one array (batch first) or a list. Each float input and each trained parameter is
     moved by ``step`` along random directions, in float64; random draws and running state are the
-    same at each evaluation. The layer is left as it was; one that stops gradients has none for its
-    inputs. Errors: `GradientError` naming the
-    worst input or parameter when the relative error exceeds ``tolerance``.
+    same at each evaluation. The layer is left as it was. Inputs of a layer that stops gradients are
+    not compared. Errors: `GradientError` naming the worst input or parameter if the relative error
+    exceeds ``tolerance``.
     """
     many = isinstance(x, (list, tuple))
     inputs = [_double(part) for part in (x if many else [x])]

@@ -117,7 +117,7 @@ def cut(data: Any, part: slice) -> Any:
 def sample_count(parts: Mapping[str, Any], may_be_empty: bool = False) -> int:
     """How many samples all arrays of ``parts`` have.
 
-    Errors: `DataError` where they differ, or where there is none and they may not be empty.
+    Errors: `DataError` for unequal numbers, and for no samples unless ``may_be_empty``.
     """
     lengths: dict[str, int] = {}
     for what, data in parts.items():

@@ -19,7 +19,7 @@ WeightedBatch: TypeAlias = tuple[Any, Any, Array | None]
 
 
 class Batches(ABC):
-    """Epochs of batches. ``steps`` is how many an epoch has, None where that is not known.
+    """Epochs of batches. ``steps`` is the number of batches of an epoch, None if unknown.
 
     With a given number of steps an epoch ends after them, and the next goes on where it ended,
     from the front again when the data have been gone through.
@@ -27,7 +27,7 @@ class Batches(ABC):
 
     steps: int | None
     smallest: int | None
-    """Samples of the smallest batch, None where that is not known."""
+    """Samples of the smallest batch, None if unknown."""
     may_be_empty = False
     """Whether other processes may have batches where this one has none."""
     _given: int | None = None
@@ -261,7 +261,7 @@ class IteratedBatches(Batches):
 
 
 def _length(source: Any) -> int | None:
-    """``len(source)`` where there is one; asking some iterables raises, which is no answer."""
+    """``len(source)``, None without one: asking some iterables raises."""
     try:
         length = len(source)
     except TypeError:

@@ -71,7 +71,7 @@ class Compiled:
         return make(loss, self.metrics, self.outputs, self.weighted)
 
     def exchange(self, optimizer: Optimizer | Wrapper) -> None:
-        """Train with ``optimizer`` from now on; what the last one gathered stays with that."""
+        """Train with ``optimizer`` from now on; gradients gathered by the last one stay there."""
         self.optimizer = self.trained_by = optimizer
         self._wrapped.clear()
 
@@ -168,9 +168,9 @@ def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> Non
 
 
 def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
-    """The type for `Net.as_type` by which it multiplies bfloat16; None where it is not to.
+    """The type for `Net.as_type` that multiplies bfloat16; None if that is not asked for.
 
-    Errors: it is, and cannot.
+    Errors: bfloat16 is asked for by name, and the device has no such products.
     """
     if mixed_precision is None or mixed_precision not in FACTORS:
         return None

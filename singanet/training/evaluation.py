@@ -155,7 +155,7 @@ def predict(net: Model, x: Any, batch_size: int | None) -> Array:
 
 
 def by_output_name(made: Any, net: Model) -> dict[str, Array]:
-    """What `predict` ``made``, by the names of the outputs also where there is one."""
+    """The predictions ``made`` as a dict by output name, even of a single output."""
     return made if isinstance(made, dict) else {output_names(net)[0]: made}
 
 

@@ -35,9 +35,9 @@ def read_session(
     where: str,
     refused: Callable[[str, str], FileFormatError],
 ) -> dict[str, Any]:
-    """What the entry ``session`` of ``state`` says, whose "format" is ``kind``.
+    """The contents of the entry ``session`` of ``state``, whose "format" is ``kind``.
 
-    Errors: those that ``refused`` makes of what was expected and what received; `VersionError`.
+    Errors: what ``refused`` makes of an expected and a received text; `VersionError`.
     """
     if "session" not in state:
         raise refused("its entry 'session'", "none")
@@ -67,8 +67,8 @@ def write_training(path: Path, state: State) -> None:
 def read_training(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The state in a file, or of a folder the one that got furthest.
 
-    One that is damaged is passed over, with a warning. Errors: `FileAccessError` where there is
-    none, and what the format refuses.
+    Damaged states are passed over, with a warning. Errors: `FileAccessError` if there is no state,
+    and the errors of the format.
     """
     path = Path(path)
     if not path.is_dir():

@@ -77,7 +77,7 @@ class Hooks:
         self.train_begin()
 
     def on_layer(self) -> Callable[[LayerGradients], None] | None:
-        """What `FeedForwardNet.step` calls a layer, None where no callback cares."""
+        """What `FeedForwardNet.step` calls after each layer, None without such hooks."""
         if not self.layer:
             return None
         session, hooks = self._session, self.layer

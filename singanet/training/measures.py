@@ -127,10 +127,10 @@ class Measures:
             self._counts = counts
 
     def shown(self, out: Any, y: Any, weight: Any = None) -> dict[str, tuple[Any, ...]]:
-        """Every metric with outputs and targets, and perhaps weights, that it looks at, by name.
+        """Every metric by name, with its outputs and targets, and weights if it takes any.
 
-        Where it says that it is ``linked``, what the loss's link makes of outputs. Under a mask
-        it sees what the loss leaves (`Loss.unmasked`).
+        A metric that is ``linked`` gets the outputs after the loss's link. Under a mask it gets
+        the positions that the loss leaves (`Loss.unmasked`).
         """
         found = {}
         meant = None

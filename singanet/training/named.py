@@ -95,7 +95,7 @@ def as_metric(given: Any, loss: Any) -> Metric:
 
 
 def _is_of_yes_or_no(loss: Any) -> bool:
-    """Whether each output has a probability of its own: scores of which a sigmoid makes one."""
+    """Whether each output is a probability of its own, or becomes one by a sigmoid."""
     of_scores = getattr(loss, "link_name", "") == "sigmoid"
     return of_scores or isinstance(loss, losses.BinaryCrossEntropy)
 

@@ -68,7 +68,7 @@ def is_own(key: str) -> bool:
 
 
 def as_of_rank(state: Mapping[str, Array], rank: int) -> dict[str, Array]:
-    """``state`` as ``rank`` had it, where it was one of those that saved it; else as rank 0."""
+    """``state`` as ``rank`` had it, or as rank 0 had it if ``rank`` did not save any."""
     own, absent = f"{_OWN}/{rank}/", f"{_ABSENT}/{rank}/"
     found = {key: array for key, array in state.items() if not is_own(key)}
     for key, array in state.items():

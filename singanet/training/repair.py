@@ -41,11 +41,11 @@ class _Copy:
 
 
 class Repairs:
-    """Keeps in memory what each rank has, to go back to where one has died; a `Kept`.
+    """Copies in memory of the training state, to go back to when a rank has died; a `Kept`.
 
-    Parameters, state of the optimizer and generator are this rank's own; what was measured in the
-    epoch and the position in the data are those of all ranks. A rank that has begun a step knows
-    that all have the copy before it, so that two copies are enough for one that all have.
+    Parameters, state of the optimizer and generator are this rank's own; measures of the epoch and
+    the position in the data are those of all ranks. A rank that has begun a step knows that all
+    ranks have the copy before that step: with two copies each, all have one in common.
     """
 
     def __init__(self, session: Session, ranks: FitRanks, hooks: Hooks) -> None:
@@ -151,7 +151,7 @@ class Repairs:
 
 
 def repairs_of(session: Session, hooks: Hooks, ranks: FitRanks) -> Repairs | None:
-    """What repairs a fit of elastic ranks; None where nothing does, which is said."""
+    """The repairs of a fit of elastic ranks; None, with a warning, if it cannot be repaired."""
     if not ranks.comm.elastic:
         return None
     why = "a rank has layers that no other has" if ranks.apart else ""

@@ -26,9 +26,9 @@ from singanet.types import Array
 
 
 class Session(Course):
-    """What callbacks see of a fit, and what a training checkpoint is made of.
+    """A fit under way, as callbacks see it and as training checkpoints store it.
 
-    ``names`` are those that an epoch's logs will have, ``ranks`` the processes that train together.
+    ``names`` are the keys of an epoch's logs, ``ranks`` the processes that train together.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from singanet.optimizer.chain import UpdateChain
 
 
 def settings_of(net: Any, optimizer: Any) -> Callable[[], None]:
-    """What puts back, when it is called, what is trained now, at which rates, by which numbers.
+    """A function that restores the trained parameters, their rates and the rule's numbers.
 
     Callbacks change these in the course of a training: they freeze and thaw, and assign rates.
     """

@@ -1,4 +1,4 @@
-"""Choosers for measuring: one that notes which routes are open, one that takes a given one."""
+"""Choosers for measuring: one notes the open routes, the other takes a given route."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from singanet.ops.onednn.cases import ROUTES, Case
 
 @dataclass(frozen=True)
 class RouteTimes:
-    """A convolution kernel that is called ``calls`` times a step, and seconds by each route tried.
+    """A convolution kernel that is called ``calls`` times a step, and its seconds by route.
 
-    ``estimate`` is the route that it takes unmeasured, ``chosen`` the one that it takes now.
+    ``estimate`` is the route taken without measuring, ``chosen`` the route taken now.
     """
 
     case: Case

@@ -74,7 +74,7 @@ class Sheet:
     casts: dict[int, Tensor] = field(default_factory=dict)
     """What became floats, by the symbol it was."""
     fixed_batch: int | None = None
-    """The number of samples for which the file was exported, where it has one."""
+    """The batch size that the file was exported for, None if it takes any."""
 
     def read(self, names: Iterable[str]) -> None:
         """Count one more reader of each array."""

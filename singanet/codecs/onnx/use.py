@@ -221,14 +221,14 @@ class Use:
         return found
 
     def before(self, value_name: str, *ops: str) -> FileNode | None:
-        """The node that makes an array which nobody else reads, if it is one of ``ops``."""
+        """The node that makes the array, if it is one of ``ops`` and has no other reader."""
         node = self.sheet.makers.get(value_name)
         fits = node is not None and node.op in ops and self.sheet.single_reader(value_name)
         return node if fits else None
 
 
 def _expect_any(inputs: Sequence[Tensor]) -> None:
-    """Errors: inputs that are joined, of which one has a number where another's extent is any."""
+    """Errors: joined inputs with an open extent in one and a number at its place in another."""
     for extents in zip(*(each.sample[::-1] for each in inputs), strict=False):
         if -1 in extents and {*extents} - {-1, 1}:
             raise RefusedError("arrays for any number of steps", f"extents {[*extents]}")

@@ -50,7 +50,7 @@ class Known:
 
     @classmethod
     def of(cls, first: Any, second: Any, name: str = "") -> Known:
-        """Both as arrays, which are one where they are equal."""
+        """Both as arrays, one and the same array if they are equal."""
         a, b = np.asarray(first), np.asarray(second)
         same = a is b or (a.shape == b.shape and a.dtype == b.dtype and _equal(a, b))
         return cls((a, a) if same else (a, b), name)

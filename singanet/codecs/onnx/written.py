@@ -95,7 +95,7 @@ class WrittenGraph:
     def param(self, layer: Layer, suffix: str, shape: Shape | None = None) -> Value:
         """The parameter as an initializer under its own name, its elements in ``shape``.
 
-        One that layers share stands there once, in the shape that is asked for first.
+        A shared parameter is written once, in the shape that is asked for first.
         """
         param = layer.params[suffix]
         found = self._params.get(id(param.root))

@@ -186,7 +186,7 @@ def _sum(xp: Any, lines: Array, width: int) -> Array:
 
 
 def _channels_last(x: Array) -> Array:
-    """The view (N, H, W, C); of (N, C) one image that is one pixel wide."""
+    """The view (N, H, W, C); (N, C) becomes one image of width 1."""
     return x[None, :, None] if x.ndim == 2 else x.transpose(0, 2, 3, 1)
 
 

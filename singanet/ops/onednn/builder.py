@@ -216,7 +216,7 @@ class Builder(Descriptors):
         return KernelPlan(self._place, recipe, self.threads, self._brief)
 
     def close(self) -> None:
-        """Destroy the descriptors, which a plan does not need, and the rest where none was made."""
+        """Destroy the descriptors, which a plan does not need, and the rest if no plan was made."""
         if not self._finished:
             release(self.c, [*self._operands.values(), *(memory for memory, _ in self._inside)])
         self.forget()

@@ -29,10 +29,10 @@ class Calibration:
         self._lock = threading.Lock()
 
     def speeds(self, runtime: Runtime, calibrate: Callable[[Library], Speeds]) -> Speeds:
-        """Those that the file of routes holds, where they are kept for the next process.
+        """The speeds in the file of routes, which keeps them for the next process.
 
-        Those built in where the file is switched off or cannot be written: what is measured anew
-        in each process would not give the same bits in each.
+        Without such a file the speeds are built in: speeds measured anew in each process would
+        choose other routes, and give other bits, in each.
         """
         if self._speeds is None:
             with self._lock:

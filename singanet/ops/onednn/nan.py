@@ -19,7 +19,7 @@ _NAN = {np.uint16: 0x7FC0, np.float32: np.nan}
 
 
 def sums(build: Builder, n: int, values: int) -> None:
-    """Operands: a sum for each sample, NaN where that has one or infinities of both signs; them."""
+    """Operands: a sum for each sample, NaN if it has NaN or infinities of both signs; samples."""
     x, y = build.rows((n, values), build.kind(1)), build.rows((n, 1))
     desc = build.primitive_desc("reduction", int(Algorithm.REDUCTION_SUM), x, y, 0.0, 0.0)
     build.stage(desc, {Arg.DST: build.operand(0, y), Arg.SRC: build.operand(1, x)})

@@ -23,7 +23,7 @@ from singanet.ops.onednn.library import INSTALL
 
 
 class Estimated:
-    """Takes the cheapest of the routes that multiply bfloat16, where one is open."""
+    """Takes the cheapest route that multiplies bfloat16, or the cheapest one if none does."""
 
     version = 0
 

@@ -33,10 +33,10 @@ KEPT = "singanet neighbours"
 """The name of the thread that keeps a team asleep."""
 
 _TWICE, _CALM = 2, 10
-"""Looks in a row that tell that others are near, and that they are gone."""
+"""Looks in a row after which other processes count as near, and as gone."""
 
 _OFTEN = 4
-"""How much more often to look while they are near, since kernels are slow as long."""
+"""How much more often to look while others are near: kernels are slow in the meantime."""
 
 _STATE, _CORE = 0, 36
 """Where the file ``stat`` of a thread has them, behind its name."""

@@ -37,9 +37,9 @@ class KernelRecipe(NamedTuple):
     """What a plan does, and on what.
 
     A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
-    the bytes of the operands, ``reads`` and ``writes`` numbers of operands; one that is changed
-    in part is in both. ``products`` says that the library's own matrix products run inside.
-    ``open`` are the operands that may lie in bfloat16, ``rounded`` those that are brought to it.
+    the bytes of the operands, ``reads`` and ``writes`` numbers of operands; an operand that is
+    changed in part is in both. ``products`` says that the library's own matrix products run
+    inside. ``open`` operands may lie in bfloat16, ``rounded`` operands are rounded to it.
     """
 
     stages: Sequence[KernelStage]

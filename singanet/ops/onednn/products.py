@@ -1,7 +1,7 @@
 """Large matrix products by oneDNN, so that they share its threads.
 
-Matrices are each in C order or the transposed view of such. One that never changes goes through a
-call that reads nothing else, which a program can make once.
+Each matrix is in C order, or the transposed view of one. A constant matrix is laid out by a call of
+its own, which a program can make once.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def read(onednn: str) -> dict[int, Choices]:
 
 
 def read_speeds(onednn: str) -> Speeds | None:
-    """The processor's speeds; None as for `read`, and where none were kept."""
+    """The processor's speeds; None as for `read`, and if no speeds were kept."""
     return _read(onednn)[1]
 
 

@@ -96,12 +96,12 @@ class Runtime:
         work: int,
         stored: frozenset[int] = frozenset(),
     ) -> Runnable | None:
-        """The plan that ``build(builder, *key)`` makes, or None where oneDNN offers none.
+        """The plan that ``build(builder, *key)`` makes, or None if oneDNN offers none.
 
-        ``stored`` are the operands that lie in bfloat16, of those that its recipe has open.
-        Little ``work`` is one thread's: waking the others takes longer, and where other processes
-        have their cores, much longer. It keeps Python's lock. A plan runs with the threads that
-        it was made for.
+        ``stored`` are the operands that lie in bfloat16, among the open ones of the recipe. Little
+        ``work`` is done by one thread, which keeps Python's lock: waking the others takes longer,
+        and much longer while other processes have their cores. A plan always runs with the number
+        of threads that it was made for.
         """
         full = (build, key, stored)
         try:

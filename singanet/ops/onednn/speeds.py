@@ -18,8 +18,8 @@ _FEW_PIXELS = 49
 class Speeds(NamedTuple):
     """Nanoseconds of one thread.
 
-    Processors differ in two speeds that have little to do with each other, that of arithmetic and
-    that of copies with strides: so which route is the fastest differs too.
+    Processors differ in the speed of arithmetic and, independently, in that of copies with strides:
+    so the fastest route differs too.
     """
 
     direct: float

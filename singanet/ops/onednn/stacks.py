@@ -18,7 +18,7 @@ _LEAST = 1 << 22
 """Multiply-adds from which waking oneDNN pays."""
 
 _LEAST_EACH, _LEAST_ROUNDED = 1 << 17, 1 << 16
-"""Those of one product from which it is faster than NumPy's, and where it rounds its factors."""
+"""Multiply-adds of one product from which oneDNN is faster, in float32 and in bfloat16."""
 
 _AXES = range(3, 7)
 

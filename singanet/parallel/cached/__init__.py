@@ -1,4 +1,4 @@
-"""Tables that are elsewhere: rows that are looked up, and those that stay in a cache."""
+"""Tables that are elsewhere: rows that each step looks up, and rows that stay in a cache."""
 
 from singanet.parallel.cached.hybrid import Hybrid
 from singanet.parallel.cached.lines import CachedRows

@@ -17,11 +17,11 @@ _SHARE = 8
 
 
 class Policy(ABC):
-    """The worth of ``lines`` lines, of which those of least worth go first.
+    """The worth of ``lines`` lines; lines of least worth are evicted first.
 
-    A batch uses lines that are distinct; each use counts once. Among those used in one batch the
-    first given is the oldest. What a use costs does not grow with the number of lines: all are
-    looked at once in so many evictions.
+    A batch uses distinct lines; each use counts once. Of the lines used in one batch the first
+    given is the oldest. The cost of a use does not grow with the number of lines: all of them are
+    looked at only once in many evictions.
     """
 
     def __init__(self, lines: int) -> None:

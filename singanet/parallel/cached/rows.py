@@ -54,7 +54,7 @@ class Lookups:
 
 
 class TableRows(ServedRows):
-    """Rows of ``table`` of which none stays: each step pulls those that it looks up."""
+    """Rows of ``table`` without a cache: each step pulls the rows that it looks up."""
 
     def __init__(self, name: str, table: Table) -> None:
         super().__init__(name, (table.rows, table.width), table.dtype)

@@ -1,4 +1,4 @@
-"""What a rank tells about itself while it runs: a page that outlives it, however it ends."""
+"""Boards: the status of a rank on a page that outlives it, however it ends."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def page_of(folder: Path, rank: int) -> Path:
 
 
 def read_board(folder: Path, rank: int) -> RankStatus | None:
-    """What the board of ``rank`` says; None where there is none yet, as on another host."""
+    """What the board of ``rank`` says; None if it has no board yet, or one on another host."""
     try:
         page = page_of(folder, rank).read_bytes()
     except FileNotFoundError:
@@ -150,7 +150,7 @@ def read_board(folder: Path, rank: int) -> RankStatus | None:
 
 
 def process_start(pid: int) -> int | None:
-    """When the system says that a process began, in its ticks; None where there is none."""
+    """When a process began, in ticks of the system; None if there is no such process."""
     fields = _status(pid)
     return int(fields[19]) if fields else None
 

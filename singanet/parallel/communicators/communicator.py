@@ -15,11 +15,11 @@ ReduceOp: TypeAlias = Literal["sum", "max", "min"]
 
 
 class Exchanged(NamedTuple):
-    """Bytes that a rank has sent to others and received from them, what carries them apart.
+    """Bytes that a rank has sent to others and received from them, without headers.
 
-    They are those of a direct exchange, in which each rank sends to each other one what that one
-    needs: an all-reduce of n bytes over p ranks sends 2 (p − 1) / p · n, an all-gather (p − 1)
-    times what the rank has. Rings send as much in all.
+    They are counted as of a direct exchange, in which each rank sends every other rank its share:
+    an all-reduce of n bytes over p ranks sends 2 (p − 1) / p · n, an all-gather (p − 1) times the
+    rank's own bytes. Rings send as much in all.
     """
 
     sent: int
@@ -146,9 +146,9 @@ class Communicator(ABC):
         self.start_barrier(what).wait()
 
     def agree(self, what: str = "an agreement") -> None:
-        """All ranks have come here; where one has died before, that is an error on all of them.
+        """Wait for all ranks; if one has died, all of the others get the error.
 
-        Of other operations some ranks may have seen the end while others have the error.
+        Other operations may end without an error on some ranks, and with one on others.
         """
         self.barrier(what)
 

@@ -52,8 +52,8 @@ _LOST = (
     *(MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED),
     *(MPI.ERR_OTHER, MPI.ERR_INTERN),
 )
-"""What MPI says of an operation to which a rank belongs that has died (ULFM); the last two are
-what Open MPI's collective operations sometimes make of it where they go on to their next round."""
+"""Errors of MPI for operations with a dead rank (ULFM). Collective operations of Open MPI sometimes
+end with one of the last two, if they had gone on to their next round."""
 
 _DRAIN = 1.0
 """Seconds in which what was under way has to end once it is given up."""

@@ -88,10 +88,10 @@ def is_drawn(net: Net) -> bool:
 
 
 def as_drawn(net: Net) -> list[int]:
-    """The stage of each step, as ``with parallel.stage(k)`` said it.
+    """The stage of each step, as drawn within ``with parallel.stage(k)``.
 
-    What was drawn outside of any goes with what it reads, an input with the first that reads it.
-    Errors: nothing was drawn on a stage; a layer that reads what a later stage makes.
+    A layer drawn outside has the stage of the layers that it reads, an input the stage of its first
+    reader. Errors: no layer drawn on a stage; a layer that reads an output of a later stage.
     """
     nodes = net.ordered()
     if not is_drawn(net):

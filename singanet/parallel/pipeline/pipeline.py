@@ -409,7 +409,7 @@ class Pipeline:
                 items.append(LayerGradients([name], [self._params[name].value], [own]))
 
     def _hand_back(self) -> None:
-        """Let the other stages that have a parameter have the value of the one that updates it."""
+        """Send shared parameters from the stage that updates them to the other stages with them."""
         for name, owner, others in self._shared():
             value, what = self._params[name].value, f"the value of {name}"
             if self.stage == owner:

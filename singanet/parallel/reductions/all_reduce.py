@@ -30,15 +30,15 @@ class AllReduce(RankReducer):
     """Updates by the mean of the gradients of all ranks, each weighed by its samples.
 
     p ranks with batches of b train as one process with batches of p · b. Gradients are weighed
-    into buffers of their own, small ones side by side, and summed while the walk back goes on,
-    ``window`` sums at a time; sums that are there are updated by at the next call of `update`,
-    all others in `end`. What one rank did not reach counts as zeros there, what no rank reached
-    is not updated. Row-sparse gradients stay so: their rows are gathered; those of rows that a
-    table has go there at the end, weighed as the others. Steps are recorded; then
-    gradients are summed where they lie. ``traffic`` counts what was exchanged.
+    into buffers of their own, small ones side by side, and summed during the walk back, ``window``
+    sums at a time; finished sums are applied at the next call of `update`, all others in `end`. A
+    parameter that one rank did not reach has zeros there; a parameter that no rank reached is not
+    updated. Row-sparse gradients stay so: their rows are gathered; rows in tables are sent there at
+    the end, weighed as the others. Steps are recorded; then gradients are summed where they lie.
+    ``traffic`` counts the exchanges.
 
     With ``dtype="float16"`` gradients travel in half the bytes and are added in float32; it is for
-    slow networks, as on one host the rounding takes longer. What is too large for float16 is cut,
+    slow networks, as on one host the rounding takes longer. Numbers too large for float16 are cut,
     and counted in ``overflowed``.
 
     ``comm`` is by default that of `parallel.init`. Clipping belongs inside,

@@ -19,10 +19,10 @@ Kind: TypeAlias = Literal["dense", "rows", "idle"]
 class Order:
     """The trained parameters of a net as a walk back yields them, and which are reduced together.
 
-    How gradients come is not known before a rank has one: the first round asks for it layer by
-    layer, later ones at their end for those that nobody has reached so far. With ``by_layer`` the
-    parameters of a layer stay together, as stages that look at a layer's gradients need. Rows that
-    tables have are not among them.
+    Whether a gradient comes whole or as rows is not known before a rank has it: the first round
+    asks layer by layer, later rounds ask at their end for the parameters that no rank has reached
+    so far. With ``by_layer`` the parameters of a layer stay together, as stages need that look at a
+    layer's gradients. Rows in tables are not among the parameters.
     """
 
     def __init__(self, by_layer: bool) -> None:

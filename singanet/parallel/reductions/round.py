@@ -26,9 +26,9 @@ _KINDS = ("agree", "count", "preview", "step")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What all ranks have come for, "" where none has a batch, and what their gradients weigh.
+    """What all ranks have come for, "" if none has a batch, and the weights of their gradients.
 
-    Where all weigh the same, ``even``, each weighs 1: that costs no product.
+    If all weights are equal, ``even``, each is 1, which saves a product.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Announcement:
         return self._request.test()
 
     def wait(self) -> Said:
-        """What was told, once all have. Errors: `RankError` where that is not one thing."""
+        """What all ranks have told. Errors: `RankError` if they contradict each other."""
         numbers = self._request.wait()
         came = [(k, int(n)) for k, n in zip(_KINDS, numbers, strict=False) if n]
         refused, summed, *weights = numbers[len(_KINDS) :].tolist()

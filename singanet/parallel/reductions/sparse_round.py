@@ -105,7 +105,7 @@ class SparseRound(Round):
         return found
 
     def close(self, kind: RoundKind) -> None:
-        """As `Reduction`; where it is no preview, a step of what is kept."""
+        """As `Reduction`; unless it was a preview, a step of the unsent gradients is counted."""
         super().close(kind)
         if kind == "step":
             self.unsent.steps += 1

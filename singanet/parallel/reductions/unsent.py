@@ -33,7 +33,7 @@ class Unsent:
         """Rank and number of ranks that this one was before others died."""
 
     def plus(self, name: str, grad: Array, factor: float, keep: bool, alone: bool) -> Array:
-        """The flat sum with ``factor`` · ``grad``; the one that is kept, where it is to ``keep``.
+        """The flat sum with ``factor`` · ``grad``, which is stored if ``keep``.
 
         A rank that is ``alone`` has nothing to keep but the momentum.
         """

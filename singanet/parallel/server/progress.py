@@ -19,7 +19,7 @@ class WorkerProgress:
 
     @property
     def least(self) -> int:
-        """The steps that all workers have finished, those that are away left out."""
+        """The number of steps that all present workers have finished."""
         there = [n for worker, n in enumerate(self.finished) if worker not in self.away]
         return min(there) if there else max(self.finished)
 

@@ -30,7 +30,7 @@ class Snapshots:
         return self._every > 0 and step % self._every == 0
 
     def steps(self) -> list[int]:
-        """The steps after which those were written that there are, rising."""
+        """The steps of the snapshots in the folder, rising."""
         pattern = re.compile(re.escape(self._name) + r"(\d+)\.safetensors")
         found = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted(int(match[1]) for match in found if match)

@@ -89,7 +89,7 @@ def rounded_sizes(buffers: Sequence[Buffer]) -> Ints:
 def smallest(
     intervals: Intervals, lower_bound: int, tried: Mapping[str, Strategy]
 ) -> tuple[Ints, int, str]:
-    """Offsets, bytes of the arena, name of the strategy; stops where none could be better."""
+    """Offsets, bytes of the arena, name of the strategy; stops at a result near the bound."""
     best, least, name = np.zeros(0, np.int64), 0, "nothing to place"
     if not len(intervals.size):
         return best, least, name
@@ -123,7 +123,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     "most contested first": most_contested,
     "largest first": largest,
 }
-"""Those that take little time first."""
+"""Quick strategies first."""
 
 
 def _lengths(intervals: Intervals) -> Ints:

@@ -77,7 +77,7 @@ def serial_order(kernels: Sequence[Kernel]) -> list[int]:
 
 
 def dependency_order(kernels: Sequence[Kernel]) -> list[int]:
-    """The numbers of the kernels breadth first: those that wait for nothing, those they free, ...
+    """The numbers of the kernels breadth first: ready ones, then the ones that these free, ...
 
     Every barrier keeps its place among the kernels before and after it.
     """

@@ -11,7 +11,7 @@ from singanet.program.layout.placing import Intervals
 
 
 def events(intervals: Intervals) -> tuple[list[int], list[int]]:
-    """What comes and what goes, each in the order of time; of those that come larger ones first."""
+    """The numbers of intervals as they begin, larger ones first, and as they end."""
     comes = np.lexsort((-intervals.size, intervals.first))
     goes = np.argsort(intervals.last, kind="stable")
     return comes.tolist(), goes.tolist()

@@ -71,9 +71,9 @@ class Constants:
 
 
 def make_constants(tape: Tape, constants: Constants) -> None:
-    """Run the calls that read nothing but constants, and keep what they made in their place.
+    """Run the calls that read only constants, and keep their results in place of the calls.
 
-    Constants are those, what the recording itself made as such, and what follows from them.
+    Constants are ``constants``, those of the recording itself, and what is computed from them.
     """
     given = _tokens(tape, constants)
     calls = _of_constants(tape, given)

@@ -14,7 +14,7 @@ _DEEPEST = 500
 
 
 class CannotRepeatError(Exception):
-    """What was to run again needs what is gone, and was made by what must not run twice."""
+    """A kernel to be run again needs a lost buffer, whose kernel must not run twice."""
 
     def __init__(self, kernel: int) -> None:
         super().__init__(kernel)
@@ -123,7 +123,7 @@ class _Writer:
 
 
 def without_unread(calls: Sequence[Call]) -> list[Call]:
-    """``calls`` but for those that run again and make what nobody reads."""
+    """``calls`` without recomputations whose results are not read."""
     read: set[int] = set()
     kept: list[Call] = []
     for call in reversed(calls):

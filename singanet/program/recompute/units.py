@@ -20,10 +20,9 @@ _SMALL = 16
 
 
 class TracedUnits(NamedTuple):
-    """Units with the ``kernels`` that make each one's values, and before which it goes backward.
+    """Units, the ``kernels`` of each, and the kernel with which its backward ``begins``.
 
-    Those are left out that make so little that it stays. ``once`` are kernels that must not run
-    twice.
+    Units with small values are left out: these stay. The kernels in ``once`` must not run twice.
     """
 
     units: Units
@@ -32,7 +31,7 @@ class TracedUnits(NamedTuple):
     once: frozenset[int]
 
     def keeping(self, kernel: int) -> TracedUnits:
-        """The same where the unit of ``kernel``, if it is one of these, does not run again."""
+        """The same, but the unit of ``kernel``, if there is one, does not run again."""
         units = [
             unit._replace(again=False) if kernel in own else unit
             for unit, own in zip(self.units.units, self.kernels, strict=True)

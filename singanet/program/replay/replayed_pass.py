@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class ReplayedPass(Pass):
     """What a replayed forward leaves: the arena, which is given back after the walk.
 
-    A walk that the program does not have, for gradients of inner outputs, from some outputs only,
-    from gradients that lie in another order, or of a net that has changed, runs the forward again,
-    by the layers, with the same draws and running state.
+    Some walks are not in the program: for gradients of inner outputs, from some of the outputs,
+    from gradients in another memory order, or of a net that has changed. They run the forward
+    again, by the layers, with the same draws and running state.
     """
 
     def __init__(

@@ -18,10 +18,10 @@ class SharedArena:
         self._free: list[Array] = []
 
     def take(self, size: int, let_go: Callable[[], object], holes: bool = False) -> Array:
-        """At least ``size`` bytes; until they are given back nobody else has them.
+        """At least ``size`` bytes, which belong to the caller until they are given back.
 
-        Where that takes other memory, ``let_go`` is called for the programs to forget the old one.
-        With ``holes`` much of it is never written, and takes memory on large pages alone.
+        If the arena has to grow, ``let_go`` is called first, for programs to forget the old one.
+        With ``holes`` much of it is never written: on small pages that takes no memory.
         """
         try:
             # One thread gets it: two would write over each other.

@@ -1,4 +1,4 @@
-"""Which calls are alike, so that one program serves them."""
+"""Signatures of calls: one program serves all calls of one signature."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def facts(value: Any) -> Any:
 
 
 def facts_of_feed(feed: Mapping[str, Any]) -> Any:
-    """`facts` of what a net was given that made ``feed`` of it, where nothing was converted.
+    """The `facts` of the arguments that became ``feed`` without conversion.
 
-    Of a net with a single input that is the array.
+    For a net with a single input the argument is the array.
     """
     if len(feed) == 1:
         (part,) = feed.values()

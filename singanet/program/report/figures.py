@@ -20,14 +20,14 @@ from singanet.program.layout.liveness import lifetimes, live_bytes
 
 @dataclass(frozen=True, repr=False)
 class Figures:
-    """What a program is reported by.
+    """The figures of a program's report.
 
-    ``seconds`` are those of each kernel, None where none were measured; ``notes`` say what does
-    not run as kernels; ``kept_bytes`` are those of the arena if nothing were recomputed,
-    ``recomputed`` says of each layer whether it is, and why: its ``str`` is a table; ``traffic`` is
-    what a run exchanges with other processes, None where that was not measured. Bytes are
-    those of the arena, sizes rounded up as in `Layout`, and of the parameters and constants
-    outside, not rounded. Errors: another number of seconds than kernels.
+    ``seconds`` has the time of each kernel, None if they were not measured; ``notes`` name what
+    does not run as kernels; ``kept_bytes`` is the size of the arena without recomputation;
+    ``recomputed`` tells which layers are recomputed, and why: its ``str`` is a table; ``traffic``
+    is what a run exchanges with other processes, None if it was not measured. Sizes within the
+    arena are rounded up as in `Layout`, sizes of parameters and constants outside are not. Errors:
+    another number of seconds than kernels.
     """
 
     kernels: Sequence[Kernel]

@@ -86,7 +86,7 @@ class Carried:
         return map_leaves(value, Ref, change)
 
     def _changes(self, call: Call) -> list[tuple[Ref, Any, Any]]:
-        """The tangents of what ``call`` fills, and where they are written."""
+        """The places that ``call`` fills, each with its tangent and where that is written."""
         outs = _out_of(call)
         if outs is None:
             raise _no_rule(call)
@@ -152,7 +152,7 @@ def _no_rule(call: Call) -> NotRecordableError:
 
 
 def _out_of(call: Call) -> list[Ref] | None:
-    """The places that ``call`` fills; None where nobody knows which of its arguments they are."""
+    """The places that ``call`` fills; None if they are not known among its arguments."""
     out = call.keywords.get("out")
     if call.function in (np.copyto, scatter, store):
         out = call.arguments[0]

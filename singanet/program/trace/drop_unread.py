@@ -8,9 +8,9 @@ from singanet.program.ir import Call, Token
 
 
 def without_unread(calls: Sequence[Call], tokens: Sequence[Token]) -> list[Call]:
-    """``calls`` but for those that write only memory of the program that no later call reads.
+    """``calls`` without those whose results are in the program's memory and not read later.
 
-    A layer makes in evaluation what only its backward would read.
+    Layers in evaluation make arrays that only a backward would read.
     """
     needed: set[int] = set()
     kept = []

@@ -77,8 +77,8 @@ def stand_in(part: _Part) -> _Part:
 def no_draws(part: Layer | Loss) -> Iterator[None]:
     """Undo at the end what is drawn from generators that a copy of ``part`` shares with it.
 
-    Those are the ones that Python and NumPy have for all, and those that its methods know as
-    variables of their module or of a function around them.
+    These are the global generators of Python and NumPy, and generators that its methods know as
+    variables of their module or of an enclosing function.
     """
     numpy, python = np.random.get_state(), random.getstate()
     seen = _generators(part)

@@ -63,7 +63,7 @@ class RecordingKernels(NumpyOps):
         read: Sequence[Any],
         working: tuple[int, Any],
     ) -> None:
-        """One call, with working memory in the arena; or all that it makes, where that is asked."""
+        """One call, with working memory in the arena; or the calls within, if the tape asks."""
         tape = recording()
         if tape.apart:
             function(self, self.xp.empty(*working), *made, *read)
@@ -166,7 +166,7 @@ def _filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any
 
 
 class Look:
-    """A check of values whose errors are ``refine``d, where that is given."""
+    """A check of values; ``refine``, if given, makes better errors of its errors."""
 
     def __init__(
         self,

@@ -32,8 +32,8 @@ class Recorded(Protocol):
 class PythonPass:
     """A pass of a layer that runs the layer's own Python at each replay.
 
-    ``context`` is what the forward pass left, None where that pass is recorded kernels; it may
-    hold ``inputs``.
+    ``context`` is what the forward pass left, None if that pass is recorded kernels; it may hold
+    ``inputs``.
     """
 
     def __init__(self, layer: Recorded, ctx: Context) -> None:

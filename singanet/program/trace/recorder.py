@@ -50,10 +50,10 @@ Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
 
 
 class Recorder:
-    """What a rehearsal of a step leaves: its tape, and what a replay has to ask anew.
+    """The result of rehearsing a step: its tape, and what a replay has to ask anew.
 
-    The net, its generator, its running state and its optimizer are afterwards as they were. It is
-    of ``plan``, where that is given: a part of the net's.
+    The net, its generator, its running state and its optimizer are afterwards as they were.
+    ``plan``, if given, is the part of the net's plan that is rehearsed.
     """
 
     def __init__(self, net: Net, evaluator: ConcreteEvaluator, plan: Plan | None = None) -> None:

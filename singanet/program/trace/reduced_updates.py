@@ -260,7 +260,7 @@ class WrittenReduction(Reduction):
         return live_rows(RowSparse(*map(np.copy, nothing)), source, self.tape)
 
     def close(self, kind: RoundKind) -> None:
-        """As `Reduction`; gradients that nobody reads beside it are made where they are summed."""
+        """As `Reduction`; gradients that only the sum reads are made in the buffer of the sum."""
         self._call("close", self._made.close, kind)
         calls, moves = self.tape.calls, self.tape.moves
         last = {token: k for k, call in enumerate(calls) for token in (*call.reads, *call.writes)}

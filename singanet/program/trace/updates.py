@@ -38,7 +38,7 @@ from singanet.types import Array, RowSparse
 class Member(NamedTuple):
     """A parameter that recorded kernels update: its ``layer``, and where its gradient lies.
 
-    ``grad`` is None where what lies there is not what the optimizer is given.
+    ``grad`` is None if the optimizer is given something else than the array there.
     """
 
     layer: str

@@ -60,8 +60,8 @@ class Task(ABC):
     """Data for training and testing, and what a net must be like to learn from them.
 
     ``name`` is that of the data; ``input_shape`` and ``num_classes`` are those the net is built
-    with, ``options`` go to `singanet.models.build` besides. Its batches are the ``part`` of one
-    process of those that all of them have together.
+    with, ``options`` go to `singanet.models.build` besides. Its batches are the ``part`` of this
+    process, of the batches that all processes share.
     """
 
     part = BatchShare(0, 1)
@@ -74,7 +74,7 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def load(cls, data: str | None, entry: ModelEntry) -> Task:
-        """The task on the data called ``data``, None for those that come with the package."""
+        """The task on the data called ``data``, None for data that come with the package."""
 
     @classmethod
     def load_for_testing(cls, data: str | None, entry: ModelEntry) -> Task:

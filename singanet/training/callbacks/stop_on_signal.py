@@ -13,7 +13,7 @@ from singanet.training.callbacks.callback import Callback
 class StopOnSignal(Callback):
     """SIGINT and SIGTERM let the step in work finish, then end the fit without an error.
 
-    ``received`` is the signal, None where none came; with `ModelCheckpoint` the training state
+    ``received`` is the signal, or None; with `ModelCheckpoint` the training state
     is saved. A second signal acts as it would without this callback. Outside the main thread,
     where Python delivers no signals, this does nothing.
     """

@@ -11,9 +11,9 @@ from singanet.training.ranks.world import World
 
 
 def ranks_of(net: Any, optimizer: Any) -> World:
-    """Those that have ``net`` together, or that ``optimizer`` reduces with.
+    """The ranks that share ``net``, or the ranks that ``optimizer`` reduces with.
 
-    This process alone, where there are no others, and in hooks that only rank 0 runs.
+    This process alone if there are no others, and in hooks that only rank 0 runs.
     """
     stages, placed = waiting(optimizer), placed_by(net)
     if evaluates_by_itself():

@@ -30,9 +30,9 @@ class Kept(Protocol):
         """Let all ranks know that all have come to the end. Errors: `RankLostError` on all."""
 
     def go_back(self, lost: RankLostError) -> None:
-        """Go on from the newest copy that all have who are left; they all come here.
+        """Go on from the newest copy that all remaining ranks have; all of them call this.
 
-        Errors: ``lost``, where there is none yet.
+        Errors: ``lost`` if there is no such copy yet.
         """
 
 
@@ -93,7 +93,7 @@ class World:
     # Batches
 
     def part_of(self, **arrays: Any) -> tuple[int, int]:
-        """The `part` of the ``arrays``. Errors: `RankError` on all ranks, where one has others."""
+        """The `part` of the ``arrays``. Errors: `RankError` on all ranks if theirs differ."""
         return self.part
 
     def expect_own_part(self, where: str, source: Any) -> None:
@@ -176,7 +176,7 @@ class World:
         return net
 
     def moved(self, places: Mapping[str, int]) -> AbstractContextManager[None]:
-        """Let layers be where ``places`` says, where they may; back where the block fails."""
+        """Within the block, movable layers are at their ``places``; undone if the block fails."""
         return nullcontext()
 
     def joined(

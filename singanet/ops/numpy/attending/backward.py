@@ -157,7 +157,7 @@ class _Backward:
             self.hand_out(unit, ())
 
     def part(self, unit: tuple[slice, slice], number: int, count: int) -> None:
-        """What some of the queries, those of one of so many workers, give to the unit."""
+        """What the queries of worker ``number``, of ``count`` workers, give to the unit."""
         blocks, ops = self.blocks, self.ops
         k = copied(ops, self.memory, "k", self.k[unit], self.case.scale, self.folds)
         v = copied(ops, self.memory, "v", self.v[unit], 1.0, self.folds)

@@ -63,7 +63,7 @@ def gather_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window:
 
 
 class _Phase(NamedTuple):
-    """Along one axis the pixels whose position leaves one remainder, and what reaches them."""
+    """Pixels along one axis with one remainder of their position, and the gradients for them."""
 
     taps: slice
     """The kernel positions that meet these pixels."""

@@ -123,7 +123,7 @@ def _part(size: int, near: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _piece(size: int, most: int) -> int:
-    """At most ``most`` of ``size``: a divisor where one is more than half of that."""
+    """At most ``most`` of ``size``: preferably a divisor, if one is above half of ``most``."""
     for piece in range(min(size, most), most // 2, -1):
         if size % piece == 0:
             return piece

@@ -175,10 +175,11 @@ def train(build: Builder, *sizes: Any) -> None:
 
 
 def backward(build: Builder, *key: Any) -> None:
-    """Operands: those that `train` reads; states h, all last states, notes; gradients.
+    """Operands: the inputs of `train`; states h, all last states, notes; gradients.
 
-    Gradients given are those of the states h and of the last ones, then those made, of what
-    `train` reads; those of the weights and the bias have to be zero, since they may be added to.
+    The gradients of the states h and of the last states are read. Then come the gradients of the
+    inputs of `train`, which are written; pass zeros for the weights and the bias, since their
+    gradients may be added to what is there.
     """
     sizes = Sizes(*key)
     made = _Direction(build, sizes, Prop.FORWARD_TRAINING)

@@ -32,10 +32,10 @@ _MARK = np.uint32(0x7FA51234)
 def written(
     ops: OneDnnBase, build: Build, key: tuple[Any, ...], passes: int = 1
 ) -> Mapping[int, Ranges]:
-    """The bytes written of those operands of a plan of which not all are.
+    """The byte ranges that a plan writes, for each operand that it writes in part.
 
-    The scratch memory has the number after the operands'. Nothing is said of other plans than
-    recurrent ones in training. ``passes`` is as for `OneDnnBase.runs`.
+    The scratch memory has the number after the operands'. Only recurrent plans in training are
+    known. ``passes`` is as for `OneDnnBase.runs`.
     """
     runtime = ops.runtime()
     if runtime is None or build not in (train, backward):

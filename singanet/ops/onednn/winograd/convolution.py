@@ -92,7 +92,7 @@ def expect_tiles(ops: OneDnnBase, case: Case) -> Tiles:
 
 @lru_cache(maxsize=1024)
 def tiles_of(case: Case, threads: int) -> Tiles | None:
-    """The tiles of the convolution; None where it is not one for them."""
+    """The tiles of the convolution; None if it is not a plain 3×3 one."""
     window, (n, c, h, w), f = case.window, case.x, case.weight[0]
     pads = (*window.pads[0], *window.pads[1])
     plain = window.kernel == (3, 3) and window.stride == (1, 1) == window.dilation
