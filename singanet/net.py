@@ -187,12 +187,12 @@ class FeedForwardNet(Net):
         batch_size: int | None = None,
         sample_weight: Array | None = None,
     ) -> Evaluation:
-        """``(loss, metric)`` without training; None for the one that is not set.
+        """``(loss, metric)`` without training; None for a loss or metric that is not set.
 
-        ``.logs`` of it has all that is measured by name: the loss, with several outputs each
-        one's, and every metric that the net was compiled with. ``batch_size`` None takes ``x``
-        and ``y`` in one go. Without ``y``, ``x`` is a loader or another iterable of batches
-        ``(x, y)``, or with the weights of samples. The metrics are those of all samples together.
+        Its ``.logs`` has all measures by name: the loss, the losses of several outputs, and every
+        metric that the net was compiled with. ``batch_size`` None takes ``x`` and ``y`` in one go.
+        Without ``y``, ``x`` is a loader or another iterable of batches ``(x, y)``, or with the
+        weights of samples. The metrics are those of all samples together.
         """
         from singanet.training.evaluation import evaluate
 
@@ -351,8 +351,8 @@ class FeedForwardNet(Net):
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """A picture of the graph as SVG text, also written to ``path``, a .svg or .png file.
 
-        Layers stand below their sources, with shapes and parameter counts; those that share
-        parameters say so. Errors: another suffix, a place that cannot be written to
+        Layers stand below their sources, with shapes and parameter counts, and a note on shared
+        parameters. Errors: another suffix, a place that cannot be written to
         (`FileAccessError`), .png without Pillow (`BackendError`).
         """
         from singanet.picture import plot_net

@@ -1,4 +1,4 @@
-"""All codecs, by layer and by Keras' class; and the one that wraps another."""
+"""All codecs, by layer and by Keras' class, and the codec of a layer that wraps another."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Decoder:
     Each call takes further steps, (N, t, ...) or a dict by input, and gives what ``net.predict``
     gives at these steps for the whole sequences, but for rounding: attention keeps the keys and
     values of the steps before, recurrent layers their states, positions go on. ``limit`` is how
-    many steps there may be until `reset`, None where no layer counts them. A call that raises an
+    many steps there may be until `reset`, None if no layer counts them. A call that raises an
     error leaves the sequences as they were. After the net was trained further, reset.
 
     ``fixed`` are inputs that are no sequences of steps, such as what an encoder reads: the same

@@ -19,7 +19,7 @@ class BackwardWalk:
     """The state of one backward pass; it owns the contexts and the gradients under way.
 
     ``before`` is called with the number of each step before it goes backward, visited or not.
-    ``store`` has the arrays of the contexts, None where they are in memory.
+    ``store`` has the arrays of the contexts, None if they are in memory.
     """
 
     def __init__(

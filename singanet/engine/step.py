@@ -214,7 +214,7 @@ class NetMeasure:
 
 
 def measure_of(net: Any) -> NetMeasure | None:
-    """The measure of ``net``, None where it has no metric."""
+    """The measure of ``net``, None if it has no metric."""
     return None if net.metric is None else NetMeasure(net.metric, net.loss)
 
 

@@ -215,7 +215,7 @@ class NamedProgram:
         return check_feed(plan, mine, view.device, view.dtype, self.where)
 
     def _gradients(self, given: Mapping[str, Any]) -> dict[GradientSymbol, Any]:
-        """The gradients asked for, those of one y in one walk."""
+        """The gradients asked for; one walk for all gradients of one y."""
         drawing, found = self._drawing, {}
         for y in {id(ask.y): ask.y for ask in self._asks}.values():
             asks = [ask for ask in self._asks if ask.y is y]

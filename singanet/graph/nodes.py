@@ -199,7 +199,7 @@ class Graph:
         self.version += 1
 
     def unfreeze(self, name: str | None = None) -> None:
-        """Undo `freeze` of ``name``, or every one of them; an error where there was none."""
+        """Undo `freeze` of ``name``, or every one of them; an error if there was none."""
         if name is not None and name not in self._frozen_before:
             raise ArgumentError(
                 "net.unfreeze",

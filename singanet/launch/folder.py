@@ -97,7 +97,7 @@ def sweep_lost() -> None:
 
 
 def _locked(path: Path) -> int | None:
-    """The system's lock on a folder, which ends with its process; None where another has it."""
+    """The system's lock on a folder, which ends with its process; None if another has it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -146,7 +146,7 @@ class Backward:
     def _run(
         self, run: StackDirection, above: Array | None, dstates: Sequence[Array]
     ) -> Array | None:
-        """One direction of one stack; the gradient of its input where that is wanted."""
+        """One direction of one stack; the gradient of its input, None if it is not wanted."""
         layer, ctx = self.layer, self.ctx
         size, prefix, saved = layer.hidden_size, run.prefix, ctx.saved
         if above is not None:

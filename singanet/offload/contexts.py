@@ -92,7 +92,7 @@ class OffloadedContexts:
         _replace(ctx.saved, _Away, _Away.array)
 
     def _away(self, array: Array) -> _Away | None:
-        """``array``, once its memory is in the shelf; None where it stays."""
+        """``array``, once its memory is in the shelf; None if it stays."""
         root = root_of(array)
         if type(array) is not np.ndarray or type(root) is not np.ndarray or root.base is not None:
             return None

@@ -147,7 +147,7 @@ class Scratch:
     """Arrays of a few steps, in a file of ``folder`` that is there while one of them is.
 
     The system removes it with the process: it has no name, or, on Windows, is open for removal.
-    ``entries`` are bytes; ``stored`` are those that were written.
+    ``entries`` are arrays of bytes; ``stored`` names the written ones.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -39,7 +39,7 @@ class Room:
         write(bytes_of(array))
 
     def lock(self, array: Array) -> None:
-        """Let nobody change ``array``, where that can be forbidden."""
+        """Make ``array`` read-only, if this memory can forbid writing."""
         array.flags.writeable = False
 
 

@@ -34,7 +34,7 @@ _OURS = 2
 
 
 class _LoadedArray:
-    """An array in memory, in a ``buffer`` of the shelf's where that is not None."""
+    """An array in memory; ``buffer`` is the shelf's buffer that it lies in, or None."""
 
     __slots__ = ("array", "buffer", "state")
 

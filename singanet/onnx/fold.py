@@ -35,7 +35,7 @@ Folding = Callable[..., Any]
 
 
 def fold(node: FileNode, values: Sequence[Value | None], budget: Budget) -> list[Known] | None:
-    """The outputs of a node whose inputs are known, or a Shape; None where layers have to do it."""
+    """The outputs of a node whose inputs are known, or a Shape; None if layers have to do it."""
     function = FOLDS.get(node.op)
     if function is None:
         return None

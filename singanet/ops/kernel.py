@@ -1,8 +1,8 @@
 """Kernels as functions of a backend, and the routes by which a kernel may go.
 
-A backend is a class whose body is a table: the name of a kernel, and the function that does it or
-the routes of which one does. A function in a class is a method, so a call costs no look-up of its
-own, and a class of the user's own overrides a kernel by a method.
+A backend is a class whose body is a table from the name of a kernel to a function, or to a choice
+of routes. A function in a class is a method, so a call costs no look-up of its own, and a class of
+the user's own overrides a kernel by a method.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def kernels(backend: type) -> dict[str, Half]:
 class Route(NamedTuple):
     """One way to compute a kernel.
 
-    ``run(ops, *operands)`` has the kernel's own signature, and returns None where it turns out at
+    ``run(ops, *operands)`` has the kernel's own signature, and returns None if it turns out at
     the last moment that it cannot. ``fits`` says beforehand whether it can: among routes that are
     tried in order it is asked of the operands, among those that are chosen by cost of the case.
     ``estimate(ops, case)`` is the cost, as a multiple of that of the direct route.
@@ -117,7 +117,7 @@ def cheapest(estimates: Mapping[str, float]) -> str:
 def by_cost(*routes: Route, case: Callable[..., Hashable | None], last: F) -> F:
     """The kernel that goes by the route which ``ops.chooser`` chooses for its case.
 
-    ``case(ops, *operands)`` is None where no route can serve; then, and where the routes that are
+    ``case(ops, *operands)`` is None if no route can serve; then, and where the routes that are
     not `NEVER` all turn out unable to, ``last`` does.
     """
 

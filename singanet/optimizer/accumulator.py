@@ -247,7 +247,7 @@ class Accumulator(Wrapper):
     def preview(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
     ) -> list[Grad]:
-        """What `update` would hand on for these gradients, nothing changed; None where not yet."""
+        """What `update` would hand on for these gradients, nothing changed; None if not yet."""
         found: list[Grad] = []
         for name, value, grad in zip(names, values, grads, strict=True):
             count = self._begun(name)[0] + 1

@@ -130,7 +130,7 @@ class Reduction(ABC):
     ) -> None:
         """Begin an entry, whose gradients are in ``buffer`` and ``rows``.
 
-        They are still to be multiplied by ``scales``, None where this process has no gradient.
+        They are still to be multiplied by ``scales``, None if this process has no gradient.
         """
 
     @abstractmethod

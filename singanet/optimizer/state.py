@@ -101,7 +101,7 @@ class ParamState:
         return scheduled and self.penalty_mult != 0.0
 
     def regularizer_at(self, penalty: Any) -> Regularizer | None:
-        """The regularizer, None where ``penalty`` is 0 and goes on being 0.
+        """The regularizer, None if ``penalty`` is 0 and goes on being 0.
 
         Of a schedule nobody asks the value: it differs from step to step in a recorded rule.
         """
@@ -171,7 +171,7 @@ class StateBuckets:
     def take(self, name: str, value: Array, slots: int) -> list[Array] | None:
         """The slices of ``name``, as ``value`` lies, one a slot, with whatever is in them.
 
-        None where the value is in no bucket, or another name has them.
+        None if the value is in no bucket, or another name has them.
         """
         place = place_of(value)
         if place is None:

@@ -43,7 +43,7 @@ class Traffic:
         )
 
     def mean(self, runs: int) -> Traffic:
-        """That of one of so many runs."""
+        """The traffic of one of ``runs`` runs, on average."""
         return Traffic(self.sums // runs, self.nbytes // runs, self.busy / runs, self.waited / runs)
 
     def as_dict(self) -> dict[str, float]:

@@ -57,7 +57,7 @@ def servers() -> ServerRanks | None:
 
 @cache
 def _world() -> Communicator:
-    """The ranks of this job that train, or those that serve."""
+    """The ranks of this job that train; for a server, the servers."""
     serving, whole = servers(), _whole()
     if serving is None:
         return whole

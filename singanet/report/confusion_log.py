@@ -59,7 +59,7 @@ class ConfusionLog(Callback):
             write_confusion(self.path, metric.result(), self.labels)
 
     def _classes(self) -> int | None:
-        """How many classes the net tells apart; None where it does something else."""
+        """How many classes the net tells apart; None if it does something else."""
         net = self.session.net
         names = output_names(net)
         if not isinstance(net.loss, SoftmaxCrossEntropy) or len(names) != 1:

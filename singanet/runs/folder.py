@@ -47,7 +47,7 @@ def expect_no_run(folder: Path) -> None:
 
 
 def state_in(folder: Path) -> dict[str, Array] | None:
-    """The state to go on with; None where the run ended before it had saved any.
+    """The state to go on with; None if the run ended before it had saved any.
 
     Errors: no run, or none of its checkpoints is whole.
     """

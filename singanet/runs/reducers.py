@@ -19,7 +19,7 @@ from singanet.parallel import (
 
 
 class ReducerMaker(NamedTuple):
-    """What makes the stage, which of its arguments each option is, and what it is given anyway.
+    """A function that makes the stage, its arguments by option, and its fixed arguments.
 
     ``served`` says whether some of the ranks hold parameters for the others.
     """

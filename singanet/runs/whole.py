@@ -150,7 +150,7 @@ def _usual_loss(net: FeedForwardNet, task: str) -> Loss:
 def convert_whole(source: Path, target: Path, format: str | None) -> str | None:
     """Write the net in another library's file as a model file of ours, or its weights.
 
-    What was done, as a text; None where ``source`` is no such file.
+    What was done, as a text; None if ``source`` is no such file.
     """
     if source.suffix.lower() not in _OTHERS:
         return None

@@ -155,7 +155,7 @@ def expect_own_calls(net: Net, where: str) -> None:
 
 
 def _expect_no_states(net: Net) -> None:
-    """Refuse a net that goes on where it stopped: a predictor's parameters are constant."""
+    """Refuse stateful layers: the parameters of a predictor are constant."""
     for layer in net.layers:
         if getattr(layer, "stateful", None):
             raise ArgumentError(

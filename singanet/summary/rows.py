@@ -20,7 +20,7 @@ class Row:
     """One use of a layer.
 
     ``parameters`` and ``trained`` count elements that no row before has counted; ``shared_with``
-    names the row whose parameters these are. ``multiply_adds`` is None where it is not known.
+    names the row whose parameters these are. ``multiply_adds`` is None if it is not known.
     """
 
     name: str

@@ -58,7 +58,7 @@ class Batches(ABC):
             del batch
 
     def _next(self) -> WeightedBatch | None:
-        """The next batch across passes, None where two new passes have none.
+        """The next batch across passes, None if two new passes have none.
 
         One may have none: it goes on from a position saved after the last batch.
         """

@@ -18,7 +18,7 @@ class History(dict[str, list[float]]):
     """Lists by name, ``history["val_loss"]``, one value an epoch; ``epochs`` are their numbers.
 
     A name that an epoch did not measure is NaN there. ``stopped`` says why training ended early,
-    None where it did not.
+    None if it did not.
     """
 
     def __init__(self) -> None:

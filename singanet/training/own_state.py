@@ -53,7 +53,7 @@ class _Mail:
         self._early: dict[str, Array] = {}
 
     def fetch(self, key: str) -> Array:
-        """The one of that ``key``; those before it wait, where it is asked for out of turn."""
+        """The array ``key``; if it is asked for out of turn, the arrays before it are kept."""
         while key not in self._early:
             name, shape, dtype = self._coming.popleft()
             array = np.empty(shape, dtype)

@@ -19,7 +19,7 @@ _MOST = 1 << 53
 
 @dataclass(frozen=True)
 class RankProgress:
-    """Where one of several ranks stood: in data and random numbers, with its samples so far."""
+    """The position of one of several ranks in data and random numbers, and its samples so far."""
 
     data: dict[str, int]
     generator: dict[str, Any]

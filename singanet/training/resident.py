@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def resident_bytes() -> int | None:
-    """Bytes in memory now; None where the system does not say."""
+    """Bytes in memory now; None if the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -18,7 +18,7 @@ def resident_bytes() -> int | None:
 
 
 def private_bytes() -> int | None:
-    """Bytes in memory now that no file backs, as those of arrays; None where it is not said."""
+    """Bytes in memory now that no file backs, as those of arrays; None if it is not said."""
     try:
         _, pages, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     except (OSError, ValueError):
@@ -29,7 +29,7 @@ def private_bytes() -> int | None:
 
 
 def peak_bytes() -> int | None:
-    """The most bytes ever in memory; None where the system does not say."""
+    """The most bytes ever in memory; None if the system does not say."""
     try:
         import resource
     except ImportError:

@@ -33,7 +33,7 @@ def checked_class_weight(given: Mapping[int, float] | None) -> dict[int, float] 
 def joined_weight(
     y: Any, sample_weight: Any, class_weight: Mapping[int, float] | None
 ) -> Array | None:
-    """``sample_weight`` times the weight of each sample's class; None where neither is given.
+    """``sample_weight`` times the weight of each sample's class; None if neither is given.
 
     ``sample_weight`` is (B,), or (B, ...) for each position. With ``class_weight`` ``y`` is integer
     labels (B,) or (B, 1), or one-hot rows (B, C). Errors: targets that name no

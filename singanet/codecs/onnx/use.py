@@ -47,7 +47,7 @@ class Use:
         return self.node.attributes.get(name, usual)
 
     def value(self, k: int) -> Value | None:
-        """The input ``k``, None where it was left out."""
+        """The input ``k``, None if it was left out."""
         return self.values[k] if k < len(self.values) else None
 
     def tensor(self, k: int = 0) -> Tensor:
@@ -63,7 +63,7 @@ class Use:
         return self.weight(value, other)
 
     def array(self, k: int) -> Array | None:
-        """The input ``k``, a constant, or None where it was left out."""
+        """The input ``k``, a constant, or None if it was left out."""
         value = self.value(k)
         if isinstance(value, Tensor):
             raise RefusedError(

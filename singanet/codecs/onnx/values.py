@@ -31,7 +31,7 @@ class FileNode:
 
 
 class RefusedError(Exception):
-    """A use of an operator that no layer stands for: what would do, and what came."""
+    """A use of an operator without a layer for it: what was expected, and what was received."""
 
     def __init__(self, expected: str, received: str) -> None:
         super().__init__(expected, received)

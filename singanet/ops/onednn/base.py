@@ -47,7 +47,7 @@ class OneDnnBase(NumpyOps):
         self._local = threading.local()
 
     def library(self) -> Library | None:
-        """The loaded library; None where it does not work and was not required."""
+        """The loaded library; None if it does not work and was not required."""
         if self.failure is None:
             try:
                 return load_library(self.path)

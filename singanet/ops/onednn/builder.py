@@ -65,7 +65,7 @@ class Builder(Descriptors):
         return BF16 if number in self._stored else F32
 
     def factor(self, number: int) -> int:
-        """As `kind`, of one that is rounded to the type of factors where it is not stored so."""
+        """As `kind`; the operand is rounded to the type of factors if it is stored in another."""
         kind = self.kind(number)
         if kind != self.factors:
             self._rounded.add(number)

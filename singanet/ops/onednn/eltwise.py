@@ -25,7 +25,7 @@ _BY_NUMPY = ("elu", "softplus")
 """Forward oneDNN has exp(x) - 1 and log(1 + exp(x)), whose small values are lost."""
 
 _SATURATED = {"gelu": 50.0, "silu": 150.0}
-"""Where the derivatives of those that take infinity for no number are 0 and 1 to the last bit."""
+"""From where derivatives are 0 and 1 to the last bit: beyond, oneDNN's may make NaN of infinity."""
 
 _LEAST_FORWARD = {"relu": _CHEAP, "tanh": _CHEAP, "leaky_relu": _CHEAP, "gelu": _LONGEST}
 _LEAST_BACKWARD = {**_LEAST_FORWARD, "sigmoid": _CHEAP}

@@ -26,9 +26,9 @@ def sums(build: Builder, n: int, values: int) -> None:
 
 
 def marked(build: Builder, n: int, values: int, rows: int, count: int) -> Marking:
-    """Operands: rows, one a sample or for all; samples whose first values become NaN where it is.
+    """Operands: rows, one a sample or one for all, and samples.
 
-    They have ``values`` each, and the rows ``count``.
+    The first ``count`` of the ``values`` of a sample become NaN where its row is NaN.
     """
     return Marking((n, values), (rows, count), np.uint16 if build.kind(1) == BF16 else np.float32)
 

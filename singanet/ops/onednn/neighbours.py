@@ -21,7 +21,7 @@ _SOON = 2_000_000
 """Those to the look after a pause, from which threads come back on one core."""
 
 _PAUSE = 4 * _LOOK
-"""Those after which nobody knows what the threads did, unless the caller was at work in them."""
+"""After such a pause the last look tells nothing of the threads, unless the caller was at work."""
 
 _CONTENDED = 0.2
 """The share of the time that threads wait for a core where others want it: some 0.3 to 0.9.
@@ -108,7 +108,7 @@ class Neighbours:
 
 @lru_cache(maxsize=8)
 def neighbours_of(region: Region) -> Neighbours | None:
-    """The one watch of this process; None where the user says how long threads stay awake."""
+    """The one watch of this process; None if the user says how long threads stay awake."""
     told = any(name in os.environ for name in BY_USER)
     return None if told or not _TASKS.is_dir() else Neighbours(region)
 

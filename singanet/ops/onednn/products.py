@@ -147,7 +147,7 @@ def _is_worth_threads(ops: OneDnnBase, rows: int, weight: int) -> bool:
 
 
 def _turned(matrix: Array) -> bool | None:
-    """Whether it is transposed in memory; None where it has gaps."""
+    """Whether it is transposed in memory; None if it has gaps."""
     if matrix.flags.c_contiguous:
         return False
     return True if matrix.flags.f_contiguous else None

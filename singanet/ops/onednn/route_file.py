@@ -37,7 +37,7 @@ class NotRoutesError(ValueError):
 
 
 def path_of(onednn: str) -> Path | None:
-    """Where the routes of this machine lie for that version of oneDNN; None where switched off."""
+    """Where the routes of this machine lie for that version of oneDNN; None if switched off."""
     named = os.environ.get(VARIABLE, "")
     if named:
         return None if named == OFF else Path(named)

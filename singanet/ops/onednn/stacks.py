@@ -33,7 +33,7 @@ def pays(ops: OneDnnBase, a: Array, b: Array) -> bool:
 
 
 def product(ops: OneDnnBase, a: Array, b: Array, out: Array | None) -> Array | None:
-    """The products; None where a stack does not lie as oneDNN can read it."""
+    """The products; None if a stack does not lie as oneDNN can read it."""
     lie = _strides(a), _strides(b)
     shape = (*a.shape[:-1], b.shape[-1])
     if None in lie or a.shape[-1] != b.shape[-2] or not ops.serves(1, a, b):
@@ -47,7 +47,7 @@ def product(ops: OneDnnBase, a: Array, b: Array, out: Array | None) -> Array | N
 
 
 def _strides(stack: Array) -> Shape | None:
-    """In elements; None where elements lie on each other or apart in both axes of a matrix."""
+    """In elements; None if elements lie on each other or apart in both axes of a matrix."""
     strides = [stride // stack.itemsize for stride in stack.strides]
     end = 1
     for axis in sorted(range(stack.ndim), key=strides.__getitem__):

@@ -107,8 +107,8 @@ class Communicator(ABC):
     ) -> tuple[int, Array] | None:
         """The rank that has sent, and the bytes of, the next message by ``tag``, of any length.
 
-        None where there is none and it does not ``wait``, or where all of ``sources``, who
-        alone send by this tag, have ended.
+        None if there is no message and it does not ``wait``, or if all of ``sources``, the only
+        senders by this tag, have ended.
         """
         raise ArgumentError(
             f"{what} by a {type(self).__name__}",

@@ -14,8 +14,8 @@ EdgeKind = Literal["read", "overwrite after read", "overwrite after write"]
 class Edge(NamedTuple):
     """``target`` waits for ``source`` because of ``buffer``.
 
-    ``source`` is None where a buffer is read that no kernel wrote before. ``target`` is None for
-    what a kernel wrote and none reads: a leaf.
+    ``source`` is None if a buffer is read that no kernel wrote before. ``target`` is None for a
+    leaf: a buffer that no kernel reads after the write.
     """
 
     buffer: int
@@ -27,10 +27,10 @@ class Edge(NamedTuple):
 def edges(kernels: Sequence[Kernel]) -> list[Edge]:
     """Every reason to wait, once, in the order in which the kernels give it.
 
-    A read waits for the last write. A write waits for every read of what it overwrites, or for the
-    write before it where nobody read that. A kernel without any buffer reads and owns all leaves
-    there are. Counted as by SINGA's scheduler, with one difference: a write also waits for reads
-    of what no kernel wrote, as an update does for the forward pass that read the parameter.
+    A read waits for the last write. A write waits for every read of the overwritten contents, or,
+    without such reads, for the write before it. A kernel without any buffer reads and owns all
+    leaves. Counted as by SINGA's scheduler, with one difference: a write also waits for reads of
+    contents from outside, as an update does for the forward pass that read the parameter.
     """
     found: list[Edge] = []
     writer: dict[int, int] = {}

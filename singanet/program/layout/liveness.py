@@ -1,4 +1,4 @@
-"""From which kernel to which a buffer must keep what it holds."""
+"""Lifetimes: the first and the last kernel between which a buffer must keep its contents."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.types import Array, Shape, Shapes
 
 CAPACITY = 8
-"""Programs that a thread keeps: those that were used last, one for each kind of arrays."""
+"""Programs that a thread keeps: the last ones used, one for each kind of arrays."""
 
 _REMEMBERED = 64
 """Kinds of arrays of which a thread knows that they came before."""

@@ -58,7 +58,7 @@ class ConstantNet:
         self.version = 0
 
     def execution_plan(self) -> Plan:
-        """The steps, one for what one kernel does."""
+        """The plan, with one step for all that one kernel does."""
         if self._plan is None:
             self.has_nan = self.constants.hold_nan()
             self._plan = fused(self.loose) if self.has_nan else for_constants(self.loose)

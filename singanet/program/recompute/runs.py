@@ -81,7 +81,7 @@ class _Writer:
         self.made.append(_led(call, led) if led else call)
 
     def run(self, at: int, depth: int = 0) -> None:
-        """Kernel ``at`` once more, after those that make what it needs and is gone."""
+        """Kernel ``at`` once more, after the kernels that make its lost inputs anew."""
         if at < 0 or at in self.once or depth > _DEEPEST:
             raise _GoneError
         call = self.calls[at]

@@ -87,7 +87,7 @@ class Replay:
         return self._reduction is not None and self._reduction.under_way
 
     def use(self, number: int) -> None:
-        """Count a replay, the one of that ``number`` among those of the net."""
+        """Count a replay, number ``number`` of the net's replays."""
         self.replays += 1
         self.used = number
 

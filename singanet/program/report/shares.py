@@ -43,8 +43,8 @@ def made_bytes(
 ) -> list[int]:
     """For each kernel the bytes of the planned buffers that it is the first to write.
 
-    With ``at`` only of those needed at that kernel; of two that share their memory there, the one
-    that is read.
+    With ``at`` only buffers count that are needed at that kernel; of two that share their memory
+    there, the read one.
     """
     counted = [buffer.planned for buffer in buffers]
     if at is not None:

@@ -54,7 +54,7 @@ class Carried:
         return ref.array(self._at(self._memory, ref.token))
 
     def tangent(self, ref: Ref) -> Array:
-        """Its tangent; zeros where there is none."""
+        """Its tangent; zeros if there is none."""
         if ref.token in self._tangents:
             return self._tangent_at(ref)
         return np.zeros(ref.shape, ref.dtype)

@@ -148,7 +148,7 @@ def _onwards(array: Array, size: int, flat: Any) -> Array:
 
 
 def with_gradients_joined(calls: Sequence[Call], moves: Moves) -> list[Call]:
-    """``calls``, which find the gradients where they lie now."""
+    """``calls`` with the gradients at the places that ``moves`` gives them."""
     for call in calls:
         if not moves.keys().isdisjoint(call.writes):
             # A step that is interrupted finds them there.

@@ -40,7 +40,7 @@ class RecordingKernels(NumpyOps):
         return draws.view(Traced)
 
     def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
-        """Each lane's calls as such; those of lanes in a lane are that one's."""
+        """Each lane's calls as such; calls of lanes within a lane belong to the outer lane."""
         tape = recording()
         parts, outer, group = [*super().lanes(samples, multiplications)], tape.lane, len(tape.calls)
         for number, part in enumerate(parts):

@@ -143,7 +143,7 @@ class TracedStages:
         return why
 
     def end(self, in_python: bool = False) -> None:
-        """Write down what they do at the end of a step, as Python steps where that is asked."""
+        """Write down the ends of the stages, as Python steps if ``in_python``."""
         ending = [k for k, stage in enumerate(self.stages) if type(stage).end is not Wrapper.end]
         self.tape.layer, self.tape.phase = "", "update"
         with self._abstract():

@@ -162,7 +162,7 @@ class Updates:
     def _staged(
         self, names: list[str], values: list[Array], grads: list[Any], scale: Any
     ) -> str | None:
-        """Record the way of a layer's gradients through the stages; why not, where that fails."""
+        """Record a layer's gradients through the stages; the reason if that fails, else None."""
         stages = self._traced
         mark, known, ruled = len(self.tape.calls), len(self.tape.scalars), len(self.numbers)
         waiting, moves, before = list(self._waiting), dict(self._moves), stages.state()
@@ -291,7 +291,7 @@ class Updates:
         self.tape.layer, self.tape.phase = now
 
     def _kernels(self, name: str, value: Array, grad: Any, scale: Any) -> str | None:
-        """Record the rule's kernels; why not, where that fails."""
+        """Record the rule's kernels; the reason if that fails, else None."""
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
         waiting = Waiting(self.tape.layer, numbers.state, value, grad, scale, summed=self.summed)

@@ -107,7 +107,7 @@ class Task(ABC):
         """The data for testing, in their own order."""
 
     def accuracy(self, result: EpochResult) -> float | None:
-        """The share of right answers in ``result``, None where there are no right answers."""
+        """The share of right answers in ``result``, None if there are no right answers."""
         return result.metric
 
     @abstractmethod

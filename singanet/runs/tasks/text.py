@@ -30,7 +30,7 @@ class Text(Task):
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry) -> Text:
-        """An embedded text, or that of a file in UTF-8; the plays where none is named."""
+        """An embedded text, or the text of a file in UTF-8; the plays by default."""
         (length,) = entry.input_shape
         name = "plays" if data is None else data
         if name in _EMBEDDED:

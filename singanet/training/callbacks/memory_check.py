@@ -12,13 +12,12 @@ from singanet.training.resident import peak_bytes, private_bytes, resident_bytes
 
 
 class MemoryCheck(Callback):
-    """Measures the resident peak of a fit, and says at its end how far the prediction was off.
+    """Measures the resident peak of a fit, and tells at its end how far the prediction was off.
 
-    ``predicted`` are the bytes that the process is to take at most beyond ``before``, which are
-    those that it has when the fit begins; ``budget`` what it may take in all beyond them.
-    ``measured`` is the peak so far, None where the system does not say. It is read after each
-    step, and once more at the end from the system's own record of peaks, if this fit has set it.
-    ``stream`` None is standard error.
+    ``predicted`` is the most that the process should take beyond ``before``, its bytes when the fit
+    begins; ``budget`` is the most that it may take beyond them. ``measured`` is the peak so far,
+    None if the system does not say. It is read after each step, and once more at the end from the
+    system's own record of peaks, if this fit has set it. ``stream`` None is standard error.
     """
 
     runs_last = True

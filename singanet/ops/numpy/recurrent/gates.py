@@ -56,7 +56,7 @@ def through_state(
 ) -> None:
     """Take ``dh`` through step ``t``, whose gates have gradients ``d``, in place.
 
-    It passes by a step that is not there; ``room`` is for what does, None where all are there or
+    It passes by a step that is not there; ``room`` is for what does, None if all are there or
     the kernel sees to it.
     """
     xp = ops.xp

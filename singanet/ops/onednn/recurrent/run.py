@@ -42,7 +42,7 @@ def forward(
     keep: bool,
     plan: tuple[Build, int] | None = None,
 ) -> RecurrentStates | None:
-    """All steps, with ``keep`` and notes for `gradients`; None where oneDNN has no kernel.
+    """All steps, with ``keep`` and notes for `gradients`; None if oneDNN has no kernel.
 
     ``case`` has weights and bias as oneDNN has them. Of other states than h there is the final one;
     the notes are oneDNN's, then the first ones of these. ``plan`` is another builder, and its work.
