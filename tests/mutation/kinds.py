@@ -28,7 +28,7 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 import singanet
-from singanet import FeedForwardNet, Input, layers, loss, metric, models
+from singanet import FeedForwardNet, Input, layers, loss, metric, models, pretrained
 from singanet.checkpoint import FORMATS, open_state, write_folder, write_state
 from singanet.checkpoint.folder import INDEX
 from singanet.codecs import keras_layers
@@ -57,6 +57,7 @@ from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import VALUES, changed, mutated
 from tests.mutation.watching import watch
 from tests.ops.onednn.test_route_file import CASE
+from tests.pretrained.configs import CONFIGS
 from tests.program.test_predictor import image_net
 
 TORCH = Path(__file__).parents[1] / "checkpoint/files"
@@ -205,6 +206,50 @@ def read_folder(path):
         with watch().over(model), open_state(model) as reader:
             for name in reader.entries:
                 reader.verify_array(name)
+
+
+# -- published models -----------------------------------------------------------------------------
+
+
+def pretrained_seeds(folder):
+    """The config of every family, among arrays that fit it; of one also what makes sentences."""
+    for kind, config in CONFIGS.items():
+        whole = folder / f"whole-{kind}"
+        pretrained.save(pretrained.build(config, seed=0), whole)
+        names = ["config.json"]
+        if kind == "bert":
+            (whole / "1_Pooling").mkdir()
+            for name, told in SENTENCES.items():
+                (whole / name).write_text(json.dumps(told))
+            names += SENTENCES
+        for name in names:
+            told = json.loads((whole / name).read_text())
+
+            def spoil(rng, told=told):
+                return json.dumps(mutated(told, rng)).encode()
+
+            yield f"+{kind}+{name.replace('/', '@')}", spoil
+            yield of_bytes(f"+{kind}+{name.replace('/', '@')}", (whole / name).read_bytes())
+
+
+SENTENCES = {
+    "modules.json": [
+        {"path": path, "type": f"sentence_transformers.models.{kind}"}
+        for kind, path in (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2"))
+    ],
+    "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+}
+
+
+def read_pretrained(path):
+    """Nothing is opened but what is in the folder."""
+    _, kind, name = path.name.split("+")
+    with tempfile.TemporaryDirectory() as beside:
+        model = Path(beside) / "model"
+        shutil.copytree(path.parent / f"whole-{kind}", model)
+        shutil.copyfile(path, model / name.replace("@", "/"))
+        with watch().over(model):
+            pretrained.load(model)
 
 
 # -- nets -----------------------------------------------------------------------------------------
@@ -642,7 +687,8 @@ KINDS = {
     for kind in (
         Kind("checkpoint", 560, checkpoint_seeds, read_checkpoint),
         Kind("folder", 40, folder_seeds, read_folder, watched=False),
-        Kind("data", 170, data_seeds, read_data, watched=False),
+        Kind("pretrained", 15, pretrained_seeds, read_pretrained, watched=False),
+        Kind("data", 155, data_seeds, read_data, watched=False),
         # Pictures are small files; how large they may be is said by max_pixels.
         Kind("image", 80, image_seeds, read_image, watched=False, floor=10 * MAX_PIXELS),
         Kind("config", 100, config_seeds, read_config),

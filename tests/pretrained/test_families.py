@@ -40,6 +40,7 @@ def model(request):
     return make(request.param)
 
 
+@pytest.mark.few(6)
 def test_outputs_and_gradients_are_those_of_transformers(model, tmp_path):
     net = pretrained.load(write(model, tmp_path))
     x = batch(net)
@@ -65,6 +66,7 @@ def named(model, names):
     return FAMILIES[model.config.model_type].canonical(names)
 
 
+@pytest.mark.few(6)
 def test_what_is_saved_loads_in_transformers_with_the_same_bits(model, tmp_path):
     net = pretrained.load(write(model, tmp_path / "theirs"))
     pretrained.save(net, tmp_path / "ours")
@@ -75,6 +77,7 @@ def test_what_is_saved_loads_in_transformers_with_the_same_bits(model, tmp_path)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.few(6)
 def test_recorded_steps_are_those_of_the_layers(model, tmp_path):
     folder = write(model, tmp_path)
     nets = [pretrained.load(folder, seed=0) for _ in range(2)]

@@ -9,33 +9,10 @@ from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
 from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError
 from singanet.optimizer import SGD
+from singanet.pretrained.table import FAMILIES
+from tests.pretrained.configs import CONFIGS
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "max_position_embeddings": 32,
-    "model_type": "llama",
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "vocab_size": 20,
-}
-BERT = {
-    "architectures": ["BertModel"],
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "max_position_embeddings": 12,
-    "model_type": "bert",
-    "num_attention_heads": 4,
-    "num_hidden_layers": 1,
-    "pad_token_id": 0,
-    "type_vocab_size": 2,
-    "vocab_size": 20,
-}
+LLAMA, BERT = CONFIGS["llama"], CONFIGS["bert"]
 POOLING = {"word_embedding_dimension": 16, "pooling_mode_mean_tokens": True}
 MODULES = ["", "1_Pooling", "2_Normalize"]
 
@@ -59,7 +36,11 @@ def llama(tmp_path):
     return folder_of(LLAMA, tmp_path / "llama")
 
 
-@pytest.mark.parametrize("config", [LLAMA, BERT], ids=["llama", "bert"])
+def test_there_is_a_config_of_every_family():
+    assert CONFIGS.keys() == FAMILIES.keys()
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_random_net_is_saved_and_loaded(config, tmp_path):
     net = pretrained.build(config, seed=0)
     pretrained.save(net, tmp_path)
