@@ -186,7 +186,7 @@ def _gemma(c: Config, thetas: Mapping[str, float]) -> DecoderSettings:
     made.biases, made.norms, made.offset = c.flag("attention_bias", False), "both", 1.0
     made.window = c.count_or_none("sliding_window", 4096)
     made.embedding_scale = made.width**0.5
-    made.scale = c.number("query_pre_attn_scalar", 256.0) ** -0.5
+    made.scale = c.number("query_pre_attn_scalar", 256.0, least=1e-6) ** -0.5
     return made
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from singanet.base.budget import own_errors
 from singanet.errors import ArgumentError, ConfigError, SingaNetError
 from singanet.pretrained.config import Config
 from singanet.pretrained.drawing import INPUTS, ModelDrawing
@@ -50,7 +52,8 @@ def make(
     )
     drawing.sentence = sentence if drawing.is_bare else None
     try:
-        outputs = family.draw(drawing)
+        with own_errors(partial(_refused, where), "numbers that can be computed with"):
+            outputs = family.draw(drawing)
         config.end()
         net = PretrainedNet(
             inputs=drawing.inputs,
@@ -69,13 +72,13 @@ def make(
     return MadeNet(net, family, drawing, found)
 
 
+def _refused(where: str, expected: str, received: str) -> ConfigError:
+    advice = "the config is of no model that can be built"
+    return ConfigError(where, expected=expected, received=received, advice=advice)
+
+
 def _impossible(error: SingaNetError, where: str) -> ConfigError:
-    return ConfigError(
-        f"{where}, {error.where}",
-        expected=error.expected,
-        received=error.received,
-        advice="the config is of no model that can be built",
-    )
+    return _refused(f"{where}, {error.where}", error.expected, error.received)
 
 
 def build(

@@ -192,6 +192,11 @@ def test_other_modules_of_sentences_are_refused(pooling, modules, told, tmp_path
 # -- what is refused ------------------------------------------------------------------------------
 
 
+def test_a_scale_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="query_pre_attn_scalar"):
+        pretrained.build(CONFIGS["gemma2"] | {"query_pre_attn_scalar": 0})
+
+
 @pytest.mark.parametrize(
     ("changes", "told_"),
     [
