@@ -84,7 +84,10 @@ CATALOGUE = {
     "Merge": (layers.Merge, [(5,), (5,)]),
     "MultiHeadAttention": (
         lambda n: layers.MultiHeadAttention(n, 2, causal=True, num_kv_heads=1, mask="added",
-                                            rotary=layers.RotaryEmbedding(100.0)),
+                                            rotary=layers.RotaryEmbedding(100.0, fraction=0.5),
+                                            norm=layers.QueryKeyNorm(),
+                                            relative=layers.RelativePositions(4, 5),
+                                            use_bias=("query", "output")),
         [(4, 8), (4, 4)],
     ),
     "Minimum": (layers.Minimum, [(5,), (5,)]),
