@@ -42,11 +42,11 @@ def _rows(layer: layers.MultiHeadAttention) -> Iterator[StoredArray]:
 
 
 def _keras(layer: layers.MultiHeadAttention) -> list[StoredArray]:
-    if layer.norm is not None or layer.relative is not None:
+    if _adds(layer) or _bias_count(layer) not in (0, 4):
         raise ArgumentError(
             f"layer {layer.name!r}, as an attention of Keras",
-            expected="one without a norm and relative positions",
-            received=repr(layer.norm or layer.relative),
+            expected="one with all biases or none, without a norm and relative positions",
+            received=repr(layer),
             advice="save in another format: safetensors, hdf5, npz",
         )
     return [*_rows(layer)]
@@ -63,9 +63,8 @@ def _torch(layer: layers.MultiHeadAttention, uses: Uses) -> list[Variable]:
     size = layer.params["output_weight"].shape[1]
     apart = {each.label: each for each in _apart(layer, uses)}
     plain = all(out == size for _, out in shapes) and shapes[0][0] == size
-    biased = sum(name.endswith("_bias") for name in layer.params)
-    more = layer.norm is not None or layer.relative is not None
-    if not plain or biased not in (0, 4) or more:
+    biased = _bias_count(layer)
+    if not plain or biased not in (0, 4) or _adds(layer):
         return [replace(each, path=_in_modules(name)) for name, each in apart.items()]
     if len(set(shapes)) == 1:
         found = [joined("in_proj_weight", (3 * size, size), weights, turns=True)]
@@ -75,6 +74,15 @@ def _torch(layer: layers.MultiHeadAttention, uses: Uses) -> list[Variable]:
         found.append(joined("in_proj_bias", (3 * size,), biases, turns=False))
     ends = [apart[name] for name in ("output_weight", "output_bias") if name in apart]
     return [*found, *(replace(e, path=f"out_proj.{e.label.removeprefix('output_')}") for e in ends)]
+
+
+def _adds(layer: layers.MultiHeadAttention) -> bool:
+    """Whether it has parameters that neither Keras' nor PyTorch's attention has."""
+    return layer.norm is not None or layer.relative is not None
+
+
+def _bias_count(layer: layers.MultiHeadAttention) -> int:
+    return sum(name.endswith("_bias") for name in layer.params)
 
 
 def _in_modules(suffix: str) -> str:

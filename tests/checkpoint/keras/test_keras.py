@@ -441,6 +441,24 @@ def test_optimizers_that_do_not_fit(tmp_path):
         net.load(path, optimizer=optimizer.RMSProp(lr=0.1))
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        ours.MultiHeadAttention("it", 2, norm=ours.QueryKeyNorm()),
+        ours.MultiHeadAttention("it", 2, relative=ours.RelativePositions()),
+        ours.MultiHeadAttention("it", 2, use_bias=("query",)),
+        ours.RMSNorm("it", offset=1.0),
+        ours.GatedUnit("it", 3),
+    ],
+)
+def test_layers_that_keras_has_otherwise_are_refused(layer, tmp_path):
+    x = ours.Input("x", SEQUENCE)
+    net = FeedForwardNet(inputs=x, outputs=layer(x))
+    with pytest.raises(ArgumentError, match="layer 'it'.*safetensors, hdf5, npz"):
+        net.save(tmp_path / "m.weights.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_layer_named_again_and_again(tmp_path):
     with h5py.File(tmp_path / "m.h5", "w") as file:
         file.create_group("fc").attrs["weight_names"] = np.array([b"fc/kernel"] * 50)
