@@ -581,8 +581,9 @@ class FeedForwardNet(Net):
 
         ``recompute`` is what a step drops after its forward pass and makes again when the backward
         pass needs it: "none"; "cheap", what passes over memory make of what is kept anyway, as far
-        as less memory is needed then; or the bytes that the arena may take, for which products and
-        convolutions run again, too. Results are the same bits. None means `programs.recompute`.
+        as less memory is needed then; "blocks", all but what goes on from block to block; or the
+        bytes that the arena may take, for which products and convolutions run again, too. Results
+        are the same bits. None means `programs.recompute`.
         Errors: targets without an optimizer or the reverse, a net that is not on the CPU, bytes
         that the arena cannot be kept in, and what the net refuses.
         """

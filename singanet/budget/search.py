@@ -202,6 +202,7 @@ class _Search:
             yield from self._worth(self._way(micro, "cheap", light), plain)
             if 1 < micro < self.size:
                 return
+            yield from self._worth(self._way(micro, "blocks", light), plain)
         else:
             target = self.limit - (plain.peak - arena)
             for k in range(_TRIES):

@@ -175,12 +175,13 @@ class Ops(Protocol):
         made: Sequence[Array],
         read: Sequence[Any],
         working: tuple[int, Any],
+        adds: int,
     ) -> None:
         """Call ``function(ops, working, *made, *read)``, which fills the new arrays ``made``.
 
         It is one call of a recorded program, however many it makes; what it asks of values it
         asks at each replay. ``read`` may hold arrays in tuples and dicts. ``working`` is the
-        number and the type of elements of memory to work in.
+        number and the type of elements of memory to work in, ``adds`` the multiply-adds.
         """
 
     # Arrays: several have equally many axes, and one of extent 1 spreads over the others' extent

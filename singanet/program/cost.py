@@ -32,8 +32,13 @@ def passes_of(call: Call) -> int:
     if call.function is np.matmul:
         a, b, out = refs_of(call)
         adds = math.prod(out.shape) * a.shape[-1]
-        return 1 + adds // (_values(a) + _values(b) + _values(out)) // _ADDS_A_PASS
+        return passes_for(adds, _values(a) + _values(b) + _values(out))
     return _MANY if call.name in _PRODUCTS else call.passes
+
+
+def passes_for(adds: int, values: int) -> int:
+    """Of a call with so many multiply-adds on so many values."""
+    return 1 + adds // max(values, 1) // _ADDS_A_PASS
 
 
 def bytes_of(call: Call, tokens: Sequence[Token]) -> int:

@@ -353,13 +353,13 @@ def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one(
     monkeypatch,
 ):
     def way(self, micro, level, light):
-        saved = {"none": 0, "cheap": 200, "optimal": 300}[level]
+        saved = {"none": 0, "cheap": 200, "blocks": 250, "optimal": 300}[level]
         return Way((), micro, level, {"arena": 1000 * micro - saved}, 1.0, None)
 
     monkeypatch.setattr(_Search, "_way", way)
     search = _Search(image_net(), 8, None, None, None, "none", None, {}, None, True, 0)
     plan = search.run(frozenset({"recompute", "micro-batches"}), (), "net.plan")
-    levels = ["none", "cheap", "optimal"]
+    levels = ["none", "cheap", "blocks", "optimal"]
     assert [(each.micro_batch, each.recompute) for each in plan.table] == [
         *((8, level) for level in levels),
         *((micro, level) for micro in (4, 2) for level in levels[:2]),

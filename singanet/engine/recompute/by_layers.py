@@ -17,6 +17,7 @@ from singanet.engine.memory import apart_from, arrays_in, root_of, roots_in
 from singanet.engine.model import NetCore
 from singanet.engine.passes import Pass
 from singanet.engine.plan import NodeStep, Plan, run_step
+from singanet.engine.recompute.blocks import by_blocks
 from singanet.engine.recompute.side_effects import expect_repeatable, may_repeat
 from singanet.engine.recompute.units import (
     Plans,
@@ -34,7 +35,7 @@ from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.types import Array
 
-Level = Literal["none", "cheap", "sqrt", "optimal"] | int
+Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
 """See `singanet.program.recompute.choice`; bytes are those of activations and gradients."""
 
 _ADDS_A_BYTE = 2
@@ -116,12 +117,13 @@ def _ordered(units: Units, level: Level) -> list[UnitOp]:
         return dropped_alone(units, forced(units))
     if level == "cheap":
         return lowered(units)
+    if level == "blocks":
+        return by_blocks(units)
     plans = Plans(units)
     if level == "sqrt":
         return plans.segments()
-    return quickest(
-        units, plans, plans.least() if level == "optimal" else max(level, plans.least())
-    )
+    goal = plans.least() if level == "optimal" else max(level, plans.least())
+    return quickest(units, plans, goal, by_blocks(units))
 
 
 def units_of(

@@ -491,12 +491,12 @@ def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:
     return (first, *found)
 
 
-def quickest(units: Units, plans: Plans, goal: int) -> list[UnitOp]:
+def quickest(units: Units, plans: Plans, goal: int, *others: list[UnitOp]) -> list[UnitOp]:
     """The plan of least time within ``goal`` bytes: by stages, or by units one after the other.
 
-    Of few units every set is tried.
+    Of few units every set is tried, and ``others`` in any case.
     """
-    found = [lowered(units, goal), lowered(units, goal, dear=True)]
+    found = [lowered(units, goal), lowered(units, goal, dear=True), *others]
     if goal >= plans.least():
         found.append(plans.within(goal))
     may = [k for k, unit in enumerate(units.units) if unit.again and unit.makes]

@@ -107,6 +107,7 @@ class NumpyOps:
         made: Sequence[Array],
         read: Sequence[Any],
         working: tuple[int, Any],
+        adds: int,
     ) -> None:
         """See `Ops`."""
         function(self, self.xp.empty(*working), *made, *read)

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
+from singanet.engine.recompute.blocks import by_blocks
 from singanet.engine.recompute.decisions import Decision, decisions
 from singanet.engine.recompute.units import (
     Plans,
@@ -26,11 +27,12 @@ from singanet.program.layout.arena import Layout
 from singanet.program.recompute.runs import CannotRepeatError, with_runs
 from singanet.program.recompute.units import traced_units
 
-Recompute = Literal["none", "cheap", "sqrt", "optimal"] | int
-"""Nothing; what waits for memory; segments of a chain; the least memory; within so many bytes."""
+Recompute = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
+"""Nothing; what waits for memory; all but what goes on between blocks; segments of a chain; the
+least memory; within so many bytes."""
 
-_LEVELS: tuple[Literal["none", "cheap", "sqrt", "optimal"], ...] = (
-    "none", "cheap", "sqrt", "optimal",
+_LEVELS: tuple[Literal["none", "cheap", "blocks", "sqrt", "optimal"], ...] = (
+    "none", "cheap", "blocks", "sqrt", "optimal",
 )  # fmt: skip
 
 _TRIES = 8
@@ -46,7 +48,7 @@ def checked_recompute(where: str, value: object) -> Recompute:
         return int(value)
     raise ArgumentError(
         f"{where}, recompute",
-        expected="'none', 'cheap', 'sqrt', 'optimal', or the bytes that the arena may take",
+        expected=f"{', '.join(map(repr, _LEVELS))}, or the bytes that the arena may take",
         received=repr(value),
         advice="start with recompute='cheap'; program.report() tells what it saves",
     )
@@ -140,6 +142,8 @@ class Choice:
             yield (lambda units, _: dropped_alone(units, forced(units))), ""
         elif level == "cheap":
             yield (lambda units, _: lowered(units)), "takes little time"
+        elif level == "blocks":
+            yield (lambda units, _: by_blocks(units)), "in a block that runs again"
         elif level == "sqrt":
             yield (lambda _, plans: plans.segments()), "in a segment that runs again"
         elif level == "optimal":
@@ -154,7 +158,7 @@ class Choice:
         for _ in range(_TRIES):
             if goal < least:
                 break
-            yield partial(quickest, goal=goal), why
+            yield partial(_quickest, goal), why
             goal -= max(min(reached, default=goal) - budget, goal // 200)
         yield (lambda _, plans: plans.within(plans.least())), why
         yield (lambda units, _: lowered(units, dear=True)), why
@@ -178,6 +182,10 @@ class Choice:
         for traced, plans in zip(self._traced, self._plans, strict=True):
             found += decisions(traced.units, plan(traced.units, plans), why)
         return tuple(found)
+
+
+def _quickest(goal: int, units: Units, plans: Plans) -> list[UnitOp]:
+    return quickest(units, plans, goal, by_blocks(units))
 
 
 class CannotKeepError(ArgumentError):

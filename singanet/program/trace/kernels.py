@@ -13,6 +13,8 @@ import numpy as np
 from singanet.base.written import PAGE, Ranges
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops
+from singanet.program.array_tree import arrays_in
+from singanet.program.cost import passes_for
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.narrow import PlannedKernel, bind_to
 from singanet.program.trace.module import TracingModule
@@ -62,6 +64,7 @@ class RecordingKernels(NumpyOps):
         made: Sequence[Array],
         read: Sequence[Any],
         working: tuple[int, Any],
+        adds: int,
     ) -> None:
         """One call, with working memory in the arena; or the calls within, if the tape asks."""
         tape = recording()
@@ -73,7 +76,8 @@ class RecordingKernels(NumpyOps):
         call = partial(_filled_by, function, tape.backend, len(made))
         tape.evaluator.run(call, *made, room, *read)
         name = getattr(function, "func", function).__module__.rpartition(".")[2]
-        tape.add(call, tuple(read), {}, (*made, room), "first", name=name)
+        written = tape.add(call, tuple(read), {}, (*made, room), "first", name=name)
+        written.passes = passes_for(adds, sum(ref.size for ref in arrays_in([read, *made])))
 
     def host(self, array: Array) -> Array:
         """Refused, since a replay would not look again."""

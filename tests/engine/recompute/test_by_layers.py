@@ -28,7 +28,7 @@ from singanet.optimizer import SGD
 from tests.program.twins import Twins, expect_items_same
 from tests.program.user_parts import Alike, Counts, Draws, Follows, Gain, PureGain
 
-LEVELS = ("cheap", "sqrt", "optimal", 1 << 20)
+LEVELS = ("cheap", "blocks", "sqrt", "optimal", 1 << 20)
 
 
 class PureFollows(Follows):
@@ -159,7 +159,7 @@ def images(blocks=6):
     return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=y, seed=1)
 
 
-@pytest.mark.parametrize("level", LEVELS[:3])
+@pytest.mark.parametrize("level", LEVELS[:4])
 def test_a_step_by_the_layers_takes_less(level):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((16, 8, 16, 16)).astype(np.float32), rng.integers(0, 4, 16)
@@ -286,7 +286,7 @@ def test_a_forced_layer_of_the_users_that_only_computes_runs_again():
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("level", LEVELS[:3])
+@pytest.mark.parametrize("level", LEVELS[:4])
 @pytest.mark.parametrize(
     ("name", "shape"),
     [

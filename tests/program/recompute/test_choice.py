@@ -131,7 +131,7 @@ def test_a_step_under_such_a_budget_says_so_and_leaves_the_net():
 def test_what_is_no_level_is_refused(level):
     net = residual_images(1)
     x, y = batch_of(net)
-    told = "expected 'none', 'cheap', 'sqrt', 'optimal', or the bytes .* received"
+    told = "expected 'none', 'cheap', 'blocks', 'sqrt', 'optimal', or the bytes .* received"
     with pytest.raises(ArgumentError, match=rf"net\.record, recompute: {told}"):
         net.record(x, y, sgd(), recompute=level)
     with pytest.raises(ArgumentError, match=rf"net\.memory, recompute: {told}"):

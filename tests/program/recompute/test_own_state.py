@@ -54,7 +54,7 @@ WRAPS = {
 
 
 @pytest.mark.parametrize("wrap", WRAPS)
-@pytest.mark.parametrize("recompute", [None, "cheap", "sqrt", "optimal"])
+@pytest.mark.parametrize("recompute", [None, "cheap", "blocks", "sqrt", "optimal"])
 def test_it_is_counted_once_a_step(recompute, wrap):
     losses, seen = trained(recompute, True, WRAPS[wrap])
     expected, _ = trained(None, False, WRAPS[wrap])

@@ -48,7 +48,8 @@ def attend_backward(
     plain, arrays = case.apart()
     fill = partial(_fill, blocks, plain)
     working = blocks.workers * sum(_sizes(blocks, case).values()), blocks.kind
-    ops.as_one(fill, made, (dmeans, q, k, v, means, lse, arrays), working)
+    adds = blocks.scores(case) * (3 * blocks.size + 2 * blocks.width)
+    ops.as_one(fill, made, (dmeans, q, k, v, means, lse, arrays), working, adds)
     dq, dk, dv, *dadded = made
     return dq, dk, dv, dadded[0] if dadded else None
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from singanet.ops.attention import Attention
 from singanet.ops.interface import Ops
 from singanet.ops.numpy.lanes import LEAST
 from singanet.types import Array
@@ -81,6 +82,12 @@ class Blocks(NamedTuple):
         """Of a whole block: its pairs of sample and head of keys, the rows of each, its scores."""
         pairs, rows = self.samples * self.together, self.shared * self.rows
         return pairs, rows, pairs * rows * self.columns
+
+    def scores(self, case: Attention) -> int:
+        """How many there are in blocks that positions do not hide."""
+        rows = cut(slice(0, self.queries), self.rows)
+        ranges = [(extent(part), *case.visible(part, self.keys)) for part in rows]
+        return self.n * self.heads * sum(count * (high - low) for count, low, high in ranges)
 
     def units(self) -> list[tuple[slice, slice]]:
         """The samples, and heads of keys, of blocks that differ in them."""

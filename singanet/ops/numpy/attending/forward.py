@@ -38,6 +38,7 @@ def attend(ops: Ops, q: Array, k: Array, v: Array, case: Attention) -> tuple[Arr
         (means, lse),
         (q, k, v, arrays),
         (blocks.workers * sum(_sizes(blocks).values()), blocks.kind),
+        blocks.scores(case) * (blocks.size + blocks.width),
     )
     return means, lse
 
