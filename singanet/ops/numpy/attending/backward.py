@@ -12,7 +12,7 @@ from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.attending.blocks import (
     Blocks,
-    Memory,
+    WorkingMemory,
     ScoreBlock,
     cut,
     done_by,
@@ -97,7 +97,7 @@ def _fill(blocks: Blocks, case: Attention, ops: Ops, working: Array, *given: Any
     made = _Made(dq, dk, dv, dadded[0] if dadded else None)
     workers = [
         _Backward(ops, blocks, case, read, made, memory)
-        for memory in Memory.of_workers(working, sizes, blocks.workers)
+        for memory in WorkingMemory.of_workers(working, sizes, blocks.workers)
     ]
     units = blocks.units()
     if len(units) % len(workers) == 0:
@@ -140,7 +140,7 @@ class _Backward:
         case: Attention,
         read: Sequence[Array],
         made: _Made,
-        memory: Memory,
+        memory: WorkingMemory,
     ) -> None:
         self.ops, self.blocks, self.case = ops, blocks, case
         self.q, self.k, self.v, self.dmeans, self.means, self.lse = read

@@ -136,7 +136,7 @@ def cut(whole: slice, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, whole.stop))
 
 
-class Memory:
+class WorkingMemory:
     """Flat parts of one piece of memory, by name."""
 
     def __init__(self, memory: Array, sizes: Mapping[str, int]) -> None:
@@ -148,7 +148,7 @@ class Memory:
         return self._parts[name][: prod(shape)].reshape(shape)
 
     @classmethod
-    def of_workers(cls, memory: Array, sizes: Mapping[str, int], count: int) -> list[Memory]:
+    def of_workers(cls, memory: Array, sizes: Mapping[str, int], count: int) -> list[WorkingMemory]:
         """Such parts for each of so many workers."""
         each = sum(sizes.values())
         return [cls(memory[k * each : (k + 1) * each], sizes) for k in range(count)]

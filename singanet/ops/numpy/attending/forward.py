@@ -13,7 +13,7 @@ from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.attending.blocks import (
     Blocks,
-    Memory,
+    WorkingMemory,
     ScoreBlock,
     cut,
     done_by,
@@ -81,7 +81,7 @@ def _fill(
         return
     workers = [
         _Forward(ops, blocks, case, (q, k, v), (means, lse), memory)
-        for memory in Memory.of_workers(working, _sizes(blocks), blocks.workers)
+        for memory in WorkingMemory.of_workers(working, _sizes(blocks), blocks.workers)
     ]
     done_by(
         ops, [partial(worker.run, number, len(workers)) for number, worker in enumerate(workers)]
@@ -98,7 +98,7 @@ class _Forward:
         case: Attention,
         given: tuple[Array, Array, Array],
         made: tuple[Array, Array],
-        memory: Memory,
+        memory: WorkingMemory,
     ) -> None:
         self.ops, self.blocks, self.case = ops, blocks, case
         self.q, self.k, self.v = given
@@ -235,7 +235,7 @@ def shift(
 
 
 def copied(
-    ops: Ops, memory: Memory, name: str, array: Array, scale: float = 1.0, more: int = 0
+    ops: Ops, memory: WorkingMemory, name: str, array: Array, scale: float = 1.0, more: int = 0
 ) -> Array:
     """A multiple of ``array`` in the memory ``name``, and behind each row so many ones."""
     *shape, size = array.shape
