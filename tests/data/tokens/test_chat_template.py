@@ -32,6 +32,31 @@ THINKING = """{% for m in messages %}<|im_start|>{{ m.role }}
 """As Qwen 3 has it: an answer is told otherwise once another follows."""
 
 
+LLAMA3 = """{{- bos_token }}{%- for message in messages %}
+    {%- set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' %}
+    {{- content + message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
+{%- endif %}"""
+MISTRAL = """{{ bos_token }}{% for message in messages %}
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('roles must alternate') }}{% endif %}
+{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}
+{%- else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}"""
+GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}
+{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}
+{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}
+{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}
+{%- endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"""
+LAYOUTS = {
+    LLAMA3: ["Nay, answer me.<|eot_id|>", "Bernardo?<|eot_id|>"],
+    MISTRAL: [" Nay, answer me.</s>", "  Bernardo? </s>"],
+    GEMMA: ["Nay, answer me.<end_of_turn>", "Bernardo?<end_of_turn>"],
+}
+"""As those of these families are laid out, with the answers of the conversation below."""
+
+
 def answers_in(source, messages=TOLD):
     whole, spans = ChatTemplate(source, {}, SPECIAL).answers(messages, {})
     return [whole[begin:end] for begin, end in spans]
@@ -47,6 +72,17 @@ def test_answers_that_are_told_otherwise_once_another_follows():
         "Nay, answer me.<|im_end|>",
         "<think>\n\n</think>\n\n Bernardo? <|im_end|>",
     ]
+
+
+@pytest.mark.parametrize("source", LAYOUTS, ids=["llama3", "mistral", "gemma"])
+def test_answers_in_the_layouts_of_families(source):
+    ends = ("<|eot_id|>", "</s>", "<end_of_turn>")
+    template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, ends)
+    whole, spans = template.answers(TOLD[1:], {})
+    assert [whole[begin:end] for begin, end in spans] == LAYOUTS[source]
+    if source != LLAMA3:
+        with pytest.raises(DataError, match="received TemplateError: (roles|System role)"):
+            template.answers(TOLD, {})
 
 
 def test_an_end_that_is_no_special_token_belongs_to_the_answer():
@@ -190,8 +226,12 @@ def test_equals_transformers(folder, messages):
     assert answers.astype(int).tolist() == list(made["assistant_masks"])
     text = peer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     assert tokenizer.chat_text(messages[:-1], ask=True) == text
-    for source in (THINKING, UNMARKED, "{%- for m in messages %}\n  {{- m | tojson(indent=1) }}"):
-        source += "{% endfor %}" * source.startswith("{%- ")
+    json_text = "{%- for m in messages %}\n  {{- m | tojson(indent=1) }}{% endfor %}"
+    plain = [each for each in messages if each["role"] != "system"]
+    for source in (THINKING, UNMARKED, json_text, *LAYOUTS):
         peer.chat_template = source
-        mine = Tokenizer(tokenizer.backend, chat_template=source)
-        assert mine.chat_text(messages) == peer.apply_chat_template(messages, tokenize=False)
+        peer.bos_token, peer.eos_token = "<|endoftext|>", "<|im_end|>"
+        mine = Tokenizer(tokenizer.backend, "<|endoftext|>", "<|im_end|>", chat_template=source)
+        for ask in (False, True):
+            told = peer.apply_chat_template(plain, tokenize=False, add_generation_prompt=ask)
+            assert mine.chat_text(plain, ask) == told

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from collections import Counter
 from itertools import islice, pairwise
 
@@ -345,6 +347,31 @@ def test_batches_are_made_ahead(tokenizer, texts):
     ahead = Prefetch(TextFolder(texts[0], tokenizer, 4, 32))
     first = as_lists(islice(ahead, 7))
     assert first + as_lists(ahead) == plain
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", [{}, {"pad_to": (64,)}], ids=str)
+def test_a_large_file_is_never_in_memory(tokenizer, tmp_path, text, options):
+    path = tmp_path / "large.jsonl"
+    lines = "".join(json.dumps({"text": part}) + "\n" for part in text.split("\n\n"))
+    with path.open("w") as stream:
+        for _ in range(400):
+            stream.write(lines)
+    size, window = path.stat().st_size, 1 << 16
+    assert size > 150 * window
+    loader = TextFolder(path, tokenizer, 8, 128, window=window, **options)
+    # In the last quarter of the file, which is gone to without what stands before it.
+    loader.load_state_dict(loader.state_dict() | {"block": len(loader.files.blocks) * 3 // 4})
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in islice(loader, 250):
+            pass
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert loader.state_dict()["block"] > len(loader.files.blocks) * 3 // 4 + 1
+    assert peak < 30 * window < size // 5
 
 
 def test_a_loader_of_ones_own(tokenizer, chats):
