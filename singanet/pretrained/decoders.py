@@ -16,16 +16,17 @@ def draw(d: ModelDrawing) -> Symbol:
     """The net of a config of one of `READ`: ``logits``, or ``last_hidden_state``."""
     m = READ[d.config.values["model_type"]](d.config)
     d.most_steps = m.longest
-    inputs = d.ids(("input_ids",), others=("attention_mask",))
+    inputs = d.ids(("input_ids",), others=("attention_mask", "segments"))
     base = d.prefix("model.")
     padding = d.padding(m.vocabulary)
     table = Embedding("embed_tokens", m.vocabulary, m.width, padding_index=padding)
     x = d.embedding(inputs["input_ids"], table, f"{base}embed_tokens")
     if m.embedding_scale != 1.0:
         x = Scale("embed_scale", m.embedding_scale)(x)
-    mask = inputs.get("attention_mask")
+    names = ("segments", "attention_mask")
+    beside: dict[str, Symbol] = {name: inputs[name] for name in names if name in inputs}
     for k in range(m.depth):
-        x = _Block(d, m, k, f"{base}layers.{k}").draw(x, mask)
+        x = _Block(d, m, k, f"{base}layers.{k}").draw(x, beside)
     x = _norm(d, m, x, "last_hidden_state" if d.is_bare else "norm", f"{base}norm")
     if d.is_bare:
         return x
@@ -41,11 +42,11 @@ class _Block:
         self.d, self.m, self.kind = d, m, m.kinds[k]
         self.name, self.theirs = f"layers/{k}", theirs
 
-    def draw(self, x: Symbol, mask: Symbol | None) -> Symbol:
-        """The stream ``x`` with what the block adds to it."""
+    def draw(self, x: Symbol, beside: Mapping[str, Symbol]) -> Symbol:
+        """The stream ``x`` with what the block adds to it; ``beside`` says what attention sees."""
         names = _NORMS[self.m.norms]
         y = self._norm(x, "attention_norm", names[0])
-        y = self._attention(y, mask)
+        y = self._attention(y, beside)
         y = self._norm(y, "attention_post_norm", names[1])
         y = self.d.dropout(y, f"{self.name}/attention_drop", self.m.dropout)
         x = self.d.add(f"{self.name}/attention_add", x, y)
@@ -60,7 +61,7 @@ class _Block:
             return x
         return _norm(self.d, self.m, x, f"{self.name}/{name}", f"{self.theirs}.{theirs}")
 
-    def _attention(self, x: Symbol, mask: Symbol | None) -> Symbol:
+    def _attention(self, x: Symbol, beside: Mapping[str, Symbol]) -> Symbol:
         m, own = self.m, f"{self.theirs}.self_attn"
         layer = MultiHeadAttention(
             f"{self.name}/attention",
@@ -70,7 +71,8 @@ class _Block:
             use_bias=m.biases,
             causal=True,
             num_kv_heads=m.kv_heads,
-            mask=None if mask is None else "boolean",
+            mask="boolean" if "attention_mask" in beside else None,
+            segments="segments" in beside,
             rotary=m.turns[self.kind],
             norm=m.norm,
             scale=m.scale,
@@ -87,7 +89,7 @@ class _Block:
             places[f"{part}_gamma"] = ArrayPlace(f"{own}.{part[0]}_norm.weight")
         places["output_weight"] = ArrayPlace(f"{own}.o_proj.weight", True)
         places["output_bias"] = ArrayPlace(f"{own}.o_proj.bias")
-        return self.d.put(layer, x if mask is None else [x, mask], **places)
+        return self.d.put(layer, [x, *beside.values()] if beside else x, **places)
 
     def _unit(self, x: Symbol) -> Symbol:
         m, own = self.m, f"{self.theirs}.mlp"

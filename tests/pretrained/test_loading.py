@@ -119,6 +119,22 @@ def test_a_causal_net_takes_a_mask_where_it_is_asked_for(llama):
     assert np.array_equal(*found)
 
 
+@pytest.mark.parametrize("more", [{}, {"model_type": "mistral", "sliding_window": 3}], ids=str)
+@pytest.mark.parametrize("also", [[], ["attention_mask"]], ids=str)
+def test_texts_are_packed_into_a_row(tmp_path, more, also):
+    """Each is what it would be in a row of its own."""
+    config = LLAMA | more
+    config |= {"architectures": ["MistralForCausalLM"]} if more else {}
+    folder = folder_of(config, tmp_path)
+    ids = np.random.default_rng(0).integers(1, 20, (1, 12))
+    feed = {"input_ids": ids, "segments": np.array([[1] * 5 + [2] * 4 + [0] * 3])}
+    feed |= dict.fromkeys(also, feed["segments"] > 0)
+    found = pretrained.load(folder, inputs=list(feed)).forward(False, feed)
+    alone = pretrained.load(folder)
+    for here in (slice(0, 5), slice(5, 9)):
+        np.testing.assert_allclose(found[:, here], alone.forward(False, ids[:, here]), atol=1e-5)
+
+
 # -- sentences ------------------------------------------------------------------------------------
 
 
