@@ -13,8 +13,8 @@ from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.attending.blocks import (
     Blocks,
-    WorkingMemory,
     ScoreBlock,
+    WorkingMemory,
     cut,
     done_by,
     extent,
