@@ -15,8 +15,13 @@ from singanet.engine.net import expect_host
 from singanet.errors import ArgumentError, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
 from singanet.optimizer.chain import UpdateChain
-from singanet.program.ir import NotRecordableError
-from singanet.program.memory import PlannedStep, expect_alone, planned_step, turns_of
+from singanet.program.memory import (
+    PlannedStep,
+    expect_alone,
+    expect_recorded,
+    planned_step,
+    turns_of,
+)
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import CannotKeepError, Recompute
 from singanet.training.arrays import cut
@@ -117,16 +122,10 @@ def plan_memory(
             at_once,
         )
         try:
-            return search.run(
-                frozenset(name for name in allow if not whys.get(name)), tuple(notes), where
-            )
-        except NotRecordableError as error:
-            raise ArgumentError(
-                where,
-                expected="a step that can be recorded, whose memory is known before it runs",
-                received=f"one with {error}",
-                advice="train it without a budget, or change that part",
-            ) from None
+            with expect_recorded(where):
+                return search.run(
+                    frozenset(name for name in allow if not whys.get(name)), tuple(notes), where
+                )
         finally:
             # The memory of rehearsals goes back to the system, whatever came of them.
             search.steps.clear()

@@ -16,7 +16,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.scale import in_type, is_one
-from singanet.types import Array
+from singanet.types import Array, RowSparse
 
 Block: TypeAlias = tuple[Array, Array, list[Array], Array, Array]
 
@@ -75,14 +75,25 @@ class ElementWise(Optimizer):
     def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
         value, constraint, xp = update.value, update.state.constraint, ops_for(update.value).xp
         whole = [array.reshape(value.shape) for array in update.arrays]
-        w = xp.take(value, indices, axis=0)
-        arrays = [xp.take(array, indices, axis=0).reshape(-1) for array in whole]
-        self._sweep(update._replace(value=w, arrays=arrays))
-        if constraint is not None:
-            constraint.project(w)
-        value[indices] = w
-        for array, changed in zip(whole, arrays, strict=True):
-            array[indices] = changed.reshape(w.shape)
+        for rows, g in self._rows_at_a_time(xp, indices, update):
+            w = xp.take(value, rows, axis=0)
+            arrays = [xp.take(array, rows, axis=0).reshape(-1) for array in whole]
+            self._sweep(update._replace(value=w, grad=g, arrays=arrays))
+            if constraint is not None:
+                constraint.project(w)
+            value[rows] = w
+            for array, changed in zip(whole, arrays, strict=True):
+                array[rows] = changed.reshape(w.shape)
+
+    def _rows_at_a_time(self, xp: Any, indices: Array, update: ParamUpdate) -> Iterator[RowSparse]:
+        """The gradient a block at a time, where no row's update depends on the others."""
+        grad, count = update.grad, len(indices)
+        by_element = type(self)._sweep is ElementWise._sweep and update.state.constraint is None
+        if by_element and xp is np:
+            count = max(1, BLOCK * count // max(grad.size, 1))
+        for start in range(0, len(indices), max(count, 1)):
+            part = slice(start, start + count)
+            yield RowSparse(indices[part], grad[part])
 
     @abstractmethod
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:

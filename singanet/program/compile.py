@@ -51,8 +51,9 @@ class Recording(NamedTuple):
 
     @property
     def plans(self) -> list[Any]:
-        """What calls are bound to, each once: plans of oneDNN."""
-        return list({id(plan): plan for plan in self.bound}.values())
+        """What calls are bound to or run, each once: plans of oneDNN."""
+        run = [*self.bound, *(plan for call in self.calls for plan in call.plans)]
+        return list({id(plan): plan for plan in run}.values())
 
     @property
     def bound(self) -> list[Any]:

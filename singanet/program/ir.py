@@ -66,7 +66,8 @@ class Call:
     operands, or its computing time in units of such a pass. ``lane`` is the number of a group of
     lanes, and the number of the call's lane in it; ``parts`` is how many calls it is made of.
     ``once`` says that it must not be recomputed; ``planned`` is a `narrow.PlannedKernel` if
-    operands may lie in bfloat16.
+    operands may lie in bfloat16. ``plans`` are the backend's plans that it runs, without one whose
+    method ``function`` is.
     """
 
     function: Callable[..., Any] | None
@@ -86,6 +87,7 @@ class Call:
     parts: int = 1
     once: bool = False
     planned: Any = None
+    plans: tuple[Any, ...] = ()
 
 
 def refs_of(call: Call) -> list[Ref]:

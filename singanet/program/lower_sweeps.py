@@ -8,7 +8,8 @@ numbers is one kernel. Functions of which the backend has no kernel stay NumPy's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -24,6 +25,9 @@ from singanet.program.bind_call import Ready
 from singanet.program.ir import Call, Ref, Token
 from singanet.types import Array
 
+Span = Callable[[int, int], None]
+"""What makes the elements from one on up to before another."""
+
 Operand = Ref | Array
 """An array of the program, or a number: one without axes, the program's or a constant."""
 
@@ -32,27 +36,21 @@ _F32 = np.dtype(np.float32)
 _BLOCK = 1 << 17
 """Elements a thread of which three arrays lie in the cache of a core."""
 
-_LINE = 16
-"""Elements of a line of the cache, of which no block has a part."""
-
 
 class Sweep(NamedTuple):
     """``out`` = ``function`` of ``operands`` that are alike in memory; the second may be a number.
 
-    ``scales`` has for each operand the number that it is multiplied by first, or None.
+    ``scales`` has for each operand the number that it is multiplied by first, or None. All arrays
+    have ``size`` elements.
     """
 
+    size: int
     call: Call
     function: np.ufunc
     out: Ref
     operands: tuple[Operand, ...]
     scales: tuple[Operand | None, ...]
     by_numpy: bool = False
-
-    @property
-    def size(self) -> int:
-        """How many elements it goes over."""
-        return math.prod(self.out.shape)
 
     @property
     def arrays(self) -> list[Operand]:
@@ -64,44 +62,114 @@ class Sweep(NamedTuple):
         scaled = tuple(scale is not None for scale in self.scales)
         return ops.sweep(self.function, size, not self.operands[-1].shape, scaled, work)
 
-    def bound(
-        self, ops: Ops, array_of: Callable[[Ref], Array], start: int, end: int, work: int
-    ) -> Ready:
-        """What makes the elements from ``start`` to ``end``."""
-        if not self.by_numpy:
-            ready: Ready = self.kernel(ops, end - start, work).bound(
-                self.addresses(array_of, start), 0
-            )
-            return ready
-        lanes = ops.lanes(end - start, (end - start) * SWEEP)
-        parts = [self._numpys(array_of, start + one.start, start + one.stop) for one in lanes]
-        return parts[0] if len(parts) == 1 else partial(side_by_side, [[part] for part in parts])
+    def bound(self, ops: Ops, array_of: Callable[[Ref], Array], work: int) -> Ready:
+        """What makes all elements."""
+        if self.by_numpy:
+            return partial(self._by_numpy(ops, array_of), 0, self.size)
+        addresses = [at for at, _ in self._places(array_of)]
+        ready: Ready = self.kernel(ops, self.size, work).bound(addresses, 0)
+        return ready
 
-    def _numpys(self, array_of: Callable[[Ref], Array], start: int, end: int) -> Ready:
-        def part(value: Any) -> Any:
-            if type(value) is not Ref:
-                return value
-            array = array_of(value)
-            # In the order of memory, which has no gaps.
-            return array.ravel("K")[start:end] if value.shape else array
+    def moved(self, numbers: Mapping[int, int], size: int) -> Sweep:
+        """It with tokens by other ``numbers``, in which there are ``size`` elements alone."""
 
-        return partial(self.function, *map(part, self.call.arguments), out=part(self.out))
+        def there(value: Any) -> Any:
+            number = numbers.get(value.token) if type(value) is Ref else None
+            return value if number is None else Ref(number, 0, (size,), (_F32.itemsize,), _F32)
 
-    def addresses(self, array_of: Callable[[Ref], Array], start: int) -> list[int]:
-        """Where its arrays lie, from the element ``start`` on."""
+        def renamed(group: Iterable[int]) -> tuple[int, ...]:
+            return tuple(numbers.get(token, token) for token in group)
+
+        call = replace(
+            self.call,
+            arguments=tuple(map(there, self.call.arguments)),
+            keywords={"out": there(self.out)},
+            reads=renamed(self.call.reads),
+            writes=renamed(self.call.writes),
+            partly=renamed(self.call.partly),
+            in_place=tuple(p for p in self.call.in_place if numbers.keys().isdisjoint(p)),
+        )
+        operands = tuple(map(there, self.operands))
+        return self._replace(call=call, out=there(self.out), operands=operands)
+
+    def in_blocks(
+        self, ops: Ops, array_of: Callable[[Ref], Array], sizes: Collection[int], work: int
+    ) -> Span:
+        """What makes the elements from a first to a last one, which are as many as ``sizes`` say.
+
+        A kernel is pointed at each block anew: bound to all of a large array, there were thousands.
+        """
+        if self.by_numpy:
+            return self._by_numpy(ops, array_of)
+        places = self._places(array_of)
+        runs = {size: self.kernel(ops, size, work).run for size in sizes}
+
+        def make(start: int, end: int) -> None:
+            runs[end - start]([at + start * step for at, step in places], 0)
+
+        return make
+
+    def _places(self, array_of: Callable[[Ref], Array]) -> list[tuple[int, int]]:
+        """Where its arrays lie, and how far the next element: no way where a block is all."""
         return [
-            address(array_of(each) if type(each) is Ref else each)
-            + (start * _F32.itemsize if each.shape else 0)
+            (
+                address(array_of(each) if type(each) is Ref else each),
+                _F32.itemsize if self._is_whole(each) else 0,
+            )
             for each in self.arrays
         ]
 
+    def _is_whole(self, operand: Any) -> bool:
+        """Whether it has all elements, and is no number or scratch for a block."""
+        return (
+            type(operand) is Ref and math.prod(operand.shape) == self.size and operand.shape != ()
+        )
 
-def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops) -> list[Call]:
-    """``calls`` with the sweeps among them in the form of the backend's kernels."""
+    def _by_numpy(self, ops: Ops, array_of: Callable[[Ref], Array]) -> Span:
+        """As `in_blocks`, in lanes."""
+
+        def part(value: Any) -> tuple[Any, bool]:
+            if type(value) is not Ref:
+                return value, False
+            array = array_of(value)
+            # In the order of memory, which has no gaps.
+            return (array.ravel("K") if value.shape else array), self._is_whole(value)
+
+        operands = [part(value) for value in (*self.call.arguments, self.out)]
+
+        def of_lane(first: int, start: int, end: int) -> Ready:
+            *given, out = [
+                _cut(value, start if whole else start - first, end - start)
+                for value, whole in operands
+            ]
+            return partial(self.function, *given, out=out)
+
+        def make(start: int, end: int) -> None:
+            lanes = ops.lanes(end - start, (end - start) * SWEEP)
+            parts = [of_lane(start, start + one.start, start + one.stop) for one in lanes]
+            if len(parts) == 1:
+                parts[0]()
+            else:
+                side_by_side([[part] for part in parts])
+
+        return make
+
+
+def _cut(value: Any, start: int, count: int) -> Any:
+    """So many elements of an array from ``start`` on; numbers as they are."""
+    return value[start : start + count] if getattr(value, "shape", ()) else value
+
+
+def with_sweeps_lowered(calls: Sequence[Call], tokens: list[Token], ops: Ops) -> list[Call]:
+    """``calls`` with the sweeps among them in the form of the backend's kernels.
+
+    Tokens are added for what these need of memory.
+    """
     sweeps = [_sweep_of(call, ops) for call in calls]
     if not any(sweeps):
         return list(calls)
     spent = _spent(calls, tokens)
+    uses = Counter(token for call in calls for token in {*call.reads, *call.writes})
     made: list[Call] = []
 
     def kind(k: int) -> tuple[int, str]:
@@ -115,7 +183,10 @@ def with_sweeps_lowered(calls: Sequence[Call], tokens: Sequence[Token], ops: Ops
         members = [sweep for k in group if (sweep := sweeps[k]) is not None]
         lowered = None
         if members:
-            lowered = _lowered(_with_products_fused(members, [spent[k] for k in group]), ops)
+            own = Counter(token for k in group for token in {*calls[k].reads, *calls[k].writes})
+            private = {token for token, count in own.items() if count == uses[token]}
+            fused = _with_products_fused(members, [spent[k] for k in group])
+            lowered = _lowered(fused, private, tokens, ops)
         made += [calls[k] for k in group] if lowered is None else [lowered]
     return made
 
@@ -140,7 +211,7 @@ def _sweep_of(call: Call, ops: Ops) -> Sweep | None:
     if not _is_like(first, out) or not all(_is_like(b, out) or _is_number(b) for b in rest):
         return None
     given = [first, *(b if type(b) is Ref else np.asarray(b, _F32) for b in rest)]
-    return Sweep(call, function, out, tuple(given), (None,) * len(given), by_numpy)
+    return Sweep(size, call, function, out, tuple(given), (None,) * len(given), by_numpy)
 
 
 def _is_like(value: Any, out: Ref) -> bool:
@@ -179,7 +250,8 @@ def _with_products_fused(sweeps: Sequence[Sweep], spent: Sequence[Collection[int
     """``sweeps`` with the products by numbers that a sum alone reads as scales of this."""
     made: list[Sweep] = []
     for sweep, over in zip(sweeps, spent, strict=True):
-        if sweep.function in (np.add, np.subtract) and sweep.operands[1].shape:
+        sums = sweep.function in (np.add, np.subtract) and not sweep.by_numpy
+        if sums and sweep.operands[1].shape:
             for side in (0, 1):
                 sweep = _with_product(sweep, side, made, over)
         made.append(sweep)
@@ -217,30 +289,64 @@ def _with_product(total: Sweep, side: int, made: list[Sweep], spent: Collection[
     return total._replace(call=call, operands=tuple(operands), scales=tuple(scales))
 
 
-def _lowered(sweeps: Sequence[Sweep], ops: Ops) -> Call | None:
-    """One call that makes ``sweeps`` one after the other in each block; None without kernels."""
-    calls, size = [sweep.call for sweep in sweeps], sweeps[0].size
+def _with_scratch_of_blocks(
+    sweeps: Sequence[Sweep], size: int, private: Collection[int], tokens: list[Token]
+) -> list[Sweep]:
+    """``sweeps`` with room for ``size`` elements where they alone use what they make of all.
+
+    ``private`` are the tokens that no other call touches.
+    """
+    places: dict[int, set[Ref]] = {}
+    for ref in (each for sweep in sweeps for each in sweep.arrays if type(each) is Ref):
+        places.setdefault(ref.token, set()).add(ref)
+    seen: set[int] = set()
+    numbers: dict[int, int] = {}
+    for sweep in sweeps:
+        token = sweep.out.token
+        made = token not in seen and token not in sweep.call.reads
+        seen.update(sweep.call.reads, sweep.call.writes)
+        whole = tokens[token].nbytes == sweep.size * _F32.itemsize
+        if made and whole and token in private and len(places[token]) == 1:
+            numbers[token] = len(tokens)
+            tokens.append(Token(size * _F32.itemsize))
+    return [sweep.moved(numbers, size) for sweep in sweeps] if numbers else list(sweeps)
+
+
+def _lowered(
+    sweeps: Sequence[Sweep], private: Collection[int], tokens: list[Token], ops: Ops
+) -> Call | None:
+    """One call that makes ``sweeps`` one after the other in each block.
+
+    None where that is no better than the functions are by themselves.
+    """
+    size = sweeps[0].size
     work, blocks = size * len(sweeps), [(0, size)]
     known = [sweep for sweep in sweeps if not sweep.by_numpy]
-    if not known:
-        return None
     if len(sweeps) > 1:
         blocks = _blocks(size, 1)
-        first = known[0].kernel(ops, blocks[0][1], work)
-        blocks = blocks if first is None else _blocks(size, first.threads)
-    if not all(sweep.kernel(ops, end - start, work) for start, end in blocks for sweep in known):
+        first = known[0].kernel(ops, blocks[0][1], work) if known else None
+        lanes = ops.lanes(size, size * SWEEP)
+        threads = sum(1 for _ in lanes) if first is None else first.threads
+        blocks = _blocks(size, threads)
+    if not known and len(blocks) == 1:
         return None
+    sizes = list(dict.fromkeys(end - start for start, end in blocks))
+    plans = [sweep.kernel(ops, count, work) for count in sizes for sweep in known]
+    if not all(plans):
+        return None
+    if len(blocks) > 1:
+        sweeps = _with_scratch_of_blocks(sweeps, max(sizes), private, tokens)
+    calls = [sweep.call for sweep in sweeps]
 
     def bind(array_of: Callable[[Ref], Array]) -> Ready:
-        kernels = [
-            sweep.bound(ops, array_of, start, end, work)
-            for start, end in blocks
-            for sweep in sweeps
-        ]
-        return kernels[0] if len(kernels) == 1 else partial(_one_by_one, kernels)
+        if len(blocks) == 1:
+            kernels = [sweep.bound(ops, array_of, work) for sweep in sweeps]
+            return kernels[0] if len(kernels) == 1 else partial(_one_by_one, kernels)
+        spans = [sweep.in_blocks(ops, array_of, sizes, work) for sweep in sweeps]
+        return partial(_block_by_block, spans, blocks)
 
     if len(sweeps) == 1:
-        return replace(calls[0], bind=bind)
+        return replace(calls[0], bind=bind, plans=tuple(plans))
     reads: dict[int, None] = {}
     writes: dict[int, None] = {}
     for call in calls:
@@ -262,13 +368,18 @@ def _lowered(sweeps: Sequence[Sweep], ops: Ops) -> Call | None:
         passes=len(calls),
         once=any(call.once for call in calls),
         parts=len(calls),
+        plans=tuple(plans),
     )
 
 
 def _blocks(size: int, threads: int) -> list[tuple[int, int]]:
-    """The blocks of ``size`` elements that ``threads`` threads share one after the other."""
-    count = -(-size // (_BLOCK * threads))
-    return [*pairwise([*(size * k // count // _LINE * _LINE for k in range(count)), size])]
+    """The blocks of ``size`` elements that ``threads`` threads share one after the other.
+
+    All but the last, which is up to half as large again, are alike for every size: they share
+    their kernels.
+    """
+    block = _BLOCK * threads
+    return [*pairwise([*range(0, max(size - block // 2, 1), block), size])]
 
 
 def _in_place(calls: Sequence[Call]) -> tuple[tuple[int, int], ...]:
@@ -282,6 +393,12 @@ def _in_place(calls: Sequence[Call]) -> tuple[tuple[int, int], ...]:
             if not touched and not made:
                 pairs.setdefault(read, written)
     return tuple(pairs.items())
+
+
+def _block_by_block(spans: Sequence[Span], blocks: Sequence[tuple[int, int]]) -> None:
+    for start, end in blocks:
+        for make in spans:
+            make(start, end)
 
 
 def _one_by_one(kernels: Sequence[Ready]) -> None:

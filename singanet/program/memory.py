@@ -26,7 +26,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
-from singanet.program.ir import Call, Token
+from singanet.program.ir import Call, NotRecordableError, Token
 from singanet.program.peak import CALL_BYTES, PLAN_BYTES, PeakMemory, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
@@ -80,9 +80,23 @@ def planned_memory(
     programs = programs_of(net)
     level = programs.level("net.memory", recompute)
     at_once = programs.records_at_once(net) or level != "none"
-    with net.unfilled() as filling:
+    with net.unfilled() as filling, expect_recorded("net.memory"):
         step = planned_step(net, size, optimizer, extent, level, at_once)
     return step.memory.after(filling)
+
+
+@contextmanager
+def expect_recorded(where: str) -> Iterator[None]:
+    """Refuse a step that cannot be recorded. Errors: `ArgumentError`."""
+    try:
+        yield
+    except NotRecordableError as error:
+        raise ArgumentError(
+            where,
+            expected="a step that can be recorded, whose memory is known before it runs",
+            received=f"one with {error}",
+            advice="train it without a budget, or change that part",
+        ) from None
 
 
 def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,6 +56,9 @@ class Kernel:
             self.function(*[a if scale is None else a * scale for a, scale in pairs], out=out)
 
         return run
+
+    def run(self, addresses, scratch):
+        self.bound(addresses, scratch)()
 
 
 def at(address, size):
@@ -123,6 +127,33 @@ def block(request, monkeypatch):
 def test_updates_have_the_bits_of_the_layers(block, optimizer):
     names = names_of(steps(optimizer))
     assert names.count("sweeps") + names.count("subtract") >= 1
+
+
+@pytest.mark.parametrize("optimizer", [partial(SGD, lr=0.1, momentum=0.9), AdamW, Lion])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_numpys_own_functions_go_block_by_block_over_what_is_large(monkeypatch, optimizer, lanes):
+    class InLanes(NumpyOps):
+        def lanes(self, samples, multiplications):
+            cuts = [samples * k // lanes for k in range(lanes + 1)]
+            return [slice(a, b) for a, b in pairwise(cuts)]
+
+    monkeypatch.setattr(lower_sweeps, "_BLOCK", 16)
+    kernels = kernels_of(steps(optimizer, ops=InLanes(np)))
+    assert "sweeps" in [kernel.name for kernel in kernels]
+
+
+@pytest.mark.parametrize("ops", [Sweeping, NumpyOps])
+def test_scratch_is_of_a_block(monkeypatch, ops):
+    """The rule's scratch was as large as the parameter."""
+    monkeypatch.setattr(lower_sweeps, "_BLOCK", 16)
+    twins = steps(AdamW, ops=ops(np))
+    report = twins.nets[0].programs.reports()[-1]
+    for kernel in report.kernels:
+        if kernel.name == "sweeps":
+            made = set(kernel.writes) - set(kernel.reads)
+            planned = [report.buffers[b] for b in made if report.buffers[b].kind == "temporary"]
+            assert planned
+            assert all(buffer.nbytes <= 4 * 48 for buffer in planned)
 
 
 def test_a_step_of_momentum_is_two_kernels_a_block(block):

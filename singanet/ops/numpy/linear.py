@@ -12,6 +12,9 @@ from singanet.types import Array
 _BESIDE = 1 << 22
 """Bytes of a product that is made to be added: they stay in the cache."""
 
+_ROWS = 1 << 11
+"""Rows made at a time: of more OpenBLAS keeps copies in memory of its own, up to 19 MB a thread."""
+
 
 @kernel(half="lift")
 def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
@@ -65,16 +68,22 @@ def in_lanes(ops: Ops, a: Array, b: Array, out: Array | None = None) -> Array:
         small: Array = xp.matmul(a, b, out=out)
         return small
     wide = flat and b.shape[1] > len(a)
+    tall = flat and not wide and len(a) > _ROWS and ops.on_host
     count = b.shape[1] if wide else len(a)
     for lane in ops.lanes(count, work):
-        if lane == slice(0, count):
+        if lane == slice(0, count) and not tall:
             break
         if out is None:
             out = xp.empty((*ahead, a.shape[-2], b.shape[-1]), a.dtype)
         if wide:
             xp.matmul(a, b[:, lane], out=out[:, lane])
+        elif flat:
+            rows, filled = a[lane], out[lane]
+            for start in range(0, len(rows), _ROWS):
+                part = slice(start, start + _ROWS)
+                xp.matmul(rows[part], b, out=filled[part])
         else:
-            xp.matmul(a[lane], b if flat else b[lane], out=out[lane])
+            xp.matmul(a[lane], b[lane], out=out[lane])
     else:
         assert out is not None
         return out

@@ -30,33 +30,34 @@ def sum_rows(ops: Ops, indices: Array, rows: Array) -> tuple[Array, Array]:
         return indices, rows
     order = xp.argsort(indices, kind="stable")
     # Taking rows of a matrix is quicker than indexing them.
-    ordered, rows = xp.take(indices, order), xp.take(rows, order, axis=0)
+    ordered = xp.take(indices, order)
     first = xp.ones(len(ordered), bool)
     xp.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     starts = xp.flatnonzero(first)
-    return ordered[starts], _sums_of_runs(xp, rows, starts)
+    return ordered[starts], _sums_of_runs(xp, rows, order, starts)
 
 
-def _sums_of_runs(xp: Any, rows: Array, starts: Array) -> Array:
-    """The sums of the runs of ``rows`` that begin at ``starts``, as ``xp.add.reduceat``'s.
+def _sums_of_runs(xp: Any, rows: Array, order: Array, starts: Array) -> Array:
+    """The sums of the runs of ``rows``, taken in ``order``, that begin at ``starts``.
 
-    That goes down the columns, and takes ten times as long where the rows are wide.
+    As ``xp.add.reduceat``'s, which goes down the columns, and takes ten times as long where the
+    rows are wide; and without another array of all of them.
     """
     narrow = rows.size < _WIDE * len(rows)
     if xp is not np or narrow or rows.dtype.itemsize < 4:
-        total: Array = xp.add.reduceat(rows, starts, axis=0)
+        total: Array = xp.add.reduceat(xp.take(rows, order, axis=0), starts, axis=0)
         return total
     lengths = np.diff(starts, append=len(rows))
-    total = np.take(rows, starts, axis=0)
+    total = np.take(rows, order[starts], axis=0)
     ones = np.ones(int(lengths.max()), rows.dtype)
     flat, sums = rows.reshape(len(rows), -1), total.reshape(len(total), -1)
     for run in np.flatnonzero(lengths > _LONG).tolist():
         first, count = int(starts[run]), int(lengths[run])
-        np.dot(ones[:count], flat[first : first + count], sums[run])
+        np.dot(ones[:count], np.take(flat, order[first : first + count], axis=0), sums[run])
     runs = np.flatnonzero((lengths > 1) & (lengths <= _LONG))
     place = 1
     while len(runs):
-        total[runs] += np.take(rows, starts[runs] + place, axis=0)
+        total[runs] += np.take(rows, order[starts[runs] + place], axis=0)
         place += 1
         runs = runs[lengths[runs] > place]
     return total

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import numpy_ops
+from singanet.program.array_tree import address
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain
@@ -15,10 +16,13 @@ from singanet.types import Array, RowSparse
 
 
 class RowsSource:
-    """Where the gradient of the replay that is running comes from: ``now`` hands it over, once."""
+    """Where the gradient of the replay that is running comes from: ``now`` hands it over, once.
 
-    def __init__(self, now: Callable[[], RowSparse]) -> None:
-        self.now = now
+    Its rows are of ``nbytes`` at most, 0 where nobody knows.
+    """
+
+    def __init__(self, now: Callable[[], RowSparse], nbytes: int = 0) -> None:
+        self.now, self.nbytes = now, nbytes
 
 
 class LiveIndices(Traced):
@@ -41,7 +45,7 @@ def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> RowSparse:
 
 def record_sum_rows(tape: Tape, indices: Array, rows: Array) -> RowSparse:
     """Write down `Ops.sum_rows`, whose results lie outside of the arena."""
-    return _made(tape, numpy_ops.sum_rows, (indices, rows), rows)
+    return _made(tape, numpy_ops.sum_rows, (indices, rows), rows, rows.nbytes)
 
 
 def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
@@ -53,7 +57,7 @@ def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
     def added() -> tuple[Array, Array]:
         return numpy_ops.add_rows(one.now(), other.now())
 
-    return _made(tape, added, (), a.rows)
+    return _made(tape, added, (), a.rows, one.nbytes + other.nbytes)
 
 
 def record_add_to_rows(tape: Tape, array: Array, source: RowsSource) -> Array:
@@ -61,12 +65,13 @@ def record_add_to_rows(tape: Tape, array: Array, source: RowsSource) -> Array:
 
     def added(array: Array, out: Array) -> None:
         grad = source.now()
-        np.copyto(out, array)
+        if address(array) != address(out):
+            np.copyto(out, array)
         out[grad.indices] += grad.rows
 
     made = np.empty_like(plain(array))
     tape.adopt(made)
-    # Where nobody needs the array any more, its memory is taken: NumPy copies none to itself.
+    # A table that is tied is large: where nobody else needs the array, its memory is taken.
     call = tape.add(added, (array,), {}, (made,), "last", elementwise=True, name="add to rows")
     call.barrier = True
     return made.view(Traced)
@@ -77,8 +82,9 @@ def _made(
     function: Callable[..., tuple[Array, Array]],
     given: tuple[Array, ...],
     like: Array,
+    nbytes: int,
 ) -> RowSparse:
-    """What ``function(*given)`` returns at each replay: rows as those of ``like``."""
+    """What ``function(*given)`` returns at each replay: rows as those of ``like``, so large."""
     made: list[RowSparse] = []
 
     def make(*arrays: Array) -> None:
@@ -86,7 +92,9 @@ def _made(
 
     tape.add(make, given, {}, (), "hidden", name="sum rows").barrier = True
     nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
-    return live_rows(nothing, RowsSource(made.pop), tape)
+    # They lie outside of the arena.
+    tape.beside += nbytes
+    return live_rows(nothing, RowsSource(made.pop, nbytes), tape)
 
 
 def source_of(grad: Any) -> RowsSource | None:

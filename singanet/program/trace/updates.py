@@ -89,6 +89,7 @@ class Updates:
         # A stage may look at a layer's parameters once they are updated, as for rounding them.
         self.scaled: Any = self._traced.scaled
         by_element = getattr(type(self.rule), "_sweep", None) is ElementWise._sweep
+        self._by_element = by_element
         own = all(is_library(type(stage)) for stage in self.stages)
         # By the layers such a rule works through blocks of a parameter.
         self._blocks: Callable[[], AbstractContextManager[None]] = (
@@ -351,6 +352,10 @@ class Updates:
             update, (scale,), {}, [value], "hidden", changes=True, name="update rows"
         )
         call.barrier = True
+        if not self._by_element:
+            # Those rows of the value and of the state are taken out together.
+            whole = sum(array.size == value.size for array in (value, *numbers.arrays))
+            self.tape.beside += whole * source.nbytes
         self.numbers.append(numbers)
         self.members.append([Member(self.tape.layer, numbers.state, value, None)])
 

@@ -1,0 +1,168 @@
+"""Nets whose table of words is most of them: what their steps take, against what is told before.
+
+An array of the logits' size, or of the table's, that no plan knows of is a tenth of the whole here.
+"""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from functools import partial
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet
+from singanet.errors import ArgumentError
+from singanet.layers import (
+    Activation,
+    Add,
+    Dense,
+    Embedding,
+    Input,
+    MultiHeadAttention,
+    Multiply,
+    RMSNorm,
+    RotaryEmbedding,
+)
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.metric import Accuracy, Perplexity, perplexity
+from singanet.optimizer import SGD, Adafactor, AdamW, ClipByGlobalNorm
+
+WORDS, STEPS, WIDTH = 12_000, 96, 32
+BESIDE = 700_000
+"""Bytes of a net's other objects."""
+
+SOME = 1 << 17
+"""Scores that a perplexity works on at a time."""
+
+RULES = {
+    "sgd": partial(SGD, lr=0.01),
+    "adafactor": partial(Adafactor, lr=0.01),
+    "adamw": partial(AdamW, lr=0.01),
+    "clipped": lambda: ClipByGlobalNorm(AdamW(lr=0.01), 1.0),
+}
+
+
+def words_net(tied, loss, metric=None):
+    """Two blocks of a decoder as published ones are, in small."""
+    ids, table = Input("ids", (STEPS,)), Embedding("embed", WORDS, WIDTH)
+    x = table(ids)
+    for k in (1, 2):
+        attention = MultiHeadAttention(
+            f"att{k}", 4, use_bias=False, causal=True, num_kv_heads=2, rotary=RotaryEmbedding()
+        )
+        x = Add(f"add{k}")(x, attention(RMSNorm(f"before{k}")(x)))
+        y = RMSNorm(f"after{k}")(x)
+        gate = Activation(f"silu{k}", "silu")(Dense(f"gate{k}", 2 * WIDTH, False)(y))
+        y = Multiply(f"mul{k}")(gate, Dense(f"up{k}", 2 * WIDTH, False)(y))
+        x = Add(f"sum{k}")(x, Dense(f"down{k}", WIDTH, False)(y))
+    shared = {"W_specs": table.params["weight"], "W_transpose": True} if tied else {}
+    scores = Dense("head", WORDS, False, **shared)(RMSNorm("norm")(x))
+    return FeedForwardNet(loss, metric, inputs=ids, outputs=scores, seed=0)
+
+
+def batch(rng, ignored=0.0):
+    ids = rng.integers(0, WORDS, (1, STEPS))
+    return ids, np.where(rng.random(ids.shape) < ignored, -100, ids)
+
+
+def trained(tied, rule, metric=None, level="none", count=3, ignore=None, ignored=0.0):
+    """The peaks of the steps of a net that is recorded at once, and the bytes that it was told."""
+    rng = np.random.default_rng(0)
+    x, y = batch(rng, ignored)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        net = words_net(tied, SoftmaxCrossEntropy(ignore_index=ignore), metric)
+        net.programs.recompute, net.programs.at_once = level, True
+        optimizer = RULES[rule]()
+        peaks = []
+        for _ in range(count):
+            net.step(x, y, optimizer)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.reset_peak()
+    finally:
+        tracemalloc.stop()
+    parts = net.memory(1, optimizer).parts
+    # `tracemalloc` does not see the code of kernels.
+    return net, peaks, sum(size for name, size in parts.items() if name != "kernels")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm():
+    """Imports and caches of kernels are no memory of a net."""
+    trained(True, "sgd", count=2)
+
+
+@pytest.mark.parametrize(
+    ("tied", "rule"), [*((True, rule) for rule in RULES), (False, "adafactor")]
+)
+@pytest.mark.parametrize("level", ["none", pytest.param("cheap", marks=pytest.mark.full)])
+def test_every_step_stays_within_what_was_told(tied, rule, level):
+    _, peaks, told = trained(tied, rule, level=level)
+    assert max(peaks) <= 1.02 * told + BESIDE
+    assert max(peaks) >= 0.9 * told
+
+
+@pytest.mark.parametrize(
+    ("metric", "ignored"), [(Accuracy, 0.0), (partial(Perplexity, ignore_index=-100), 0.3)]
+)
+def test_ignored_labels_and_metrics_take_no_copy_of_the_scores(monkeypatch, metric, ignored):
+    """Three arrays of the scores more, where labels were ignored; one for a metric to look at."""
+    monkeypatch.setattr(perplexity, "_AT_A_TIME", SOME)
+    net, peaks, told = trained(True, "sgd", metric(), ignore=-100, ignored=ignored)
+    assert net.programs.notes == []
+    # Some probabilities at a time, and what they are made of.
+    assert max(peaks) <= 1.02 * told + BESIDE + 4 * SOME * (metric is not Accuracy)
+
+
+@pytest.mark.parametrize("rule", ["adafactor", "adamw"])
+def test_a_rule_in_a_program_is_few_calls_and_needs_little_scratch(rule):
+    """Blocks of rows of a table were calls of their own; scratch was as large as the table."""
+    net, _, _ = trained(False, rule, count=2)
+    report = net.programs.reports()[-1]
+    updates = [kernel for kernel in report.kernels if kernel.phase == "update"]
+    assert len(updates) <= 3 * len(net.params())
+    table = 4 * WORDS * WIDTH
+    assert not any(
+        report.buffers[b].planned and report.buffers[b].nbytes >= table
+        for kernel in updates
+        for b in {*kernel.writes} - {*kernel.reads}
+    )
+
+
+def test_the_gradient_of_a_tied_table_is_there_once():
+    net, _, _ = trained(True, "adafactor", count=2)
+    report = net.programs.reports()[-1]
+    added = [k for k in report.kernels if k.name == "add to rows"]
+    assert len(added) == 1
+    ((read, written),) = added[0].in_place
+    assert report.layout.offsets[read] == report.layout.offsets[written]
+
+
+def test_a_step_that_cannot_be_recorded_is_refused():
+    net = words_net(False, SoftmaxCrossEntropy())
+    with pytest.raises(ArgumentError, match="net.memory: .* rows of a table in the norm"):
+        net.memory(1, RULES["clipped"]())
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adafactor", "adamw"])
+def test_a_fit_keeps_its_budget(rule, capsys):
+    rng = np.random.default_rng(0)
+    ids = np.concatenate([batch(rng)[0] for _ in range(2)])
+    net = words_net(True, SoftmaxCrossEntropy(ignore_index=-100))
+    net.compile(RULES[rule](), metrics=[Accuracy()])
+    plan = net.plan(1, RULES[rule]())
+    budget = plan.peak - plan.chosen.parts["arena"] // 12
+    gc.collect()
+    tracemalloc.start()
+    try:
+        history = net.fit(ids, ids, 1, 2, memory_budget=budget, verbose=False)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(history["loss"]) == 2
+    # Its arrays of parameters are there before.
+    there = plan.chosen.parts["parameters"]
+    assert peak + there <= 1.01 * budget + BESIDE
