@@ -52,19 +52,23 @@ def stored_as(sources: Sequence[Source], dtype: StoredType, where: str) -> list[
     Errors: `ArgumentError` for another type; when a source is written, for numbers that are finite
     and would not be.
     """
-    wanted = dtype if isinstance(dtype, Mapping) else {}
-    for name in (*wanted.values(), *([dtype] if isinstance(dtype, str) else [])):
-        if name not in FLOATS:
+    expect_types(dtype, FLOATS, where)
+    if isinstance(dtype, Mapping):
+        return [_as(source, dtype.get(source.name), where) for source in sources]
+    return [_as(source, dtype, where) for source in sources]
+
+
+def expect_types(dtype: StoredType, known: Sequence[str], where: str) -> None:
+    """Errors: `ArgumentError` where ``dtype`` has a type that is none of ``known``."""
+    told = dtype.values() if isinstance(dtype, Mapping) else [] if dtype is None else [dtype]
+    for name in told:
+        if name not in known:
             raise ArgumentError(
                 f"{where}, argument dtype",
-                expected=f"one of {one_of(FLOATS)}, or a dict from name to one; None for none",
+                expected=f"one of {one_of(known)}, or a dict from name to one",
                 received=repr(name)[:60],
                 advice="leave it out to write arrays as they are",
             )
-    return [
-        _as(source, wanted.get(source.name) if isinstance(dtype, Mapping) else dtype, where)
-        for source in sources
-    ]
 
 
 def _as(source: Source, dtype: str | None, where: str) -> Source:

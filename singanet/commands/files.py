@@ -34,6 +34,9 @@ def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str
         "--model", metavar="NAME|RUN_DIR|FILE", help="whose names and layouts to use"
     )
     convert.add_argument("--format", metavar="FORMAT", help="instead of OUT's suffix")
+    convert.add_argument(
+        "--dtype", metavar="TYPE", help="of floats: float32, float16, bfloat16; q8_0 in a .gguf"
+    )
     convert.add_argument("--opset", type=int, metavar="N", help="of an .onnx file, 17 to 23")
     convert.set_defaults(command=lambda arguments: _convert(arguments, build, show))
 
@@ -61,7 +64,7 @@ def _convert(
     from singanet.checkpoint.convert import convert
     from singanet.errors import ArgumentError, StateMismatchError
 
-    if arguments.target.suffix.lower() == ".onnx":
+    if arguments.target.suffix.lower() == ".onnx" and arguments.dtype is None:
         show(_as_graph(arguments, build))
         return 0
     if arguments.opset is not None:
@@ -73,14 +76,15 @@ def _convert(
         )
     from singanet.runs.whole import convert_whole
 
-    if arguments.model is None:
+    if arguments.model is None and arguments.dtype is None:
         done = convert_whole(arguments.source, arguments.target, arguments.format)
         if done is not None:
             show(done)
             return 0
     net = None if arguments.model is None else build(arguments.model)
     try:
-        show(convert(arguments.source, arguments.target, net, arguments.format))
+        told = (arguments.format, arguments.dtype)
+        show(convert(arguments.source, arguments.target, net, *told))
     except StateMismatchError as error:
         raise error.advising("name the net whose weights they are with --model") from error
     return 0

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from singanet.optimizer import Optimizer
     from singanet.params.param import Param
 
-_PLAIN = ("safetensors", "npz", "hdf5")
+_PLAIN = ("safetensors", "sharded", "npz", "hdf5")
 """Formats of names and arrays, and nothing more."""
 
 

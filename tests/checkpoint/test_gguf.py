@@ -253,6 +253,12 @@ def test_what_cannot_be_written(path, state, message):
     assert not path.exists()
 
 
+def test_types_that_cannot_be_written(path):
+    for dtype in ("q4_0", {"w": "Q8_0"}):
+        with pytest.raises(ArgumentError, match="'bfloat16', 'q8_0', or a dict.*received '[qQ]"):
+            write(path, {"w": FOUR}, dtype=dtype)
+
+
 @pytest.mark.parametrize("value", [None, {}, 2**70, [1, "a"], [2**70], b"x", np.array([1j]), 1j])
 def test_values_that_cannot_be_written(path, value):
     with pytest.raises(ArgumentError, match="value 'a'"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from singanet import layers
-from singanet.checkpoint import convert, diff, inspect, open_state, write_state
+from singanet.checkpoint import FORMATS, convert, diff, inspect, open_state, write_state
 from singanet.commands.files import add_commands
 from singanet.errors import ArgumentError, ChecksumError
 from singanet.net import FeedForwardNet
@@ -139,6 +139,47 @@ def run(*words):
     add_commands(parser.add_subparsers(), lambda name: net_of(int(name)), shown.append)
     arguments = parser.parse_args([str(word) for word in words])
     return arguments.command(arguments), shown[0]
+
+
+def test_convert_to_other_types(tmp_path):
+    state = {"w": np.linspace(-1, 1, 64, dtype="f4").reshape(2, 32), "n": np.arange(3)}
+    write_state(tmp_path / "m.npz", state)
+    assert (
+        run("convert", tmp_path / "m.npz", tmp_path / "a.safetensors", "--dtype", "bfloat16")[0]
+        == 0
+    )
+    run("convert", tmp_path / "a.safetensors", tmp_path / "b.safetensors.index.json")
+    run("convert", tmp_path / "b.safetensors.index.json", tmp_path / "c.gguf")
+    for name in ("a.safetensors", "b.safetensors.index.json", "c.gguf"):
+        with open_state(tmp_path / name) as reader:
+            assert reader.entries["w"].kind == "BF16"
+            np.testing.assert_allclose(reader.read("w"), state["w"], rtol=2**-8)
+            assert reader.entries["n"].dtype == np.int64
+    run("convert", tmp_path / "c.gguf", tmp_path / "d.gguf", "--dtype", "q8_0")
+    with open_state(tmp_path / "d.gguf") as reader:
+        assert reader.entries["w"].kind == "Q8_0"
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "more"),
+    [
+        ("m.h5", "float16", []), ("m.safetensors", "q8_0", []), ("m.gguf", "q4_0", []),
+        ("m.safetensors", "bfloat16", ["--model", "3"]), ("m.onnx", "float16", []),
+    ],
+)  # fmt: skip
+def test_types_that_a_format_has_not(tmp_path, target, dtype, more):
+    write_state(tmp_path / "m.npz", {"fc/weight": np.ones((2, 3), "f4")})
+    with pytest.raises(ArgumentError):
+        run("convert", tmp_path / "m.npz", tmp_path / target, "--dtype", dtype, *more)
+    assert not (tmp_path / target).exists()
+
+
+def test_values_of_gguf_go_along(tmp_path):
+    values = {"general.architecture": "llama", "words": ["a", "b"]}
+    FORMATS["gguf"].write(tmp_path / "a.gguf", {"w": np.ones((1, 32), "f4")}, values=values)
+    convert(tmp_path / "a.gguf", tmp_path / "b.gguf", dtype="q8_0")
+    with open_state(tmp_path / "b.gguf") as reader:
+        assert reader.values == values
 
 
 def test_commands(tmp_path):

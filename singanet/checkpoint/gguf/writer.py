@@ -18,7 +18,7 @@ from singanet.checkpoint.gguf.blocks import BLOCKS, BlockType, eighths
 from singanet.checkpoint.gguf.header import ALIGNMENT, ALIGNMENT_KEY, MAGIC, MOST_AXES, VERSION
 from singanet.checkpoint.gguf.reader import CHECKSUMS_KEY, FORMAT_KEY
 from singanet.checkpoint.gguf.values import packed_text, packed_values
-from singanet.checkpoint.halves import StoredType, stored_as
+from singanet.checkpoint.halves import FLOATS, StoredType, expect_types, stored_as
 from singanet.checkpoint.names import check_name
 from singanet.checkpoint.streaming import bytes_of, write_pieces
 from singanet.checkpoint.version import FORMAT_VERSION
@@ -91,6 +91,7 @@ def _header(
 
 def _stored(sources: Sequence[Source], dtype: StoredType, where: str) -> list[Source]:
     """``sources`` of the types in which they are written."""
+    expect_types(dtype, (*FLOATS, EIGHTHS), where)
     wanted: dict[str, str] = {}
     for source in sources:
         if isinstance(dtype, Mapping):
