@@ -280,7 +280,7 @@ def test_only_vectors_of_floats_are_sparse(shape, dtype):
 def test_what_is_planned_by_shapes_alone_is_refused():
     one = net(True)
     for ask in (lambda: one.memory(4), lambda: one.summary(batch_size=4)):
-        with pytest.raises(ArgumentError, match=r"'x': .*received a sparse one"):
+        with pytest.raises(ArgumentError, match=r"'x': .*received a sparse input"):
             ask()
     with pytest.raises(CallOrderError, match="the sparse input 'x'"):
         one.record(table())
