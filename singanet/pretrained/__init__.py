@@ -6,5 +6,6 @@ from singanet.pretrained.loading import load
 from singanet.pretrained.making import build
 from singanet.pretrained.net import PretrainedNet
 from singanet.pretrained.saving import save
+from singanet.pretrained.tokens import tokenizer
 
-__all__ = ["PretrainedNet", "build", "load", "save"]
+__all__ = ["PretrainedNet", "build", "load", "save", "tokenizer"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.files import replacing
 from singanet.data.tokens.chat_template import ChatTemplate, Message
 from singanet.data.tokens.text_stream import TextStream
 from singanet.data.tokens.tokenizer_files import read_folder, refusing
@@ -98,6 +100,28 @@ class Tokenizer:
             return cls(backend, tokens["bos"], tokens["eos"], tokens["pad"], template)
         except DataError as error:
             raise error.within(where) from None
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which `of` and transformers read.
+
+        Errors: `FileAccessError` where ``folder`` cannot be written to.
+        """
+        config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "pad_token": self.pad_token,
+            "chat_template": self.chat_template,
+        }
+        told = {name: value for name, value in config.items() if value is not None}
+        texts = {
+            "tokenizer.json": self.backend.to_str(pretty=True),
+            "tokenizer_config.json": json.dumps(told, indent=2, ensure_ascii=False) + "\n",
+        }
+        for name, text in texts.items():
+            with replacing(Path(folder) / name) as beside:
+                beside.write_text(text, "utf-8")
 
     def _id(self, name: str, token: str | None) -> int | None:
         if token is None:

@@ -67,6 +67,59 @@ def test_a_stream_gives_the_text_as_soon_as_it_is_whole(tokenizer, data, text):
     assert "".join(told) + stream.close() == text
 
 
+def of_llama2(text):
+    """Words that begin with a sign for their blank, and bytes for what is no token."""
+    kinds = tokenizers.normalizers
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(byte_fallback=True, unk_token="<unk>"))
+    backend.normalizer = kinds.Sequence([kinds.Prepend("▁"), kinds.Replace(" ", "▁")])
+    own = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=500, special_tokens=own, show_progress=False, max_token_length=8
+    )
+    backend.train_from_iterator([text[:20_000]], trainer)
+    made = json.loads(backend.to_str())
+    # Bytes are tokens of the vocabulary, and no special ones.
+    made["added_tokens"] = made["added_tokens"][:3]
+    backend = tokenizers.Tokenizer.from_str(json.dumps(made))
+    steps = tokenizers.decoders
+    parts = [steps.Replace("▁", " "), steps.ByteFallback(), steps.Fuse(), steps.Strip(" ", 1, 0)]
+    backend.decoder = steps.Sequence(parts)
+    return Tokenizer(backend, "<s>", "</s>", chat_template=LLAMA2)
+
+
+LLAMA2 = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
+    "{% else %}{{ ' ' + m.content + ' </s>' }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="session")
+def llama2(text):
+    return of_llama2(text)
+
+
+@given(st.text("ab theé😀\n ,", max_size=200), st.integers(0, 3))
+def test_a_stream_of_words_with_blanks_and_of_bytes(llama2, text, blanks):
+    text = " " * blanks + text
+    ids = llama2.encode(text).tolist()
+    stream = llama2.stream()
+    parts = [stream.push(each) for each in ids]
+    assert "".join(parts) + stream.close() == llama2.decode(ids) == text
+
+
+def test_answers_of_words_with_blanks_and_of_bytes(llama2):
+    told = [
+        ("user", "Who? é"),
+        ("assistant", "The ghost 😀, é"),
+        ("user", "Ay"),
+        ("assistant", "No"),
+    ]
+    messages = [{"role": role, "content": content} for role, content in told]
+    ids, answers = llama2.chat(messages)
+    assert [answers[k + 1] for k in np.flatnonzero(ids[:-1] == llama2.eos_id)] == [False]
+    assert llama2.decode(ids[answers], special=True) == "The ghost 😀, é </s> No </s>"
+
+
 def test_a_stream_holds_bytes_back_and_gives_them_at_the_end(tokenizer):
     face = tokenizer.encode("😀").tolist()
     assert len(face) == 4
@@ -125,6 +178,26 @@ def test_a_tokenizer_is_copied(tokenizer):
     again = pickle.loads(pickle.dumps(tokenizer))
     assert again.fingerprint == tokenizer.fingerprint
     assert again.chat_text([{"role": "user", "content": "Ay?"}]).startswith("<|im_start|>user")
+
+
+def test_what_is_saved_is_read_again(tmp_path, tokenizer, text):
+    tokenizer.save(tmp_path)
+    again = Tokenizer.of(tmp_path)
+    assert again.fingerprint == tokenizer.fingerprint
+    assert (again.bos_id, again.eos_id, again.pad_id) == (1, 2, 0)
+    with pytest.raises(FileAccessError):
+        tokenizer.save(tmp_path / "none")
+
+
+def test_transformers_reads_what_is_saved(tmp_path, tokenizer, text):
+    transformers = pytest.importorskip("transformers")
+    tokenizer.save(tmp_path)
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    line = "<|im_start|>" + text[:3000]
+    assert peer(line).input_ids == tokenizer.encode(line).tolist()
+    assert peer.decode(peer(line).input_ids) == line
+    assert (peer.bos_token_id, peer.eos_token_id, peer.pad_token_id) == (1, 2, 0)
+    assert peer.chat_template == tokenizer.chat_template
 
 
 def test_vocabularies_without_a_tokenizer_json(tmp_path, folder, text):
