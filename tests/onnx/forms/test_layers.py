@@ -427,11 +427,17 @@ def test_attention(given, shapes, path):
     check(layers.MultiHeadAttention("it", 2, **given), shapes, path, (17, 23))
 
 
-def test_angles_that_depend_on_an_open_number_of_steps_have_no_form(tmp_path):
-    layer = layers.MultiHeadAttention("it", 2, rotary=layers.RotaryEmbedding(scaling=DYNAMIC))
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"rotary": layers.RotaryEmbedding(scaling=DYNAMIC)}, "angles that depend on the number"),
+        ({"relative": layers.RelativePositions()}, "relative positions of a number of steps"),
+    ],
+)
+def test_what_depends_on_an_open_number_of_steps_has_no_form(given, why, tmp_path):
     x = Input("x", (None, 8))
-    net = FeedForwardNet(inputs=x, outputs=layer(x))
-    with pytest.raises(ArgumentError, match="angles that depend on the number of steps"):
+    net = FeedForwardNet(inputs=x, outputs=layers.MultiHeadAttention("it", 2, **given)(x))
+    with pytest.raises(ArgumentError, match=why):
         save(net, tmp_path / "it.onnx")
 
 
