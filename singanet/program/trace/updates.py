@@ -22,7 +22,6 @@ from singanet.params.param import Param
 from singanet.params.storage import place_of
 from singanet.program.guard import Guard
 from singanet.program.ir import NotRecordableError, Ref
-from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.relocate import relocated
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign import is_own
@@ -34,9 +33,6 @@ from singanet.program.trace.traced import Traced, number_now, plain
 from singanet.program.trace.traced_stages import TracedStages, refusal, watch_case
 from singanet.program.trace.update_scalars import Numbers, has_own_schedules
 from singanet.types import Array, RowSparse
-
-_LARGE = 1 << 25
-"""Bytes of a parameter from which no rule is to take scratch of its size."""
 
 
 class Member(NamedTuple):
@@ -317,35 +313,12 @@ class Updates:
             return str(error)
         finally:
             self.tape.evaluator = evaluator
-        if self._by_element and value.nbytes >= _LARGE and self._leaves_scratch(mark, value):
-            del self.tape.calls[mark:]
-            del self.tape.scalars[known:]
-            self._in_one_call(numbers, value, grad, scale)
-            self._add(numbers, [waiting])
-            return None
         numbers.scalars = self.tape.scalars[known:]
         self._add(numbers, [waiting])
         return None
 
-    def _leaves_scratch(self, mark: int, value: Array) -> bool:
-        """Whether the calls from ``mark`` on, of a rule, take memory of the size of ``value``.
-
-        So they do unless they become one, and what that makes may lie where it reads.
-        """
-        tokens, ops = self.tape.tokens, self.tape.backend
-        calls = self.tape.calls[mark:]
-        lowered = with_sweeps_lowered(calls, tokens, ops) if ops else calls
-        if len(lowered) != 1:
-            return True
-        (call,) = lowered
-        inside = {written for _, written in call.in_place}
-        return any(
-            tokens[token].held is None and tokens[token].nbytes >= value.nbytes
-            for token in {*call.writes} - inside
-        )
-
     def _in_one_call(self, numbers: Numbers, value: Array, grad: Array, scale: Any) -> None:
-        """Record the rule as it is: it goes through the parameter block by block."""
+        """Record the rule as it is: its kernels are many, one for each block of rows."""
         rule = self.rule
 
         def update(grad: Array, scale: Any) -> None:

@@ -21,9 +21,8 @@ from singanet.optimizer import (
     RMSProp,
 )
 from singanet.optimizer.schedules import Exponential
-from singanet.program.trace import updates
 
-WIDE, TABLE = 1 << 16, 4 * 4 << 16
+WIDE, TABLE = 1 << 18, 4 * 4 << 18
 
 RULES = {
     "sgd": lambda: SGD(lr=0.1),
@@ -49,11 +48,6 @@ def net_of():
         [Dense("fc", WIDE, use_bias=False, input_sample_shape=(4,))], loss=SquaredError(), seed=0
     )
     return net
-
-
-@pytest.fixture(autouse=True)
-def _large(monkeypatch):
-    monkeypatch.setattr(updates, "_LARGE", TABLE)
 
 
 @pytest.mark.parametrize("rule", RULES)
