@@ -28,9 +28,12 @@ class ShardedReader(Reader):
     def __init__(self, path: Path, words: bool = False) -> None:
         super().__init__(path)
         with open_file(path) as stream, explained(path, "read"):
-            text = stream.read(LONGEST + 1)
-        if len(text) > LONGEST:
-            raise broken(self.where, f"an index of at most {LONGEST} bytes", "more")
+            size = stream.seek(0, 2)
+            if size > LONGEST:
+                raise broken(self.where, f"an index of at most {LONGEST} bytes", f"{size}")
+            stream.seek(0)
+            # A read of more than there is makes room for that, too.
+            text = stream.read(size)
         self.metadata, self._shard_of = parse(text, self.where)
         mark = self.metadata.pop(KEY, None)
         if mark is not None:
