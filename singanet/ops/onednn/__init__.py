@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from singanet.ops.onednn import (
+    attending,
     attention,
     conv,
     eltwise,
@@ -46,6 +47,8 @@ class OneDnnOps(OneDnnBase):
     activation_backward = eltwise.activation_backward
     sigmoid = eltwise.sigmoid
     attention_weights = attention.attention_weights
+    attend = attending.attend
+    attend_backward = attending.attend_backward
     softmax = scores.softmax
     softmax_backward = scores.softmax_backward
     conv2d = conv.conv2d

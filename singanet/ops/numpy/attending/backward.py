@@ -17,11 +17,11 @@ from singanet.ops.numpy.attending.blocks import (
     cut,
     done_by,
     extent,
-    multiplied,
     rows_of,
 )
 from singanet.ops.numpy.attending.forward import copied, shift
 from singanet.ops.numpy.attending.hidden import Dropper, Hider, block_of
+from singanet.ops.numpy.attending.products import BlockProducts
 from singanet.types import Array
 
 
@@ -37,7 +37,23 @@ def attend_backward(
     case: Attention,
     mask_gradient: bool = False,
 ) -> tuple[Array, Array, Array, Array | None]:
-    blocks = Blocks.of(ops, q, k, v)._replace(copies=True)
+    return attend_back_by(BlockProducts, ops, dmeans, q, k, v, means, lse, case, mask_gradient)
+
+
+def attend_back_by(
+    products: type[BlockProducts],
+    ops: Ops,
+    dmeans: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    means: Array,
+    lse: Array,
+    case: Attention,
+    mask_gradient: bool = False,
+) -> tuple[Array, Array, Array, Array | None]:
+    """`Ops.attend_backward` with these products."""
+    blocks = Blocks.of(ops, q, k, v, products.rounds)._replace(copies=True)
     if mask_gradient:
         # All add to one array.
         blocks = blocks._replace(workers=1)
@@ -46,8 +62,8 @@ def attend_backward(
         assert case.added is not None
         made.append(ops.empty(case.added.shape, q))
     plain, arrays = case.apart()
-    fill = partial(_fill, blocks, plain)
-    working = blocks.workers * sum(_sizes(blocks, case).values()), blocks.kind
+    fill = partial(_fill, products, blocks, plain)
+    working = blocks.workers * sum(_sizes(products, blocks, case).values()), blocks.kind
     adds = blocks.scores(case) * (3 * blocks.size + 2 * blocks.width)
     ops.as_one(fill, made, (dmeans, q, k, v, means, lse, arrays), working, adds)
     dq, dk, dv, *dadded = made
@@ -59,16 +75,17 @@ def _lying_as_means(ops: Ops, array: Array) -> Array:
     return ops.empty((n, steps, heads, size), array).transpose(0, 2, 1, 3)
 
 
-def _folds(blocks: Blocks, case: Attention) -> bool:
+def _folds(products: type[BlockProducts], case: Attention) -> bool:
     """Whether what is subtracted from a row of products can be one more of their terms."""
-    return case.softcap is None and case.added is None and not case.dropout
+    plain = case.softcap is None and case.added is None and not case.dropout
+    return plain and not products.rounds
 
 
-def _sizes(blocks: Blocks, case: Attention) -> dict[str, int]:
+def _sizes(products: type[BlockProducts], blocks: Blocks, case: Attention) -> dict[str, int]:
     """Of what one worker needs."""
     pairs, rows, scores = blocks.together_of
-    size, width, more = blocks.size, blocks.width, _folds(blocks, case)
-    return {
+    size, width, more = blocks.size, blocks.width, _folds(products, case)
+    sizes = {
         "q": pairs * rows * (size + more),
         "dmeans": pairs * rows * (width + more),
         "weights": max(scores, pairs * rows * width),
@@ -82,9 +99,17 @@ def _sizes(blocks: Blocks, case: Attention) -> dict[str, int]:
         "dv": pairs * blocks.keys * width,
         "block": pairs * blocks.columns * max(size, width),
     }
+    return products.sizes(sizes)
 
 
-def _fill(blocks: Blocks, case: Attention, ops: Ops, working: Array, *given: Any) -> None:
+def _fill(
+    products: type[BlockProducts],
+    blocks: Blocks,
+    case: Attention,
+    ops: Ops,
+    working: Array,
+    *given: Any,
+) -> None:
     dq, dk, dv, *dadded, dmeans, q, k, v, means, lse, arrays = given
     case = replace(case, **arrays)
     for each in dadded:
@@ -93,10 +118,10 @@ def _fill(blocks: Blocks, case: Attention, ops: Ops, working: Array, *given: Any
         for each in (dq, dk, dv):
             ops.copyto(each, 0)
         return
-    sizes, read = _sizes(blocks, case), (q, k, v, dmeans, means, lse)
+    sizes, read = _sizes(products, blocks, case), (q, k, v, dmeans, means, lse)
     made = _Made(dq, dk, dv, dadded[0] if dadded else None)
     workers = [
-        _Backward(ops, blocks, case, read, made, memory)
+        _Backward(products, ops, blocks, case, read, made, memory)
         for memory in WorkingMemory.of_workers(working, sizes, blocks.workers)
     ]
     units = blocks.units()
@@ -135,6 +160,7 @@ class _Backward:
 
     def __init__(
         self,
+        products: type[BlockProducts],
         ops: Ops,
         blocks: Blocks,
         case: Attention,
@@ -145,8 +171,8 @@ class _Backward:
         self.ops, self.blocks, self.case = ops, blocks, case
         self.q, self.k, self.v, self.dmeans, self.means, self.lse = read
         self.made, self.memory = made, memory
-        self.folds = _folds(blocks, case)
-        self.product = multiplied(ops, alone=blocks.workers == 1)
+        self.folds = _folds(products, case)
+        self.product = products(ops, memory, blocks.workers > 1)
         self.hider = Hider(ops, case)
         self.dropper = Dropper(ops, case) if case.dropout else None
         self.dk = self.dv = self.lse
@@ -162,6 +188,7 @@ class _Backward:
         blocks, ops = self.blocks, self.ops
         k = copied(ops, self.memory, "k", self.k[unit], self.case.scale, self.folds)
         v = copied(ops, self.memory, "v", self.v[unit], 1.0, self.folds)
+        k, v = self.product.factor("k", k), self.product.factor("v", v)
         at = *map(extent, unit), blocks.keys
         self.dk = self.memory.get("dk", *at, blocks.size)
         self.dv = self.memory.get("dv", *at, blocks.width)
@@ -193,6 +220,7 @@ class _Backward:
             dscores = self._dscores(here._replace(keys=keys), rows, k, v)
             if dscores is None:
                 continue
+            dscores = self.product.factor("dscores", dscores)
             self._add(self.dk, keys, dscores, rows.q[..., : blocks.size])
             made = more if seen else dq
             self.product(dscores.swapaxes(2, 3), k[:, :, keys, : blocks.size], made)
@@ -222,7 +250,10 @@ class _Backward:
             # Keys and values have a one there.
             xp.negative(lse, out=q[..., blocks.size])
             xp.negative(inner, out=dmeans[..., blocks.width])
-        q, dmeans = (each.reshape(a, b, m * r, each.shape[4]) for each in (q, dmeans))
+        q, dmeans = (
+            self.product.factor(name, each.reshape(a, b, m * r, each.shape[4]))
+            for name, each in (("q", q), ("dmeans", dmeans))
+        )
         return _Rows(q, dmeans, *(each.reshape(a, b, 1, m * r) for each in (lse, inner)))
 
     def _dscores(self, place: ScoreBlock, rows: _Rows, k: Array, v: Array) -> Array | None:
@@ -241,6 +272,7 @@ class _Backward:
         xp.exp(weights, out=weights)
         kept = None if self.dropper is None else self.dropper.kept(place, weights)
         left = weights if kept is None else xp.multiply(weights, kept, out=d)
+        left = self.product.factor("weights", left)
         self._add(self.dv, keys, left, rows.dmeans[..., : self.blocks.width])
         self.product(v[:, :, keys], rows.dmeans.swapaxes(2, 3), d)
         if kept is not None:

@@ -46,8 +46,11 @@ class Blocks(NamedTuple):
     copies: bool
 
     @classmethod
-    def of(cls, ops: Ops, q: Array, k: Array, v: Array) -> Blocks:
-        """For queries, keys and values of these shapes, of a size that does not change."""
+    def of(cls, ops: Ops, q: Array, k: Array, v: Array, alone: bool = False) -> Blocks:
+        """For queries, keys and values of these shapes, of a size that does not change.
+
+        ``alone`` is for products that share the threads by themselves.
+        """
         n, heads, queries, size = q.shape
         groups, keys, width = k.shape[1], k.shape[2], v.shape[3]
         most = _SCORES if ops.on_host else _SCORES_OF_A_DEVICE
@@ -58,7 +61,7 @@ class Blocks(NamedTuple):
         together = even(groups, left)
         samples = even(n, max(1, left // max(1, together))) if together == groups else 1
         work = n * heads * queries * keys * (size + width)
-        workers = ops.team()[0] if ops.on_host and work >= LEAST else 1
+        workers = ops.team()[0] if ops.on_host and work >= LEAST and not alone else 1
         kind = np.result_type(q.dtype, np.float32)
         # A copy of the keys pays where many queries are multiplied by them.
         copies = shared * rows >= _FEW or q.dtype != kind
@@ -159,19 +162,6 @@ def rows_of(array: Array, place: ScoreBlock) -> Array:
     part = array[place.samples, place.heads, place.queries]
     a, b = place.pairs
     return part.reshape(a, b, -1, *part.shape[2:])
-
-
-def multiplied(ops: Ops, alone: bool) -> Callable[[Array, Array, Array], None]:
-    """What puts the product of two stacks (a, b, ·, ·) into a third."""
-
-    def product(x: Array, y: Array, out: Array) -> None:
-        # A single block, and one beside other threads of ours, is NumPy's, in one thread.
-        if alone and x.shape[:2] != (1, 1):
-            ops.matmul(x, y, out=out)
-        else:
-            ops.xp.matmul(x, y, out=out)
-
-    return product
 
 
 def done_by(ops: Ops, work: Sequence[Callable[[], None]]) -> None:

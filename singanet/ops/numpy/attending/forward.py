@@ -18,51 +18,60 @@ from singanet.ops.numpy.attending.blocks import (
     cut,
     done_by,
     extent,
-    multiplied,
     rows_of,
 )
 from singanet.ops.numpy.attending.hidden import Dropper, Hider, block_of
+from singanet.ops.numpy.attending.products import BlockProducts
 from singanet.types import Array
 
 
 @kernel(half="native")
 def attend(ops: Ops, q: Array, k: Array, v: Array, case: Attention) -> tuple[Array, Array]:
-    blocks = Blocks.of(ops, q, k, v)
+    return attend_by(BlockProducts, ops, q, k, v, case)
+
+
+def attend_by(
+    products: type[BlockProducts], ops: Ops, q: Array, k: Array, v: Array, case: Attention
+) -> tuple[Array, Array]:
+    """`Ops.attend` with these products."""
+    blocks = Blocks.of(ops, q, k, v, products.rounds)
     means = ops.empty((blocks.n, blocks.queries, blocks.heads, blocks.width), q)
     means = means.transpose(0, 2, 1, 3)
     lse = ops.xp.empty((blocks.n, blocks.heads, blocks.queries), blocks.kind)
     plain, arrays = case.apart()
-    fill = partial(_fill, blocks, plain)
+    fill = partial(_fill, products, blocks, plain)
     ops.as_one(
         fill,
         (means, lse),
         (q, k, v, arrays),
-        (blocks.workers * sum(_sizes(blocks).values()), blocks.kind),
+        (blocks.workers * sum(_sizes(products, blocks).values()), blocks.kind),
         blocks.scores(case) * (blocks.size + blocks.width),
     )
     return means, lse
 
 
-def _sizes(blocks: Blocks) -> dict[str, int]:
+def _sizes(products: type[BlockProducts], blocks: Blocks) -> dict[str, int]:
     """Of what one worker needs."""
     pairs, rows, scores = blocks.together_of
     copied = pairs * blocks.keys * blocks.copies
-    return {
-        "q": pairs * rows * blocks.size * _copies_queries(blocks),
+    sizes = {
+        "q": pairs * rows * blocks.size * _copies_queries(products, blocks),
         "scores": scores,
         "means": pairs * rows * blocks.width,
         "more": pairs * rows * blocks.width,
         "k": copied * blocks.size,
         "v": copied * blocks.width,
     }
+    return products.sizes(sizes)
 
 
-def _copies_queries(blocks: Blocks) -> bool:
-    """Whether the queries of a block are no matrix in memory, or have to be multiplied."""
-    return not blocks.copies or blocks.shared > 1
+def _copies_queries(products: type[BlockProducts], blocks: Blocks) -> bool:
+    """Whether the queries of a block are no matrix in memory, or have to be changed."""
+    return not blocks.copies or blocks.shared > 1 or products.rounds
 
 
 def _fill(
+    products: type[BlockProducts],
     blocks: Blocks,
     case: Attention,
     ops: Ops,
@@ -80,8 +89,8 @@ def _fill(
         ops.copyto(lse, np.finfo(blocks.kind).max)
         return
     workers = [
-        _Forward(ops, blocks, case, (q, k, v), (means, lse), memory)
-        for memory in WorkingMemory.of_workers(working, _sizes(blocks), blocks.workers)
+        _Forward(products, ops, blocks, case, (q, k, v), (means, lse), memory)
+        for memory in WorkingMemory.of_workers(working, _sizes(products, blocks), blocks.workers)
     ]
     done_by(
         ops, [partial(worker.run, number, len(workers)) for number, worker in enumerate(workers)]
@@ -93,6 +102,7 @@ class _Forward:
 
     def __init__(
         self,
+        products: type[BlockProducts],
         ops: Ops,
         blocks: Blocks,
         case: Attention,
@@ -104,7 +114,8 @@ class _Forward:
         self.q, self.k, self.v = given
         self.means, self.lse = made
         self.memory = memory
-        self.product = multiplied(ops, alone=blocks.workers == 1)
+        self.product = products(ops, memory, blocks.workers > 1)
+        self.copies_queries = _copies_queries(products, blocks)
         self.hider = Hider(ops, case)
         self.dropper = Dropper(ops, case) if case.dropout else None
         self.ones = ops.xp.ones((1, blocks.columns), blocks.kind)
@@ -120,6 +131,7 @@ class _Forward:
             if blocks.copies:
                 k = copied(self.ops, self.memory, "k", k, self.case.scale)
                 v = copied(self.ops, self.memory, "v", v)
+                k, v = self.product.factor("k", k), self.product.factor("v", v)
             for part in queries[number::count] if apart else queries:
                 self._rows(k, v, *unit, part)
 
@@ -149,7 +161,8 @@ class _Forward:
                 kept = self.dropper.kept(here._replace(keys=keys), scores)
                 xp.multiply(scores, kept, out=scores)
             made = means if before is None else more
-            self.product(scores.swapaxes(2, 3), v[:, :, keys], made)
+            weights = self.product.factor("scores", scores)
+            self.product(weights.swapaxes(2, 3), v[:, :, keys], made)
             if before is None:
                 sums = found
                 continue
@@ -163,14 +176,14 @@ class _Forward:
     def _queries(self, here: ScoreBlock) -> Array:
         """Rows (a, b, R, d); unless keys are copied, multiplied by the scale."""
         rows, size = rows_of(self.q, here), self.blocks.size
-        if _copies_queries(self.blocks):
+        if self.copies_queries:
             copy = self.memory.get("q", *rows.shape)
             if self.blocks.copies:
                 self.ops.copyto(copy, rows)
             else:
                 self.ops.multiply(rows, self.case.scale, out=copy)
             rows = copy
-        return rows.reshape(*here.pairs, -1, size)
+        return self.product.factor("q", rows.reshape(*here.pairs, -1, size))
 
     def _scores(self, q: Array, k: Array, place: ScoreBlock) -> Array | None:
         """Scores (a, b, keys, rows) of a block, -inf for what is hidden; None where all is."""
