@@ -50,10 +50,11 @@ def test_a_training_goes_to_a_folder(capsys, tmp_path, monkeypatch):
         monkeypatch.setattr(f"singanet.budget.search.{left}", 0)
     argv = ["train", "mlp", "--data", "digits", "--epochs", "1", "--steps-per-epoch", "2"]
     argv += ["--optimizer", "adam", "--batch-size", "32"]
-    assert main([*argv, "--memory-budget", "1kB"]) == 2
-    less = int(capsys.readouterr().err.split(", or ")[1].split(" ")[0])
     folder = tmp_path / "net"
-    argv += ["--memory-budget", f"{less}B", "--offload-folder", str(folder)]
+    argv += ["--offload-folder", str(folder)]
+    assert main([*argv, "--memory-budget", "1kB"]) == 2
+    least = int(capsys.readouterr().err.split("give it ")[1].split(",")[0])
+    argv += ["--memory-budget", f"{least}B"]
     assert main(argv) == 0
     assert "offload" in capsys.readouterr().err.splitlines()[0]
     assert (folder / "latest").exists()

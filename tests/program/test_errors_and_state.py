@@ -27,6 +27,7 @@ from singanet.optimizer import (
     ClipByValue,
     Regularizer,
 )
+from singanet.program.peak import CALL_BYTES
 
 from .twins import Twins, expect_items_same, expect_same
 from .user_parts import Alike, Breaks, Counts, Draws, Follows, Probe
@@ -437,7 +438,9 @@ def test_the_memory_told_is_what_steps_take(name, batch):
     # What is told of the arena is what is ever written; tracemalloc sees what is asked for.
     unwritten = net.programs.reports()[-1].layout.nbytes - parts["arena"]
     assert unwritten >= 0
-    assert 0.95 * told <= measured <= 1.05 * (told + unwritten) + 600_000
+    # The holes that recording leaves in Python's heap are told, too: 600 of a call's 2,300 bytes.
+    seen = told - parts["program"] * 600 // CALL_BYTES
+    assert 0.95 * seen <= measured <= 1.05 * (told + unwritten) + 600_000
 
 
 # -- small things (19) ----------------------------------------------------------------------
