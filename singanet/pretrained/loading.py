@@ -13,7 +13,8 @@ from singanet.errors import ArgumentError, StateMismatchError, one_of
 from singanet.params.param import Param
 from singanet.pretrained.hub import folder_of
 from singanet.pretrained.making import MadeNet, make
-from singanet.pretrained.net import Origin, PretrainedNet
+from singanet.pretrained.net import PretrainedNet
+from singanet.pretrained.origin import origin_in
 from singanet.pretrained.places import FileArray, stored_arrays
 from singanet.pretrained.source import open_source
 from singanet.types import Array
@@ -55,20 +56,15 @@ def load(
         net, names = made.net, made.names
         net.run_on(net.device, np.dtype(dtype))
         arrays = stored_arrays(made.drawing.places.values())
-        kept = _expect_to_fit(reader, arrays, made)
+        _expect_to_fit(reader, arrays, made)
         net.fill(_reading(reader, arrays, names, net.dtype))
         _expect_copies(reader, made)
-        held = {names[name]: reader.read(names[name]) for name in kept}
-        there = {names[name]: stored for name, stored in arrays.items()}
-        net.origin = Origin(source.config, there, held, source.files, source.tokenizer)
+        net.origin = origin_in(source, made)
     return net
 
 
-def _expect_to_fit(reader: Reader, arrays: Mapping[str, FileArray], made: MadeNet) -> list[str]:
-    """The names of the arrays that no parameter takes and that are kept.
-
-    Errors: `StateMismatchError` for others, for missing ones and other shapes.
-    """
+def _expect_to_fit(reader: Reader, arrays: Mapping[str, FileArray], made: MadeNet) -> None:
+    """Errors: `StateMismatchError` for arrays that are missing, of other shapes, or unknown."""
     names, drawing = made.names, made.drawing
     missing = [name for name in arrays if name not in names]
     rest = [name for name in names if name not in arrays]
@@ -77,7 +73,7 @@ def _expect_to_fit(reader: Reader, arrays: Mapping[str, FileArray], made: MadeNe
     shapes = {name: reader.entries[names[name]].shape for name in arrays if name in names}
     other = [name for name, shape in shapes.items() if shape != arrays[name].shape]
     if not (missing or extra or other):
-        return [name for name in rest if drawing.keeps(name)]
+        return
     told = [f"{name} {shapes[name]} in place of {arrays[name].shape}" for name in other]
     parts = [("no array for", missing), ("unknown arrays", extra), ("other shapes:", told)]
     raise StateMismatchError(

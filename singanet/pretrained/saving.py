@@ -20,6 +20,7 @@ from singanet.errors import ArgumentError
 from singanet.params.param import Param
 from singanet.pretrained.folder import CONFIG
 from singanet.pretrained.net import Origin
+from singanet.pretrained.origin import origin_like
 from singanet.types import Array
 
 
@@ -28,9 +29,13 @@ def save(
     folder: str | os.PathLike[str],
     dtype: str | None = None,
     *,
+    like: str | os.PathLike[str] | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write ``net``, which `load` or `build` made, into a ``folder`` that transformers reads.
+
+    Of a net that came another way, as by `singanet.load_model`, ``like`` is a folder of the model:
+    the net's parameters then stand in for those there.
 
     The folder is made where it is not there. In it are the net's config.json, its parameters
     under the names and in the shapes that they came in, one array at a time, and the files beside
@@ -40,7 +45,7 @@ def save(
     `FileAccessError`.
     """
     path = Path(folder)
-    origin = _origin(net)
+    origin = _origin(net) if like is None else origin_like(net, like)
     params = {id(param): param for param in net.params()}
     for stored in origin.arrays.values():
         for param, _ in stored.members:
@@ -66,7 +71,7 @@ def _other(received: str) -> ArgumentError:
         "pretrained.save, net",
         expected="a net that pretrained.load made, with the parameters that it had",
         received=received,
-        advice="write other nets with net.save or net.save_model",
+        advice="pass like=, a folder of the same model; others go by net.save or net.save_model",
     )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from singanet import pretrained
+from singanet.checkpoint import open_state, write_folder
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
 from singanet.pretrained.table import FAMILIES
@@ -75,6 +76,23 @@ def test_what_is_saved_loads_in_transformers_with_the_same_bits(model, tmp_path)
     found = again.state_dict()
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("name", ["vit for classes", "deit"])
+def test_the_names_of_transformers_5_are_known(name, tmp_path):
+    """It writes those of before, and has others for the modules."""
+    model = make(name)
+    write(model, tmp_path)
+    old = pretrained.load(tmp_path)
+    state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+    assert state.keys() != old.origin.arrays.keys() | old.origin.kept.keys()
+    write_folder(tmp_path, state)
+    new = pretrained.load(tmp_path)
+    for a, b in zip(old.param_values(), new.param_values(), strict=True):
+        assert np.array_equal(a, b)
+    pretrained.save(new, tmp_path / "again")
+    with open_state(tmp_path / "again") as reader:
+        assert reader.entries.keys() == state.keys()
 
 
 @pytest.mark.few(6)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import singanet
 from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
 from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError
@@ -133,6 +134,22 @@ def test_texts_are_packed_into_a_row(tmp_path, more, also):
     alone = pretrained.load(folder)
     for here in (slice(0, 5), slice(5, 9)):
         np.testing.assert_allclose(found[:, here], alone.forward(False, ids[:, here]), atol=1e-5)
+
+
+def test_a_net_that_came_another_way_is_saved_like_a_folder(llama, tmp_path):
+    net = pretrained.load(llama)
+    net.param_values()[0][...] += 1
+    net.save_model(tmp_path / "net.singanet")
+    again = singanet.load_model(tmp_path / "net.singanet")
+    with pytest.raises(ArgumentError, match="pass like="):
+        pretrained.save(again, tmp_path / "again")
+    pretrained.save(again, tmp_path / "again", like=llama)
+    found = pretrained.load(tmp_path / "again")
+    for a, b in zip(net.param_values(), found.param_values(), strict=True):
+        assert np.array_equal(a, b)
+    other = pretrained.build(BERT)
+    with pytest.raises(ArgumentError, match="the 21 parameters that load makes of"):
+        pretrained.save(other, tmp_path / "again", like=llama)
 
 
 # -- sentences ------------------------------------------------------------------------------------
@@ -278,8 +295,6 @@ def test_configs_that_are_none(text, llama):
 
 
 def test_other_nets_are_not_saved(tmp_path, llama):
-    import singanet
-
     net = singanet.models.build("mlp", (4,), 2)
     with pytest.raises(ArgumentError, match="a net that pretrained.load made"):
         pretrained.save(net, tmp_path / "x")
