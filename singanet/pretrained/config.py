@@ -20,12 +20,13 @@ _SILENT = frozenset({
     "_num_labels", "architectures", "auto_map", "bos_token_id", "chunk_size_feed_forward",
     "classifier_dropout", "cls_token_id", "decoder_start_token_id", "dtype", "encoder_stride",
     "eos_token_id", "finetuning_task", "gradient_checkpointing", "id2label", "initializer_factor",
-    "initializer_range", "is_decoder_only", "keys_to_ignore_at_inference", "label2id", "language",
-    "mask_token_id", "max_length", "model_type", "n_ctx", "num_labels", "output_attentions",
-    "output_hidden_states", "output_past", "pad_token_id", "prefix", "pretraining_tp",
-    "problem_type", "qa_dropout", "return_dict", "sep_token_id", "task_specific_params",
-    "tokenizer_class", "torch_dtype", "torchscript", "transformers_version", "use_cache",
-    "use_return_dict",
+    "initializer_range", "is_decoder_only", "is_llama_config", "keys_to_ignore_at_inference",
+    "label2id", "language", "mask_token_id", "max_length", "model_type", "n_ctx", "num_labels",
+    "output_attentions", "output_hidden_states", "output_past", "pad_token_id", "prefix",
+    "pretraining_tp", "problem_type", "qa_dropout", "return_dict",
+    "sbert_ce_default_activation_function", "sentence_transformers", "sep_token_id",
+    "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "use_cache", "use_return_dict",
 })  # fmt: skip
 """Keys that say nothing of what is computed, or are asked for by those that need them."""
 

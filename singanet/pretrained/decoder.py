@@ -83,6 +83,7 @@ def _plain(
 
 
 def _llama(c: Config) -> DecoderSettings:
+    c.only(rope_interleaved=False)
     made = _plain(c)
     made.biases, made.hidden_bias = c.flag("attention_bias", False), c.flag("mlp_bias", False)
     return made
@@ -103,13 +104,14 @@ def _phi3(c: Config) -> DecoderSettings:
         made.turns, made.kinds = {SLIDING: made.turns[_FULL]}, [SLIDING] * made.depth
     made.joined, made.dropout = True, c.share("resid_pdrop")
     c.only(attention_bias=False, mlp_bias=False, lm_head_bias=False)
-    c.skip("embd_pdrop")  # which transformers reads, and does not use
+    c.skip("embd_pdrop", "full_attn_mod", "interpolate_factor")  # nobody uses them
     return made
 
 
 def _qwen2(c: Config) -> DecoderSettings:
     made = _plain(c, kv_heads=32, longest=32768)
     made.biases = ("query", "key", "value")
+    c.only(use_mrope=False)
     _by_kind(c, made, c.flag("use_sliding_window", False))
     return made
 

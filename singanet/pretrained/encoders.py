@@ -70,7 +70,7 @@ def _roberta(d: ModelDrawing) -> EncoderSettings:
 
 def _distilbert(d: ModelDrawing) -> EncoderSettings:
     c = d.config
-    c.only(sinusoidal_pos_embds=False, tie_word_embeddings=True)
+    c.only(sinusoidal_pos_embds=False, tie_word_embeddings=True, tie_weights_=True)
     c.skip("seq_classif_dropout")
     vocabulary = c.count("vocab_size", 30522)
     return EncoderSettings(
