@@ -25,6 +25,7 @@ from singanet.codecs.recurrent import RECURRENT
 from singanet.codecs.reducing import REDUCING
 from singanet.codecs.sequences import SEQUENCES
 from singanet.layers.layer import Layer
+from singanet.loss.head_loss import HeadLoss
 from singanet.loss.layer import LossLayer
 
 
@@ -85,7 +86,9 @@ _PLAIN = (*MEASURED, *ATTENTION, *SEQUENCES, _STEPS)
 CODECS: Sequence[LayerCodec] = (*_PLAIN, *MATMUL, *CONVOLUTION, *POOLING, *RECURRENT)
 _BY_LAYER: Mapping[type[Layer], LayerCodec] = {codec.kind: codec for codec in CODECS}
 
-REFUSED: Mapping[type[Layer], str] = {LossLayer: "a loss, which training alone needs"}
+REFUSED: Mapping[type[Layer], str] = dict.fromkeys(
+    (LossLayer, HeadLoss), "a loss, which training alone needs"
+)
 """Layers that have no form in ONNX, with the reason."""
 
 

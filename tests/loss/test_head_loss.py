@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet import FeedForwardNet, Input
+from singanet import FeedForwardNet, Input, load_model, onnx
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.layers import Dense, Embedding, Softmax, TimeDistributed
 from singanet.loss import HeadLoss, SoftmaxCrossEntropy, SquaredError, head_loss
@@ -169,6 +169,18 @@ def test_a_head_that_a_net_has_is_shared_and_predicts():
     found = net.forward(False, feed)
     wanted = SoftmaxCrossEntropy().forward(False, found["fc"], feed["y"])
     assert np.allclose(found["loss"], wanted, atol=1e-6)
+
+
+def test_it_is_saved_with_its_head_and_has_no_form_in_onnx(tmp_path):
+    features, labels = Input("x", (FEATURES,)), Input("y", (), "int64")
+    layer = HeadLoss("loss", Dense("fc", CLASSES), SoftmaxCrossEntropy(0.1, ignore_index=-1))
+    net = FeedForwardNet(inputs=[features, labels], outputs=layer(features, labels), seed=0)
+    net.save_model(tmp_path / "net.singanet")
+    again = load_model(tmp_path / "net.singanet")
+    feed = {"x": np.ones((2, FEATURES), np.float32), "y": np.array([1, -1])}
+    assert np.array_equal(again.forward(False, feed), net.forward(False, feed))
+    with pytest.raises(ArgumentError, match="a loss, which training alone needs"):
+        onnx.save(net, tmp_path / "net.onnx")
 
 
 def test_what_is_no_head_and_no_such_loss_is_refused():
