@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from singanet.checkpoint.gguf import GgufReader, halved
 from singanet.checkpoint.reader import Reader
 from singanet.errors import ConfigError, did_you_mean, one_of
 from singanet.pretrained.config import Config
+from singanet.pretrained.gguf_form import GgufForm
 from singanet.types import Array
 
 
@@ -109,10 +111,18 @@ class GgufModelReader(Reader):
         factors = {name: inner.read(name) for name in _FACTORS if name in inner.entries}
         self.config = _config(Config(own, self.where), self._kind, self.entries, factors)
         self.config |= {key: _plain(values.get(there)) for key, there in _IDS.items()}
-        self._heads = {
+        heads = {
             "q_proj": self.config["num_attention_heads"],
             "k_proj": self.config["num_key_value_heads"],
         }
+        self.form = GgufForm(
+            values,
+            self._names,
+            factors,
+            deepcopy(self.config),
+            heads if self._kind.turned else {},
+            self._kind.raised,
+        )
 
     def _name(self, name: str) -> str:
         found = _IN_BLOCK.fullmatch(name)
@@ -124,17 +134,17 @@ class GgufModelReader(Reader):
 
     def _read(self, entry: Entry) -> Array:
         part = entry.name.split(".")[-2]
-        if self._kind.turned and part in self._heads:
-            return halved(self._inner.read(self._names[entry.name]), self._heads[part])
+        if part in self.form.heads:
+            return halved(self._inner.read(self._names[entry.name]), self.form.heads[part])
         return np.concatenate(list(self._pieces(entry)))
 
     def _pieces(self, entry: Entry) -> Iterator[Array]:
         part = entry.name.split(".")[-2]
-        if self._kind.turned and part in self._heads:
+        if part in self.form.heads:
             yield self._read(entry)
             return
         for piece in self._inner.pieces(self._names[entry.name]):
-            yield piece - 1 if self._kind.raised and part.endswith("norm") else piece
+            yield piece - 1 if self.form.raised and part.endswith("norm") else piece
 
     def close(self) -> None:
         super().close()

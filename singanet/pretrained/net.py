@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singanet.net import FeedForwardNet
+from singanet.pretrained.gguf_form import GgufForm
 from singanet.pretrained.places import FileArray
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ class Origin:
 
     ``config`` is what config.json says, ``arrays`` are those of the files by name, each of the
     parameters of the net, ``kept`` those that no parameter is. ``files`` stood beside them, by
-    their names within the folder; ``tokenizer`` is what a GGUF file says of its texts.
+    their names within the folder; ``tokenizer`` is what a GGUF file says of its texts, ``form`` how
+    the whole file is.
     """
 
     config: dict[str, Any]
@@ -28,6 +30,7 @@ class Origin:
     kept: Mapping[str, Array]
     files: Mapping[str, Path]
     tokenizer: Mapping[str, Any]
+    form: GgufForm | None = None
 
 
 class PretrainedNet(FeedForwardNet):

@@ -23,7 +23,7 @@ def origin_in(source: ModelSource, made: MadeNet) -> Origin:
         if made.drawing.keeps(name) and name not in arrays
     }
     there = {names.get(name, name): array for name, array in arrays.items()}
-    return Origin(source.config, there, kept, source.files, source.tokenizer)
+    return Origin(source.config, there, kept, source.files, source.tokenizer, source.form)
 
 
 def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:

@@ -19,6 +19,7 @@ from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.params.param import Param
 from singanet.pretrained.folder import CONFIG
+from singanet.pretrained.gguf_form import GgufForm
 from singanet.pretrained.net import Origin
 from singanet.pretrained.origin import origin_like
 from singanet.types import Array
@@ -41,6 +42,11 @@ def save(
     under the names and in the shapes that they came in, one array at a time, and the files beside
     them, such as the tokenizer's. Floats are written as ``dtype``, "float32", "float16" or
     "bfloat16", by default as the net has them; above ``shard_bytes`` they go into several files.
+
+    A ``folder`` whose name ends in ``.gguf`` is a file of llama.cpp's instead, for a net that came
+    from one, or is ``like`` one: with all values of that one, tokenizer and settings, and also with ``dtype`` "q8_0",
+    weights in blocks of 32 integers and a scale.
+
     Errors: `ArgumentError` for another net, another type, and numbers that the type has not;
     `FileAccessError`.
     """
@@ -51,8 +57,11 @@ def save(
         for param, _ in stored.members:
             if id(param) not in params:
                 raise _other(f"one without the parameter {param.name!r}")
-    told = dtype or str(np.dtype(net.dtype))
     sources = list(_sources(origin, np.dtype(net.dtype)))
+    if path.suffix.lower() == ".gguf":
+        _form(origin).write(path, sources, origin.config, dtype)
+        return
+    told = dtype or str(np.dtype(net.dtype))
     files = {CONFIG: _config_text(origin.config, told)}
     write_folder(path, sources, shard_bytes, dtype, files)
     for name, file in origin.files.items():
@@ -64,6 +73,18 @@ def _origin(net: Net) -> Origin:
     if not isinstance(origin, Origin):
         raise _other(type(net).__name__)
     return origin
+
+
+def _form(origin: Origin) -> GgufForm:
+    if origin.form is None:
+        raise ArgumentError(
+            "pretrained.save to a .gguf file",
+            expected="a net that came from such a file, whose tokenizer and settings go back",
+            received="one from a folder",
+            advice="pass like= such a file of the model, or save into a folder and convert that by"
+            " llama.cpp's tools",
+        )
+    return origin.form
 
 
 def _other(received: str) -> ArgumentError:

@@ -17,6 +17,7 @@ from singanet.errors import ConfigError
 from singanet.pretrained.config import expect_object
 from singanet.pretrained.folder import CONFIG, MODULES, beside, read_settings
 from singanet.pretrained.gguf import GgufModelReader
+from singanet.pretrained.gguf_form import GgufForm
 from singanet.pretrained.sentences import SentencePooling, pooling_of
 
 
@@ -25,7 +26,7 @@ class ModelSource:
     """An open model: ``config`` as in config.json, ``reader`` of the arrays, ``files`` beside.
 
     ``sentence`` is what sentence-transformers makes of the steps, where the folder is one of its;
-    ``tokenizer`` are the values of a GGUF file about its texts.
+    ``tokenizer`` are the values of a GGUF file about its texts, ``form`` is how it goes back.
     """
 
     where: str
@@ -34,6 +35,7 @@ class ModelSource:
     files: Mapping[str, Path]
     sentence: SentencePooling | None
     tokenizer: Mapping[str, Any]
+    form: GgufForm | None = None
 
 
 @contextmanager
@@ -55,7 +57,7 @@ def _of_gguf(reader: GgufReader) -> ModelSource:
     """The model in a GGUF file, which has its config and its tokenizer in it."""
     seen = GgufModelReader(reader)
     texts = {k: v for k, v in reader.values.items() if k.startswith("tokenizer.")}
-    return ModelSource(reader.where, seen.config, seen, {}, None, texts)
+    return ModelSource(reader.where, seen.config, seen, {}, None, texts, seen.form)
 
 
 def _sentence(path: Path) -> SentencePooling | None:

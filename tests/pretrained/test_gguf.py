@@ -8,7 +8,7 @@ import pytest
 from singanet import pretrained
 from singanet.checkpoint import Source, open_state
 from singanet.checkpoint.gguf import write_gguf
-from singanet.errors import ConfigError, FileFormatError, StateMismatchError
+from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError
 from tests.pretrained.peers import make, torch, transformers
 
 # As gguf's tensor_mapping has them; those of Gemma's norms differ.
@@ -219,3 +219,63 @@ def test_missing_and_unknown_arrays_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(FileFormatError):
         pretrained.load(path)
+
+
+# -- and back -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.few(2)
+def test_a_file_goes_back_with_its_bits_and_values(name, tmp_path):
+    model, architecture = made(name)
+    arrays, values = arrays_of(model, architecture), values_of(model, architecture)
+    write(tmp_path / "m.gguf", arrays, values)
+    net = pretrained.load(tmp_path / "m.gguf")
+    pretrained.save(net, tmp_path / "again.gguf")
+    with open_state(tmp_path / "again.gguf") as reader, open_state(tmp_path / "m.gguf") as old:
+        assert list(reader.entries) == list(arrays)
+        assert reader.values.pop("general.file_type") == 0
+        assert reader.values == old.values
+        assert {k: type(v) for k, v in reader.values.items()} == {
+            k: type(v) for k, v in old.values.items()
+        }
+        for there, array in arrays.items():
+            if architecture.startswith("gemma") and "norm" in there:
+                np.testing.assert_allclose(reader.read(there), array, rtol=1e-6)
+            else:
+                np.testing.assert_array_equal(reader.read(there), array)
+
+
+def test_a_file_goes_back_in_eighths(tmp_path):
+    model, architecture = made("llama")
+    write(tmp_path / "m.gguf", arrays_of(model, architecture), values_of(model, architecture))
+    net = pretrained.load(tmp_path / "m.gguf")
+    pretrained.save(net, tmp_path / "m.gguf", "q8_0")
+    with open_state(tmp_path / "m.gguf") as reader:
+        kinds = {name: entry.kind for name, entry in reader.entries.items()}
+        assert kinds["blk.0.attn_q.weight"] == "Q8_0"
+        assert kinds["blk.0.attn_norm.weight"] == ""
+        assert reader.values["general.file_type"] == 7
+    again = pretrained.load(tmp_path / "m.gguf")
+    for one, other in zip(net.param_values(), again.param_values(), strict=True):
+        assert abs(one - other).max() <= abs(one).max() / 127
+    pretrained.save(again, tmp_path / "twice.gguf", "q8_0")
+    with open_state(tmp_path / "m.gguf") as one, open_state(tmp_path / "twice.gguf") as other:
+        assert one.entries == other.entries
+
+
+def test_what_does_not_go_into_a_file(tmp_path):
+    model, architecture = made("llama")
+    model.save_pretrained(tmp_path / "folder")
+    net = pretrained.load(tmp_path / "folder")
+    with pytest.raises(ArgumentError, match="a net that came from such a file.*from a folder"):
+        pretrained.save(net, tmp_path / "m.gguf")
+    write(tmp_path / "m.gguf", arrays_of(model, architecture), values_of(model, architecture))
+    pretrained.save(net, tmp_path / "like.gguf", like=tmp_path / "m.gguf")
+    with open_state(tmp_path / "like.gguf") as one, open_state(tmp_path / "m.gguf") as other:
+        assert all(np.array_equal(one.read(name), array) for name, array in other)
+    net = pretrained.load(tmp_path / "m.gguf")
+    net.config["rms_norm_eps"] = 1e-3
+    with pytest.raises(ArgumentError, match="a config as it came.*other rms_norm_eps"):
+        pretrained.save(net, tmp_path / "n.gguf")
+    assert not (tmp_path / "n.gguf").exists()
