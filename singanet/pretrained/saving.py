@@ -44,8 +44,8 @@ def save(
     "bfloat16", by default as the net has them; above ``shard_bytes`` they go into several files.
 
     A ``folder`` whose name ends in ``.gguf`` is a file of llama.cpp's instead, for a net that came
-    from one, or is ``like`` one: with all values of that one, tokenizer and settings, and also with ``dtype`` "q8_0",
-    weights in blocks of 32 integers and a scale.
+    from one, or with ``like`` one: it has all values of that one, tokenizer and settings. There
+    ``dtype`` may be "q8_0" as well, weights in blocks of 32 integers and a scale.
 
     Errors: `ArgumentError` for another net, another type, and numbers that the type has not;
     `FileAccessError`.
