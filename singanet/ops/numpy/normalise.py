@@ -84,7 +84,20 @@ def batch_norm_train(
 def batch_norm_backward(
     ops: Ops, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
 ) -> tuple[Array, Array, Array]:
-    xp, images, slopes = ops.xp, _channels_last(x), _channels_last(dy)
+    return _gradients(ops, _channels_last(dy), x, gamma, (mean, inverse), fixed)
+
+
+def _gradients(
+    ops: Ops,
+    slopes: Array,
+    x: Array,
+    gamma: Array,
+    statistics: tuple[Array, Array],
+    fixed: bool,
+    over: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """(dx, dgamma, dbeta) for the ``slopes`` (N, H, W, C); dx may be written ``over`` them."""
+    xp, images, (mean, inverse) = ops.xp, _channels_last(x), statistics
     scratch = scratch_bytes(ops, _BLOCK_BYTES)
     dgammas, dbetas = [], []
     width, scale = images.shape[2], gamma * inverse
@@ -105,7 +118,7 @@ def batch_norm_backward(
     by_x = scale * inverse * dgamma / count
     constant = scale * dbeta / count - by_x * mean
     scale, by_x, constant = _wide(xp, images, scale, by_x, constant)
-    dx: Array = xp.empty(_line_shape(images), dy.dtype)
+    dx: Array = xp.empty(_line_shape(images), slopes.dtype) if over is None else over
     for lane in _lanes(ops, images):
         for samples in _blocks(images[lane], scratch):
             part = dx[lane][samples]
@@ -145,8 +158,10 @@ def batch_norm_relu_backward(
     fixed: bool,
     mask: Array,
 ) -> tuple[Array, Array, Array]:
-    slopes = ops.activation_backward("relu", dy, mask)
-    return ops.batch_norm_backward(slopes, x, gamma, mean, inverse, fixed)
+    slopes = _lines(ops.xp, _channels_last(ops.activation_backward("relu", dy, mask)))
+    # Nobody else has them: by the layers another array would be there beside dy.
+    images = slopes.reshape(_channels_last(x).shape)
+    return _gradients(ops, images, x, gamma, (mean, inverse), fixed, slopes)
 
 
 def _lanes(ops: Ops, images: Array) -> Iterator[slice]:
