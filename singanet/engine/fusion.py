@@ -86,8 +86,9 @@ def is_relu(step: NodeStep) -> bool:
 FUSIONS = (Fusion((does_relu, is_relu), lambda step, _: FusedRelu(step.layer)),)
 """What training and evaluation have by one kernel; predictors have a longer table.
 
-An activation in the memory of the product before it, and a sum by blocks with the layer norm after
-it, are no rows: recorded steps take as long and as much memory without (`benchmarks/fusions.py`).
+An activation in the memory of the product before it is no row: recorded steps take as long and as
+much memory without. Nor is a sum by blocks with the layer norm after it: oneDNN's kernels are slower
+by blocks, NumPy's no faster than with blocks in the norm alone (`benchmarks/fusions.py`).
 """
 
 
