@@ -87,8 +87,8 @@ FUSIONS = (Fusion((does_relu, is_relu), lambda step, _: FusedRelu(step.layer)),)
 """What training and evaluation have by one kernel; predictors have a longer table.
 
 An activation in the memory of the product before it is no row: recorded steps take as long and as
-much memory without. Nor is a sum by blocks with the layer norm after it: oneDNN's kernels are slower
-by blocks, NumPy's no faster than with blocks in the norm alone (`benchmarks/fusions.py`).
+much memory without. Nor is a sum by blocks with the layer norm after it: oneDNN's kernels are
+slower so, NumPy's no faster than with blocks in the norm alone (`benchmarks/fusions.py`).
 """
 
 
