@@ -78,6 +78,24 @@ def test_what_is_saved_loads_in_transformers_with_the_same_bits(model, tmp_path)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.parametrize("shards", [False, True], ids=["one file", "shards"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_narrow_arrays_go_in_and_out_with_the_same_bits(dtype, shards, tmp_path):
+    model = make("qwen3").to(getattr(torch, dtype))
+    more = {"max_shard_size": 8000} if shards else {}
+    model.save_pretrained(tmp_path / "theirs", **more)
+    assert (tmp_path / "theirs/model.safetensors.index.json").exists() is shards
+    net = pretrained.load(tmp_path / "theirs")
+    assert {value.dtype for value in net.param_values()} == {np.dtype(np.float32)}
+    pretrained.save(net, tmp_path / "ours", dtype, shard_bytes=8000 if shards else 10**9)
+    assert (tmp_path / "ours/model.safetensors.index.json").exists() is shards
+    again = type(model).from_pretrained(tmp_path / "ours")
+    wanted, found = model.state_dict(), again.state_dict()
+    assert found.keys() == wanted.keys()
+    assert all(found[name].dtype == wanted[name].dtype for name in wanted)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
 @pytest.mark.parametrize("name", ["vit for classes", "deit"])
 def test_the_names_of_transformers_5_are_known(name, tmp_path):
     """It writes those of before, and has others for the modules."""

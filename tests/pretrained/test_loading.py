@@ -1,6 +1,7 @@
 """Folders: what is read of them, what is refused, and what nets of them can do."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,7 +9,13 @@ import pytest
 import singanet
 from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
-from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError
+from singanet.errors import (
+    ArgumentError,
+    ConfigError,
+    FileAccessError,
+    FileFormatError,
+    StateMismatchError,
+)
 from singanet.optimizer import SGD
 from singanet.pretrained.table import FAMILIES
 from tests.pretrained.configs import CONFIGS
@@ -312,3 +319,15 @@ def test_a_copy_of_a_tied_table_is_let_through(tmp_path):
     again = pretrained.load(tmp_path)
     assert again.param_names() == net.param_names()
     assert "lm_head.weight" not in again.origin.arrays
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links")
+def test_links_that_lead_out_of_the_folder_are_not_followed(llama, tmp_path):
+    (tmp_path / "secret.json").write_text("{}")
+    (llama / "tokenizer.json").symlink_to(tmp_path / "secret.json")
+    net = pretrained.load(llama)
+    assert net.origin.files == {}
+    (llama / "config.json").rename(tmp_path / "config.json")
+    (llama / "config.json").symlink_to(tmp_path / "config.json")
+    with pytest.raises(FileAccessError, match="a file of the folder itself"):
+        pretrained.load(llama)
