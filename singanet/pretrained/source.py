@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.arguments import name_trouble
-from singanet.base.files import expect_inside
+from singanet.base.files import expect_in_folder
 from singanet.checkpoint import Reader, open_state
 from singanet.checkpoint.folder import weights_in
 from singanet.checkpoint.gguf import GgufReader
@@ -73,7 +73,7 @@ def _sentence(path: Path) -> SentencePooling | None:
                 received=repr(folder)[:80],
                 advice="the folder is damaged: get it again",
             )
-        expect_inside(path, path / folder)
-        return read_settings(path / folder, CONFIG)
+        expect_in_folder(path, path / folder)
+        return read_settings(path, f"{folder}/{CONFIG}")
 
     return pooling_of(read_settings(path, MODULES), where, settings)

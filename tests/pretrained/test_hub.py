@@ -9,9 +9,12 @@ import sys
 import numpy as np
 import pytest
 
+from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
 from singanet.errors import FileAccessError
 from singanet.pretrained.hub import folder_of
+from tests.pretrained.test_loading import BERT, sentences
+from tests.pretrained.test_loading import folder_of as folder_of_config
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -35,7 +38,9 @@ def lay_out(cache, name, files, commit=COMMIT, branch="main"):
     for number, (file, content) in enumerate(files.items()):
         blob = repository / "blobs" / f"{commit[:8]}{number}"
         blob.write_bytes(content)
-        (snapshot / file).symlink_to(os.path.relpath(blob, snapshot))
+        link = snapshot / file
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(os.path.relpath(blob, link.parent))
     return snapshot
 
 
@@ -109,3 +114,19 @@ def test_as_the_environment_says(tmp_path, files):
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
     assert done.stdout.strip() == str(snapshot)
+
+
+def test_a_sentence_model_of_the_cache_is_loaded_and_saved(hub, tmp_path):
+    folder = sentences(folder_of_config(BERT, tmp_path / "m"))
+    (folder / "tokenizer.json").write_text("{}")
+    names = [p.relative_to(folder).as_posix() for p in folder.rglob("*.json")]
+    files = {name: (folder / name).read_bytes() for name in [*names, "model.safetensors"]}
+    lay_out(hub, "Org/Sentences", files)
+    net = pretrained.load("Org/Sentences")
+    assert net.execution_plan().outputs == ["sentence_embedding"]
+    pretrained.save(net, tmp_path / "again")
+    there = {
+        p.relative_to(tmp_path / "again").as_posix() for p in (tmp_path / "again").rglob("*.*")
+    }
+    assert there == files.keys()
+    assert not any(p.is_symlink() for p in (tmp_path / "again").rglob("*"))
