@@ -257,6 +257,8 @@ def test_links_within_a_cache_of_the_hub(tmp_path, folder, arrays, assert_same):
         path.rename(repository / "blobs" / path.name)
         (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
     assert_same(read_all(snapshot), arrays)
+    (tmp_path / "short").symlink_to(snapshot)
+    assert_same(read_all(tmp_path / "short"), arrays)
     (snapshot / SHARDS[0]).unlink()
     (snapshot / SHARDS[0]).symlink_to("../../../secret.safetensors")
     with pytest.raises(FileAccessError, match="a file of the folder itself; received a link"):
