@@ -85,6 +85,14 @@ def test_eighths_as_the_package_makes_them(peer):
     np.testing.assert_array_equal(eighths(values), expected)
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e-38, 1e-37, 1e-30, 3e-6])
+def test_eighths_of_the_smallest(size):
+    """Where a scale is no number of float16 the block is zeros: never infinite, nor a warning."""
+    x = np.array([[size, -size, *[0.0] * 30]], "f4")
+    again = BLOCKS["Q8_0"].decode(eighths(x))
+    assert np.abs(again - x).max() <= max(size, 2**-25 * 127)
+
+
 @given(st.lists(st.floats(-1000, 1000, width=32), min_size=32, max_size=32))
 def test_eighths_are_near(values):
     """Half a step, and the scale's own rounding, of which small ones have less."""

@@ -165,7 +165,9 @@ def eighths(values: Array) -> Array:
     the same: the scale is rounded to float16 behind the division.
     """
     scale = np.abs(values).max(axis=1, keepdims=True, initial=0.0) / np.float32(127)
-    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+    # Of a smaller scale, which float16 has as 0 anyway, the inverse would be infinite.
+    some = scale >= np.finfo(np.float32).tiny
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=some)
     size = np.abs(values * inverse)
     whole = np.floor(size)
     whole += size - whole >= 0.5
