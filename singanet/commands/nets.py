@@ -1,4 +1,4 @@
-"""The net that a command names: a ready one, a run's, or a model file's."""
+"""The net that a command names: a ready one, a run's, a model file's, or a published one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def add_net_arguments(parser: Any) -> None:
     """Add what `named_net` reads."""
-    parser.add_argument("model", metavar="MODEL|RUN_DIR|FILE")
+    parser.add_argument("model", metavar="MODEL|RUN_DIR|FILE|FOLDER")
     parser.add_argument("--input-shape", type=shape, metavar="C,H,W")
     parser.add_argument("--classes", type=int, metavar="N")
 
@@ -22,21 +22,24 @@ def add_net_arguments(parser: Any) -> None:
 def named_net(command: str, arguments: argparse.Namespace) -> FeedForwardNet:
     """The net for ``singanet command``. Errors: an unknown name; a shape beside a run or file."""
     from singanet.errors import ArgumentError
+    from singanet.runs.published import drawn_net, is_published
     from singanet.runs.whole import is_whole, whole_net
 
     path = Path(arguments.model)
-    whole = is_whole(path)
-    if not whole and not path.is_dir():
+    whole, published = is_whole(path), is_published(path)
+    if not (whole or published or path.is_dir()):
         from singanet.models import build
 
         return build(arguments.model, arguments.input_shape, arguments.classes)
     if arguments.input_shape is not None or arguments.classes is not None:
         raise ArgumentError(
             f"singanet {command}",
-            expected="a run folder or model file alone, which says how its net is built",
+            expected="a folder or model file alone, which says how its net is built",
             received="--input-shape or --classes as well",
             advice="leave them out",
         )
+    if published:
+        return drawn_net(path)
     if whole:
         return whole_net(path)
     from singanet.runs.trained import run_net

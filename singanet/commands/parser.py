@@ -10,8 +10,10 @@ from singanet.commands import (
     bench,
     completion,
     devices,
+    embed,
     evaluate,
     files,
+    generate,
     launch,
     models,
     plan,
@@ -40,7 +42,7 @@ def make_parser() -> CommandParser:
     root.add_argument("--version", action="version", version=f"singanet {__version__}")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (
-        *(train, launch, evaluate, predict, sample, report, bench, tune),
+        *(train, launch, evaluate, predict, sample, generate, embed, report, bench, tune),
         *(models, summary, plan, devices, files, completion),
     ):
         module.add_command(commands)

@@ -15,8 +15,15 @@ def add_command(commands: Any) -> None:
         "plan", help="print how a training keeps within a number of bytes, and what that costs"
     )
     add_net_arguments(parser)
-    parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="samples; 32")
-    parser.add_argument("--optimizer", default="sgd", metavar="NAME", help="as for train; sgd")
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="samples; 32, of a published model 1"
+    )
+    parser.add_argument(
+        "--optimizer", metavar="NAME", help="as for train; sgd, of a published model adafactor"
+    )
+    parser.add_argument(
+        "--tokens", type=int, metavar="N", help="of each sample of a net that takes any number"
+    )
     parser.add_argument(
         "--memory-budget", metavar="SIZE", help="such as 600MB; left out, every way is shown"
     )
@@ -35,6 +42,7 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.errors import ArgumentError
     from singanet.net import FeedForwardNet
+    from singanet.pretrained import PretrainedNet
     from singanet.runs.optimizers import make_optimizer
 
     net = named_net("plan", arguments)
@@ -45,9 +53,21 @@ def _run(arguments: argparse.Namespace) -> int:
             received=repr(arguments.model),
             advice="`singanet models` lists them",
         )
-    optimizer = make_optimizer(arguments.optimizer, 1e-3, 0.0, steps=1, warm_up=0)
+    published = isinstance(net, PretrainedNet)
+    name, size = arguments.optimizer, arguments.batch_size
+    name = ("adafactor" if published else "sgd") if name is None else name
+    size = (1 if published else 32) if size is None else size
+    optimizer = make_optimizer(name, 1e-3, 0.0, steps=1, warm_up=0)
     allow = [name.replace("light-", "light ") for name in arguments.allow.split(",")]
-    plan = net.plan(arguments.batch_size, optimizer, arguments.memory_budget, allow=allow)
+    tokens, most = arguments.tokens, net.most_steps
+    if tokens is not None and most is not None and tokens > most:
+        raise ArgumentError(
+            "--tokens",
+            expected=f"at most {most}, the steps that the model takes",
+            received=str(tokens),
+            advice="pass fewer",
+        )
+    plan = net.plan(size, optimizer, arguments.memory_budget, tokens, allow=allow)
     print(f"{plan}\n\n{plan.picture()}")
     if arguments.out is not None:
         plan.chosen.step.report.plot(arguments.out)

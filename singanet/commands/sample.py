@@ -20,6 +20,13 @@ def add_command(commands: Any) -> None:
     add = parser.add_argument
     add("--prompt", metavar="TEXT", help="what it begins with; a new line, where the text has any")
     add("--length", type=int, default=500, metavar="N", help="characters; 500")
+    add_sampling(parser)
+    parser.set_defaults(command=_run)
+
+
+def add_sampling(parser: Any) -> None:
+    """Add how each character or token is drawn."""
+    add = parser.add_argument
     add(
         "--temperature",
         type=float,
@@ -30,7 +37,6 @@ def add_command(commands: Any) -> None:
     add("--top-k", type=int, metavar="N", help="draw among the N likeliest alone")
     add("--top-p", type=float, metavar="F", help="among the fewest that have this probability")
     add("--seed", type=int, default=0, metavar="N", help="of the draws; 0")
-    parser.set_defaults(command=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,16 +1,17 @@
-"""Text from a language model, a character at a time."""
+"""Text from a language model, a character or a token at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 
 import numpy as np
 
-from singanet.data import TextDataset
+from singanet.data import TextDataset, Tokenizer
 from singanet.decoding import Decoder, Sampling, written
 from singanet.errors import ArgumentError
 from singanet.net import FeedForwardNet
+from singanet.types import Array
 
 
 def sampled(
@@ -27,15 +28,54 @@ def sampled(
     language models of `singanet.models` do; it reads each character once, as `written` says.
     Errors, at once: a number out of range; characters that the text does not have; another net.
     """
+    if not prompt:
+        raise _wrong("--prompt", "at least one character", "none", "leave it out")
+    drawn = _drawn(net, data.encode(prompt), length, sampling or Sampling(), seed)
+    return (data.decode(new) for new in drawn)
+
+
+def streamed(
+    net: FeedForwardNet,
+    tokenizer: Tokenizer,
+    ids: Array,
+    length: int,
+    sampling: Sampling,
+    seed: int = 0,
+    ends: Collection[int] = (),
+) -> Iterator[str]:
+    """What comes after ``ids``, as text that is whole: at most ``length`` tokens, up to an end.
+
+    ``ends`` are the tokens with which a text ends. Past the most steps of ``net`` it reads the last
+    half anew. Errors, at once: a number out of range; more ``ids`` than the net has steps, or none.
+    """
+    most = getattr(net, "most_steps", None)
+    if not len(ids) or (most is not None and len(ids) > most):
+        expected = f"1 to {most} tokens" if most is not None else "at least one token"
+        raise _wrong("the prompt", expected, str(len(ids)), "shorten it, or give it some words")
+    return _texts(_drawn(net, ids, length, sampling, seed), tokenizer, ends)
+
+
+def _texts(drawn: Iterator[Array], tokenizer: Tokenizer, ends: Collection[int]) -> Iterator[str]:
+    stream = tokenizer.stream()
+    for (new,) in drawn:
+        if int(new) in ends:
+            break
+        if text := stream.push(int(new)):
+            yield text
+    if rest := stream.close():
+        yield rest
+
+
+def _drawn(
+    net: FeedForwardNet, ids: Array, length: int, sampling: Sampling, seed: int
+) -> Iterator[Array]:
+    """So many ids (1,) after ``ids``; errors at once."""
     if length < 1:
         raise _wrong("--length", "a positive number", str(length), "500 is usual")
     if seed < 0:
         raise _wrong("--seed", "0 or more", str(seed), "pass another seed")
-    if not prompt:
-        raise _wrong("--prompt", "at least one character", "none", "leave it out")
-    ids, rng = data.encode(prompt), np.random.default_rng(seed)
-    drawn = written(Decoder(net), [ids], sampling or Sampling(), rng)
-    return (data.decode(new) for new, _ in islice(drawn, length))
+    drawn = written(Decoder(net), [ids], sampling, np.random.default_rng(seed))
+    return (new for new, _ in islice(drawn, length))
 
 
 def start_of(data: TextDataset) -> str:

@@ -12,7 +12,7 @@ from singanet.models import entries
 
 COMMANDS = (
     *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "devices"),
-    *("launch", "plan", "tune", "inspect", "convert", "diff", "completion"),
+    *("launch", "plan", "tune", "inspect", "convert", "diff", "completion", "generate", "embed"),
 )
 
 

@@ -1,0 +1,60 @@
+"""``singanet generate``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from singanet.commands.sample import add_sampling
+
+
+def add_command(commands: Any) -> None:
+    """Add it to argparse's subparsers."""
+    parser = commands.add_parser(
+        "generate",
+        help="let a published language model answer or write on",
+        epilog="A model with a chat template is asked by it, another one writes on. The text is "
+        "shown as it comes, up to the model's own end. The same seed gives the same text.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="FOLDER|FILE.gguf|RUN_DIR",
+        help="of a published model, or of a run of finetune",
+    )
+    parser.add_argument(
+        "prompt", metavar="TEXT", help="what is asked, or what the text begins with"
+    )
+    parser.add_argument("--raw", action="store_true", help="write on, without the chat template")
+    parser.add_argument("--system", metavar="TEXT", help="what the template is told before all")
+    parser.add_argument("--length", type=int, default=500, metavar="N", help="tokens at most; 500")
+    add_sampling(parser)
+    parser.set_defaults(command=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from singanet import pretrained
+    from singanet.decoding import Sampling
+    from singanet.runs.published import ends_of, expect_causal, model_in, tokenizer_for
+    from singanet.runs.sampling import streamed
+
+    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
+    place = model_in(arguments.model)
+    net = pretrained.load(place, inputs=["input_ids"])
+    expect_causal(net, place)
+    tokenizer = tokenizer_for(net, place)
+    chats = tokenizer.chat_template is not None and not arguments.raw
+    ids = _asked(tokenizer, arguments) if chats else tokenizer.encode(arguments.prompt)
+    ends = ends_of(net, tokenizer)
+    told = streamed(net, tokenizer, ids, arguments.length, sampling, arguments.seed, ends)
+    if not chats:
+        print(arguments.prompt, end="", flush=True)
+    for text in told:
+        print(text, end="", flush=True)
+    print()
+    return 0
+
+
+def _asked(tokenizer: Any, arguments: argparse.Namespace) -> Any:
+    """The ids after which the answer begins."""
+    told = [("system", arguments.system), ("user", arguments.prompt)]
+    return tokenizer.prompt([{"role": r, "content": text} for r, text in told if text is not None])

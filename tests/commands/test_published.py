@@ -1,0 +1,170 @@
+"""``singanet generate`` and ``embed``, and ``plan`` and ``summary`` of published models."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from singanet import pretrained
+from singanet.__main__ import main
+from tests.commands.published import BERT, LLAMA, published
+from tests.pretrained.test_loading import sentences
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory):
+    return published(LLAMA, tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="session")
+def sentence_model(tmp_path_factory):
+    return sentences(published(BERT, tmp_path_factory.mktemp("models") / "bert", None))
+
+
+def out_of(capsys, *argv):
+    capsys.readouterr()
+    assert main([str(part) for part in argv]) == 0
+    return capsys.readouterr().out
+
+
+# -- generate -------------------------------------------------------------------------------------
+
+
+def expected(folder, ids, **drawn):
+    """What `net.generate` goes on with."""
+    net, tokenizer = pretrained.load(folder), pretrained.tokenizer(folder)
+    found = net.generate([ids], 12, stop=tokenizer.eos_id, **drawn)[0]
+    return tokenizer.decode(found)
+
+
+@pytest.mark.parametrize(
+    "drawn", [{"temperature": 0}, {"temperature": 0.9, "top_p": 0.8, "seed": 3}]
+)
+def test_it_answers_by_the_template_and_writes_on_without(llama, capsys, drawn):
+    options = [part for name, value in drawn.items() for part in (f"--{name}", value)]
+    options = [str(each).replace("_", "-") for each in options]
+    tokenizer = pretrained.tokenizer(llama)
+    told = out_of(capsys, "generate", llama, "Speak", "--length", 12, *options)
+    asked = tokenizer.prompt([{"role": "user", "content": "Speak"}])
+    assert told == expected(llama, asked, **drawn) + "\n"
+    told = out_of(capsys, "generate", llama, "Speak", "--raw", "--length", 12, *options)
+    assert told == "Speak" + expected(llama, tokenizer.encode("Speak"), **drawn) + "\n"
+
+
+def test_the_system_is_told_first(llama, capsys):
+    tokenizer = pretrained.tokenizer(llama)
+    roles = [("system", "Be kind."), ("user", "Speak")]
+    asked = tokenizer.prompt([{"role": role, "content": text} for role, text in roles])
+    argv = ("generate", llama, "Speak", "--system", "Be kind.", "--length", 12)
+    told = out_of(capsys, *argv, "--temperature", 0)
+    assert told == expected(llama, asked, temperature=0) + "\n"
+
+
+def test_it_ends_where_any_file_of_the_model_says(llama, capsys, tmp_path):
+    net, tokenizer = pretrained.load(llama), pretrained.tokenizer(llama)
+    ids = net.generate([tokenizer.encode("Speak")], 8, temperature=0)[0].tolist()
+    last = ids.index(ids[-1])
+    pretrained.save(net, tmp_path)
+    tokenizer.save(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [ids[-1], 2]}))
+    argv = ("generate", tmp_path, "Speak", "--raw", "--temperature", 0, "--length", 40)
+    assert out_of(capsys, *argv) == "Speak" + tokenizer.decode(ids[:last]) + "\n"
+
+
+def test_a_model_without_a_template_writes_on(tmp_path, capsys):
+    folder = published(LLAMA, tmp_path, None)
+    argv = ("generate", folder, "Speak", "--temperature", 0, "--length", 5)
+    assert out_of(capsys, *argv) == out_of(capsys, *argv, "--raw")
+
+
+def test_what_cannot_be_written_is_one_line(llama, sentence_model, tmp_path, refused):
+    assert "No such file" in refused("generate", tmp_path / "none", "a")
+    assert "expected a causal model" in refused("generate", sentence_model, "a")
+    assert "1 to 64 tokens" in refused("generate", llama, "to be or not " * 40)
+    assert "--length: expected" in refused("generate", llama, "a", "--length", "0")
+    assert "top_p: expected" in refused("generate", llama, "a", "--top-p", "2")
+    assert "--seed: expected" in refused("generate", llama, "a", "--seed", "-1")
+    assert "1 to 64 tokens; received 0" in refused("generate", llama, "", "--raw")
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, refused):
+    folder = published(LLAMA | {"vocab_size": 300}, tmp_path)
+    assert "a tokenizer of at most 300 tokens" in refused("generate", folder, "a")
+
+
+# -- embed ----------------------------------------------------------------------------------------
+
+
+def test_each_line_is_a_row_of_its_own(sentence_model, tmp_path, capsys):
+    lines = ["to be", "", "or not to be, that is the question", "é"]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    target = tmp_path / "rows.npy"
+    told = out_of(capsys, "embed", sentence_model, tmp_path / "lines.txt", "--out", target)
+    assert "4 embeddings of 16 dimensions" in told
+    rows = np.load(target)
+    assert np.isfinite(rows).all()
+    net, tokenizer = pretrained.load(sentence_model), pretrained.tokenizer(sentence_model)
+    for row, line in zip(rows, lines, strict=True):
+        ids = tokenizer.encode(line)[None]
+        if ids.size:
+            alone = [ids, np.ones_like(ids), np.zeros_like(ids)]
+            assert np.allclose(row, net.predict(alone)[0], atol=1e-5)
+    argv = ("embed", sentence_model, tmp_path / "lines.txt", "--out", target, "--batch-size", 1)
+    out_of(capsys, *argv)
+    assert np.allclose(np.load(target), rows, atol=1e-5)
+
+
+def test_long_sentences_are_refused_or_cut(sentence_model, tmp_path, capsys, refused):
+    tokenizer, text = pretrained.tokenizer(sentence_model), "to be or not " * 20
+    (tmp_path / "lines.txt").write_text(f"to\n{text}")
+    argv = ("embed", sentence_model, tmp_path / "lines.txt", "--out", tmp_path / "rows.npy")
+    assert "line 2 of the texts: expected at most 32 tokens" in refused(*argv)
+    assert not (tmp_path / "rows.npy").exists()
+    out_of(capsys, *argv, "--cut")
+    ids = tokenizer.encode(text)[None, :32]
+    alone = [ids, np.ones_like(ids), np.zeros_like(ids)]
+    made = pretrained.load(sentence_model).predict(alone)[0]
+    assert np.allclose(np.load(tmp_path / "rows.npy")[1], made, atol=1e-5)
+
+
+def test_what_cannot_be_embedded_is_one_line(sentence_model, llama, tmp_path, refused):
+    (tmp_path / "lines.txt").write_text("to be\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "bytes.txt").write_bytes(b"a\n\xff")
+    out = ("--out", tmp_path / "rows.npy")
+    told = refused("embed", llama, tmp_path / "lines.txt", *out)
+    assert "expected a folder of sentence-transformers" in told
+    assert "received none" in refused("embed", sentence_model, tmp_path / "empty.txt", *out)
+    assert "line 2: expected" in refused("embed", sentence_model, tmp_path / "bytes.txt", *out)
+    assert "no such file" in refused("embed", sentence_model, tmp_path / "none.txt", *out)
+    told = refused("embed", sentence_model, tmp_path / "lines.txt", "--out", tmp_path / "rows.txt")
+    assert "ends in .npy" in told
+
+
+# -- plan and summary -----------------------------------------------------------------------------
+
+
+def test_plans_of_folders_are_those_of_loaded_nets(llama, capsys):
+    from singanet.optimizer import Adafactor
+
+    argv = ("plan", llama, "--tokens", 32, "--allow", "recompute,offload")
+    told = out_of(capsys, *argv)
+    assert "adafactor" not in told
+    plan = pretrained.load(llama).plan(1, Adafactor(lr=1e-3), None, 32, allow=["offload"])
+    shown = told.splitlines()
+    assert shown[0] == str(plan).splitlines()[0] == "batches of 1: as it is"
+    assert any(line.strip().startswith("offload") for line in shown)
+    assert "parameters" in told
+
+
+def test_a_folder_is_told_like_a_net(llama, sentence_model, capsys):
+    assert "layers/1/attention" in out_of(capsys, "summary", llama)
+    assert "sentence_embedding" in out_of(capsys, "summary", sentence_model)
+
+
+def test_what_cannot_be_planned_is_one_line(llama, refused):
+    assert "--tokens: expected at most 64" in refused("plan", llama, "--tokens", 65)
+    assert "expected at least" in refused("plan", llama, "--tokens", 8, "--memory-budget", "1kB")
+    assert "leave them out" in refused("plan", llama, "--classes", 3)
