@@ -28,6 +28,8 @@ class Past:
         self._left: dict[str, Any] = {}
         self._coming: dict[str, Any] = {}
         self._rows: dict[str, Array] = {}
+        # Which step the first row is of.
+        self._at: dict[str, int] = {}
 
     @property
     def before(self) -> int:
@@ -49,19 +51,31 @@ class Past:
         """Leave ``arrays`` for the next part."""
         self._coming[key] = arrays
 
-    def extended(self, ops: Ops, key: str, new: Array) -> Array:
-        """(N, h, all steps so far, d), of which ``new`` (N, h, t, d) are the last."""
-        start = self.before
+    def extended(self, ops: Ops, key: str, new: Array, last: int | None = None) -> Array:
+        """(N, h, all steps so far, d), of which ``new`` (N, h, t, d) are the last.
+
+        With ``last`` they begin at `first_of` it: each new step sees so many, itself included.
+        """
+        first, start = self.first_of(last), self.before
         end = start + new.shape[2]
-        rows = self._rows.get(key)
-        if rows is None or rows.shape[2] < end:
-            room = end if rows is None else max(end, 2 * rows.shape[2])
-            grown = ops.empty((*new.shape[:2], min(room, self.limit or room), new.shape[3]), new)
+        rows, at = self._rows.get(key), self._at.get(key, 0)
+        if rows is None or rows.shape[2] < end - at:
+            room = end - first
             if rows is not None:
-                ops.copyto(grown[:, :, :start], rows[:, :, :start])
-            rows = self._rows[key] = grown
-        ops.copyto(rows[:, :, start:end], new)
-        return rows[:, :, :end]
+                # Steps that none sees any more are left behind.
+                room = max(room, 2 * min(rows.shape[2], last or rows.shape[2]))
+            room = min(room, max(self.limit or room, end - first))
+            grown = ops.empty((*new.shape[:2], room, new.shape[3]), new)
+            if rows is not None:
+                ops.copyto(grown[:, :, : start - first], rows[:, :, first - at : start - at])
+            rows, at = grown, first
+            self._rows[key], self._at[key] = rows, at
+        ops.copyto(rows[:, :, start - at : end - at], new)
+        return rows[:, :, first - at : end - at]
+
+    def first_of(self, last: int | None) -> int:
+        """The first step that the next one sees, if that is the ``last`` ones with itself."""
+        return 0 if last is None else max(0, self.before - last + 1)
 
     def advance(self, steps: int) -> None:
         """The net has taken a part of ``steps`` steps."""

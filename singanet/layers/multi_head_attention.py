@@ -316,7 +316,7 @@ class MultiHeadAttention(Layer):
         return Attention(
             scale=self.scale or self.dims["key"] ** -0.5,
             causal=self.causal,
-            first=ctx.before if self.causal else 0,
+            first=self._first(ctx),
             window=self.window,
             softcap=self.softcap,
             lengths=lengths,
@@ -324,6 +324,17 @@ class MultiHeadAttention(Layer):
             dropout=self.dropout if drops else 0.0,
             **({} if mask is None else self._mask(mask, n, (queries, keys))),
         )
+
+    def _last(self) -> int | None:
+        """How many of its own keys are kept for further steps, None for all."""
+        beside = self.mask or self.relative or self.has_lengths or self.segments
+        return None if beside or self.given > 1 else self.window
+
+    def _first(self, ctx: Context) -> int:
+        """Where the first query stands among the keys."""
+        if not self.causal or ctx.past is None:
+            return 0
+        return ctx.before - ctx.past.first_of(self._last())
 
     def _normed(self, ctx: Context, part: str, source: Array) -> Array:
         """The projection ``part`` of its source, normalised where there is a norm."""
@@ -349,7 +360,7 @@ class MultiHeadAttention(Layer):
             heads = self.rotary.turned(ctx.ops, heads, ctx.before if own else 0)
         if ctx.past is None or part == "query" or not own:
             return heads
-        return ctx.past.extended(ctx.ops, part, heads)
+        return ctx.past.extended(ctx.ops, part, heads, self._last())
 
     def _mask(self, mask: Array, n: int, extents: tuple[int, int]) -> dict[str, Array]:
         """The mask with all four axes, by its name in `Attention`."""

@@ -69,6 +69,10 @@ MIXES = {
         attention("one", norm=QueryKeyNorm(), rotary=RotaryEmbedding(fraction=0.5), num_kv_heads=1),
         GatedUnit("unit", 5, E),
     ],
+    "windows": lambda: [
+        attention("one", window=3, rotary=RotaryEmbedding()),
+        attention("two", window=5, softcap=2.0, num_kv_heads=1),
+    ],
     "LSTM": lambda: [LSTM("r", 5, num_stacks=2)],
     "GRU": lambda: [GRU("r", 5)],
     "tanh": lambda: [RNN("r", 5, "tanh")],
@@ -122,6 +126,17 @@ def test_memory_is_that_of_the_steps_and_stays(rng):
         decoder.reset()
         assert decoder.nbytes == 0
     assert seen == [2 * 2 * 3 * E * 8 * 64] * 2
+
+
+def test_keys_that_a_window_hides_are_let_go(rng):
+    net = net_of(attention(window=4, rotary=RotaryEmbedding()), steps=None)
+    decoder, ids = net.decoder(max_length=200), rng.integers(0, WORDS, (2, 200))
+    want, taken = net.predict(ids), set()
+    for t in range(200):
+        np.testing.assert_allclose(decoder(ids[:, [t]]), want[:, [t]], rtol=0, atol=1e-9)
+        taken.add(decoder.nbytes)
+    # Of keys and values twice the window at most.
+    assert max(taken) <= 2 * 2 * 8 * E * 8
 
 
 def test_recurrent_nets_have_no_limit_and_no_growth(rng):
