@@ -69,7 +69,7 @@ def headed(net: NetCore, request: StepRequest) -> Plan | None:
     """
     y = request.y
     # The quickest questions first: most steps are small.
-    if getattr(y, "size", 0) <= head_loss.LEAST or sees(request.measure):
+    if getattr(y, "size", 0) <= head_loss.FEWEST_ROWS or sees(request.measure):
         return None
     plan, loss, weight, kind = (
         net.execution_plan(),

@@ -21,7 +21,7 @@ from singanet.types import Array, GivenShapes, Shapes
 BLOCK = 3 << 24
 """Bytes of the scores of a block."""
 
-LEAST = 128
+FEWEST_ROWS = 128
 """Rows of a block at least: a product of fewer is slow, as it goes over all of its matrix."""
 
 
@@ -217,7 +217,7 @@ def blocks(rows: int, classes: int, itemsize: int) -> list[slice]:
 
 def rows_at_once(classes: int, itemsize: int) -> int:
     """How many rows a block has about: scores of fewer than twice as many are in one."""
-    return max(LEAST, BLOCK // (classes * itemsize))
+    return max(FEWEST_ROWS, BLOCK // (classes * itemsize))
 
 
 def unmade_scores(shape: tuple[int, ...], dtype: Any) -> Array:

@@ -31,7 +31,7 @@ def blocks(monkeypatch):
 
     def set_to(rows: int) -> None:
         monkeypatch.setattr(head_loss, "BLOCK", (rows or 1 << 30) * WORDS * 4)
-        monkeypatch.setattr(head_loss, "LEAST", 1)
+        monkeypatch.setattr(head_loss, "FEWEST_ROWS", 1)
 
     set_to(3)
     return set_to
@@ -118,7 +118,7 @@ def test_a_step_by_blocks_is_the_step(
     for each in (rows, 1 << 20):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(head_loss, "BLOCK", each * WORDS * 4)
-            patch.setattr(head_loss, "LEAST", 1)
+            patch.setattr(head_loss, "FEWEST_ROWS", 1)
             net = net_of(SoftmaxCrossEntropy(smoothing, ignore, reduction), tied, bias, wrapped)
             net.programs.enabled = recorded
             assert is_taken(net, batch()[1], weight=weight) is (each == rows)

@@ -20,7 +20,7 @@ CLASSES, FEATURES, STEPS = 11, 5, 4
 def _small_blocks(monkeypatch):
     """Of three rows or so."""
     monkeypatch.setattr(head_loss, "BLOCK", 3 * CLASSES * 4)
-    monkeypatch.setattr(head_loss, "LEAST", 1)
+    monkeypatch.setattr(head_loss, "FEWEST_ROWS", 1)
 
 
 class TestHeadLoss(LayerCase):

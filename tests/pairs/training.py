@@ -504,12 +504,12 @@ def taking_measures() -> Iterator[None]:
 @contextmanager
 def by_blocks() -> Iterator[None]:
     """Inside, scores are made for two or three rows at a time."""
-    before = head_loss.BLOCK, head_loss.LEAST
-    head_loss.BLOCK, head_loss.LEAST = 2 * KINDS * 8, 1
+    before = head_loss.BLOCK, head_loss.FEWEST_ROWS
+    head_loss.BLOCK, head_loss.FEWEST_ROWS = 2 * KINDS * 8, 1
     try:
         yield
     finally:
-        head_loss.BLOCK, head_loss.LEAST = before
+        head_loss.BLOCK, head_loss.FEWEST_ROWS = before
 
 
 @contextmanager
