@@ -140,7 +140,7 @@ class RecordingKernels(NumpyOps):
         source = source_of(RowSparse(indices, rows))
         if source is None:
             return super().add_to_rows(array, indices, rows, out)
-        return record_add_to_rows(recording(), array, source)
+        return record_add_to_rows(recording(), array, source, out)
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import numpy_ops
-from singanet.program.array_tree import address
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, plain
+from singanet.program.trace.traced import Traced
 from singanet.types import Array, RowSparse
 
 
@@ -60,21 +59,19 @@ def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
     return _made(tape, added, (), a.rows, one.nbytes + other.nbytes)
 
 
-def record_add_to_rows(tape: Tape, array: Array, source: RowsSource) -> Array:
+def record_add_to_rows(
+    tape: Tape, array: Array, source: RowsSource, out: Array | None = None
+) -> Array:
     """Write down `Ops.add_to_rows` of the rows that ``source`` has, as for a table that is tied."""
 
-    def added(array: Array, out: Array) -> None:
+    def add(total: Array) -> None:
         grad = source.now()
-        if address(array) != address(out):
-            np.copyto(out, array)
-        out[grad.indices] += grad.rows
+        total[grad.indices] += grad.rows
 
-    made = np.empty_like(plain(array))
-    tape.adopt(made)
-    # A table that is tied is large: where nobody else needs the array, its memory is taken.
-    call = tape.add(added, (array,), {}, (made,), "last", elementwise=True, name="add to rows")
+    total = array.copy() if out is None else out
+    call = tape.add(add, (), {}, (total,), "first", changes=True, name="add to rows")
     call.barrier = True
-    return made.view(Traced)
+    return total
 
 
 def _made(
