@@ -6,6 +6,8 @@ the process held before the net was built; by then a small net had trained, so t
 libraries and their threads were there, and the batch was made. Off is the prediction less the
 measurement; it should be within 2 % + 2 MB.
 
+Nets of large vocabularies have a table of their own, by ``--words`` (`memory_words.py`).
+
     python benchmarks/memory_budget.py [--large] [--two-threads] [numpy] [onednn] [NET ...]
 """
 
@@ -16,6 +18,7 @@ import gc
 import sys
 from typing import Any
 
+import memory_words
 import numpy as np
 from apart import begin, forget_peak, fresh, on_threads, peak, resident
 from report import introduction, publish, table
@@ -144,6 +147,9 @@ def _values(name: str) -> int:
 
 def main(arguments: list[str]) -> None:
     """The table."""
+    if "--words" in arguments:
+        memory_words.main(arguments)
+        return
     large, threads = "--large" in arguments, 1 + ("--two-threads" in arguments)
     kinds = [a for a in arguments if a in ("numpy", "onednn")] or ["numpy", "onednn"]
     named = [a for a in arguments if a not in (*kinds, "--large", "--two-threads")]
