@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from io import StringIO
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,10 +27,11 @@ from singanet.optimizer.reducer import Reducer
 from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute.choice import Recompute
+from singanet.program.trace.losses import only_looks
 from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck
-from singanet.training.compiled import expect_compiled
+from singanet.training.compiled import Compiled, expect_compiled
 from singanet.training.feeding import holds_arrays
 from singanet.training.fit import fit
 from singanet.training.history import History
@@ -99,7 +101,10 @@ def fit_within(
             memory_budget,
             _extent(net, x),
             allow,
-            _beside(net, x, targets, size, options, reducers),
+            {
+                **_beside(net, x, targets, size, options, reducers),
+                "metrics": _shown(net, x, size, compiled),
+            },
             targets,
             light if isinstance(light, str) else compiled.scaled(wrapped(light, *given)),
             ranks.size == 1 and _same_shape(x, size, options),
@@ -211,6 +216,18 @@ def _same_shape(x: Any, size: int, options: FitOptions) -> bool:
     arrays = arrays_in(x) if holds_arrays(x) else []
     whole = options.drop_last or all(len(array) % size == 0 for array in arrays)
     return bool(arrays) and whole and not options.validates
+
+
+def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
+    """Bytes of the copies of outputs that a user's metrics are shown, one of all at a time."""
+    measures = compiled.measures(net.loss, alone=True)
+    if not compiled.metrics or only_looks(measures):
+        return 0
+    plan, extent = net.execution_plan(), _extent(net, x) or 1
+    slots = [slot for name in plan.outputs for slot in plan.by_name[name].out_slots]
+    shapes = [plan.slot_shapes[slot] for slot in slots]
+    values = sum(prod(extent if axis == -1 else axis for axis in shape) for shape in shapes)
+    return size * values * np.dtype(net.dtype).itemsize
 
 
 def _beside(

@@ -34,8 +34,6 @@ _TRIES = 5
 """Targets tried for an arena, since what runs again adds Python objects of its own."""
 _TURNS = 3
 """Programs of a micro-batched step: its first part, those between, and the last with the update."""
-_RECORDING = 4_000_000
-"""Bytes at most that a rehearsal takes for a moment: of its arrays the pages that malloc writes."""
 
 _PLANNED = 0.5
 """Holes that planning leaves in Python's heap, for a byte of the program's objects: measured."""
@@ -244,7 +242,7 @@ class _Search:
         held = dict(step.memory.parts)
         # Another shape, as of a last batch, is rehearsed while the arena is there.
         alone = whole and self.same_shape and turns_of(self.optimizer) == 1
-        held["recording"] = 0 if alone else min(step.by_layers, _RECORDING)
+        held["recording"] = 0 if alone else step.recording
         held["planning"] = self._planning(step)
         slowdown = step.work * -(-self.size // micro) / self.base
         optimizer = self.light if light else None

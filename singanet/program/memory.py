@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.optimizer.wrapper import Wrapper
 
+_REHEARSED = 4_000_000
+"""Most bytes that a rehearsal without values takes for a moment."""
+
 _TURNS = 3
 """Programs where micro-batches gather: of the first, of those between, and of the last."""
 
@@ -47,12 +50,14 @@ class PlannedStep:
 
     ``work`` compares steps of one net: arithmetic is counted as the bytes that pass through memory
     in the same time. ``by_layers`` is the peak of its arrays, in bytes, if the step runs by the
-    layers, ``objects`` the size of the Python objects of its program.
+    layers, ``recording`` what recording it once more takes for a moment, ``objects`` the size of
+    the Python objects of its program.
     """
 
     memory: PeakMemory
     work: int
     by_layers: int
+    recording: int
     objects: int
     packed: bytes
 
@@ -189,6 +194,8 @@ def _planned(
 ) -> PlannedStep:
     tape = recorder.tape
     by_layers = tape.most_live
+    # Of arrays that hold no values malloc writes some pages alone.
+    rehearsed = by_layers if tape.evaluator.computes else min(by_layers, _REHEARSED)
     recording = compiled(recorder, level)
     memory = _memory(recorder, recording, at_once, turns, walks)
     calls = [call for call in recording.calls if call.function is not None]
@@ -201,7 +208,7 @@ def _planned(
     del recorder, recording, calls, tape, report
     # No rehearsal's memory is to stay with the process that it was to tell the memory of.
     trim()
-    return PlannedStep(memory, work, by_layers, objects, packed)
+    return PlannedStep(memory, work, by_layers, rehearsed, objects, packed)
 
 
 def rehearsed_memory(

@@ -25,8 +25,8 @@ from singanet.layers import (
     RMSNorm,
     RotaryEmbedding,
 )
-from singanet.loss import SoftmaxCrossEntropy
-from singanet.metric import Accuracy, Perplexity, perplexity
+from singanet.loss import Loss, SoftmaxCrossEntropy
+from singanet.metric import Accuracy, MeanMetric, Perplexity, perplexity
 from singanet.optimizer import SGD, Adafactor, AdamW, ClipByGlobalNorm
 
 WORDS, STEPS, WIDTH = 12_000, 96, 32
@@ -158,6 +158,52 @@ def test_the_gradient_of_a_tied_table_is_there_once():
     report = net.programs.reports()[-1]
     (added,) = (kernel for kernel in report.kernels if kernel.name == "add to rows")
     assert added.writes == added.reads
+
+
+class OwnLoss(Loss):
+    """A user's loss."""
+
+    def compute(self, ops, x, y):
+        return ((x - 1) ** 2).mean(axis=(1, 2)), x
+
+    def gradient(self, ops, saved):
+        saved -= 1
+        saved *= 2 / saved[0].size
+        return saved
+
+
+class OwnMetric(MeanMetric):
+    """A user's metric."""
+
+    def values(self, ops, x, y):
+        return x[:, 0, 0].astype("float64")
+
+
+def test_what_a_users_loss_and_metric_are_shown_is_told():
+    """Copies: they may keep or change them."""
+    scores, rule = 4 * STEPS * WORDS, RULES["sgd"]()
+    own = words_net(True, OwnLoss()).memory(1, rule).parts["other"]
+    metric = words_net(True, SoftmaxCrossEntropy(), OwnMetric()).memory(1, rule).parts["other"]
+    plain = words_net(True, SoftmaxCrossEntropy(), Accuracy()).memory(1, rule).parts["other"]
+    assert (own - plain, metric - plain) == (2 * scores, scores)
+
+
+@pytest.mark.parametrize("metrics", [[], [OwnMetric()]])
+def test_a_fit_with_a_users_loss_is_told_at_least(metrics):
+    ids = batch(np.random.default_rng(0))[0].repeat(2, axis=0)
+    net = words_net(True, OwnLoss())
+    net.compile(RULES["sgd"](), metrics=metrics)
+    plan = net.plan(1, RULES["sgd"]())
+    gc.collect()
+    tracemalloc.start()
+    try:
+        net.fit(ids, ids, 1, 1, memory_budget="1GB", verbose=False)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    there, scores = plan.chosen.parts["parameters"], 4 * STEPS * WORDS
+    # Of what it makes on its way nobody knows: here one array of the scores' size.
+    assert peak + there <= 1.02 * (plan.peak + scores) + BESIDE
 
 
 def test_a_step_that_cannot_be_recorded_is_refused():

@@ -18,6 +18,8 @@ class NeedsValuesError(Exception):
 class ConcreteEvaluator:
     """Computes values while it records, as for layers whose Python has to see them."""
 
+    computes = True
+
     def ufunc(
         self, ufunc: Any, method: str, given: Sequence[Any], outs: Sequence[Array], named: Any
     ) -> Any:
@@ -56,6 +58,8 @@ class AbstractEvaluator(ConcreteEvaluator):
 
     Functions of NumPy run, but for joins and `np.clip`, whose results are large.
     """
+
+    computes = False
 
     def __init__(self) -> None:
         self._kinds: dict[Any, Any] = {}

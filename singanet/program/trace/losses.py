@@ -20,6 +20,7 @@ from singanet.engine.step import (
     counts_of,
     differentiated,
     expected_loss,
+    measure_of,
     of_output,
     widened,
 )
@@ -165,6 +166,8 @@ class LossStep:
             partial(self._run, looks), (outputs, made), {}, filled, "hidden", name="loss"
         )
         call.barrier = True
+        # It is shown copies, and makes a gradient of its own.
+        tape.beside += sum(array.nbytes for array in (*arrays_in(outputs), *filled))
         return made
 
     def _run(self, looks: bool, outputs: Any, out: dict[str, Any]) -> None:
@@ -194,6 +197,13 @@ def only_looks(measure: Any) -> bool:
     return seers is not None and all(
         is_library(type(seer)) and not is_patched(seer) for seer in seers
     )
+
+
+def copies_shown(net: Net) -> int:
+    """How many arrays of the outputs' size a step makes beside, for a user's loss or metric."""
+    measure = measure_of(net)
+    of_measure = measure is not None and not only_looks(measure)
+    return 2 if net.loss is not None and not is_own(net.loss) else int(of_measure)
 
 
 class LossOfHead(LossStep):

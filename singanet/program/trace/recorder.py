@@ -30,7 +30,7 @@ from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluato
 from singanet.program.trace.foreign import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
-from singanet.program.trace.losses import LossOfHead, LossStep
+from singanet.program.trace.losses import LossOfHead, LossStep, copies_shown
 from singanet.program.trace.recorded_step import RecordedStep, RehearsedStep
 from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
 from singanet.program.trace.sparse_rows import sources
@@ -136,6 +136,8 @@ class Recorder:
     def walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
         """Forward, and the walk back with gradients of zeros."""
         outputs, contexts = self.forward(fed, train=True)
+        shown = sum(array.nbytes for array in arrays_in(outputs))
+        self.tape.beside += copies_shown(self.net) * shown
         given = own(self.tape, map_arrays(outputs, self._no_gradient))
         self._take_in("dy", (given,), outputs)
         del outputs
