@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import pickle
 import zlib
@@ -207,6 +208,7 @@ def _planned(
     packed = zlib.compress(pickle.dumps(report), 1)
     del recorder, recording, calls, tape, report
     # No rehearsal's memory is to stay with the process that it was to tell the memory of.
+    gc.collect()
     trim()
     return PlannedStep(memory, work, by_layers, rehearsed, objects, packed)
 

@@ -13,6 +13,9 @@ from singanet.types import Array, RowSparse
 _LONG = 16
 """Rows of a run above which it is summed by a call of its own."""
 
+_AT_A_TIME = 1 << 16
+"""Elements of rows that are changed at a time."""
+
 _WIDE = 32
 """Elements of a row from which on rows are added as wholes."""
 
@@ -74,5 +77,9 @@ def add_to_rows(
     ops: Ops, array: Array, indices: Array, rows: Array, out: Array | None = None
 ) -> Array:
     total: Array = array.copy() if out is None else out
-    total[indices] += rows
+    # Rows that are changed are taken out for that, and put back.
+    count = max(1, _AT_A_TIME * len(indices) // max(rows.size, 1))
+    for start in range(0, len(indices), count):
+        part = slice(start, start + count)
+        total[indices[part]] += rows[part]
     return total

@@ -65,8 +65,7 @@ def record_add_to_rows(
     """Write down `Ops.add_to_rows` of the rows that ``source`` has, as for a table that is tied."""
 
     def add(total: Array) -> None:
-        grad = source.now()
-        total[grad.indices] += grad.rows
+        numpy_ops.add_to_rows(total, *source.now(), out=total)
 
     total = array.copy() if out is None else out
     call = tape.add(add, (), {}, (total,), "first", changes=True, name="add to rows")
