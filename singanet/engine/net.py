@@ -136,16 +136,22 @@ class Net(GraphBuilder):
             for param in new:
                 param.storage = Memory()
 
-    def fill(self, value_of: Callable[[Param], Array]) -> None:
-        """Give every parameter that has no values yet those of ``value_of``, not drawn ones.
+    @contextmanager
+    def filled_by(self, value_of: Callable[[Param], Array]) -> Iterator[None]:
+        """Inside, parameters that have no values yet get those of ``value_of``, not drawn ones.
 
-        It is asked for one after the other; an error leaves the net partly filled.
+        It is asked for one after the other, as `execution_plan` or `offload` come to them; an error
+        leaves the net partly filled.
         """
         before, self._fill = self._fill, value_of
         try:
-            self.execution_plan()
+            yield
         finally:
             self._fill = before
+
+    def first_value(self, param: Param) -> Array:
+        """The values that ``param`` begins with, which has none yet."""
+        return self._fill(param)
 
     def planned(self) -> Plan:
         """A plan of the net as it is now, whether its parameters are filled or not."""

@@ -29,6 +29,8 @@ def load(
     inputs: Sequence[str] | None = None,
     seed: int | None = None,
     revision: str | None = None,
+    offload_folder: str | os.PathLike[str] | None = None,
+    keep: int | str = "256MB",
 ) -> PretrainedNet:
     """The net of the model in a ``folder`` that transformers wrote, with its parameters.
 
@@ -39,6 +41,8 @@ def load(
     Inputs and outputs are called as there; the guide ``docs/pretrained.md`` has the families.
     ``dtype`` is the net's float type, "float32", "float64" or "float16", to which arrays are
     converted one by one; ``inputs`` are those that the net is to have, ``seed`` is for dropout.
+    With an ``offload_folder`` they go there one by one, and ``keep`` bytes at most are in memory,
+    as by `FeedForwardNet.offload`: a net that is larger than memory is loaded so.
     Nothing but the folder's own files is read. Errors: `ConfigError` for settings that are not
     supported, by their names; `StateMismatchError` for arrays that are missing, too many, or of
     another shape, before memory is given; `FileFormatError`, `FileAccessError`.
@@ -57,7 +61,10 @@ def load(
         net.run_on(net.device, np.dtype(dtype))
         arrays = stored_arrays(made.drawing.places.values())
         _expect_to_fit(reader, arrays, made)
-        net.fill(_reading(reader, arrays, names, net.dtype))
+        with net.filled_by(_reading(reader, arrays, names, net.dtype)):
+            if offload_folder is not None:
+                net.offload(offload_folder, keep)
+            net.execution_plan()
         _expect_copies(reader, made)
         net.origin = origin_in(source, made)
     return net

@@ -331,3 +331,31 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(llama, tmp_path):
     (llama / "config.json").symlink_to(tmp_path / "config.json")
     with pytest.raises(FileAccessError, match="a file of the folder itself"):
         pretrained.load(llama)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "t5"])
+def test_a_folder_is_loaded_into_a_folder(kind, tmp_path, monkeypatch):
+    """Never in memory as a whole; it trains as the net in memory does, and goes back."""
+    monkeypatch.setattr("singanet.offload.executor.SMALL", 8)
+    monkeypatch.setattr("singanet.offload.offloading.SMALL", 8, raising=False)
+    folder = folder_of(CONFIGS[kind], tmp_path / "model")
+    plain = pretrained.load(folder, seed=0)
+    net = pretrained.load(folder, seed=0, offload_folder=tmp_path / "beside", keep="1MB")
+    assert not all(param.storage.in_memory for param in net.params())
+    for a, b in zip(plain.params(), net.params(), strict=True):
+        assert np.array_equal(a.value, b.peek()), a.name
+    ids = {name: np.arange(12).reshape(2, 6) % 7 for name in plain.execution_plan().inputs}
+    for name in ids:
+        ids[name] = np.ones((2, 6), np.int64) if "mask" in name else ids[name]
+    labels = np.arange(12).reshape(2, 6) % 5
+    for _ in range(2):
+        assert plain.step(ids, labels, SGD(lr=0.1)) == net.step(ids, labels, SGD(lr=0.1))
+    pretrained.save(net, tmp_path / "tuned")
+    for a, b in zip(plain.params(), pretrained.load(tmp_path / "tuned").params(), strict=True):
+        assert np.array_equal(a.value, b.value), a.name
+
+
+def test_a_folder_that_cannot_be_filled_leaves_none_behind(llama, tmp_path):
+    with pytest.raises(ArgumentError, match="keep"):
+        pretrained.load(llama, offload_folder=tmp_path / "beside", keep="0MB")
+    assert not (tmp_path / "beside").exists()
