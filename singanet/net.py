@@ -88,6 +88,49 @@ class FeedForwardNet(Net):
         add_upto(made, self, [each if isinstance(each, str) else each.name for each in layers])
         return made
 
+    # -- low-rank pairs ---------------------------------------------------------------------
+
+    @checked_call
+    def adapt(
+        self,
+        lora: int,
+        where: str | Sequence[str] = "attention",
+        alpha: float | None = None,
+        dropout: float = 0.0,
+    ) -> list[str]:
+        """Freeze the net, and put pairs of rank ``lora`` beside weights, to be trained instead.
+
+        A weight W (in, out) then gives x W + (alpha / lora) (x A) B, where A (in, lora) is drawn
+        and B (lora, out) zero, so that outputs begin as they were (Hu et al. 2021). ``where`` is
+        "attention" for the projections of all attention layers, "all" for every weight of these,
+        of `GatedUnit` and of `Dense`, or names and patterns ("layers/*/unit", "*/query_weight") of
+        layers or weights, one or several. Weights that several layers have, that read sparse
+        inputs or are in a nested net are left out. ``alpha`` is ``lora`` by default; ``dropout`` is
+        the probability of dropping what a pair reads, in training.
+
+        The pairs are parameters of their layers, called ``<layer>/<weight>.lora_a`` and
+        ``.lora_b``; running state is held. Returned are the names of the weights. Errors: a rank
+        above that of a weight, a name that means none; a net that has pairs, that is offloaded
+        or nested in another.
+        """
+        from singanet.engine.adapting import adapt
+
+        return adapt(self, lora, where, alpha, dropout)
+
+    @checked_call
+    def merge(self) -> list[str]:
+        """Add the pairs that `adapt` made into their weights, and take them away.
+
+        W becomes W + (alpha / lora) A B, computed in float32 (or a wider type of W) and rounded
+        once to the type of W: outputs are the same up to rounding. Everything stays frozen; what
+        is to be trained needs ``net.trainable = True``. Returned are the names of the weights.
+        Errors: a net without pairs, one that is offloaded or nested in another, a weight that is
+        read-only or has come to be shared; the net is then as it was.
+        """
+        from singanet.engine.adapting import merge
+
+        return merge(self)
+
     # -- training ---------------------------------------------------------------------------
 
     @checked_call

@@ -82,9 +82,20 @@ def _described(
     lay: Callable[[], Sequence[Variable]],
     apart: Callable[[], Sequence[Variable]] = tuple,
 ) -> LayerDescription:
+    if layer.adapters:
+        lay = apart = partial(_refuse_pairs, layer)
     params = {suffix: (param.name, param.shape) for suffix, param in layer.params.items()}
     fixed = frozenset(s for s, param in layer.params.items() if not param.trainable)
     return LayerDescription(kind, layer.name, params, lay, apart, fixed)
+
+
+def _refuse_pairs(layer: Layer) -> list[Variable]:
+    raise ArgumentError(
+        f"layer {layer.name!r}",
+        expected="weights alone, as layers elsewhere have them",
+        received=f"low-rank pairs beside {one_of(layer.adapters)}",
+        advice="call net.merge() first, or save in another format: safetensors, hdf5, npz",
+    )
 
 
 def _refuse(

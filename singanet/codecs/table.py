@@ -54,6 +54,8 @@ def put(g: WrittenGraph, layer: Layer, xs: list[Value]) -> list[Value]:
     onnx = codec_of(layer).onnx
     if onnx is None:
         raise NoFormError(REFUSED.get(type(layer), "no layer of singanet's own"))
+    if layer.adapters:
+        raise NoFormError("low-rank pairs, which net.merge() adds into the weights")
     if "forward" in vars(layer):
         raise NoFormError("a forward of its own")
     made = onnx(g, layer, xs)

@@ -98,6 +98,7 @@ class BackwardWalk:
                 in_shapes = [self.plan.slot_shapes[slot] for slot in step.in_slots]
                 dx, by_suffix = run_backward(step.owner, step.layer, ctx, dy, in_shapes)
             else:
+                ctx.wanted = self.params[i]
                 dx, by_suffix = step.layer.backward(ctx, dy)
             if sources_useful:
                 self._pass_on(step, dx)
@@ -117,7 +118,7 @@ class BackwardWalk:
         Errors: the layer gave none of a parameter.
         """
         names, values, grads = item
-        for suffix, param in self.params[i]:
+        for suffix, param in self.params[i].items():
             grad = None if by_suffix is None else by_suffix.get(suffix)
             if grad is None and by_suffix is not None:
                 raise _missing(self.plan.steps[i], suffix, by_suffix)

@@ -192,7 +192,7 @@ class PlanSettings(NamedTuple):
 
     now: int
     trained: tuple[bool, ...]
-    params: tuple[tuple[tuple[str, Param], ...], ...]
+    params: tuple[Mapping[str, Param], ...]
     in_training: tuple[bool, ...]
     recompute: bool
 
@@ -340,7 +340,9 @@ class Plan:
             self._settings = PlanSettings(
                 changes.now,
                 tuple(self.trained()),
-                tuple([tuple([p for p in s.layer.params.items() if trains(p[1])]) for s in steps]),
+                tuple(
+                    [{s: p for s, p in each.layer.params.items() if trains(p)} for each in steps]
+                ),
                 tuple([step.in_training for step in steps]),
                 any(step.layer.recompute for step in steps),
             )

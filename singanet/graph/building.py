@@ -22,6 +22,7 @@ from singanet.graph.refusals import (
     checked_shapes,
     closed,
     masked_by_add,
+    nested_already,
     no_shape,
     other_ports,
     other_shapes,
@@ -172,6 +173,15 @@ class GraphBuilder(metaclass=CheckedType):
                 self._add_list(parts)
             elif inputs or outputs:
                 self._add_symbols(inputs, outputs)
+
+    def refit(self, where: str) -> None:
+        """Count that layers have other parameters than before, as pairs beside their weights.
+
+        Errors: a net that is nested in another, whose layers are copies of these.
+        """
+        if self._fixed:
+            raise nested_already(where, self.name)
+        self._graph.refit()
 
     # -- adding -----------------------------------------------------------------------------
 

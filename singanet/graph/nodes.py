@@ -193,6 +193,10 @@ class Graph:
         for source, _ in inputs:
             source.consumers += 1
 
+    def refit(self) -> None:
+        """Count that layers have other parameters than before."""
+        self.version += 1
+
     def freeze(self, name: str) -> None:
         """Freeze all nodes before ``name``, those added later included."""
         self._frozen_before.add(name)

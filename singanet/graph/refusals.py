@@ -50,6 +50,16 @@ def closed(net: str | None, nested: bool) -> CallOrderError:
     )
 
 
+def nested_already(where: str, net: str | None) -> CallOrderError:
+    """The error for a net whose layers are to have other parameters, and that is nested."""
+    return CallOrderError(
+        where,
+        expected="a net that is not nested in another, whose layers are copies",
+        received=f"the net {net!r}, which is",
+        advice="call it before the net is nested, or on the net around it",
+    )
+
+
 def no_shape(net: str | None, first: str) -> CallOrderError:
     """The error for a list of layers without an input shape, where one is needed."""
     return CallOrderError(

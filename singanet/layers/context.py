@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,7 @@ class Context:
     parameter arrays by suffix, ``train`` tells training from evaluation, and
     ``needs_input_grad`` tells in `Layer.backward` whether anybody wants the input gradient,
     ``needs_param_grads`` whether one of a parameter is wanted: else a layer may leave them all out.
+    Of which ones it is, `wants` tells.
     ``dtype`` is the net's float type, for layers that make floats of something else. ``past`` is
     what the layer has left of the steps before, where sequences come in parts, else None.
     ``in_shapes`` are those of what a user's layer was given.
@@ -109,6 +110,7 @@ class Context:
         "rng",
         "saved",
         "train",
+        "wanted",
     )
 
     def __init__(
@@ -127,6 +129,7 @@ class Context:
         self.train = train
         self.keep = train if keep is None else keep
         self.needs_input_grad = self.needs_param_grads = True
+        self.wanted: Container[str] | None = None
         self.in_shapes: list[Shape] | None = None
         self.out_shapes: list[Shape] = []
         self.saved: dict[str, Any] = {}
@@ -151,6 +154,13 @@ class Context:
             )
         if self.keep:
             self.saved.update(values)
+
+    def wants(self, suffix: str) -> bool:
+        """Whether anybody wants the gradient of the parameter ``suffix``, which else need not be.
+
+        ``wanted`` are those of which somebody does; None, where that is not known, means all.
+        """
+        return self.needs_param_grads and (self.wanted is None or suffix in self.wanted)
 
     def update_state(self, suffix: str, array: Array) -> None:
         """Replace the content of the state parameter ``suffix``, a running mean for example."""

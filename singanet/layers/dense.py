@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.layers.product import product, product_back
 from singanet.types import Array, CSRMatrix, GivenShape, Gradient, RowSparse, Shapes
 
 
@@ -55,25 +55,25 @@ class Dense(Layer):
             self.add_param("bias", (self.num_output,), self.b_specs)
         return (*in_shapes[:-1], self.num_output)
 
+    def products(self) -> dict[str, bool]:
+        """The weight."""
+        return {"weight": self.W_transpose}
+
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, ..., in) → (N, ..., num_output)."""
         ctx.save(x=x)
         if isinstance(x, CSRMatrix):
             return self._of_sparse(ctx, x)
-        weight, bias = ctx.params["weight"], ctx.params.get("bias")
-        weight = weight.T if self.W_transpose else weight
-        if x.ndim == 2:
-            return ctx.ops.affine(x, weight, bias)
-        y = ctx.ops.affine(as_rows(x), weight, bias)
-        return y.reshape(*x.shape[:-1], y.shape[1])
+        return product(self, ctx, x, turned=self.W_transpose)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Gradient]]:
         """dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ."""
-        ops, x, shape = ctx.ops, ctx.saved["x"], ctx.saved["x"].shape
-        flat = len(shape) == 2
-        dy = dy if flat else as_rows(dy)
-        grads: dict[str, Gradient] = {}
-        if ctx.needs_param_grads and isinstance(x, CSRMatrix):
+        x, grads = ctx.saved["x"], dict[str, Gradient]()
+        wanted = ctx.needs_input_grad
+        if not isinstance(x, CSRMatrix):
+            return product_back(self, ctx, x, dy, grads, wanted, turned=self.W_transpose), grads
+        ops, weight = ctx.ops, ctx.params["weight"]
+        if ctx.wants("weight"):
             parts = ops.gather_rows(dy, x.entry_rows(ops.xp))
             parts *= x.values[:, None]
             rows = RowSparse(*ops.sum_rows(x.indices, parts))
@@ -81,16 +81,9 @@ class Dense(Layer):
             if self.W_transpose:
                 whole = ops.zeros((x.shape[1], self.num_output), parts)
                 grads["weight"] = ops.add_to_rows(whole, *rows).T
-        elif ctx.needs_param_grads:
-            x = x if flat else as_rows(x)
-            grads["weight"] = ops.matmul(dy.T, x) if self.W_transpose else ops.matmul(x.T, dy)
-        if ctx.needs_param_grads and self.use_bias:
+        if self.use_bias and ctx.wants("bias"):
             grads["bias"] = ops.column_sums(dy)
-        if not ctx.needs_input_grad:
-            return None, grads
-        weight = ctx.params["weight"]
-        dx = ops.matmul(dy, weight if self.W_transpose else weight.T)
-        return dx if flat else dx.reshape(shape), grads
+        return (ops.matmul(dy, weight if self.W_transpose else weight.T) if wanted else None), grads
 
     def _of_sparse(self, ctx: Context, x: CSRMatrix) -> Array:
         """The sums of the rows of W that each sample names, times its values there."""
@@ -101,8 +94,3 @@ class Dense(Layer):
         y = ops.zeros((len(x), self.num_output), parts)
         y = ops.add_to_rows(y, *ops.sum_rows(x.entry_rows(ops.xp), parts))
         return y if bias is None else y + bias
-
-
-def as_rows(x: Array) -> Array:
-    """(..., D) as (R, D)."""
-    return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])

@@ -6,8 +6,8 @@ from typing import Any
 
 from singanet.layers.arguments import expect_int, expect_one_of
 from singanet.layers.context import Context
-from singanet.layers.dense import as_rows
 from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.layers.product import product, product_back
 from singanet.ops.interface import ACTIVATIONS
 from singanet.types import Array, GivenShape, Shapes
 
@@ -63,6 +63,11 @@ class GatedUnit(Layer):
             self._add("down", units, self.num_output)
         return (*in_shapes[:-1], self.num_output or units)
 
+    def products(self) -> dict[str, bool]:
+        """All matrices."""
+        parts = ("gate", "up") if self.num_output is None else ("gate", "up", "down")
+        return {f"{part}_weight": False for part in parts}
+
     def _add(self, part: str, inward: int, outward: int) -> None:
         self.add_param(f"{part}_weight", (inward, outward), self.W_specs, fans=(inward, outward))
         if self.use_bias:
@@ -70,45 +75,26 @@ class GatedUnit(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, ..., in) → (N, ..., out); x and both products with it are kept."""
-        rows = as_rows(x)
-        gate, up = self._product(ctx, "gate", rows), self._product(ctx, "up", rows)
+        gate, up = product(self, ctx, x, "gate_"), product(self, ctx, x, "up_")
         ctx.save(x=x, gate=gate, up=up)
         y = ctx.ops.activation(self.mode, gate)
         ctx.ops.multiply(y, up, out=y)
-        if self.num_output is not None:
-            y = self._product(ctx, "down", y)
-        return y.reshape(*x.shape[:-1], y.shape[1])
+        return y if self.num_output is None else product(self, ctx, y, "down_")
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x and of the parameters; f is computed anew."""
         ops, x, gate, up = ctx.ops, *(ctx.saved[key] for key in ("x", "gate", "up"))
-        rows, drows = as_rows(x), as_rows(dy)
         opened = ops.activation(self.mode, gate)
         grads: dict[str, Array] = {}
-        dh = drows
+        dh: Any = dy
         if self.num_output is not None:
-            self._gradients(ctx, "down", ops.multiply(opened, up), drows, grads)
-            dh = ops.matmul(drows, ctx.params["down_weight"].T)
+            inner = ops.multiply(opened, up)
+            dh = product_back(self, ctx, inner, dy, grads, True, "down_")
         dup = ops.multiply(dh, opened)
         kept = gate if ACTIVATIONS[self.mode] == "x" else opened
         dgate = ops.activation_backward(self.mode, ops.multiply(dh, up), kept)
-        self._gradients(ctx, "gate", rows, dgate, grads)
-        self._gradients(ctx, "up", rows, dup, grads)
-        grads = {s: grads[s] for s in self.params} if ctx.needs_param_grads else {}
-        if not ctx.needs_input_grad:
-            return None, grads
-        dx = ops.matmul(dgate, ctx.params["gate_weight"].T)
-        dx = ops.add(dx, ops.matmul(dup, ctx.params["up_weight"].T), out=dx)
-        return dx.reshape(x.shape), grads
-
-    def _product(self, ctx: Context, part: str, rows: Array) -> Array:
-        return ctx.ops.affine(rows, ctx.params[f"{part}_weight"], ctx.params.get(f"{part}_bias"))
-
-    def _gradients(
-        self, ctx: Context, part: str, rows: Array, dy: Array, grads: dict[str, Array]
-    ) -> None:
-        """Put those of weight and bias, whose product with ``rows`` has the gradient ``dy``."""
-        if ctx.needs_param_grads:
-            grads[f"{part}_weight"] = ctx.ops.matmul(rows.T, dy)
-            if self.use_bias:
-                grads[f"{part}_bias"] = ctx.ops.column_sums(dy)
+        wanted = ctx.needs_input_grad
+        dx = product_back(self, ctx, x, dgate, grads, wanted, "gate_")
+        other = product_back(self, ctx, x, dup, grads, wanted, "up_")
+        grads = {s: grads[s] for s in self.params if s in grads}
+        return (ops.add(dx, other, out=dx) if wanted else None), grads

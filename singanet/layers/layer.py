@@ -15,6 +15,7 @@ from singanet.base.edits import Counted, CountedDict
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
+from singanet.layers.low_rank import LowRank
 from singanet.layers.symbol import Symbol, apply
 from singanet.params.param import MOST_ELEMENTS, Param, ParamSpec, make_param
 from singanet.types import Array, Arrays, GivenShapes, Gradient, InputKind, Shape, Shapes, Traits
@@ -59,6 +60,8 @@ class Layer(Counted, Configurable):
         self.name = name
         self.input_sample_shape = input_sample_shape
         self.params: dict[str, Param] = CountedDict()
+        self.adapters: Mapping[str, LowRank] = {}
+        """The weights, by suffix, that have a low-rank pair beside them (`net.adapt`)."""
         self._trainable: bool | None = None
         self._recompute: bool | None = None
         self.in_shapes: Shapes | None = None
@@ -114,6 +117,13 @@ class Layer(Counted, Configurable):
         has no gradient, such as indices, gets None.
         """
         raise self.missing("backward")
+
+    def products(self) -> Mapping[str, bool]:
+        """The weights, by suffix, that `singanet.layers.product` multiplies rows by.
+
+        Such may have a low-rank pair beside them. The value is whether one lies as (out, in).
+        """
+        return {}
 
     def missing(self, method: str) -> CallOrderError:
         """The error for a subclass that lacks ``method``."""
@@ -184,6 +194,7 @@ class Layer(Counted, Configurable):
         """Forget the shapes and parameters, as before `build`."""
         self.in_shapes = self.out_shapes = None
         self.params.clear()
+        self.adapters = {}
 
     def get_output_sample_shape(self) -> Shapes:
         """The sample shape(s) that come out; needs `build` or ``input_sample_shape``."""

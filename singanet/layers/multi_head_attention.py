@@ -11,8 +11,9 @@ from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
-from singanet.layers.heads import heads_of, merged_heads, project, project_back
+from singanet.layers.heads import heads_of, merged_heads
 from singanet.layers.layer import InputKind, Layer, ParamSpecs, Traits
+from singanet.layers.product import product, product_back
 from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import check_batches, read_whole_lengths
 from singanet.layers.relative import RelativePositions
@@ -265,6 +266,10 @@ class MultiHeadAttention(Layer):
             f"a scaling that has a number for each of {turned // 2} pairs",
         )
 
+    def products(self) -> dict[str, bool]:
+        """The projections."""
+        return {f"{part}_weight": False for part in _BIASED}
+
     def _add(self, part: str, inward: int, outward: int) -> None:
         self.add_param(f"{part}_weight", (inward, outward), self.W_specs, fans=(inward, outward))
         if self.use_bias is True or (self.use_bias and part in self.use_bias):
@@ -293,7 +298,7 @@ class MultiHeadAttention(Layer):
             ctx.save(means=means, lse=lse, seeds=case.seeds)
         merged = merged_heads(means)
         ctx.save(merged=merged)
-        y = project(ctx, "output", merged)
+        y = product(self, ctx, merged, "output_")
         return [y, weights] if self.return_weights else y
 
     def _case(
@@ -338,7 +343,7 @@ class MultiHeadAttention(Layer):
 
     def _normed(self, ctx: Context, part: str, source: Array) -> Array:
         """The projection ``part`` of its source, normalised where there is a norm."""
-        x = project(ctx, part, source)
+        x = product(self, ctx, source, f"{part}_")
         if self.norm is None or part not in _NORMED:
             return x
         y, kept = self.norm.normed(ctx.ops, x, ctx.params[f"{part}_gamma"])
@@ -379,7 +384,7 @@ class MultiHeadAttention(Layer):
         ops, saved = ctx.ops, ctx.saved
         dy, *of_weights = dy if self.return_weights else [dy]
         grads: dict[str, Array] = {}
-        dmerged = project_back(ctx, "output", saved["merged"], dy, grads, wanted=True)
+        dmerged = product_back(self, ctx, saved["merged"], dy, grads, True, "output_")
         dheads = heads_of(dmerged, self.dims["value"])
         q, k, v = heads = [saved[key] for key in ("q", "k", "v")]
         case = self._placed(ctx, saved["case"], q, k)
@@ -395,11 +400,10 @@ class MultiHeadAttention(Layer):
             dq, dk = (self.rotary.turned(ops, d, back=True) for d in (dq, dk))
         dsources: list[Array] = []
         for part, source, d in zip(_PARTS, saved["sources"], (dq, dv, dk), strict=True):
-            wanted = ctx.needs_input_grad
             d = self._normed_back(ctx, part, merged_heads(d), grads)
-            dx = project_back(ctx, part, source, d, grads, wanted)
+            dx = product_back(self, ctx, source, d, grads, ctx.needs_input_grad, f"{part}_")
             dsources.append(dx)
-        grads = {s: grads[s] for s in self.params} if ctx.needs_param_grads else {}
+        grads = {s: grads[s] for s in self.params if s in grads}
         if not ctx.needs_input_grad:
             return None, grads
         # Where one input serves as several, its gradients are summed.

@@ -10,8 +10,9 @@ import numpy as np
 
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.layers.context import Context
-from singanet.layers.dense import Dense, as_rows
+from singanet.layers.dense import Dense
 from singanet.layers.layer import Layer, Traits
+from singanet.layers.product import as_rows
 from singanet.layers.time_distributed import TimeDistributed
 from singanet.loss.layer import reciprocal, spread
 from singanet.loss.softmax_cross_entropy import SoftmaxCrossEntropy
@@ -226,7 +227,7 @@ def unmade_scores(shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def dense_of(layer: Any) -> Dense | None:
-    """The `Dense` that makes the rows of the output of ``layer``, if it is one."""
+    """The `Dense` that makes the rows of the output of ``layer``, by its weight alone, if any."""
     while type(layer) is TimeDistributed:
         layer = layer.layer
-    return layer if type(layer) is Dense else None
+    return layer if type(layer) is Dense and not layer.adapters else None

@@ -65,6 +65,10 @@ class SplitDense(Dense):
             self.shared.cut(self, "bias", 0, columns)
         return made
 
+    def products(self) -> dict[str, bool]:
+        """None: a rank has a slice of the weight."""
+        return {}
+
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, in) → (N, num_output), on all ranks."""
         self.shared.expect_same(ctx, self.name, x)

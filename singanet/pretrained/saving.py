@@ -16,7 +16,7 @@ from singanet.base.files import explained, replacing
 from singanet.checkpoint import Source, write_folder
 from singanet.checkpoint.sharded.writer import SHARD_BYTES
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, one_of
 from singanet.params.param import Param
 from singanet.pretrained.folder import CONFIG
 from singanet.pretrained.gguf_form import GgufForm
@@ -52,6 +52,14 @@ def save(
     """
     path = Path(folder)
     origin = _origin(net) if like is None else origin_like(net, like)
+    adapted = [layer.name for layer in net.layers if layer.adapters]
+    if adapted:
+        raise ArgumentError(
+            "pretrained.save, net",
+            expected="a net without low-rank pairs, of which the model's files have none",
+            received=f"pairs in {one_of(adapted, 4)}",
+            advice="call net.merge() first, or net.save_model, which keeps them apart",
+        )
     params = {id(param): param for param in net.params()}
     for stored in origin.arrays.values():
         for param, _ in stored.members:

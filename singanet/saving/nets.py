@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from singanet.base.arguments import NAMES, is_int, name_trouble
 from singanet.base.budget import Budget
+from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ConfigError
 from singanet.layers import Layer
 from singanet.loss import Loss, MultiLoss
@@ -36,9 +37,9 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     """The net's structure as JSON types; parameter values and state are not in it.
 
     Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
-    symbols gave their order, ``frozen``, ``untrained`` (parameter names), ``recomputed`` and
-    ``kept`` (layers) where there is something to say. Errors: a class that is neither singanet's
-    nor registered, or an argument JSON cannot hold.
+    symbols gave their order, ``adapted`` (low-rank pairs), ``frozen``, ``untrained`` (parameter
+    names), ``recomputed`` and ``kept`` (layers) where there is something to say. Errors: a class
+    that is neither singanet's nor registered, or an argument JSON cannot hold.
     """
     config: dict[str, Any] = {
         "format": FORMAT,
@@ -55,6 +56,9 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
         config["outputs"] = [list(output) for output in declared.outputs]
     if net.frozen_before:
         config["frozen"] = net.frozen_before
+    adapted = pairs_to_config(own_layers(net))
+    if adapted:
+        config["adapted"] = adapted
     params = distinct_params(net.nodes())
     untrained = [p.name for p in params if (p.held if p.is_state else not p.trainable)]
     if untrained:
@@ -64,6 +68,11 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
         if names:
             config[key] = names
     return config
+
+
+def own_layers(net: Net) -> list[Layer]:
+    """The layers of ``net`` that are in no nested net, each once."""
+    return list({id(n.layer): n.layer for n in net.nodes() if n.within is None}.values())
 
 
 def distinct_params(nodes: Iterable[Node]) -> list[Param]:
@@ -135,6 +144,9 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
         net.declare(_names(config, "inputs"), outputs)
     for name in _names(config, "frozen") if "frozen" in config else ():
         net.freeze(name)
+    if "adapted" in config:
+        with refusing("adapted"):
+            pairs_from_config(own_layers(net), _mapping(config, "adapted"))
     if "untrained" in config:
         _fix(distinct_params(net.nodes()), _names(config, "untrained"))
     for key, flag in _WISHES.items():
@@ -213,6 +225,13 @@ def _sequence(config: Mapping[str, Any], key: str) -> Sequence[Any]:
     value = config.get(key)
     if not isinstance(value, (list, tuple)):
         raise wrong("a configuration", f"a list under {key!r}", kind_of(value))
+    return value
+
+
+def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = config[key]
+    if not isinstance(value, Mapping):
+        raise wrong("a configuration", f"an object under {key!r}", kind_of(value))
     return value
 
 

@@ -47,10 +47,6 @@ def multiply_adds(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape])
     return 0 if is_library(type(layer)) else None
 
 
-def _dense(layer: Dense, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    return prod(in_shapes[0]) * layer.num_output
-
-
 def _by_output(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
     """Each output is a product with one row of the weight."""
     return prod(out_shapes[0]) * layer.params["weight"].shape[1]
@@ -86,13 +82,18 @@ def _attention(layer: MultiHeadAttention, in_shapes: list[Shape], out_shapes: li
     """Projections, then scores and means for each query, key and head; a causal mask saves none."""
     queries, keys = in_shapes[0][0], in_shapes[layer.given - 1][0]
     rows = {"query": queries, "value": keys, "key": keys, "output": queries}
-    projections = sum(n * prod(layer.params[f"{part}_weight"].shape) for part, n in rows.items())
+    projections = sum(
+        n * prod(param.shape)
+        for part, n in rows.items()
+        for suffix, param in layer.params.items()
+        if suffix.startswith(f"{part}_weight")
+    )
     per_pair = layer.num_heads * (layer.dims["key"] + layer.dims["value"])
     return projections + queries * keys * per_pair
 
 
-def _gated(layer: GatedUnit, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
-    """Each row by every matrix."""
+def _by_rows(layer: Layer, in_shapes: list[Shape], out_shapes: list[Shape]) -> int:
+    """Each row by every matrix, those of low-rank pairs among them."""
     matrices = [p.shape for p in layer.params.values() if len(p.shape) == 2]
     return prod(in_shapes[0][:-1]) * sum(map(prod, matrices))
 
@@ -106,10 +107,10 @@ def _each_step(
 
 _COUNTS: dict[type, Count] = {
     Convolution: _by_output,
-    Dense: _dense,
+    Dense: _by_rows,
     DepthwiseConvolution: _by_output,
     Dot: _dot,
-    GatedUnit: _gated,
+    GatedUnit: _by_rows,
     MatMul: _matmul,
     MultiHeadAttention: _attention,
     RNN: _recurrent,

@@ -12,10 +12,11 @@ from singanet.engine.plan import NodeStep, Plan
 from singanet.layers.batch_normalization import BatchNormalization
 from singanet.layers.context import Context
 from singanet.layers.conv import Conv2D
-from singanet.layers.dense import Dense, as_rows
+from singanet.layers.dense import Dense
 from singanet.layers.depthwise_conv import DepthwiseConv2D
 from singanet.layers.joins import Add
 from singanet.layers.layer import Layer
+from singanet.layers.product import as_rows
 from singanet.ops.window import Window
 from singanet.params.param import Param
 from singanet.program.prediction.constant import constant

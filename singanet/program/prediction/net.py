@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.engine.adapting import merge_constants
 from singanet.engine.fusion import fused
 from singanet.engine.plan import Plan
 from singanet.errors import ArgumentError
@@ -146,6 +147,7 @@ def _copied(plan: Plan, loss: Loss | None) -> tuple[Plan, Loss | None]:
     steps = [copy.copy(step) for step in plan.steps]
     for step, layer in zip(steps, layers, strict=True):
         step.layer = layer
+    merge_constants(layers)
     return plan.of_steps(steps), loss
 
 

@@ -1,0 +1,317 @@
+"""Low-rank pairs beside the weights of a net: put there, added into them, described."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.base.arguments import checked_count, is_number
+from singanet.base.edits import CountedDict
+from singanet.engine.net import Net
+from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
+from singanet.initializer import Constant, Uniform
+from singanet.layers.layer import Layer
+from singanet.layers.low_rank import LowRank, pair_of
+from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.params.param import Param
+from singanet.types import Array
+
+_WHERE = "net.adapt"
+_KEYS = {"rank", "alpha", "dropout"}
+_ROWS = 1 << 20
+"""Elements of a weight to which a pair's product is added at a time."""
+
+
+class _Weight(NamedTuple):
+    """A weight that may have a pair; ``why`` says why it may not, and is "" otherwise."""
+
+    layer: Layer
+    suffix: str
+    param: Param
+    turned: bool
+    why: str
+
+    @property
+    def name(self) -> str:
+        """The layer's name and the suffix, which begin the names of the pair."""
+        return f"{self.layer.name}/{self.suffix}"
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """How many numbers go in and come out."""
+        one, other = self.param.shape
+        return (other, one) if self.turned else (one, other)
+
+
+def adapt(
+    net: Net, lora: int, where: str | Sequence[str], alpha: float | None, dropout: float
+) -> list[str]:
+    """`FeedForwardNet.adapt`."""
+    pair = _checked_pair(lora, alpha, dropout)
+    _expect_whole(net, _WHERE)
+    layers = net.layers
+    adapted = [layer.name for layer in layers if layer.adapters]
+    if adapted:
+        raise CallOrderError(
+            _WHERE,
+            expected="a net without pairs",
+            received=f"one adapted already: {one_of(adapted, 4)}",
+            advice="net.merge() adds them into the weights; then others can be put there",
+        )
+    chosen = _chosen(list(_weights(net)), [where] if isinstance(where, str) else list(where))
+    _expect_rank(chosen, pair)
+    net.refit(_WHERE)
+    for layer in layers:
+        layer.trainable = False
+    for weight in chosen:
+        _put(weight, pair)
+    net.execution_plan()  # which fills them
+    return [weight.name for weight in chosen]
+
+
+def merge(net: Net) -> list[str]:
+    """`FeedForwardNet.merge`."""
+    where = "net.merge"
+    _expect_whole(net, where)
+    shared = _shared(net.layers)
+    found = [weight for weight in _weights(net) if weight.suffix in weight.layer.adapters]
+    if not found:
+        raise CallOrderError(
+            where,
+            expected="a net with pairs beside its weights",
+            received="one that has none",
+            advice="call net.adapt first",
+        )
+    for weight in found:
+        if id(weight.param) in shared:
+            raise _unfit(where, weight.name, "other layers have this weight, too")
+        if weight.param.is_constant:
+            raise _unfit(where, weight.name, "its array is read-only")
+    net.refit(where)
+    for weight in found:
+        add_pair(weight.layer, weight.suffix, weight.param.value)
+        drop_pair(weight.layer, weight.suffix)
+    net.execution_plan()
+    return [weight.name for weight in found]
+
+
+def add_pair(layer: Layer, suffix: str, weight: Array) -> None:
+    """Add the pair beside the weight ``suffix`` of ``layer`` to the array ``weight``, in place.
+
+    It is W + (alpha / rank) (A B), in float32 or the array's own wider type, rounded to that once.
+    """
+    a, b = (layer.params[name].value for name in pair_of(suffix))
+    matrix = weight.T if layer.products()[suffix] else weight
+    wide = np.promote_types(weight.dtype, np.float32)
+    scaled, b = a.astype(wide) * wide.type(layer.adapters[suffix].scale), b.astype(wide)
+    step = max(1, _ROWS // matrix.shape[1])
+    for start in range(0, len(matrix), step):
+        part = slice(start, start + step)
+        matrix[part] = matrix[part].astype(wide) + scaled[part] @ b
+
+
+def drop_pair(layer: Layer, suffix: str) -> None:
+    """Take the pair beside the weight ``suffix`` away."""
+    for name in pair_of(suffix):
+        del layer.params[name]
+    layer.adapters = {s: pair for s, pair in layer.adapters.items() if s != suffix}
+
+
+def merge_constants(layers: Iterable[Layer]) -> None:
+    """Have what pairs add in the weights, which are constants of nobody else's; else they stay."""
+    layers = list({id(layer): layer for layer in layers}.values())
+    shared = _shared(layers)
+    for layer in layers:
+        for suffix in list(layer.adapters):
+            param = layer.params[suffix]
+            if id(param.root) in shared:
+                continue
+            if param.filled:
+                made = param.peek().copy()
+                add_pair(layer, suffix, made)
+                param.retype(made)
+            drop_pair(layer, suffix)
+
+
+# -- as data ------------------------------------------------------------------------------------
+
+
+def pairs_to_config(layers: Iterable[Layer]) -> dict[str, dict[str, Any]]:
+    """The pairs of ``layers`` as JSON types, by the names of layers and the suffixes of weights."""
+    return {
+        layer.name: {suffix: asdict(pair) for suffix, pair in layer.adapters.items()}
+        for layer in layers
+        if layer.adapters
+    }
+
+
+def pairs_from_config(layers: Iterable[Layer], told: Mapping[str, Any]) -> None:
+    """Put pairs as `pairs_to_config` has told of them beside weights of ``layers``.
+
+    Errors: `ArgumentError` for what it would not have told.
+    """
+    layers = list({id(layer): layer for layer in layers}.values())
+    by_name = {w.name: w for w in _weights_of(layers, (), ())}
+    for layer, pairs in told.items():
+        for suffix, values in pairs.items() if isinstance(pairs, Mapping) else [("", None)]:
+            weight = by_name.get(f"{layer}/{suffix}")
+            if (
+                weight is None
+                or weight.why
+                or not isinstance(values, Mapping)
+                or {*values} != _KEYS
+            ):
+                raise _unfit("adapted", f"{layer}/{suffix}"[:60], f"{values!r}"[:60])
+            pair = _checked_pair(values["rank"], values["alpha"], values["dropout"])
+            _expect_rank([weight], pair)
+            _put(weight, pair)
+
+
+# -- which weights ------------------------------------------------------------------------------
+
+
+def _weights(net: Net) -> Iterator[_Weight]:
+    plan = net.execution_plan()
+    nested = {id(node.layer) for node in net.nodes() if node.within is not None}
+    sparse = {
+        id(step.layer)
+        for step in plan.steps
+        if any(plan.steps[plan.producer[s]].layer.traits.sparse for s in step.in_slots)
+    }
+    yield from _weights_of(net.layers, nested, sparse)
+
+
+def _weights_of(
+    layers: Sequence[Layer], nested: Collection[int], sparse: Collection[int]
+) -> Iterator[_Weight]:
+    shared = _shared(layers)
+    for layer in layers:
+        for suffix, turned in layer.products().items():
+            param = layer.params[suffix]
+            why = ""
+            if id(layer) in nested:
+                why = "it is in a nested net: adapt that before it is nested"
+            elif id(layer) in sparse:
+                why = "its inputs are sparse, and A is read whole"
+            elif id(param.root) in shared:
+                why = "other layers have this weight, too"
+            yield _Weight(layer, suffix, param, turned, why)
+
+
+def _shared(layers: Iterable[Layer]) -> set[int]:
+    """The ids of parameters (and of what their names share) that several of ``layers`` have."""
+    each = Counter(id(p.root) for layer in layers for p in layer.params.values())
+    return {key for key, count in each.items() if count > 1}
+
+
+def _chosen(weights: list[_Weight], patterns: list[Any]) -> list[_Weight]:
+    """Those that ``patterns`` mean, each once in their order. Errors: one that means none."""
+    found: set[int] = set()
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ArgumentError(
+                f"{_WHERE}, where",
+                expected="'attention', 'all', or names and patterns of layers or their weights",
+                received=repr(pattern),
+                advice="pass where=['layers/*/attention', '*/down_weight'] for example",
+            )
+        meant = [k for k, weight in enumerate(weights) if _means(pattern, weight)]
+        fit = [k for k in meant if not weights[k].why]
+        if meant and not fit:
+            raise _unfit(
+                f"{_WHERE}, where={pattern!r}", weights[meant[0]].name, weights[meant[0]].why
+            )
+        if not meant:
+            names = list(dict.fromkeys(weight.layer.name for weight in weights))
+            raise UnknownNameError(
+                f"{_WHERE}, where",
+                expected=f"layers that multiply by a weight: {one_of(names, 8)}",
+                received=repr(pattern),
+                advice=did_you_mean(pattern, names, "'all' means each of them"),
+            )
+        found.update(fit)
+    if not found:
+        raise ArgumentError(
+            f"{_WHERE}, where",
+            expected="at least one name",
+            received=repr(patterns),
+            advice="leave it out for the attention of the net",
+        )
+    return [weights[k] for k in sorted(found)]
+
+
+def _means(pattern: str, weight: _Weight) -> bool:
+    if pattern == "all":
+        return True
+    if pattern == "attention":
+        return isinstance(weight.layer, MultiHeadAttention)
+    return any(fnmatchcase(name, pattern) for name in (weight.layer.name, weight.name))
+
+
+# -- checked ------------------------------------------------------------------------------------
+
+
+def _checked_pair(rank: Any, alpha: Any, dropout: Any) -> LowRank:
+    rank = checked_count(_WHERE, "lora", rank, 1, advice="the paper has ranks from 1 to 64")
+    if alpha is not None and (not is_number(alpha) or not alpha > 0):
+        raise ArgumentError(
+            f"{_WHERE}, alpha",
+            expected="a positive number, the pair's product times the rank",
+            received=repr(alpha),
+            advice="leave it out for the rank itself, so that the product is added as it is",
+        )
+    if not is_number(dropout) or not 0.0 <= dropout < 1.0:
+        raise ArgumentError(
+            f"{_WHERE}, dropout",
+            expected="the probability of dropping an element that a pair reads, 0 to below 1",
+            received=repr(dropout),
+            advice="leave it out for none",
+        )
+    return LowRank(rank, float(rank if alpha is None else alpha), float(dropout))
+
+
+def _expect_whole(net: Net, where: str) -> None:
+    """Errors: a net that is offloaded or on several ranks, whose executor knows its parameters."""
+    can = net.executor.can
+    if not can.records:
+        raise CallOrderError(
+            where,
+            expected="a net in memory, whole",
+            received=f"one that {can.is_so}",
+            advice=can.way_back,
+        )
+
+
+def _expect_rank(weights: Iterable[_Weight], pair: LowRank) -> None:
+    for weight in weights:
+        if pair.rank > min(weight.sides):
+            raise ArgumentError(
+                f"{_WHERE}, lora",
+                expected=f"a rank of at most {min(weight.sides)}, as {weight.name!r} itself has",
+                received=f"{pair.rank}",
+                advice="give a smaller one, or name other layers in where",
+            )
+
+
+def _unfit(where: str, name: str, why: str) -> ArgumentError:
+    return ArgumentError(
+        where,
+        expected="weights that a pair can stand beside",
+        received=f"{name!r}: {why}",
+        advice="leave it out",
+    )
+
+
+def _put(weight: _Weight, pair: LowRank) -> None:
+    """B is zero, so that nothing changes at first; A as a layer of so many inputs is drawn."""
+    layer, (inward, outward) = weight.layer, weight.sides
+    first, second = pair_of(weight.suffix)
+    bound = inward**-0.5
+    layer.add_param(first, (inward, pair.rank), default=Uniform(-bound, bound))
+    layer.add_param(second, (pair.rank, outward), default=Constant(0.0))
+    layer.adapters = CountedDict({**layer.adapters, weight.suffix: pair})
