@@ -38,7 +38,7 @@ _SILENT = frozenset({
 """Keys that choose modules, which the arrays tell, or say nothing of what is computed."""
 
 
-class _Place(NamedTuple):
+class _PairPlace(NamedTuple):
     """The module of transformers that a weight of ours is.
 
     Its ``sides`` are how many numbers go in and come out; ``as_ours`` says that its matrix is
@@ -115,7 +115,7 @@ def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str
     return names
 
 
-def _places(net: PretrainedNet) -> dict[str, _Place]:
+def _places(net: PretrainedNet) -> dict[str, _PairPlace]:
     """The modules by the names of our weights, but for weights that are parts of a matrix."""
     alone = {}
     for stored in net.origin.arrays.values():
@@ -129,12 +129,14 @@ def _places(net: PretrainedNet) -> dict[str, _Place]:
             if id(param) in alone:
                 module, differs = alone[id(param)]
                 one, other = param.shape[::-1] if turned else param.shape
-                found[f"{layer.name}/{suffix}"] = _Place(module, (one, other), turned == differs)
+                found[f"{layer.name}/{suffix}"] = _PairPlace(
+                    module, (one, other), turned == differs
+                )
     return found
 
 
 def _read(
-    reader: Reader, pair: LowRank, places: Mapping[str, tuple[str, _Place]]
+    reader: Reader, pair: LowRank, places: Mapping[str, tuple[str, _PairPlace]]
 ) -> dict[str, list[Array]]:
     """A (rank, in) and B (out, rank) by the names of our weights."""
     modules: dict[str, list[str]] = {}
