@@ -300,7 +300,7 @@ def test_decoding_goes_by_the_pairs():
 def test_a_head_in_blocks_is_none_with_a_pair(monkeypatch):
     from singanet.loss import head_loss
 
-    monkeypatch.setattr(head_loss, "LEAST", 1)
+    monkeypatch.setattr(head_loss, "FEWEST_ROWS", 1)
     monkeypatch.setattr(head_loss, "BLOCK", 8)
     net = adapted("head")
     other = by_formula(net)
