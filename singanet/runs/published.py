@@ -46,7 +46,8 @@ def drawn_net(path: str | os.PathLike[str], inputs: Sequence[str] | None = None)
         names = source.reader.entries
         net = make(source.config, source.where, names, inputs, source.sentence).net
     # As after a load, which draws no values; zeros take no memory until they are touched.
-    net.fill(lambda param: np.zeros(param.shape, net.dtype))
+    with net.filled_by(lambda param: np.zeros(param.shape, net.dtype)):
+        net.execution_plan()
     return net
 
 
