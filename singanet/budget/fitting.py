@@ -200,14 +200,17 @@ def _extent(net: Net, x: Any) -> int | None:
         shape = plan.by_name[name].layer.in_shapes or ()
         if not isinstance(shape, list) and -1 in shape:
             data = x[name] if isinstance(x, dict) else x
-            if not hasattr(data, "shape"):
+            # A loader of rows says how long they are at most.
+            length = getattr(getattr(x, "loader", x), "length", None)
+            if not hasattr(data, "shape") and length is None:
                 raise ArgumentError(
                     f"{_WHERE}, memory_budget",
-                    expected="arrays, for an input with an axis of any extent",
+                    expected="arrays or a loader with a length, for an axis of any extent",
                     received=f"a {type(data).__name__}",
                     advice="pass arrays, or build the net with whole shapes",
                 )
-            found += [n for n, axis in zip(data.shape[1:], shape, strict=False) if axis == -1]
+            axes = getattr(data, "shape", (None, *[length] * len(shape)))[1:]
+            found += [n for n, axis in zip(axes, shape, strict=False) if axis == -1]
     return max(found, default=None)
 
 

@@ -13,6 +13,7 @@ from singanet.commands import (
     embed,
     evaluate,
     files,
+    finetune,
     generate,
     launch,
     models,
@@ -42,7 +43,7 @@ def make_parser() -> CommandParser:
     root.add_argument("--version", action="version", version=f"singanet {__version__}")
     commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (
-        *(train, launch, evaluate, predict, sample, generate, embed, report, bench, tune),
+        *(train, finetune, launch, evaluate, predict, sample, generate, embed, report, bench, tune),
         *(models, summary, plan, devices, files, completion),
     ):
         module.add_command(commands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -30,9 +31,15 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML with these options; those here win"
     )
+    add_options(parser)
+    parser.set_defaults(command=partial(run_command, parser))
+
+
+def add_options(parser: Any, without: Collection[str] = ()) -> None:
+    """Add the fields of `RunOptions`, but for those ``without``."""
     for name, hint in get_type_hints(RunOptions, include_extras=True).items():
-        _add(parser, name, *get_args(hint)[1:])
-    parser.set_defaults(command=partial(_run, parser))
+        if name not in without:
+            _add(parser, name, *get_args(hint)[1:])
 
 
 def _add(parser: Any, name: str, metavar: str, help: str | None = None) -> None:
@@ -49,7 +56,12 @@ def _add(parser: Any, name: str, metavar: str, help: str | None = None) -> None:
         parser.add_argument(f"--{option(name)}", dest=name, type=read, metavar=metavar, help=help)
 
 
-def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
+def run_command(
+    parser: argparse.ArgumentParser,
+    arguments: argparse.Namespace,
+    needed: str = "MODEL, or --from FILE",
+) -> int:
+    """Train what ``arguments`` say, of which ``needed`` is."""
     from singanet.parallel import init
     from singanet.runs.config import gathered
     from singanet.runs.run import DivergedError, RunInterrupted, run
@@ -57,7 +69,7 @@ def _run(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
     given = {key: value for key, value in vars(arguments).items() if key != "command"}
     options = gathered(given)
     if not {"model", "from_"} & options.keys():
-        parser.error("the following arguments are required: MODEL, or --from FILE")
+        parser.error(f"the following arguments are required: {needed}")
     try:
         result = run(RunOptions(**options))
     except RunInterrupted as stop:

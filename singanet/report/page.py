@@ -43,6 +43,8 @@ def page(run: Run) -> str:
     title = escape(run.folder.resolve().name or str(run.folder))
     sections = [
         _section("Result", _result(run)),
+        # Of language models alone.
+        *([_section("Samples", facts(run.samples))] if run.samples else []),
         _section("Curves", _curves(run.history)),
         _section("Gradient norms by parameter", _gradients(run)),
         _section("Memory", _memory(run)),

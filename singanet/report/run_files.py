@@ -29,6 +29,9 @@ OUTCOME = "outcome.json"
 FIGURES = "figures.json"
 """What came out: one JSON object, such as the test accuracy."""
 
+SAMPLES = "samples.json"
+"""What a language model writes ``before`` and ``after`` its tuning, behind a ``prompt``."""
+
 REPORT = "report.html"
 """What `write_report` makes of these."""
 

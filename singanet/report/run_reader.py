@@ -26,6 +26,7 @@ from singanet.report.run_files import (
     MEMORY,
     OUTCOME,
     PICTURE,
+    SAMPLES,
     SUMMARY,
     WRITTEN,
 )
@@ -45,6 +46,7 @@ class Run:
     config: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     outcome: dict[str, Any] = field(default_factory=dict)
+    samples: dict[str, Any] = field(default_factory=dict)
     summary: str = ""
     picture: str = ""
     history: History = field(default_factory=History)
@@ -72,6 +74,7 @@ def read_run(folder: str | PathLike[str]) -> Run:
     run = Run(folder)
     run.config = _object(folder / CONFIG)
     run.figures = _object(folder / FIGURES)
+    run.samples = _object(folder / SAMPLES)
     run.summary, run.picture = _text(folder / SUMMARY), _text(folder / PICTURE)
     run.history = _history(folder / HISTORY)
     run.layers = _lines(folder / LAYERS, ("epoch", "parameters"), _norms)

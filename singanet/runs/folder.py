@@ -101,7 +101,8 @@ def folder_callbacks(
     }
     notes = LateNotes(folder, settings)
     notes.resume, notes.description = options.resume, description
-    return [notes, *(each for each in recorders(folder) if not isinstance(each, RunNotes))]
+    others = (RunNotes, *task.not_recorded)
+    return [notes, *(each for each in recorders(folder) if not isinstance(each, others))]
 
 
 def cut_log(path: Path) -> None:

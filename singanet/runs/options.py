@@ -88,9 +88,22 @@ class RunOptions:
     json: Annotated[Path | None, "FILE", "write the figures here"] = None
     from_: Annotated[
         str | None,
-        "FILE",
-        "instead of MODEL: the net in a .singanet, .keras or .onnx file, with its weights",
+        "FILE|FOLDER",
+        "instead of MODEL: the net in a .singanet, .keras or .onnx file, with its weights, or a "
+        "published model, as for finetune",
     ] = None
+    validation: Annotated[
+        str | None, "FILE", "texts to validate with, of a published model; or --validation-split"
+    ] = None
+    length: Annotated[int | None, "N", "tokens of a row; 512, or what the model takes"] = None
+    pack: Annotated[bool, "", "a row for each text, not several beside each other"] = True
+    too_long: Annotated[
+        str | None, "HOW", "refuse (the usual), skip or cut conversations longer than --length"
+    ] = None
+    prompt: Annotated[
+        str | None, "TEXT", "what samples before and after begin with; else the data tell"
+    ] = None
+    method: Annotated[str | None, "HOW", "what of a published model is trained: full"] = None
 
     @property
     def subject(self) -> str:
@@ -100,6 +113,8 @@ class RunOptions:
     @property
     def kept_back(self) -> float:
         """The share of the training data to validate with."""
+        if self.validation is not None:
+            return USUAL_SPLIT
         if self.validation_split is not None:
             return self.validation_split
         return USUAL_SPLIT if self.out is not None or self.early_stopping is not None else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from singanet.pretrained import PretrainedNet
 from singanet.pretrained.folder import CONFIG, read_settings
 from singanet.pretrained.making import make
 from singanet.pretrained.source import open_source
+from singanet.types import Array
 
 MODEL = "model"
 """The folder, within that of a run, of the model that was fine-tuned."""
@@ -40,14 +41,23 @@ def model_in(path: str | os.PathLike[str]) -> Path:
     return made if (made / CONFIG).is_file() else Path(path)
 
 
-def drawn_net(path: str | os.PathLike[str], inputs: Sequence[str] | None = None) -> PretrainedNet:
-    """The net of the model at ``path``, its arrays not read: for looking at. Errors: of `load`."""
+def drawn_net(
+    path: str | os.PathLike[str],
+    inputs: Sequence[str] | None = None,
+    values: Mapping[str, Array] | None = None,
+) -> PretrainedNet:
+    """The net of the model at ``path``, its arrays not read: for looking at. Errors: of `load`.
+
+    Its parameters are zeros, or have the ``values`` of another net of the model by their names.
+    """
     with open_source(model_in(path)) as source:
         names = source.reader.entries
         net = make(source.config, source.where, names, inputs, source.sentence).net
     # As after a load, which draws no values; zeros take no memory until they are touched.
-    with net.filled_by(lambda param: np.zeros(param.shape, net.dtype)):
-        net.execution_plan()
+    if values is None:
+        net.fill(lambda param: np.zeros(param.shape, net.dtype))
+    else:
+        net.fill(lambda param: values[param.name])
     return net
 
 

@@ -9,6 +9,7 @@ from singanet.optimizer.mixed_precision import as_precision
 from singanet.runs.figures import check_writable
 from singanet.runs.optimizers import USUAL_RATES, make_optimizer
 from singanet.runs.options import RunOptions, option
+from singanet.runs.published import is_published
 from singanet.runs.reducers import check_reducer
 from singanet.runs.tasks.split import held
 from singanet.training.options import LEAST
@@ -17,13 +18,21 @@ from singanet.training.sample_weights import checked_class_weight
 FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)
 """Of a net that knows something already: no steps that would take it far from there."""
 
+TEXT_TUNING = Recipe(epochs=1, batch_size=8, optimizer="adafactor", lr=0.001, weight_decay=0.0)
+"""Of a published model, with all texts seen once."""
+
+_KNOWING = 0.1
+"""The rate at which such a model is trained, as a share of the usual one."""
+
 
 def own_recipe(model: str | None, from_: str | None) -> Recipe:
     """The recipe of what is trained. Errors: both, or neither; an unknown ready net."""
     if (model is None) == (from_ is None):
         received = "neither" if model is None else f"both: {model!r} and {from_!r}"
         raise _wrong("MODEL, --from", "one of them", received, "a file's net needs no MODEL")
-    return FINE_TUNING if model is None else find(model).recipe
+    if model is not None:
+        return find(model).recipe
+    return TEXT_TUNING if from_ is not None and is_published(from_) else FINE_TUNING
 
 
 def checked_recipe(options: RunOptions) -> Recipe:
@@ -32,6 +41,8 @@ def checked_recipe(options: RunOptions) -> Recipe:
     optimizer = options.optimizer or own.optimizer
     same = optimizer == own.optimizer
     usual_rate = own.lr if same else USUAL_RATES.get(optimizer, own.lr)
+    if own is TEXT_TUNING and not same:
+        usual_rate *= _KNOWING
     usual_decay = own.weight_decay if same else 0.0
     recipe = Recipe(
         epochs=own.epochs if options.epochs is None else options.epochs,

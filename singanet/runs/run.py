@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet.base.collectives import of_first
 from singanet.base.lock import expect_free
+from singanet.data import Batch
 from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
@@ -28,10 +29,12 @@ from singanet.runs.folder import (
 )
 from singanet.runs.optimizers import FOLDING, make_optimizer
 from singanet.runs.options import RunOptions
+from singanet.runs.published import is_published
 from singanet.runs.recipe import checked_recipe, class_weights
 from singanet.runs.reducers import PIPELINE, reduced
 from singanet.runs.tasks import Task, load_task
-from singanet.runs.tasks.task import BatchShare, EpochResult, SizedLoader
+from singanet.runs.tasks.published import expect_no_texts, published_task
+from singanet.runs.tasks.task import BatchShare
 from singanet.runs.whole import seeded_net, task_for
 from singanet.saving.model_layout import MODEL, encoded
 from singanet.saving.model_writer import description
@@ -98,19 +101,9 @@ def run(options: RunOptions) -> RunResult:
     validation = task.keep_back(share, options.seed) if share else None
     pipeline = _piped(net, options) if piped else None
     figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
-    callbacks: list[Callback] = [figures, finite, signals]
-    if options.out is not None:
-        callbacks += folder_callbacks(options.out, options, task, described)
-        # Without validation there is nothing that the best weights could be chosen by.
-        monitor = options.monitor if share else None
-        callbacks.append(
-            ModelCheckpoint(options.out, monitor, keep=options.keep, every_steps=options.save_every)
-        )
-    # Behind the others, whose states are saved by their places: these may be added when it goes on.
-    if options.early_stopping is not None:
-        callbacks.append(EarlyStopping(options.monitor, options.early_stopping))
-    if options.tensorboard is not None:
-        callbacks.append(TensorBoard(options.tensorboard))
+    callbacks = [figures, finite, signals, *_keeping(options, task, described)]
+    if state is None and comm.rank == 0:
+        task.begin(net)
     # What overflows ends in a loss that is not finite, which is reported in words.
     try:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -129,8 +122,29 @@ def run(options: RunOptions) -> RunResult:
     return _tested(net, task, options, recipe, figures, history)
 
 
+def _keeping(options: RunOptions, task: Task, described: bytes | None) -> list[Callback]:
+    """What keeps the run in its folder, and ends it early."""
+    callbacks: list[Callback] = []
+    if options.out is not None:
+        callbacks += folder_callbacks(options.out, options, task, described)
+        # Without validation there is nothing that the best weights could be chosen by.
+        monitor = options.monitor if options.kept_back else None
+        callbacks.append(
+            ModelCheckpoint(options.out, monitor, keep=options.keep, every_steps=options.save_every)
+        )
+    # Behind the others, whose states are saved by their places: these may be added when it goes on.
+    if options.early_stopping is not None:
+        callbacks.append(EarlyStopping(options.monitor, options.early_stopping))
+    if options.tensorboard is not None:
+        callbacks.append(TensorBoard(options.tensorboard))
+    return callbacks
+
+
 def _begun(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, bytes | None]:
     """The net, its task, and of one from a file the description that the run is to keep."""
+    if options.from_ is not None and is_published(options.from_):
+        return *published_task(options), None
+    expect_no_texts(options)
     if options.from_ is None:
         name = str(options.model)
         task = load_task(find(name), options.data)
@@ -159,7 +173,7 @@ def _piped(net: Any, options: RunOptions) -> Pipeline:
 def _fit(
     net: FeedForwardNet,
     task: Task,
-    validation: SizedLoader | None,
+    validation: Iterable[Batch] | None,
     options: RunOptions,
     recipe: Recipe,
     callbacks: list[Callback],
@@ -167,7 +181,8 @@ def _fit(
 ) -> History:
     batches = task.train_batches(recipe, options.seed, options.shuffle, options.drop_last)
     epochs = recipe.epochs - options.initial_epoch
-    steps = len(batches) if options.steps_per_epoch is None else options.steps_per_epoch
+    steps = options.steps_per_epoch
+    steps = task.steps(batches) if steps is None else steps
     if options.accumulate > epochs * steps:
         raise ArgumentError(
             "--accumulate",
@@ -234,12 +249,10 @@ def _tested(
     comm = init()
     # Some ranks may have died.
     task.part = task.part if task.part.world_size == 1 else BatchShare(comm.rank, comm.size)
-    evaluation = net.evaluate(task.test_batches())
-    loss, metric = evaluation
+    tested = task.evaluate(net)
     # Stages see the same samples, other ranks each their own.
     seen = trained.samples if options.parallel != PIPELINE or comm.rank == 0 else 0
     samples = int(comm.all_reduce(np.array([seen]), what="the samples of all ranks")[0])
-    tested = EpochResult(loss or 0.0, metric, 0, evaluation.logs)
     figures = {
         "model": options.subject,
         "data": task.name,
@@ -253,9 +266,11 @@ def _tested(
         "parameter_bytes": parameter_bytes(net),
     }
     for name in task.metrics or ():
-        figures[f"test_{name}"] = evaluation.logs[name]
+        figures[f"test_{name}"] = tested.logs[name]
     if comm.size > 1:
         figures["ranks"] = comm.size
+    if comm.rank == 0:
+        task.end(net, figures)
     if options.out is not None and comm.rank == 0:
         write_outcome(options.out, figures)
     if options.json is not None and comm.rank == 0:

@@ -28,6 +28,8 @@ class Batches(ABC):
     steps: int | None
     smallest: int | None
     """Samples of the smallest batch, None if unknown."""
+    counted: tuple[str, int] = ("samples", 1)
+    """What a speed is told in, and how many of these a sample has."""
     may_be_empty = False
     """Whether other processes may have batches where this one has none."""
     _given: int | None = None
@@ -189,6 +191,7 @@ class IteratedBatches(Batches):
         self._skip = 0
         self._given = steps
         self.smallest = getattr(source, "smallest_batch", None)
+        self.counted = getattr(source, "counted", self.counted)
         self.steps = _length(source) if steps is None else steps
 
     def can_share_out(self, ranks: int) -> bool:

@@ -27,13 +27,22 @@ class EpochFigures(Protocol):
 class EpochLine:
     """One epoch's loss, metrics and samples per second; use it in a with statement.
 
+    ``counted`` is what the speed is told in, and how many of these a sample has.
+
     On a terminal a bar is brought up to date ten times a second, not at every batch: steps of a
     small net take less time than drawing it. In the end it gives way to the figures, in as many
     lines as the terminal's width asks for.
     """
 
-    def __init__(self, title: str, batches: int, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        batches: int,
+        stream: TextIO | None = None,
+        counted: tuple[str, int] = ("samples", 1),
+    ) -> None:
         self.title = title
+        self.counted = counted
         self.batches = batches
         self.stream = stream or sys.stderr
         self.start = time.perf_counter()
@@ -78,8 +87,9 @@ class EpochLine:
         self._figures = self._said(logs, samples)
 
     def _said(self, logs: Mapping[str, float], samples: int) -> list[str]:
-        rate = samples / max(time.perf_counter() - self.start, 1e-9)
-        return [*(f"{name} {value:.4f}" for name, value in logs.items()), f"{rate:,.0f} samples/s"]
+        what, each = self.counted
+        rate = samples * each / max(time.perf_counter() - self.start, 1e-9)
+        return [*(f"{name} {value:.4f}" for name, value in logs.items()), f"{rate:,.0f} {what}/s"]
 
     def __exit__(
         self,

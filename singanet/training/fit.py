@@ -128,7 +128,8 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     session.ranks.follow(session)
     steps = session.data.steps or 0
     title = f"epoch {epoch + 1}/{session.epochs}"
-    with EpochLine(title, steps) if verbose else nullcontext() as line:
+    counted = session.data.counted
+    with EpochLine(title, steps, counted=counted) if verbose else nullcontext() as line:
         if not _batches(session, hooks, line):
             return
         session.phase = "step"

@@ -145,6 +145,32 @@ def test_sequences_of_any_length_are_planned_at_the_longest():
     assert least(200) - least(20) >= 180 * 8 * 32 * 4
 
 
+def test_a_loader_says_how_long_its_rows_are():
+    def least(source, **options):
+        net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+        net.add(TimeDistributed("td", Dense("fc", 32), input_sample_shape=(-1, 16)))
+        net.compile(SGD(lr=0.1))
+        with pytest.raises(ArgumentError, match="memory_budget: expected") as caught:
+            net.fit(source, memory_budget=1, allow=(), verbose=False, **options)
+        return caught.value.expected
+
+    class Rows:
+        """Batches of rows that are as long as they say, or say nothing."""
+
+        batch_size = 8
+
+        def __init__(self, length=None):
+            if length is not None:
+                self.length = length
+
+        def __iter__(self):
+            return iter(())
+
+    few, many = (int(least(Rows(n)).split()[2].replace(",", "")) for n in (20, 200))
+    assert many - few >= 180 * 8 * 32 * 4
+    assert least(Rows()).startswith("arrays or a loader with a length")
+
+
 def test_a_batch_of_validation_waits_beside_that_of_training():
     make = lambda: SGD(lr=0.1)  # noqa: E731
     more = refused(make, validation_data=data()) - refused(make)

@@ -12,7 +12,18 @@ from singanet.models import entries
 
 COMMANDS = (
     *("train", "evaluate", "predict", "sample", "report", "bench", "models", "summary", "devices"),
-    *("launch", "plan", "tune", "inspect", "convert", "diff", "completion", "generate", "embed"),
+    *(
+        "launch",
+        "plan",
+        "tune",
+        "inspect",
+        "convert",
+        "diff",
+        "completion",
+        "generate",
+        "embed",
+        "finetune",
+    ),
 )
 
 

@@ -389,6 +389,8 @@ def test_every_option_has_its_key(small, tmp_path):
     assert names - {*said} == {
         *("model", "from", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
         *("drop-last", "tensorboard", "memory-budget", "offload-folder", "ratio", "every"),
+        # Those of published models.
+        *("validation", "length", "pack", "too-long", "prompt", "method"),
     }
 
 

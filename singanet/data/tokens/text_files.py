@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,35 @@ class TextFiles:
             )
         self.sizes = {file: _size(file) for file in files}
         self.blocks = _blocks(self.sizes, window)
+        self._part = ""
+
+    def parted(self, share: float) -> tuple[TextFiles, TextFiles]:
+        """All but the last blocks, and these: the fewest that have ``share`` of the bytes.
+
+        Errors: `DataError` where no block would be left on one of the sides.
+        """
+        sizes = [sum(part.end - part.begin for part in block) for block in self.blocks]
+        cut, taken, wanted = len(sizes), 0, share * sum(sizes)
+        while cut and taken < wanted:
+            cut -= 1
+            taken += sizes[cut]
+        if not 0 < cut < len(sizes):
+            raise DataError(
+                f"text files {[str(path) for path in self.sizes][:3]}",
+                expected="blocks of text on both sides of the split",
+                received=f"{len(sizes)} in all",
+                advice="read smaller blocks (window), or take a file of its own to validate with",
+            )
+        found = copy(self), copy(self)
+        for each, part in zip(found, (slice(cut), slice(cut, None)), strict=True):
+            each.blocks = self.blocks[part]
+            each._part = f"{self._part}\n{part.start} {part.stop}"
+        return found
 
     @property
     def fingerprint(self) -> int:
         """A checksum of the files' names and sizes, by which a saved position knows its data."""
-        told = "\n".join(f"{file.name} {size}" for file, size in self.sizes.items())
+        told = "\n".join(f"{file.name} {size}" for file, size in self.sizes.items()) + self._part
         return zlib.crc32(told.encode("utf-8", "surrogateescape"))
 
     def records(self, block: int) -> Iterator[TextRecord]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from singanet.data.tokens.tokenizer import Tokenizer
 from singanet.errors import ArgumentError, DataError, one_of
 from singanet.types import Array
 
+Loader = TypeVar("Loader", bound="TokenLoader")
 _INPUTS = ("input_ids", "attention_mask", "segments")
 
 
@@ -100,6 +102,11 @@ class TokenLoader(Described):
         """The tokens of ``record`` in fragments of at most ``length``. Errors: `DataError`."""
 
     @property
+    def counted(self) -> tuple[str, int]:
+        """What a training tells its speed in: the tokens of a row, padding among them."""
+        return "tokens", self.length
+
+    @property
     def smallest_batch(self) -> int:
         """Rows of the smallest batch of any rank."""
         return max(self._together // self.world_size, 1)
@@ -127,6 +134,24 @@ class TokenLoader(Described):
             else:
                 self.epoch, self.position, self._next = epoch, position, upcoming[0]
             yield self._batch(rows)
+
+    def count_batches(self) -> int:
+        """How many an epoch has: all texts are read and encoded for it once, a block at a time."""
+        rows = sum(len(self._block(0, block)) for block in range(len(self.files.blocks)))
+        return -(-rows // self._together)
+
+    def keep_back(self: Loader, share: float) -> Loader:
+        """Take the last blocks of the files out, to validate with: a loader of these, in order.
+
+        They are the fewest that have ``share`` of the bytes. Both begin at their start. Errors:
+        `DataError` where there are too few blocks to have both.
+        """
+        other = copy(self)
+        self.files, other.files = self.files.parted(share)
+        other.shuffle = False
+        self.set_epoch(0)
+        other.set_epoch(0)
+        return other
 
     def share_out(self, rank: int, world_size: int) -> None:
         """Be that of ``rank`` of so many from the next iteration on; all batches stay as large.
@@ -199,7 +224,7 @@ class TokenLoader(Described):
 
     def _block(self, epoch: int, block: int) -> list[TokenRow]:
         parts = [part for each in self.files.records(block) for part in self.tokens_of(each)]
-        rng = np.random.default_rng([self.seed, epoch, block])
+        rng = np.random.default_rng([self.seed, epoch if self.shuffle else 0, block])
         if self.shuffle:
             parts = [parts[k] for k in rng.permutation(len(parts)).tolist()]
         if self.pad_to:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from singanet.data import Batch, Dataset
 from singanet.models import ModelEntry, Recipe
+from singanet.net import FeedForwardNet
 from singanet.runs.tasks.split import split
 from singanet.types import Array, Shape
 
@@ -65,6 +66,8 @@ class Task(ABC):
     """
 
     part = BatchShare(0, 1)
+    not_recorded: tuple[type, ...] = ()
+    """Recorders of a run that would have nothing to say, or too much."""
     metrics: Sequence[str] | None = None
     """What is measured in the place of the net's own metric; the first is what `accuracy` takes."""
     name: str
@@ -87,7 +90,7 @@ class Task(ABC):
         return {}
 
     @abstractmethod
-    def keep_back(self, share: float, seed: int) -> SizedLoader:
+    def keep_back(self, share: float, seed: int) -> Iterable[Batch]:
         """Take ``share`` of the training data out, to validate with; their batches.
 
         Errors: a share outside of (0, 1); too few data to have both.
@@ -96,15 +99,34 @@ class Task(ABC):
     @abstractmethod
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
-    ) -> SizedLoader:
+    ) -> Iterable[Batch]:
         """The training data as ``recipe`` wants them, in an order that ``seed`` decides.
 
         ``drop_last`` leaves out what does not fill a last batch.
         """
 
     @abstractmethod
-    def test_batches(self) -> SizedLoader:
+    def test_batches(self) -> Iterable[Batch]:
         """The data for testing, in their own order."""
+
+    def steps(self, batches: Any) -> int:
+        """How many ``batches`` an epoch of training has."""
+        count: int = len(batches)
+        return count
+
+    def evaluate(self, net: FeedForwardNet) -> EpochResult:
+        """What ``net`` makes of the data for testing."""
+        evaluation = net.evaluate(self.test_batches())
+        loss, metric = evaluation
+        return EpochResult(loss or 0.0, metric, 0, evaluation.logs)
+
+    def begin(self, net: FeedForwardNet) -> None:  # noqa: B027 - most tasks look at nothing
+        """What is looked at before the training."""
+
+    def end(  # noqa: B027 - nor keep anything
+        self, net: FeedForwardNet, figures: dict[str, Any]
+    ) -> None:
+        """What is kept of the trained ``net``, and more ``figures`` of the run."""
 
     def accuracy(self, result: EpochResult) -> float | None:
         """The share of right answers in ``result``, None if there are no right answers."""

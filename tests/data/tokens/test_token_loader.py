@@ -92,6 +92,37 @@ def test_an_epoch_has_every_pair_once(tokenizer, texts, options):
         assert all(part.dtype == np.int32 for x, y in batches for part in (*x.values(), y))
 
 
+@pytest.mark.parametrize("options", [*OPTIONS, {"rank": 1, "world_size": 2}], ids=str)
+def test_batches_are_counted_as_they_come(tokenizer, texts, options):
+    loader = TextFolder(texts[0], tokenizer, 4, 32, seed=3, **options)
+    counted = loader.count_batches()
+    assert [sum(1 for _ in loader) for _ in range(2)] == [counted] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"pad_to": (8, 16)}], ids=str)
+def test_the_last_blocks_are_kept_back(tokenizer, texts, options):
+    folder, _ = texts
+    whole = TextFolder(folder, tokenizer, 4, 32, window=700, **options)
+    rest = TextFolder(folder, tokenizer, 4, 32, window=700, **options)
+    next(iter(rest))
+    taken = rest.keep_back(0.25)
+    assert pairs_in(rest) + pairs_in(taken) == pairs_in(whole)
+    size = sum(part.end - part.begin for block in taken.files.blocks for part in block)
+    assert 0 <= size - 0.25 * sum(whole.files.sizes.values()) <= 2 * 700
+    # Always in their own order, and each side knows its positions from the others'.
+    assert as_lists(taken) == as_lists(taken)
+    for one, other in ((rest, taken), (taken, whole), (whole, rest)):
+        with pytest.raises(ArgumentError):
+            one.load_state_dict(other.state_dict() | {"shuffle": int(one.shuffle)})
+
+
+def test_a_single_block_is_not_parted(tokenizer, texts):
+    loader = TextFolder(texts[0], tokenizer, 4, 32)
+    with pytest.raises(DataError, match="blocks of text on both sides"):
+        loader.keep_back(0.1)
+    assert len(loader.files.blocks) == 1
+
+
 def test_packed_rows_are_full_and_segments_are_texts(tokenizer, texts):
     batches = list(TextFolder(texts[0], tokenizer, 4, 64, seed=1))
     assert [sorted(x) for x, _ in batches] == [["input_ids", "segments"]] * len(batches)

@@ -1,0 +1,292 @@
+"""Texts and conversations that a published language model is tuned on."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet import pretrained
+from singanet.base.files import replacing
+from singanet.data import Chat, TextFolder, Tokenizer
+from singanet.data.tokens import TokenLoader
+from singanet.data.tokens.text_files import TextFiles
+from singanet.decoding import Sampling
+from singanet.errors import ArgumentError, DataError, one_of
+from singanet.models import ModelEntry, Recipe
+from singanet.net import FeedForwardNet
+from singanet.pretrained import PretrainedNet
+from singanet.report import ConfusionLog, read_run
+from singanet.report.run_files import SAMPLES
+from singanet.runs.options import RunOptions, option
+from singanet.runs.published import (
+    MODEL,
+    drawn_net,
+    ends_of,
+    expect_causal,
+    model_in,
+    tokenizer_for,
+)
+from singanet.runs.sampling import streamed
+from singanet.runs.tasks.task import EpochResult, Task
+from singanet.training.callbacks import LayerStatistics
+from singanet.types import Array
+
+USUAL_LENGTH, SAMPLE = 512, 48
+"""Tokens of a row, and of a sample."""
+_BLOCKS, _WINDOW = 32, 1 << 20
+_OWN = ("validation", "length", "too_long", "prompt", "method")
+_PACKED = ("input_ids", "segments")
+
+
+def expect_no_texts(options: RunOptions) -> None:
+    """Errors: `ArgumentError` for an option of published models where none is trained."""
+    given = [name for name in _OWN if getattr(options, name) is not None]
+    if given or not options.pack:
+        raise ArgumentError(
+            f"--{option(given[0]) if given else 'no-pack'}",
+            expected="a published model to fine-tune",
+            received=options.subject,
+            advice="leave it out",
+        )
+
+
+def published_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
+    """The net of the published model that ``options`` name, and its task.
+
+    Errors: no causal model; a method that is unknown; rows longer than the model's; no data, or
+    such as have no texts; no run folder.
+    """
+    place = model_in(str(options.from_))
+    _expect_complete(options)
+    inputs = _inputs(place, options.pack)
+    drawn = drawn_net(place, inputs)
+    expect_causal(drawn, place)
+    length = _length(options.length, drawn)
+    net = pretrained.load(place, inputs=inputs, seed=options.seed)
+    task = PublishedTexts(net, tokenizer_for(net, place), options, inputs, length)
+    return net, task
+
+
+def _expect_complete(options: RunOptions) -> None:
+    needs = {
+        "data": "a .txt or .jsonl file, or a folder of such",
+        "out": "a run folder, for the tuned model",
+    }
+    for name, expected in needs.items():
+        if getattr(options, name) is None:
+            advice = f"add --{name}"
+            raise ArgumentError(f"--{name}", expected=expected, received="none", advice=advice)
+    if options.method not in (None, "full"):
+        raise ArgumentError(
+            "--method",
+            expected="'full': every parameter is trained",
+            received=repr(options.method),
+            advice="leave it out",
+        )
+    if not options.kept_back:
+        raise ArgumentError(
+            "--validation-split",
+            expected="a share above 0, by which the tuned model is judged",
+            received="0",
+            advice="name a file with --validation instead",
+        )
+
+
+def _inputs(place: Path, pack: bool) -> Sequence[str]:
+    """What rows of several texts are for nets that tell them apart, else of one text each."""
+    if pack:
+        try:
+            drawn_net(place, _PACKED)
+        except ArgumentError:
+            return _PACKED[:1]
+        return _PACKED
+    return _PACKED[:1]
+
+
+def _length(given: int | None, net: PretrainedNet) -> int:
+    most = net.most_steps
+    length = min(USUAL_LENGTH, most or USUAL_LENGTH) if given is None else given
+    if length < 1 or (most is not None and length > most):
+        raise ArgumentError(
+            "--length",
+            expected="1 or more" if most is None else f"1 to {most}, the steps of the model",
+            received=str(length),
+            advice="longer texts go on in another row",
+        )
+    return length
+
+
+class PublishedTexts(Task):
+    """Tokens and those that come next. The loss on what is kept back tells the perplexity."""
+
+    # A matrix of all words would be larger than the model.
+    not_recorded = (ConfusionLog, LayerStatistics)
+
+    def __init__(
+        self,
+        net: PretrainedNet,
+        tokenizer: Tokenizer,
+        options: RunOptions,
+        inputs: Sequence[str],
+        length: int,
+    ) -> None:
+        self.name = str(options.data)
+        self.input_shape, self.num_classes = (length,), int(net.config["vocab_size"])
+        self._tokenizer, self._options, self._inputs = tokenizer, options, inputs
+        self._ends = ends_of(net, tokenizer)
+        self._before: EpochResult | None = None
+        self._samples: dict[str, str] = {}
+        self._test = self._loader(str(options.validation or options.data), 1, False)
+        if options.validation is None:
+            self._test = self._test.keep_back(options.kept_back)
+
+    @classmethod
+    def load(cls, data: str | None, entry: ModelEntry) -> Task:
+        """Not by a ready net's entry: see `published_task`."""
+        raise NotImplementedError(entry.name)
+
+    def _loader(self, path: str, batch_size: int, shuffle: bool, part: Any = None) -> TokenLoader:
+        (length,) = self.input_shape
+        told: dict[str, Any] = {"inputs": self._inputs, "shuffle": shuffle}
+        if "segments" not in self._inputs:
+            told["pad_to"] = sorted({max(1, length // 4), max(1, length // 2), length})
+        if self._options.validation is None:
+            # So many blocks that a share can be kept back, however small the file is.
+            size = sum(TextFiles(path, _WINDOW).sizes.values())
+            told["window"] = min(_WINDOW, max(1, size // _BLOCKS))
+        told["seed"] = self._options.seed
+        if part is not None:
+            told["rank"], told["world_size"] = part
+        if not is_chat(path):
+            return TextFolder(path, self._tokenizer, batch_size, length, **told)
+        how = self._options.too_long or "refuse"
+        return Chat(path, self._tokenizer, batch_size, length, too_long=how, **told)
+
+    def keep_back(self, share: float, seed: int) -> TokenLoader:
+        """The last blocks of the data, or the file that is named."""
+        return self._test
+
+    def train_batches(
+        self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
+    ) -> TokenLoader:
+        """Rows in an order that ``seed`` decides; all batches are full."""
+        rows, rest = divmod(recipe.batch_size, self.part.world_size)
+        if rest:
+            raise ArgumentError(
+                "--batch-size",
+                expected=f"a multiple of {self.part.world_size}, the processes that share it",
+                received=str(recipe.batch_size),
+                advice=f"pass {recipe.batch_size - rest + self.part.world_size}",
+            )
+        loader = self._loader(self.name, rows, shuffle, self.part)
+        if self._options.validation is None:
+            loader.keep_back(self._options.kept_back)
+        return loader
+
+    def steps(self, batches: Any) -> int:
+        """The texts are read once to count them."""
+        return int(batches.count_batches())
+
+    def test_batches(self) -> TokenLoader:
+        """What was kept back: it is all that the tuned model is judged by."""
+        self._test.set_epoch(0)
+        return self._test
+
+    def evaluate(self, net: FeedForwardNet) -> EpochResult:
+        """The loss a token, whatever batch it is in."""
+        total, tokens = 0.0, 0
+        for x, y in self.test_batches():
+            count = int(np.count_nonzero(y != -100))
+            loss, _ = net.evaluate(x, y) if count else (0.0, None)
+            total, tokens = total + (loss or 0.0) * count, tokens + count
+        if not tokens:
+            raise DataError(
+                f"data {self.name!r}",
+                expected="texts to validate with",
+                received="none among those that are kept back",
+                advice="name a file with --validation, or keep more back",
+            )
+        return EpochResult(total / tokens, None, tokens)
+
+    def begin(self, net: FeedForwardNet) -> None:
+        """The perplexity and a sample before."""
+        self._before = self.evaluate(net)
+        prompt, ids = self._prompt()
+        self._samples = {"prompt": prompt, "before": self._written(net, ids)}
+        self._samples["loss_before"] = repr(self._before.loss)
+
+    def end(self, net: FeedForwardNet, figures: dict[str, Any]) -> None:
+        """Write the tuned model and the samples into the run folder; the perplexity is a figure."""
+        out = Path(str(self._options.out))
+        samples = self._samples or read_run(out).samples
+        prompt, ids = self._prompt()
+        samples = {"prompt": prompt, **samples, "after": self._written(net, ids)}
+        figures["validation_perplexity"] = perplexity(figures["test_loss"])
+        if "loss_before" in samples:
+            figures["perplexity_before"] = perplexity(float(samples["loss_before"]))
+        rate = figures["samples_per_second"] * self.input_shape[0]
+        figures["tokens_per_second"] = rate
+        _write_samples(out, samples)
+        model = out / MODEL
+        pretrained.save(net, model)
+        if not (model / "tokenizer.json").is_file():
+            self._tokenizer.save(model)
+
+    def report(self, result: EpochResult) -> str:
+        """The perplexity on what was kept back."""
+        return f"validation perplexity {perplexity(result.loss):.3f}"
+
+    def _prompt(self) -> tuple[str, Array]:
+        """What samples begin with: as the user says, else the first text that is kept back."""
+        given, tokenizer = self._options.prompt, self._tokenizer
+        if given is not None and tokenizer.chat_template is not None and self._chats:
+            return given, tokenizer.prompt([{"role": "user", "content": given}])
+        if given is not None:
+            return given, tokenizer.encode(given)
+        x, y = next(iter(self.test_batches()))
+        row = (x["input_ids"] if isinstance(x, dict) else x)[0]
+        # As far as nothing is learnt: the question. Of plain texts some tokens.
+        learnt = np.flatnonzero(y[0] != -100)
+        first = int(learnt[0]) + 1 if self._chats and len(learnt) else 16
+        ids = row[: max(1, min(first, len(row)))]
+        return tokenizer.decode(ids), ids
+
+    @property
+    def _chats(self) -> bool:
+        return isinstance(self._test, Chat)
+
+    def _written(self, net: FeedForwardNet, ids: Array) -> str:
+        # One text alone has no segments.
+        values = {param.name: param.peek() for param in net.params()}
+        alone = drawn_net(str(self._options.from_), _PACKED[:1], values)
+        told = streamed(alone, self._tokenizer, ids, SAMPLE, Sampling(0), ends=self._ends)
+        return "".join(told)
+
+
+def is_chat(path: str) -> bool:
+    """Whether the data are conversations: the first line of a .jsonl file tells."""
+    files = TextFiles(path, _WINDOW)
+    for block in range(len(files.blocks)):
+        for record in files.records(block):
+            return "text" not in record.entry
+    raise DataError(
+        f"data {path!r}",
+        expected="texts or conversations",
+        received="none",
+        advice=f"check the files: {one_of(map(str, files.sizes), 3)}",
+    )
+
+
+def perplexity(loss: float) -> float:
+    """e to the ``loss``, inf where that is too large."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def _write_samples(out: Path, samples: dict[str, str]) -> None:
+    with replacing(out / SAMPLES) as beside:
+        beside.write_text(json.dumps(samples, indent=2, ensure_ascii=False) + "\n", "utf-8")

@@ -1,0 +1,198 @@
+"""``singanet finetune``: from a folder and a file of texts to a folder that transformers loads."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from singanet import pretrained
+from singanet.__main__ import main
+from singanet.checkpoint import open_state
+from singanet.data import Chat, TextFolder
+from singanet.report import write_report
+from singanet.training.files import furthest
+from tests.commands.published import LLAMA, published, spoken
+from tests.pretrained.configs import CONFIGS
+
+WORDS = ("king", "queen", "ghost", "night", "sword", "crown")
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory):
+    return published(LLAMA, tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="session")
+def chats(tmp_path_factory):
+    """Questions with one right answer each."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "chats.jsonl"
+    lines = []
+    for _ in range(200):
+        first, second = rng.choice(WORDS, 2)
+        lines.append({"prompt": f"Say {first} then {second}", "answer": f"{second} {first}"})
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "texts.txt"
+    path.write_text(spoken()[:12000])
+    return path
+
+
+QUICK = ("--length", 64, "--lr", 0.05, "--quiet")
+
+
+@pytest.fixture(scope="session")
+def tuned(llama, chats, tmp_path_factory):
+    """A run of three epochs that nobody changes."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    done(llama, chats, out, "--epochs", 3)
+    return out
+
+
+def done(folder, data, out, *options):
+    argv = ["finetune", folder, "--data", data, "--out", out, *QUICK, *options]
+    assert main([str(part) for part in argv]) == 0
+
+
+def figures(out):
+    return json.loads((out / "figures.json").read_text())
+
+
+def arrays(folder):
+    with open_state(folder) as reader:
+        return {name: reader.read(name) for name in reader.entries}
+
+
+def test_what_was_learnt_is_in_the_folder(tuned, llama, chats, capsys):
+    tokenizer, net = pretrained.tokenizer(tuned / "model"), pretrained.load(tuned / "model")
+    told = figures(tuned)
+    assert told["validation_perplexity"] < 3 < told["perplexity_before"]
+    assert told["tokens_per_second"] > 0
+    samples = json.loads((tuned / "samples.json").read_text())
+    assert samples["before"] != samples["after"]
+    ids = tokenizer.encode(samples["prompt"])
+    assert net.most_steps == 64
+    assert net.config["vocab_size"] == 400
+    assert len(ids)
+    # The run is named as well as its model.
+    argv = ["generate", str(tuned), "Say king then queen", "--temperature", "0", "--length", "8"]
+    capsys.readouterr()
+    assert main(argv) == 0
+    assert {*capsys.readouterr().out.split()} <= {*WORDS}
+    assert "Samples" in write_report(tuned).read_text("utf-8")
+
+
+def test_the_perplexity_is_that_of_every_token_kept_back(tuned, llama, chats):
+    tokenizer = pretrained.tokenizer(llama)
+    loader = Chat(chats, tokenizer, 1, 64, shuffle=False, window=chats.stat().st_size // 32)
+    kept_back = loader.keep_back(0.1)
+    net = pretrained.load(tuned / "model", inputs=["input_ids", "segments"])
+    logs, count = 0.0, 0
+    for x, y in kept_back:
+        chances = net.predict(x)
+        for chance, target in zip(chances[y != -100], y[y != -100], strict=True):
+            logs, count = logs - np.log(chance[target]), count + 1
+    assert np.isclose(figures(tuned)["validation_perplexity"], np.exp(logs / count), rtol=1e-4)
+
+
+@pytest.mark.full
+def test_transformers_loads_it(tuned):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tuned / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tuned / "model")
+    ids = np.array([tokenizer.encode("Say king")])
+    ours = pretrained.load(tuned / "model").forward(False, ids)
+    with torch.no_grad():
+        assert np.allclose(theirs(torch.tensor(ids)).logits.numpy(), ours, atol=1e-4)
+
+
+@pytest.mark.parametrize("budget", [(), ("--memory-budget", "200MB")])
+def test_it_goes_on_to_the_bit(llama, texts, tmp_path, budget):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    # The rate falls over all epochs, which are said at once.
+    done(llama, texts, whole, "--epochs", 2, *budget)
+    done(llama, texts, parts, "--epochs", 2, "--keep", 2, *budget)
+    for path in parts.glob("*"):
+        if path.name in ("epoch-0002.npz", "best.npz", "figures.json", "outcome.json"):
+            path.unlink()
+    (parts / "model/model.safetensors").unlink()
+    assert furthest(parts).name == "epoch-0001.npz"
+    assert main(["finetune", "--out", str(parts), "--resume", "--quiet"]) == 0
+    ours, theirs = arrays(parts / "model"), arrays(whole / "model")
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    assert (parts / "history.csv").read_text() == (whole / "history.csv").read_text()
+    for name in ("validation_perplexity", "perplexity_before"):
+        assert figures(parts)[name] == figures(whole)[name]
+
+
+def test_the_plan_is_told_first_and_the_speed_in_tokens(llama, texts, tmp_path, capsys):
+    argv = ["finetune", llama, "--data", texts, "--out", tmp_path / "run", "--length", 32]
+    argv += ["--memory-budget", "200MB", "--steps-per-epoch", 2]
+    assert main([str(part) for part in argv]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "batches of 8 within 200.0 MB: as it is"
+    assert any("tokens/s" in line for line in lines)
+
+
+def test_a_file_to_validate_with(llama, texts, chats, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(spoken()[20000:21000])
+    done(llama, texts, tmp_path / "run", "--validation", other, "--optimizer", "adamw")
+    net = pretrained.load(tmp_path / "run/model", inputs=["input_ids", "segments"])
+    loader = TextFolder(other, pretrained.tokenizer(llama), 64, 64, shuffle=False)
+    (x, y), *_ = loader
+    loss, _ = net.evaluate(x, y)
+    assert np.isclose(figures(tmp_path / "run")["test_loss"], loss, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_rows_of_one_text_each(kind, chats, tmp_path):
+    config = CONFIGS["gpt2"] | {"vocab_size": 400, "n_positions": 64} if kind == "gpt2" else LLAMA
+    folder = published(config, tmp_path / "model")
+    pack = () if kind == "gpt2" else ("--no-pack",)
+    done(folder, chats, tmp_path / "run", *pack, "--prompt", "Say king then queen")
+    assert (tmp_path / "run/model/config.json").is_file()
+    assert json.loads((tmp_path / "run/samples.json").read_text())["prompt"].startswith("Say king")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--length", "65"], "--length: expected 1 to 64, the steps of the model"),
+        (["--method", "some"], "--method: expected 'full'"),
+        (["--validation-split", "0"], "--validation-split: expected a share above 0"),
+        (["--memory-budget", "1kB"], "expected at least"),
+        (["--too-long", "keep"], "expected 'refuse'"),
+        (["--length", "8"], "expected a conversation of at most 9 tokens"),
+        (["--optimizer", "none"], "expected one of"),
+        (["--validation", "none.txt"], "no such file"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(llama, chats, tmp_path, refused, options, told):
+    argv = ("finetune", llama, "--data", chats, "--out", tmp_path / "run", "--quiet")
+    assert told in refused(*argv, *options)
+
+
+def test_models_and_data_that_cannot_be_are_one_line(llama, chats, tmp_path, refused):
+    out = ("--out", tmp_path / "run")
+    assert "required: FOLDER" in refused("finetune", "--data", chats, *out)
+    assert "no such file" in refused("finetune", tmp_path / "none", "--data", chats, *out).lower()
+    assert "--data: expected" in refused("finetune", llama, *out)
+    assert "--out: expected" in refused("finetune", llama, "--data", chats)
+    assert "no such file" in refused("finetune", llama, "--data", tmp_path / "none.txt", *out)
+    (tmp_path / "empty").mkdir()
+    assert "received none" in refused("finetune", llama, "--data", tmp_path / "empty", *out)
+    (tmp_path / "empty/a.jsonl").write_text("\n\n")
+    assert "received none" in refused("finetune", llama, "--data", tmp_path / "empty", *out)
+    (tmp_path / "empty/a.jsonl").write_text('{"answer": "yes"}\n' * 40)
+    assert '"prompt"' in refused("finetune", llama, "--data", tmp_path / "empty", *out)
+    told = refused("train", "mlp", "--data", "digits", "--length", "8")
+    assert "--length: expected a published model" in told
