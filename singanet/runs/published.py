@@ -12,6 +12,7 @@ import numpy as np
 from singanet import pretrained
 from singanet.data import Tokenizer
 from singanet.errors import ArgumentError, DataError
+from singanet.params.param import Param
 from singanet.pretrained import PretrainedNet
 from singanet.pretrained.folder import CONFIG, read_settings
 from singanet.pretrained.making import make
@@ -54,10 +55,12 @@ def drawn_net(
         names = source.reader.entries
         net = make(source.config, source.where, names, inputs, source.sentence).net
     # As after a load, which draws no values; zeros take no memory until they are touched.
-    if values is None:
-        net.fill(lambda param: np.zeros(param.shape, net.dtype))
-    else:
-        net.fill(lambda param: values[param.name])
+
+    def value_of(param: Param) -> Array:
+        return np.zeros(param.shape, net.dtype) if values is None else values[param.name]
+
+    with net.filled_by(value_of):
+        net.execution_plan()
     return net
 
 
