@@ -110,8 +110,8 @@ class FeedForwardNet(Net):
 
         The pairs are parameters of their layers, called ``<layer>/<weight>.lora_a`` and
         ``.lora_b``; running state is held. Returned are the names of the weights. Errors: a rank
-        above that of a weight, a name that means none; a net that has pairs, that is offloaded
-        or nested in another.
+        above that of a weight, a name that means none; a net that has pairs, that is offloaded,
+        nested in another or an Executor's.
         """
         from singanet.engine.adapting import adapt
 

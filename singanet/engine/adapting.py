@@ -78,7 +78,6 @@ def merge(net: Net) -> list[str]:
     """`FeedForwardNet.merge`."""
     where = "net.merge"
     _expect_whole(net, where)
-    shared = _shared(net.layers)
     found = [weight for weight in _weights(net) if weight.suffix in weight.layer.adapters]
     if not found:
         raise CallOrderError(
@@ -88,8 +87,8 @@ def merge(net: Net) -> list[str]:
             advice="call net.adapt first",
         )
     for weight in found:
-        if id(weight.param) in shared:
-            raise _unfit(where, weight.name, "other layers have this weight, too")
+        if weight.why:
+            raise _unfit(where, weight.name, weight.why)
         if weight.param.is_constant:
             raise _unfit(where, weight.name, "its array is read-only")
     net.refit(where)
@@ -195,7 +194,7 @@ def _weights_of(
             param = layer.params[suffix]
             why = ""
             if id(layer) in nested:
-                why = "it is in a nested net: adapt that before it is nested"
+                why = "it is in a nested net, which is adapted or merged before it is nested"
             elif id(layer) in sparse:
                 why = "its inputs are sparse, and A is read whole"
             elif id(param.root) in shared:

@@ -71,6 +71,7 @@ class DrawnNet:
         self.inputs = inputs_of(symbols)
         _expect_names(self.inputs)
         self.net = FeedForwardNet(inputs=self.inputs, outputs=_once(symbols), seed=seed)
+        self.net.choose_params()
         self.names: dict[Any, str] = {}
         for symbol in self.inputs:
             name = str(symbol.call.layer.name)

@@ -20,6 +20,7 @@ from singanet.graph.nodes import Graph, Node
 from singanet.graph.refusals import (
     check_name,
     checked_shapes,
+    chosen_already,
     closed,
     masked_by_add,
     nested_already,
@@ -59,6 +60,7 @@ class GraphBuilder(metaclass=CheckedType):
         self._order: tuple[int, list[Node], Ports] = (-1, [], Ports([], []))
         self._last: str | None = None
         self._fixed = False
+        self._params_chosen = False
         self._nested_here: list[GraphBuilder] = []
         self._drawn: dict[int, str] = {}
 
@@ -177,8 +179,11 @@ class GraphBuilder(metaclass=CheckedType):
     def refit(self, where: str) -> None:
         """Count that layers have other parameters than before, as pairs beside their weights.
 
-        Errors: a net that is nested in another, whose layers are copies of these.
+        Errors: a net that is nested in another, whose layers are copies of these; one of whose
+        parameters an Executor has chosen those that its programs train.
         """
+        if self._params_chosen:
+            raise chosen_already(where)
         if self._fixed:
             raise nested_already(where, self.name)
         self._graph.refit()
@@ -292,6 +297,10 @@ class GraphBuilder(metaclass=CheckedType):
     def fix(self) -> None:
         """Take no more layers, since another net has copies of those that are here."""
         self._fixed = True
+
+    def choose_params(self) -> None:
+        """Let no layer get other parameters: somebody has chosen among those that there are."""
+        self._params_chosen = True
 
     # -- symbols ----------------------------------------------------------------------------
 

@@ -50,13 +50,23 @@ def closed(net: str | None, nested: bool) -> CallOrderError:
     )
 
 
+def chosen_already(where: str) -> CallOrderError:
+    """The error for a net whose layers are to have other parameters, and that is an Executor's."""
+    return CallOrderError(
+        where,
+        expected="a net whose parameters nobody has chosen among",
+        received="that of an Executor, whose programs train those that they were made with",
+        advice="call it on a net with a name, and draw the Executor's programs with that",
+    )
+
+
 def nested_already(where: str, net: str | None) -> CallOrderError:
     """The error for a net whose layers are to have other parameters, and that is nested."""
     return CallOrderError(
         where,
         expected="a net that is not nested in another, whose layers are copies",
         received=f"the net {net!r}, which is",
-        advice="call it before the net is nested, or on the net around it",
+        advice="call it before the net is nested",
     )
 
 

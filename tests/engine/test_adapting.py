@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet import FeedForwardNet
+from singanet import Executor, FeedForwardNet
 from singanet.errors import ArgumentError, CallOrderError, ConfigError, UnknownNameError
 from singanet.layers import (
     Activation,
@@ -466,7 +466,7 @@ def test_nested_nets_are_adapted_before_they_are_nested():
     outer = FeedForwardNet([late, Dense("top", 3)], seed=0)
     with pytest.raises(CallOrderError, match="nested"):
         late.adapt(2, "fc")
-    with pytest.raises(ArgumentError, match="before it is nested"):
+    with pytest.raises(ArgumentError, match="in a nested net"):
         outer.adapt(2, "inner/fc")
     early = inner()
     early.adapt(2, "fc")
@@ -476,6 +476,35 @@ def test_nested_nets_are_adapted_before_they_are_nested():
     again = FeedForwardNet.from_config(outer.to_config())
     assert again.param_names() == outer.param_names()
     outer.step(X[:, 0], Y, SGD(lr=0.1))
+
+
+def test_the_net_of_an_executor_has_its_parameters():
+    x, y = Input("x", (8,)), Input("y", (), dtype="int64")
+    loss = SoftmaxCrossEntropy()(Dense("fc", 3)(x), y)
+    executor = Executor({"train": [loss, SGD(lr=0.1).minimize(loss)]}, seed=7)
+    with pytest.raises(CallOrderError, match="of an Executor"):
+        executor.net.adapt(2, "fc")
+    assert executor.net["fc"].trainable
+
+
+def test_an_executor_trains_the_pairs_of_a_net_that_was_adapted_before():
+    def parts():
+        inner = FeedForwardNet([Dense("fc", 3, input_sample_shape=(8,))], name="inner", seed=0)
+        inner.adapt(2, "fc")
+        return drawn(inner), Input("x", (8,)), Input("y", (), dtype="int64")
+
+    inner, x, y = parts()
+    loss = SoftmaxCrossEntropy()(inner(x), y)
+    executor = Executor({"train": [loss, SGD(lr=0.1).minimize(loss)]}, seed=7)
+    with pytest.raises(ArgumentError, match="in a nested net"):
+        executor.net.merge()
+    net = FeedForwardNet([parts()[0]], loss=SoftmaxCrossEntropy(), seed=0)
+    rule = SGD(lr=0.1)
+    for _ in range(3):
+        [told, *_] = executor.run("train", {x: X[:, 0], y: Y})
+        assert told == pytest.approx(net.step(X[:, 0], Y, rule)[0], 1e-6)
+    for name, value in values(net).items():
+        np.testing.assert_allclose(values(executor.net)[name], value, rtol=1e-6)
 
 
 class Doubled(Dense):
