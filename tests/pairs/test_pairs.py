@@ -11,6 +11,7 @@ import pytest
 from singanet.errors import SingaNetError
 from singanet.parallel import AllReduce
 from singanet.parallel.pipeline.part import Elsewhere
+from tests.pairs import training
 from tests.pairs.comparing import comparison_of, difference, expected
 from tests.pairs.declared import BITS, CLOSE, NAMES, OUTCOMES, PAGE, PAIRS, page_with_table
 from tests.pairs.training import HAS_BFLOAT16, Case, carried_out, net_of, shape_of
@@ -86,6 +87,28 @@ def test_some_of_three_train_as_the_plain_step(features, tmp_path):
     wrong, left_out = tried(features, tmp_path)
     assert not wrong
     assert not left_out
+
+
+ADAPTED = [name for name in NAMES if name in BITS | CLOSE and name != "Executor"]
+"""What steps otherwise; the net of an Executor takes no pairs."""
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_low_rank_pairs_train_as_in_the_plain_step(name, tmp_path, monkeypatch):
+    prepare = training.prepare
+
+    def adapted(case, net):
+        prepare(case, net)
+        net.adapt(2, ["a", "g"])
+
+    monkeypatch.setattr(training, "prepare", adapted)
+    features = frozenset({name})
+    made = comparison_of(features)
+    case = Case(shape_of(features), features, made.dtype)
+    # Not out of the cache, which has nets without pairs.
+    wanted = expected.__wrapped__(case.shape, made)
+    assert sum("lora" in each for each in wanted.values) == 4
+    assert not difference(carried_out(case, tmp_path), wanted, made.tolerance)
 
 
 def of_kind(kind):
