@@ -14,7 +14,7 @@ from singanet.engine.model import NetCore, Placed, StepRequest
 from singanet.engine.passes import LayerPass, MethodPass, Pass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
-from singanet.loss.head_loss import FEWEST_ROWS
+from singanet.loss import head_loss
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
@@ -187,7 +187,7 @@ def forward_of_step(
 ) -> Callable[[], Pass]:
     """``forward`` of a step of ``net`` by its plan, or by `plan_of_step`."""
     # The quickest question first: most steps are small.
-    many = getattr(request.y, "size", 0) > FEWEST_ROWS
+    many = getattr(request.y, "size", 0) > head_loss.FEWEST_ROWS
     plan = plan_of_step(net, request) if many else None
     if plan is None:
         return partial(forward, net, feed, ())
