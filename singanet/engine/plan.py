@@ -165,7 +165,7 @@ def run_step(
 
     ``layer`` may take the place of its own; ``past`` has the earlier steps of the sequences.
     """
-    if layer is None:
+    if layer is None or layer is step.layer:
         layer, params = step.layer, step.params()
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}

@@ -26,7 +26,8 @@ def product(layer: Layer, ctx: Context, x: Array, part: str = "", turned: bool =
 
     A ``turned`` weight is (out, in). What a pair of ``layer`` needs for its gradient is kept.
     """
-    ops, rows, weight = ctx.ops, as_rows(x), f"{part}weight"
+    ops, weight = ctx.ops, f"{part}weight"
+    rows = x if x.ndim == 2 else as_rows(x)
     matrix = ctx.params[weight]
     y: Array = ops.affine(rows, matrix.T if turned else matrix, ctx.params.get(f"{part}bias"))
     pair = layer.adapters.get(weight)
@@ -54,7 +55,8 @@ def product_back(
     dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ; of a pair dB = s (x A)ᵀ dy, dA = s xᵀ (dy Bᵀ), and
     s (dy Bᵀ) Aᵀ is added to dx.
     """
-    ops, rows, back, weight = ctx.ops, as_rows(x), as_rows(dy), f"{part}weight"
+    ops, weight = ctx.ops, f"{part}weight"
+    rows, back = (x, dy) if x.ndim == 2 else (as_rows(x), as_rows(dy))
     if ctx.wants(weight):
         grads[weight] = ops.matmul(back.T, rows) if turned else ops.matmul(rows.T, back)
     if f"{part}bias" in ctx.params and ctx.wants(f"{part}bias"):

@@ -48,7 +48,7 @@ def small_net():
     return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
 
 
-@pytest.mark.parametrize(("recorded", "most"), [(False, 201), (True, 50)])
+@pytest.mark.parametrize(("recorded", "most"), [(False, 209), (True, 50)])
 def test_a_step_is_followed_in_few_calls(recorded, most):
     net, rule = small_net(), SGD(0.1)
     net.programs.enabled = recorded

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet.engine.plan import run_step
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -619,6 +620,24 @@ def test_layers_that_run_again(tmp_path, x_y):
     for _ in range(3):
         assert net.step(*x_y, rules[1]) == plain.step(*x_y, rules[0])
     assert same(arrays_of(net), arrays_of(plain))
+
+
+def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch):
+    """Contexts that wait for backward ask for parameters when they need them, and hold none."""
+    net, held = net_of(), []
+
+    def runs(*arguments):
+        y, ctx = run_step(*arguments)
+        large = [a for a in ctx.params.values() if a.nbytes > 1 << 16]
+        held.append(bool(large) and isinstance(ctx.params, dict))
+        return y, ctx
+
+    monkeypatch.setattr("singanet.engine.recompute.by_layers.run_step", runs)
+    net.programs.recompute = "sqrt"
+    net.offload(tmp_path / "net", KEEP)
+    net.step(*x_y, SGD(lr=0.01))
+    assert held
+    assert not any(held)
 
 
 @pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])

@@ -297,7 +297,8 @@ class RecomputingPass(Pass):
             self._restore(now)
             # The walk reads the arrays of the first time, also where others are assigned since.
             others = {id(param.value): array for param, array, _ in first[1]}
-            ctx.params = {name: others.get(id(a), a) for name, a in ctx.params.items()}
+            if others:
+                ctx.params = {name: others.get(id(a), a) for name, a in ctx.params.items()}
         elif step.name in self._wanted:
             self._outputs[step.name] = y
         self._slots.update(zip(step.out_slots, y if step.many_out else [y], strict=True))
