@@ -162,9 +162,10 @@ def closure(start):
     return seen
 
 
-def test_a_layer_file_needs_at_most_twenty_modules():
+def test_a_layer_file_needs_few_modules():
+    """Two of them are the product that all layers share, and the pair that may stand beside."""
     needed = closure("singanet.layers.dense") - {"singanet.layers.dense"}
-    assert len(needed) <= 20, sorted(needed)
+    assert len(needed) <= 22, sorted(needed)
     assert "singanet.ops.interface" in needed
     backends = ("singanet.ops.numpy", "singanet.ops.onednn")
     assert not any(name.startswith(backends) for name in needed)
