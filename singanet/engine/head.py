@@ -13,7 +13,6 @@ from singanet.engine.plan import NodeStep, Plan, remember
 from singanet.graph.nodes import Node
 from singanet.layers.context import Context
 from singanet.layers.dummy import Dummy
-from singanet.loss import head_loss
 from singanet.loss.head_loss import HeadBatch, HeadLoss, blocks, dense_of, unmade_scores
 from singanet.ops.interface import Ops
 from singanet.types import Array
@@ -68,8 +67,7 @@ def headed(net: NetCore, request: StepRequest) -> Plan | None:
     about as many as a block of them.
     """
     y = request.y
-    # The quickest questions first: most steps are small.
-    if getattr(y, "size", 0) <= head_loss.FEWEST_ROWS or sees(request.measure):
+    if sees(request.measure):
         return None
     plan, loss, weight, kind = (
         net.execution_plan(),
