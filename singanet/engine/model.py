@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -26,9 +26,28 @@ OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
 """What sees the gradients of each layer before they are applied."""
 
 
-def sees(measure: Measure) -> bool:
-    """Whether ``measure`` looks at the outputs of a net, and not at their shape alone."""
-    return measure is not None and getattr(measure, "reads_outputs", True)
+def metrics_of(measure: Measure) -> Sequence[Any]:
+    """The metrics that are all that ``measure`` shows outputs; none where it does not tell."""
+    return () if measure is None else tuple(getattr(measure, "shows", ()))
+
+
+def looks_of(measure: Measure) -> tuple[Hashable, ...] | None:
+    """What decides over what `metrics_of` a ``measure`` find of single rows of outputs.
+
+    None where something looks at outputs that is no metric which goes by rows.
+    """
+    if measure is None:
+        return ()
+    if not hasattr(measure, "shows"):
+        return None
+    found = []
+    for metric in metrics_of(measure):
+        # A user's own that only judges single batches has none.
+        settings = metric.row_settings() if hasattr(metric, "row_settings") else None
+        if settings is None:
+            return None
+        found.append(settings)
+    return tuple(found)
 
 
 class StepRequest(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -114,17 +114,23 @@ class Seen:
         self.loss = 0.0
         self.score: float | None = None
 
-    def __call__(self, losses: Array, outputs: Any) -> None:
+    def __call__(self, losses: Array, outputs: Any, found: Sequence[Array] | None = None) -> None:
         """Note the mean of ``losses`` and what is measured of ``outputs``."""
         # A rank without samples takes part in the others' step.
         self.loss = float(losses.mean()) if losses.size else 0.0
-        self.measured(outputs)
+        self.measured(outputs, found)
 
-    def measured(self, outputs: Any) -> None:
-        """Note what is measured of ``outputs``."""
-        measure = self.measure
+    def measured(self, outputs: Any, found: Sequence[Array] | None = None) -> None:
+        """Note what is measured of ``outputs``; of which metrics have ``found`` what they need."""
+        measure: Any = self.measure
+        if measure is None:
+            self.score = None
+            return
         weight = weights_for(self.weight) if getattr(measure, "weighs", False) else ()
-        self.score = None if measure is None else measure(outputs, self.y, *weight)
+        if found is None:
+            self.score = measure(outputs, self.y, *weight)
+        else:
+            self.score = measure.gather(found, outputs, self.y, *weight)
 
 
 def gradients_of_loss(
@@ -162,13 +168,16 @@ def _gradients_of_headed(
     net: NetCore, plan: Plan, outputs: dict[str, Any], seen: Seen, chain: UpdateChain | None
 ) -> dict[int, Array]:
     """`gradients_of_loss` where the losses come out: what the forward was fed of them."""
-    (losses,) = outputs.values()
+    ((losses, *found),) = outputs.values()
     scores = plan.head.scores(seen.y)
-    seen(losses, scores)
+    try:
+        seen(losses, scores, found)
+    except SingaNetError as error:
+        raise of_output(error, plan.outputs) from None
     if chain is not None and chain.weighs:
         chain.begin(count_of(net.loss, scores, seen.y))
     start = start_of(len(losses), net.device.ops, net.dtype, chain)
-    return dict.fromkeys(plan.slots_of(plan.outputs), start)
+    return {plan.slots_of(plan.outputs)[0]: start}
 
 
 def differentiated(
@@ -205,6 +214,17 @@ class NetMeasure:
 
     def __call__(self, outputs: Any, y: Any) -> Any:
         return self.metric.evaluate(seen_by(self.metric, self.loss, outputs), y)
+
+    @property
+    def shows(self) -> Sequence[Any]:
+        """The metrics that are shown outputs."""
+        return (self.metric,)
+
+    def gather(self, found: Sequence[Array], outputs: Any, y: Any) -> Any:
+        """As called with ``outputs``, of which the metric has ``found`` what it needs by rows."""
+        alone = self.metric.anew()
+        alone.gather(*found, y)
+        return alone.number()
 
     @property
     def seers(self) -> Iterator[Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,7 +17,19 @@ from singanet.layers.time_distributed import TimeDistributed
 from singanet.loss.layer import reciprocal, spread
 from singanet.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from singanet.loss.targets import class_labels
+from singanet.ops.interface import Ops
 from singanet.types import Array, GivenShapes, Shapes
+
+
+class RowMetric(Protocol):
+    """A metric that needs no array of all scores, see `singanet.metric.Metric.by_rows`."""
+
+    def targets(self, ops: Ops, x: Array, y: Array) -> Array:
+        """The labels (R,) of scores of the shape of ``x``."""
+
+    def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
+        """What some rows of scores tell, (R,)."""
+
 
 BLOCK = 3 << 24
 """Bytes of the scores of a block."""
@@ -106,34 +118,53 @@ class HeadLoss(Layer):
 class HeadBatch:
     """A batch that a `HeadLoss` goes through: its rows, their labels, and what each counts.
 
-    After `differentiate` ``dx`` and ``grads`` are the gradients of features and parameters.
+    After `differentiate` ``dx`` and ``grads`` are the gradients of features and parameters. Each of
+    ``metrics`` goes by rows; what it finds of all of them is in ``found``. Half precision is
+    computed in float32 and rounded once.
     """
 
     def __init__(
-        self, layer: HeadLoss, ctx: Context, features: Array, y: Array, weight: Array | None = None
+        self,
+        layer: HeadLoss,
+        ctx: Context,
+        features: Array,
+        y: Array,
+        weight: Array | None = None,
+        metrics: Sequence[RowMetric] = (),
     ) -> None:
         dense = dense_of(layer.head)
         assert dense is not None
         ops = self.ops = ctx.ops
-        self.loss, self.params = layer.loss, ctx.params
-        self.turned = dense.W_transpose
+        self.loss, self.turned = layer.loss, dense.W_transpose
         self.shape, self.positions = features.shape, features.shape[:-1]
         self.half = features.dtype == "float16"
+        self.params = {suffix: self._exact(array) for suffix, array in ctx.params.items()}
         # Checks ask for its shape and type.
-        scores = unmade_scores((*self.positions, dense.num_output), features.dtype)
+        scores = unmade_scores((*self.positions, dense.num_output), score_type(features.dtype))
         try:
             self.weight = None if weight is None else self.loss.checked_weight(ops, scores, weight)
             given = class_labels(type(self.loss).__name__, ops, scores, y, self.loss.ignore_index)
+            self._seen = [(each, each.targets(ops, scores, y)) for each in metrics]
         except SingaNetError as error:
             raise error.within(f"output of layer {layer.name!r}") from None
         self.labels, self.there = given
-        rows = as_rows(features)
-        # What an ignored row holds may be no number.
+        rows = self._exact(as_rows(features))
+        # What an ignored row holds may be no number. Metrics may count it, though.
         self.rows = rows if self.there is None else ops.where(self.there[:, None], rows, 0)
+        self._scored_rows = rows if metrics else self.rows
         self.count: Any = len(rows) if self.there is None else self.there.sum()
-        self.parts = blocks(len(rows), dense.num_output, 4 if self.half else rows.dtype.itemsize)
+        self.parts = blocks(len(rows), dense.num_output, scores.dtype.itemsize)
         self.dx: Array | None = None
         self.grads: dict[str, Array] = {}
+        self._found: list[list[Array]] = [[] for _ in metrics]
+
+    def _exact(self, array: Array) -> Array:
+        return array.astype("float32") if self.half else array
+
+    @property
+    def found(self) -> list[Array]:
+        """What each metric found of all rows, (N, ...)."""
+        return [self.ops.concat(parts, 0).reshape(self.positions) for parts in self._found]
 
     def losses(self) -> Array:
         """Those of the samples, (N,)."""
@@ -150,17 +181,22 @@ class HeadBatch:
             found.append(losses)
             ops.softmax_cross_entropy_backward(p, labels, self.loss.label_smoothing)
             p *= factors[part][:, None]
-            dy_part = p.astype("float16") if self.half else p
+            if self.there is not None and self._scored_rows is not self.rows:
+                ops.xp.copyto(p, 0, where=~self.there[part][:, None])
             if self.dx is not None:
                 back = weight if self.turned else weight.T
-                ops.matmul(dy_part, back, out=self.dx[part])
+                ops.matmul(p, back, out=self.dx[part])
             if trained:
-                self._add(self.rows[part], dy_part)
-            del p, dy_part
+                self._add(self.rows[part], p)
+            del p
         if trained and not found:
             self.grads = {suffix: ops.zeros(a.shape, a) for suffix, a in self.params.items()}
         if self.dx is not None:
             self.dx = self.dx.reshape(self.shape)
+        if self.half:
+            self.dx = None if self.dx is None else self.dx.astype("float16")
+            for suffix in self.grads:
+                self.grads[suffix] = self.grads[suffix].astype("float16")
         return self._of_samples(found)
 
     def _add(self, x: Array, dy: Array) -> None:
@@ -182,8 +218,9 @@ class HeadBatch:
         weight = weight.T if self.turned else weight
         for part in self.parts:
             labels = self.labels[part]
-            scores = ops.affine(self.rows[part], weight, bias)
-            scores = scores.astype("float32") if self.half else scores
+            scores = ops.affine(self._scored_rows[part], weight, bias)
+            for found, (metric, targets) in zip(self._found, self._seen, strict=True):
+                found.append(metric.rows(ops, scores, targets[part]))
             made = [ops.softmax_cross_entropy(scores, labels, smoothing, scores)]
             del scores
             # Nothing of the block stays in this frame while the caller has it.
@@ -219,6 +256,11 @@ def blocks(rows: int, classes: int, itemsize: int) -> list[slice]:
 def rows_at_once(classes: int, itemsize: int) -> int:
     """How many rows a block has about: scores of fewer than twice as many are in one."""
     return max(FEWEST_ROWS, BLOCK // (classes * itemsize))
+
+
+def score_type(floats: Any) -> np.dtype[Any]:
+    """The type of the scores of a block, of features of the type ``floats``."""
+    return np.dtype("float32" if floats == "float16" else floats)
 
 
 def unmade_scores(shape: tuple[int, ...], dtype: Any) -> Array:

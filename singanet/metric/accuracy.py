@@ -18,23 +18,29 @@ class Accuracy(MeanMetric):
     """
 
     better = "max"
+    by_rows = ("top_k",)
 
     def __init__(self, top_k: int = 1) -> None:
         self.top_k = checked_count("Accuracy", "top_k", top_k, 1)
         super().__init__()
 
     def values(self, ops: Ops, x: Array, y: Array) -> Array:
-        labels = scored_classes("Accuracy", ops, x, y)
+        labels = self.targets(ops, x, y)
+        return self.rows(ops, x.reshape(-1, x.shape[-1]), labels).reshape(x.shape[:-1])
+
+    def targets(self, ops: Ops, x: Array, y: Array) -> Array:
+        return scored_classes("Accuracy", ops, x, y)
+
+    def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
         xp = ops.xp
-        rows = x.reshape(-1, x.shape[-1])
-        own = rows[xp.arange(len(rows)), labels]
+        own = x[xp.arange(len(x)), labels]
         if self.top_k == 1:
-            right = rows.argmax(axis=1) == labels
+            right = x.argmax(axis=1) == labels
         else:
             # Written as "not lower" so that a score that is not a number always counts as ahead.
-            ahead = ~(rows <= own[:, None])
-            ahead |= (rows == own[:, None]) & (xp.arange(rows.shape[1]) < labels[:, None])
+            ahead = ~(x <= own[:, None])
+            ahead |= (x == own[:, None]) & (xp.arange(x.shape[1]) < labels[:, None])
             right = ahead.sum(axis=1) < self.top_k
         right &= own == own
         values: Array = right.astype("float64")
-        return values.reshape(x.shape[:-1])
+        return values

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from copy import copy
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from singanet.base.described import Configurable
 from singanet.errors import CallOrderError, DataError, ShapeError
 from singanet.metric.symbol import MetricSymbol
 from singanet.ops import Ops, ops_for
 from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+_OF_ROWS = frozenset(("update", "evaluate", "values", "targets", "rows", "gather"))
+
+
+def _first_with(kind: type, name: str) -> type:
+    """The class that gives ``kind`` the attribute ``name``; `object` for none."""
+    return next((base for base in kind.__mro__ if name in vars(base)), object)
 
 
 class Metric(Configurable):
@@ -42,16 +53,39 @@ class Metric(Configurable):
     So a metric with a threshold sees probabilities, whether the net ends in scores or in them.
     """
 
+    by_rows: ClassVar[tuple[str, ...] | None] = None
+    """The attributes that decide over `rows`, for a metric that needs no array of all scores.
+
+    Its `update` is `gather` of what `rows` makes of some rows at a time, with the labels that
+    `targets` gives. A subclass that overrides one of them and does not name them anew has None.
+    """
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        # An abstract class under construction answers issubclass as the one that it inherits from.
+        known = _first_with(cls, "by_rows").__mro__
+        if not all(_first_with(cls, name) in known for name in _OF_ROWS):
+            cls.by_rows = None
+
     def __init__(self) -> None:
         self.samples = 0
         self.reset()
 
     def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
         """The result of this batch alone, ``of_none`` for an empty one."""
-        alone = copy(self)
-        alone.reset()
+        alone = self.anew()
         alone.update(x, y, *(() if weight is None else (weight,)))
-        return float(alone.result()) if alone.samples else self.of_none
+        return alone.number()
+
+    def anew(self) -> Self:
+        """One of the same settings that has seen no sample."""
+        made = copy(self)
+        made.reset()
+        return made
+
+    def number(self) -> float:
+        """`result`, ``of_none`` where no sample has come."""
+        return float(self.result()) if self.samples else self.of_none
 
     def __call__(self, scores: Any, y: Any) -> MetricSymbol:
         """The metric of each batch as a symbol, for an `Executor`. Errors: anything but symbols."""
@@ -85,6 +119,27 @@ class Metric(Configurable):
     @abstractmethod
     def compute(self) -> Any:
         """The measure, of at least one sample."""
+
+    def targets(self, ops: Ops, x: Array, y: Array) -> Array:
+        """The label of each row, (R,), of scores of the shape of ``x``, whose values are none."""
+        raise NotImplementedError
+
+    def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
+        """What some rows of scores (R, C) tell, (R,): of these arrays and ``by_rows`` alone.
+
+        A recorded step has the kernels that it calls, and does not call it again.
+        """
+        raise NotImplementedError
+
+    def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
+        """`update` with what `rows` found of a batch, (B, ...)."""
+        raise NotImplementedError
+
+    def row_settings(self) -> Hashable:
+        """What decides over `rows` beside arrays; None for a metric that needs all scores."""
+        if self.by_rows is None or self.linked or vars(self).keys() & _OF_ROWS:
+            return None
+        return (type(self), *(getattr(self, name) for name in self.by_rows))
 
     def state(self) -> dict[str, Any]:
         """What was gathered since `reset`, as plain data and arrays, for the `merge` of another."""
@@ -167,24 +222,28 @@ class MeanMetric(Metric):
 
     def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
         """Gather a batch; with weights the mean is Σ w v / Σ w, as Keras has it."""
-        total, count = self._sums(x, y, weight)
+        ops, x, y = self._outputs(x, y)
+        self.gather(self.values(ops, x, y), y, weight)
+
+    def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
+        """As `Metric.gather`: the `values`."""
+        total, count = self._sums(found, weight)
         self._sum += total
         self._count += count
-        self.samples += len(x)
+        self.samples += len(found)
 
     def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
         """Mean of `forward`; 0 for an empty batch."""
         # Without the copy that other metrics make: small nets ask at each step.
-        total, count = self._sums(x, y, weight)
+        ops, x, y = self._outputs(x, y)
+        total, count = self._sums(self.values(ops, x, y), weight)
         return self.of_mean(total / (count or 1.0))
 
-    def _sums(self, x: Array, y: Array, weight: Array | None) -> tuple[float, float]:
+    def _sums(self, values: Array, weight: Array | None) -> tuple[float, float]:
         """The weighted sum of the values, and that of the weights."""
-        ops, x, y = self._outputs(x, y)
-        values = self.values(ops, x, y)
         if weight is None:
-            return float(mean_over(values, 1).sum()), len(x)
-        weights: Any = self._weights(ops, weight, values.shape)
+            return float(mean_over(values, 1).sum()), len(values)
+        weights: Any = self._weights(ops_for(values), weight, values.shape)
         return float((mean_over(values, weights.ndim) * weights).sum()), float(weights.sum())
 
     def compute(self) -> float:

@@ -18,9 +18,10 @@ from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.written import resident_bytes, union
 from singanet.engine.executor import plan_of_step
 from singanet.engine.fusion import fused
-from singanet.engine.model import StepRequest
+from singanet.engine.model import Measure, StepRequest
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
+from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
@@ -134,7 +135,7 @@ def planned_step(
 
     # Without targets it is taken for one that has labels.
     given = labels_of(net, feed, extent) if y is None else y
-    plan = plan_of_step(net, StepRequest(feed, given, optimizer, measure=net.metric))
+    plan = plan_of_step(net, StepRequest(feed, given, optimizer, measure=_measure_of(net)))
     if plan is not None and optimizer is not None:
         y = given
 
@@ -149,6 +150,12 @@ def planned_step(
         walks = 1 if UpdateChain(optimizer).norm is None else 2
         recorder = rehearse(net, record, None if plan is None or y is None else fused(plan))
         return _planned(recorder, level, at_once, turns_of(optimizer), walks)
+
+
+def _measure_of(net: Net) -> Measure:
+    """What sees the outputs of a step: all that the net was compiled with, or else its metric."""
+    compiled: Any = net.compiled
+    return measure_of(net) if compiled is None else compiled.measures(net.loss, alone=True)
 
 
 def labels_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:

@@ -17,7 +17,7 @@ from singanet.base.heap import large_arrays_apart
 from singanet.engine.executor import Can, LayerByLayer, forward_of_step, plan_of_step
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
-from singanet.engine.model import StepRequest, sees
+from singanet.engine.model import StepRequest, looks_of
 from singanet.engine.passes import Pass
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
@@ -210,7 +210,7 @@ class Programs:
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
         chain = self._layers.register(net, optimizer)
-        of_step = id(optimizer), self._recomputer.level, facts(y), facts(weight), sees(measure)
+        of_step = id(optimizer), self._recomputer.level, facts(y), facts(weight), looks_of(measure)
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)

@@ -68,9 +68,15 @@ class Measures:
         yield from losses_of(self.of)
 
     @property
-    def reads_outputs(self) -> bool:
-        """Whether it looks at outputs: without metrics their shape alone counts."""
-        return bool(self.metrics)
+    def shows(self) -> Collection[Any]:
+        """The metrics that are shown outputs: without them their shape alone counts."""
+        return self.metrics.values()
+
+    def gather(self, found: Iterable[Array], out: Any, y: Any, weight: Any = None) -> None:
+        """As called with ``out``, of which each metric has ``found`` what it needs by rows."""
+        self.count(out, y)
+        for (name, metric), rows in zip(self.metrics.items(), found, strict=True):
+            metric.gather(rows, y, *([weight] if name in self.weighted else []))
 
     def start(self) -> None:
         """Forget every batch."""

@@ -17,7 +17,7 @@ from singanet.engine.step import measure_of
 from singanet.errors import DataError, ShapeError
 from singanet.layers import Activation, Dense, Embedding, LayerNorm, TimeDistributed
 from singanet.loss import SoftmaxCrossEntropy, head_loss
-from singanet.metric import Accuracy
+from singanet.metric import F1, Accuracy, Metric, Perplexity
 from singanet.optimizer import SGD, Accumulator, Adafactor, Adam, ClipByGlobalNorm, MixedPrecision
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.training import Callback
@@ -184,30 +184,160 @@ def test_no_array_of_all_scores_is_made():
         assert net.memory(1, rule).total > whole
 
 
-def test_the_memory_of_a_net_with_a_metric_has_all_scores(blocks):
+def test_the_memory_of_a_net_has_all_scores_where_a_metric_needs_them(blocks):
     blocks(64)
     rule = SGD(lr=0.1)
-    plain, measured = (
-        net_of(metric=metric).memory(64, rule).parts for metric in (None, Accuracy())
+    plain, by_rows, whole = (
+        net_of(metric=metric).memory(64, rule).parts for metric in (None, Accuracy(), F1())
     )
-    assert measured["arena"] > plain["arena"] + 64 * STEPS * WORDS * 2
+    assert by_rows["arena"] < plain["arena"] + 64 * STEPS * 32
+    assert whole["arena"] > plain["arena"] + 64 * STEPS * WORDS * 2
+    net = net_of()
+    net.compile(rule, net.loss, metrics=[Accuracy(), F1()])
+    assert net.memory(64, rule).parts["arena"] == whole["arena"]
+
+
+class _Highest(Metric):
+    """The mean of the highest score: a user's own that goes by rows."""
+
+    by_rows = ()
+    gathered = ("samples", "total")
+
+    def reset(self):
+        self.samples, self.total = 0, 0.0
+
+    def targets(self, ops, x, y):
+        return y.reshape(-1)
+
+    def rows(self, ops, x, labels):
+        return x.max(axis=1)
+
+    def gather(self, found, y, weight=None):
+        self.samples += len(found)
+        self.total += float(found.mean(axis=1).sum())
+
+    def update(self, x, y, weight=None):
+        self.gather(x.max(axis=-1), y)
+
+    def compute(self):
+        return self.total / self.samples
+
+
+METRICS = {
+    "first": Accuracy,
+    "three": lambda: Accuracy(3),
+    "perplexity": Perplexity,
+    "without 3": lambda: Perplexity(ignore_index=3),
+    "own": _Highest,
+}
+
+
+@settings(deadline=None, max_examples=12)
+@given(
+    rows=st.integers(1, 12),
+    names=st.lists(st.sampled_from(sorted(METRICS)), min_size=1, max_size=3, unique=True),
+    recorded=st.booleans(),
+    weighted=st.booleans(),
+    ignore=st.sampled_from([None, 3]),
+    clip=st.sampled_from([None, 0.1]),
+)
+def test_metrics_that_go_by_rows_see_what_they_see_of_all_scores(
+    rows, names, recorded, weighted, ignore, clip
+):
+    x, y = (np.concatenate(parts) for parts in zip(*(batch(k) for k in range(4)), strict=True))
+    weight = np.random.default_rng(0).random(len(x)) if weighted else None
+    found = []
+    for each in (rows, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(head_loss, "BLOCK", each * WORDS * 4)
+            patch.setattr(head_loss, "FEWEST_ROWS", 1)
+            net = net_of(SoftmaxCrossEntropy(ignore_index=ignore), bias=True)
+            net.programs.enabled = recorded
+            metrics = {name: METRICS[name]() for name in names}
+            of_weights = {"weighted": Accuracy()} if weighted else None
+            net.compile(SGD(lr=0.3), net.loss, metrics=metrics, weighted_metrics=of_weights)
+            history = net.fit(
+                x, y, batch_size=BATCH, epochs=2, clip=clip, clip_by="global", verbose=False,
+                sample_weight=weight,
+            )  # fmt: skip
+            assert bool(net.execution_plan().headed) is (each == rows)
+            assert not net.programs.refusals
+            assert not net.programs.notes
+            found.append(history)
+    assert found[0].keys() == found[1].keys()
+    for name, values in found[0].items():
+        assert np.allclose(values, found[1][name], rtol=2e-5), name
+
+
+def test_a_step_tells_the_metric_of_its_batch(blocks):
+    told = []
+    for rows in (3, 0):
+        blocks(rows)
+        net = net_of(metric=Accuracy(5))
+        told.append([net.step(*batch(k), SGD(lr=0.5))[1] for k in range(4)])
+        net.metric.top_k = 2
+        told[-1] += [net.step(*batch(k), SGD(lr=0.5))[1] for k in range(4)]
+    assert told[0] == told[1]
+    assert 0 < max(told[0]) <= 1
+
+
+def test_an_ignored_row_that_is_no_number_spoils_no_gradient(blocks):
+    """A metric looks at it, though."""
+    blocks(3)
+    x, y = batch(0, ignored=-1)
+    net = net_of(SoftmaxCrossEntropy(ignore_index=-1), metric=_Highest(), tied=False)
+    net["table"].params["weight"].value[x[y == -1][0]] = np.nan
+    y = np.where(x == x[y == -1][0], -1, y)
+    loss, score = net.step(x, y, SGD(lr=0.1))
+    assert np.isfinite(loss)
+    assert np.isnan(score)
+    assert np.isfinite(net["fc"].params["weight"].value).all()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_float16_goes_by_blocks_as_it_does_whole(blocks, tied, recorded):
+    found = []
+    for rows in (3, 0):
+        blocks(rows)
+        net = net_of(tied=tied, bias=True)
+        net.programs.enabled = recorded
+        precision = MixedPrecision(scale=2.0**24, growth_interval=3)
+        net.compile(SGD(lr=0.5), net.loss, metrics=[Accuracy()], mixed_precision=precision)
+        x, y = (np.concatenate(parts) for parts in zip(*(batch(k) for k in range(4)), strict=True))
+        history = net.fit(x, y, batch_size=BATCH, epochs=4, verbose=False, shuffle=False)
+        assert bool(net.execution_plan().headed) is bool(rows)
+        assert precision.skipped
+        masters = {name: master.copy() for name, master in precision.masters.items()}
+        found.append((history["loss"][1:], masters))
+    expect_alike(*found, tolerance=2e-2)
 
 
 class _Own(SoftmaxCrossEntropy):
     """A loss of a user's own."""
 
 
+class _OwnAccuracy(Accuracy):
+    """A metric that may look at whatever it wants to."""
+
+    def values(self, ops, x, y):
+        return super().values(ops, x - x.mean(axis=1, keepdims=True), y)
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        "metric", "measure", "own loss", "class weights", "distributions", "patched loss",
-        "patched head", "activation", "float16", "recompute", "overridden",
+        "metric", "own metric", "patched metric", "measure", "own loss", "class weights",
+        "distributions", "patched loss", "patched head", "activation", "recompute", "overridden",
     ],
 )  # fmt: skip
 def test_where_somebody_needs_the_scores_there_are_scores(blocks, change):
     x, y = batch()
     loss = {"own loss": _Own(), "class weights": SoftmaxCrossEntropy(class_weight=[1.0] * WORDS)}
-    net = net_of(loss.get(change), metric=Accuracy() if change == "metric" else None)
+    metrics = {"metric": F1(), "own metric": _OwnAccuracy(), "patched metric": Accuracy()}
+    net = net_of(loss.get(change), metric=metrics.get(change))
+    if change == "patched metric":
+        net.metric.values = net.metric.values
     measure = measure_of(net)
     if change == "measure":
         measure = lambda outputs, y: outputs.shape  # noqa: E731
@@ -219,8 +349,6 @@ def test_where_somebody_needs_the_scores_there_are_scores(blocks, change):
         net["fc"].forward = net["fc"].forward
     if change == "activation":
         net.add(Activation("last", "tanh"))
-    if change == "float16":
-        net.as_type("float16")
     if change == "recompute":
         net["fc"].recompute = True
     if change == "overridden":
@@ -228,8 +356,6 @@ def test_where_somebody_needs_the_scores_there_are_scores(blocks, change):
         net.programs.enabled = False
     taken = is_taken(net, y, measure)
     assert not taken or change == "overridden"
-    if change == "float16":
-        return
     loss_value, score = net.step(x, y, SGD(lr=0.1), measure=measure)
     assert np.isfinite(loss_value)
     if change == "measure":
@@ -249,10 +375,10 @@ def test_labels_that_do_not_fit_are_refused_as_ever(blocks):
         assert told[0] == told[1]
 
 
-def test_a_fit_without_metrics_takes_it_and_one_with_metrics_does_not(blocks):
+def test_a_fit_without_metrics_takes_it_and_one_that_needs_scores_does_not(blocks):
     x, y = batch()
     found = {}
-    for metrics in ([], [Accuracy()]):
+    for metrics in ([], [F1()]):
         net = net_of()
         net.compile(SGD(lr=0.1), net.loss, metrics=metrics)
         history = net.fit(x, y, batch_size=2, epochs=3, verbose=False, shuffle=False)

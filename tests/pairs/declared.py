@@ -155,8 +155,8 @@ APART = [
     ),
     Apart(
         "left out",
-        "a net of one output that steps by its plan, in float32 or float64, has its loss in blocks",
-        each_with("head in blocks", "pipeline", "several outputs", "float16", "Executor"),
+        "a net of one output that steps by its plan has its loss in blocks",
+        each_with("head in blocks", "pipeline", "several outputs", "Executor"),
         "its scores are whole",
     ),
     Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),

@@ -145,13 +145,13 @@ class LossStep:
         if parts:
             self.loss.parts = {name: part.copy() for name, part in parts.items()}
 
-    def _score_now(self, outputs: Any) -> None:
+    def _score_now(self, outputs: Any, found: Any = None) -> None:
         measure = self.seen.measure
         try:
             if measure is not None and not only_looks(measure):
                 # A copy: it may keep what it is shown, or change it.
-                outputs = map_arrays(outputs, copied)
-            self.seen.measured(outputs)
+                outputs, found = map_arrays((outputs, found), copied)
+            self.seen.measured(outputs, found)
         except SingaNetError as error:
             raise self._refined(error) from None
 
@@ -226,14 +226,15 @@ class LossOfHead(LossStep):
         self, tape: Tape, outputs: Any, y: Any, weight: Any, looks: bool, scaled: Any = None
     ) -> dict[str, Any]:
         tape.layer, tape.phase = "loss", "loss"
+        losses, *found = outputs
         if looks:
-            self._count = outputs.size
-            read = tape.add(self._read, (outputs.sum(), {}), {}, (), "hidden", name="read")
+            self._count = losses.size
+            read = tape.add(self._read, (losses.sum(), {}), {}, (), "hidden", name="read")
             read.barrier = True
-            tape.add(self._score_now, (self._scores,), {}, (), "hidden", name="metric")
+            tape.add(self._score_now, (self._scores, found), {}, (), "hidden", name="metric")
             tape.calls[-1].barrier = True
             self.seen.y = self.seen.weight = None
-        return {self.names[0]: self._given[self._plan.of_loss[1]]}
+        return {self.names[0]: [self._given[self._plan.of_loss[1]], *[None] * len(found)]}
 
     def count(self, tape: Tape, outputs: Any, y: Any) -> float | Callable[..., float | None] | None:
         return super().count(tape, self._scores, y)

@@ -375,7 +375,9 @@ def _by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:
     slots: dict[int, Array] = {}
     for name, given in dy.items():
         step = plan.by_name[name]
-        slots.update(zip(step.out_slots, given if step.many_out else [given], strict=True))
+        # Of what metrics look at there is no gradient.
+        of_slots = zip(step.out_slots, given if step.many_out else [given], strict=True)
+        slots.update((slot, grad) for slot, grad in of_slots if grad is not None)
     return slots
 
 
