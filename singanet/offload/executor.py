@@ -546,8 +546,7 @@ class _AbandonedOnError:
 
 def is_large(param: Param) -> bool:
     """Whether ``param`` goes to the folder, and does not only have a copy there."""
-    nbytes = prod(param.shape) * param.array_type.itemsize
-    return not param.is_state and nbytes > SMALL
+    return not param.is_state and param.nbytes > SMALL
 
 
 def least_keep(net: Any, taken: Callable[[Param], int]) -> tuple[int, str]:

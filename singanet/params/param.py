@@ -286,6 +286,11 @@ class Param:
         """The type that the array has, or will have when it is filled."""
         return self.root.storage.dtype if self.filled else self.dtype
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array, by its shape and type: it is not asked for."""
+        return math.prod(self.shape) * self.array_type.itemsize
+
     def peek(self) -> Array:
         """The array, to be read only: where it is not in memory, nobody keeps it there."""
         return self.root.storage.read() if self.filled else self.value

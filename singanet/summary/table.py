@@ -95,7 +95,7 @@ def totals(
         f"{at_least}{sum(known):,} multiply-adds a sample",
     ]
     if footprint is not None and batch_size is not None:
-        held = sum(param.value.nbytes for param in net.params())
+        held = sum(param.nbytes for param in net.params())
         fed = footprint.fed(batch_size)
         beside, layer = footprint.peak(batch_size)
         lines += [

@@ -640,6 +640,22 @@ def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch)
     assert not any(held)
 
 
+@pytest.mark.parametrize("level", ["layers", "sqrt"])
+def test_own_loops_over_layers_that_run_again_have_two_layers_at_most(tmp_path, x_y, level):
+    plain, net = net_of(), net_of()
+    for each in (plain, net):
+        each.programs.recompute = "none" if level == "layers" else level
+        for layer in each.layers[1:] if level == "layers" else ():
+            layer.recompute = True
+    net.offload(tmp_path / "net", 250_000)
+    rule = SGD(lr=0.01)
+    for each in (plain, net):
+        for item in each.backward(each.forward(True, x_y[0]) - x_y[1]):
+            rule.update(*item)
+    assert same(arrays_of(net), arrays_of(plain))
+    assert net.executor.shelf.peak <= 250_000
+
+
 @pytest.mark.parametrize("extra", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
 @pytest.mark.parametrize("broken", [False, True])
 def test_mixed_precision_is_that_in_memory(tmp_path, extra, broken):

@@ -172,7 +172,7 @@ def _may_run(step: NodeStep, whole: bool) -> bool:
     layer = step.layer
     if step.fed or layer.recompute is False:
         return False
-    small = whole or all(p.value.nbytes <= _SMALL for p in layer.params.values())
+    small = whole or all(p.nbytes <= _SMALL for p in layer.params.values())
     return small and (layer.recompute is True or may_repeat(layer))
 
 

@@ -14,7 +14,6 @@ from singanet.engine.net import Net
 from singanet.engine.plan import Plan, run_step
 from singanet.errors import ArgumentError, GraphError
 from singanet.layers.dummy import Dummy
-from singanet.params.param import Param
 from singanet.summary import multiply_adds
 from singanet.types import Shape
 
@@ -207,14 +206,10 @@ def counted(net: Net) -> list[Cost]:
             Cost(
                 (1.0 + _BACK) * work,
                 float(sum(map(prod, writes)) * net.dtype.itemsize),
-                float(sum(_nbytes(p) for p in step.layer.params.values())),
+                float(sum(p.nbytes for p in step.layer.params.values())),
             )
         )
     return found
-
-
-def _nbytes(param: Param) -> int:
-    return prod(param.shape) * np.dtype(param.array_type).itemsize
 
 
 def _extents(shapes: Sequence[Shape]) -> list[Shape]:
@@ -230,7 +225,7 @@ def measured(net: Net) -> list[Cost]:
         for _ in range(3):
             seconds, nbytes = _one_pass(net, plan)
             best = [min(pair) for pair in zip(best, seconds, strict=True)]
-        held = [float(sum(p.value.nbytes for p in s.layer.params.values())) for s in plan.steps]
+        held = [float(sum(p.nbytes for p in s.layer.params.values())) for s in plan.steps]
     made = zip(best, nbytes, held, strict=True)
     return [Cost(time / _SAMPLES, size / _SAMPLES, own) for time, size, own in made]
 
