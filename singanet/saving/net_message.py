@@ -54,7 +54,7 @@ def net_from_proto(message: NetConfig | bytes) -> dict[str, Any]:
 def _message(config: Mapping[str, Any]) -> NetConfig:
     message = NetConfig(version=config["version"], name=config.get("name"))
     keys = {"format", "version", "name", "layers", "loss", "metric"}
-    _expect_keys(config, keys | {"inputs", "outputs", *_NAMES})
+    _expect_keys(config, keys | {"inputs", "outputs", "most_steps", *_NAMES})
     for entry in config["layers"]:
         layer = message.layers.add(name=entry["name"])
         if "net" in entry:
@@ -73,6 +73,8 @@ def _message(config: Mapping[str, Any]) -> NetConfig:
             getattr(message, key).CopyFrom(message_of_object(config[key]))
     message.inputs.extend(config.get("inputs", ()))
     _add_ports(message.outputs, config.get("outputs", ()))
+    if "most_steps" in config:
+        message.most_steps = config["most_steps"]
     for key in _NAMES:
         getattr(message, key).extend(config.get(key, ()))
     return message
@@ -91,6 +93,8 @@ def _config(message: NetConfig) -> dict[str, Any]:
     if message.outputs:
         config["inputs"] = list(message.inputs)
         config["outputs"] = _ports(message.outputs)
+    if message.HasField("most_steps"):
+        config["most_steps"] = message.most_steps
     for key in _NAMES:
         if getattr(message, key):
             config[key] = list(getattr(message, key))

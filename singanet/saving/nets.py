@@ -37,7 +37,7 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     """The net's structure as JSON types; parameter values and state are not in it.
 
     Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
-    symbols gave their order, ``adapted`` (low-rank pairs), ``frozen``, ``untrained`` (parameter
+    symbols gave their order, ``most_steps`` where the net knows, ``adapted`` (low-rank pairs), ``frozen``, ``untrained`` (parameter
     names), ``recomputed`` and ``kept`` (layers) where there is something to say. Errors: a class
     that is neither singanet's nor registered, or an argument JSON cannot hold.
     """
@@ -54,6 +54,8 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     if declared is not None:
         config["inputs"] = list(declared.inputs)
         config["outputs"] = [list(output) for output in declared.outputs]
+    if net.most_steps is not None:
+        config["most_steps"] = net.most_steps
     if net.frozen_before:
         config["frozen"] = net.frozen_before
     adapted = pairs_to_config(own_layers(net))
@@ -142,6 +144,8 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
     if "outputs" in config:
         outputs = [_output(part) for part in _sequence(config, "outputs")]
         net.declare(_names(config, "inputs"), outputs)
+    if "most_steps" in config:
+        net.most_steps = _most_steps(config["most_steps"])
     for name in _names(config, "frozen") if "frozen" in config else ():
         net.freeze(name)
     if "adapted" in config:
@@ -156,6 +160,12 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
         net.loss = _optional(config.get("loss"), Loss, MultiLoss)
         net.metric = _optional(config.get("metric"), Metric)
     return net
+
+
+def _most_steps(given: Any) -> int:
+    if not is_int(given) or given < 1:
+        raise wrong("most_steps", "a whole number of 1 and more", repr(given)[:60])
+    return int(given)
 
 
 def check_version(config: Mapping[str, Any]) -> None:

@@ -183,9 +183,11 @@ def test_what_was_set_after_building_comes_back(file):
     net.as_type("float64")
     net.freeze("c")
     net["top"].params["bias"].trainable = False
+    net.most_steps = 12
     net.save_model(file)
     other = singanet.load_model(file)
     assert other.name == "twins"
+    assert other.most_steps == 12
     assert other.dtype == np.float64
     assert other.frozen() == net.frozen()
     assert not other["top"].params["bias"].trainable

@@ -70,9 +70,11 @@ def test_nesting_names_freezing_and_ports_come_back():
     joined = Concat("c", 1)(tower(b), tower(a))
     net = FeedForwardNet(inputs=[b, a], outputs=[joined, tower(a)], name="whole")
     net.freeze("c")
+    net.most_steps = 9
     net["tower/fc"].params["bias"].trainable = False
     config = everywhere(net)
     assert config["inputs"] == ["b", "a"]
+    assert config["most_steps"] == 9
     assert config["untrained"] == ["tower/fc/bias"]
     assert config["layers"][2]["net"]["name"] == "tower"
 
@@ -124,6 +126,7 @@ def test_another_version_is_refused_with_both(version):
         lambda c: c.update(layers=None),
         lambda c: c.update(loss="mse"),
         lambda c: c.update(frozen=[1]),
+        lambda c: c.update(most_steps=-1),
     ],
 )
 def test_what_the_schema_has_no_place_for_is_refused(change):
