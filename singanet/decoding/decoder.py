@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from itertools import pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.edits import changes
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import placed_by
 from singanet.engine.net import Net
+from singanet.engine.plan import Plan
 from singanet.engine.step import widened
 from singanet.errors import ArgumentError, CallOrderError, ShapeError, SingaNetError
 from singanet.layers.context import Past
+from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.types import Array
 
 _TRIED = 256
-"""The steps that a new decoder tries, where the net does not say how many it takes."""
+"""The steps that a new decoder tries at most: a layer may read steps that are this far apart."""
+
+_FEW = 16
+"""The steps that are enough for layers that compute each step for itself, or from all of them."""
+
+_joined: WeakKeyDictionary[Plan, dict[Hashable, bool]] = WeakKeyDictionary()
+"""What trials that went well have found, by what they depend on: whether layers count steps."""
 
 
 class Decoder:
@@ -66,7 +76,12 @@ class Decoder:
             checked_count("net.decoder", "max_length", max_length, 1)
         self._counts = False
         self.reset()
-        self._expect_parts_to_join()
+        known = _joined.setdefault(self._plan, {})
+        case = self._case()
+        if case not in known:
+            self._expect_parts_to_join()
+            known[case] = self._counts
+        self._counts = known[case]
         self.reset()
 
     @property
@@ -162,9 +177,25 @@ class Decoder:
 
     # -- whether the net goes by steps ------------------------------------------------------
 
+    def _case(self) -> Hashable:
+        """What a trial depends on beside the plan; an edit of any layer is a new case."""
+        fixed = sorted((name, np.shape(given)[1:]) for name, given in self._fixed.items())
+        return changes.now, tuple(fixed), self._tried()
+
+    def _tried(self) -> int:
+        """How many steps are tried: few, where no layer can read only steps that are far apart."""
+        steps = [self._plan.by_name[name] for name in self._readers]
+        near = all(
+            (each.layer.traits.masks == "keeps" or isinstance(each.layer, MultiHeadAttention))
+            and not each.foreign
+            for each in steps
+        )
+        most = _FEW if near else _TRIED
+        return min(self._limit or most, most)
+
     def _expect_parts_to_join(self) -> None:
         """Run a sequence whole and in parts. Errors: the outputs differ."""
-        steps = min(self._limit or _TRIED, _TRIED)
+        steps = self._tried()
         x = {name: self._drawn(name, steps) for name in self._sequences}
         fixed = {name: array[:1] for name, array in self._fixed.items()}
         names = [*self._readers, *self._plan.outputs]

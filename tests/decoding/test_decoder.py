@@ -32,6 +32,7 @@ from singanet.layers import (
     SinusoidalPosition,
     TimeDistributed,
 )
+from singanet.engine.feeds import check_feed
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 
@@ -234,6 +235,45 @@ def test_refuses_other_outputs_however_small(size):
         param.value[...] *= size
     with pytest.raises(ArgumentError, match="net.decoder: expected a net whose output"):
         net.decoder()
+
+
+def tries(monkeypatch):
+    """The steps of each part that decoders run, as they are made and called."""
+    ran = []
+
+    def told(plan, given, *rest):
+        ran.append(next(iter(given.values())).shape[1])
+        return check_feed(plan, given, *rest)
+
+    monkeypatch.setattr("singanet.decoding.decoder.check_feed", told)
+    return ran
+
+
+def test_a_trial_is_short_and_made_once(monkeypatch, rng):
+    ran = tries(monkeypatch)
+    net = net_of(attention(rotary=RotaryEmbedding()), LSTM("r", 4), steps=None)
+    net.decoder(max_length=300)
+    assert sum(ran) <= 32
+    first = len(ran)
+    decoder = net.decoder(max_length=200)
+    assert len(ran) == first
+    assert decoder.limit == 200
+    net.decoder(max_length=9)  # of fewer steps than were tried
+    assert len(ran) > first
+    ids = rng.integers(0, WORDS, (1, 200))
+    got = np.concatenate([decoder(ids[:, :50]), decoder(ids[:, 50:])], axis=1)
+    np.testing.assert_allclose(got, net.predict(ids), rtol=0, atol=1e-9)
+    net["att"].causal = False
+    with pytest.raises(ArgumentError, match="expected a net whose output at a step depends"):
+        net.decoder(max_length=300)
+
+
+def test_a_trial_is_long_where_layers_may_read_far(monkeypatch):
+    ran = tries(monkeypatch)
+    far = [Permute("p", (2, 1)), Conv1D("c", E, 3, pad=40, dilation=40), Permute("q", (2, 1))]
+    with pytest.raises(ArgumentError, match="expected a net whose output at a step depends"):
+        net_of(*far, steps=300).decoder()
+    assert ran[0] == 256
 
 
 def expanded():
