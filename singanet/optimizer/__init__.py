@@ -12,6 +12,7 @@ from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.adadelta import Adadelta
 from singanet.optimizer.adafactor import Adafactor
 from singanet.optimizer.adagrad import AdaGrad
+from singanet.optimizer.adalomo import AdaLomo
 from singanet.optimizer.adam import Adam
 from singanet.optimizer.adamax import Adamax
 from singanet.optimizer.adamw import AdamW
@@ -49,6 +50,7 @@ __all__ = [
     "AccumulatingSGD",
     "Accumulator",
     "AdaGrad",
+    "AdaLomo",
     "Adadelta",
     "Adafactor",
     "Adam",

@@ -36,9 +36,10 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "lamb": lambda **o: opt.LAMB(**{"lr": 0.1, "weight_decay": 0.0, **o}),
     "factored adam": lambda **o: opt.FactoredAdam(**{"lr": 0.1, **o}),
     "adafactor": lambda **o: opt.Adafactor(**{"lr": 0.1, **o}),
+    "adalomo": lambda **o: opt.AdaLomo(**{"lr": 0.1, **o}),
 }
 # Their rules look at a parameter as a whole, so pieces of it are updated otherwise.
-WHOLE = ("lamb", "adafactor", "factored adam")
+WHOLE = ("lamb", "adafactor", "adalomo", "factored adam")
 SHAPES = {"a/weight": (3, 4), "a/bias": (4,), "b/weight": (4, 2), "c": ()}
 
 

@@ -92,6 +92,21 @@ def adafactor(w: Any, gs: Any, lr: float) -> Iterator[Any]:
         yield w
 
 
+def adalomo(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    """Sums in place of means, as the paper has it: V is their outer product by the whole sum."""
+    w = w.reshape(len(w), -1)
+    r, c = np.zeros(len(w)), np.zeros(w.shape[1])
+    for t, g in enumerate(gs, 1):
+        g, beta = g.reshape(w.shape), 1 - t**-0.8
+        r = beta * r + (1 - beta) * (g**2).sum(axis=1)
+        c = beta * c + (1 - beta) * (g**2).sum(axis=0)
+        u = g / np.sqrt(np.outer(r, c) / r.sum())
+        size, bound = np.linalg.norm(w), np.sqrt(w.size)
+        w = w * (1 - lr * 0.05)
+        w = w - lr * max(1e-3, size / bound) * u / max(1.0, np.linalg.norm(u) / bound / 0.7)
+        yield w
+
+
 def factored_adam(w: Any, gs: Any, lr: float) -> Iterator[Any]:
     w = w.reshape(len(w), -1)
     m, r, c = np.zeros_like(w), np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
@@ -160,6 +175,7 @@ RULES: dict[str, tuple[Callable[..., Any], Any]] = {
     "lion": (lion, lambda lr: opt.Lion(lr, 0.8, 0.9, weight_decay=0.05)),
     "lamb": (lamb, lambda lr: opt.LAMB(**MOMENTS, lr=lr, weight_decay=0.05)),
     "adafactor": (adafactor, lambda lr: opt.Adafactor(lr, weight_decay=0.05)),
+    "adalomo": (adalomo, lambda lr: opt.AdaLomo(lr, clip=0.7, weight_decay=0.05)),
     "factored_adam": (
         factored_adam,
         lambda lr: opt.FactoredAdam(**MOMENTS, lr=lr, weight_decay=0.05),

@@ -38,6 +38,7 @@ OF_WHOLE_PARAMETERS = {
     "LAMB": kinds.LAMB,
     "FactoredAdam": kinds.FactoredAdam,
     "Adafactor": kinds.Adafactor,
+    "AdaLomo": kinds.AdaLomo,
     "AccumulatingSGD": lambda **k: kinds.AccumulatingSGD(2, **k),
     "AccumulatingAdam": lambda **k: kinds.AccumulatingAdam(3, **k),
 }
