@@ -17,6 +17,7 @@ from singanet.optimizer.adam import Adam
 from singanet.optimizer.adamax import Adamax
 from singanet.optimizer.adamw import AdamW
 from singanet.optimizer.amsgrad import AMSGrad
+from singanet.optimizer.block_coordinate import BlockCoordinate
 from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm, clip_by_global_norm
 from singanet.optimizer.clip_by_layer_norm import ClipByLayerNorm
 from singanet.optimizer.clip_by_running_norm import ClipByRunningNorm
@@ -56,6 +57,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
+    "BlockCoordinate",
     "ClipByGlobalNorm",
     "ClipByLayerNorm",
     "ClipByRunningNorm",

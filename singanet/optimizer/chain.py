@@ -50,6 +50,7 @@ class UpdateChain:
         holds = bool(stages) and stages[0].holds_all
         self.scaled = cast("ScaledUpdates", stages[0]) if holds else None
         self.weighs = any(stage.weighs for stage in stages)
+        self.selects = any(stage.selects for stage in stages)
 
     @property
     def own_rule(self) -> Optimizer | None:

@@ -36,6 +36,8 @@ class Wrapper(Counted, Configurable, ABC):
     """Whether each element of a gradient is changed by itself: parts of it may be, elsewhere."""
     across_layers: ClassVar[bool] = False
     """Whether what becomes of a layer's gradients depends on those of layers before."""
+    selects: ClassVar[bool] = False
+    """Whether it hands on gradients of some parameters alone: programs do not make the others."""
     gathers: ClassVar[bool] = False
     """Whether it hands on what it has gathered over ``every`` steps, see `left`."""
     every: int = 1

@@ -113,7 +113,7 @@ def drop_unread(draft: Draft) -> list[Call]:
     """Without the calls whose results nobody reads, where no update may need them."""
     if not draft.tape.drops_unread:
         return draft.calls
-    return without_unread(draft.calls, draft.tape.tokens)
+    return without_unread(draft.calls, draft.tape.tokens, draft.tape.moves)
 
 
 def compute_constants(draft: Draft) -> list[Call]:

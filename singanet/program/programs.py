@@ -328,6 +328,10 @@ class Programs:
             return found
         at_once = at_once or self.records_at_once(net)
         this = key, case
+        for program in self._known.get(key, ()):
+            if program.lost and program.case != case:
+                # It would keep the arrays, of which there are new ones.
+                self._drop(key, program)
         if self._is_refused(this):
             return None
         for program in self._known.get(key, ()):

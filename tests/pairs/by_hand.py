@@ -19,6 +19,7 @@ from tests.pairs.training import (
     MOMENTUM,
     SCALE,
     STEPS,
+    TURN,
     Case,
     Outcome,
     batches,
@@ -127,6 +128,7 @@ def by_hand(case: Case) -> Outcome:
     state = {name: np.zeros_like(value) for name, value in values.items()}
     gathered: list[tuple[dict[str, Any], dict[str, Any], int]] = []
     losses: list[float] = []
+    updates = 0
     for samples in batches(case):
         given, targets = part_of(x, samples), part_of(y, samples)
         count = len(given["x"])
@@ -148,6 +150,13 @@ def by_hand(case: Case) -> Outcome:
         if "clipping by global norm" in case:
             norm = np.sqrt(sum(float((grad.astype(float) ** 2).sum()) for grad in trained.values()))
             trained = {name: grad * min(1.0, CLIP / norm) for name, grad in trained.items()}
+        if "one block at a time" in case:
+            blocks = list(dict.fromkeys(name.split("/")[0] for name in values if name in trained))
+            block = blocks[updates // TURN % len(blocks)]
+            trained = {n: grad for n, grad in trained.items() if n.split("/")[0] == block}
+            for name in state.keys() - trained.keys():
+                state[name][...] = 0.0
+        updates += 1
         for name, grad in trained.items():
             rows = touched.get(name, slice(None))
             update(case, values[name], state[name], grad, rows)

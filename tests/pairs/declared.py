@@ -48,6 +48,7 @@ FEATURES = [
     Feature("user's optimizer"),
     Feature("Executor", "bits"),
     Feature("head in blocks", "close"),
+    Feature("one block at a time"),
 ]
 NAMES = [feature.name for feature in FEATURES]
 BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
@@ -158,6 +159,12 @@ APART = [
         "a net of one output that steps by its plan has its loss in blocks",
         each_with("head in blocks", "pipeline", "several outputs", "Executor"),
         "its scores are whole",
+    ),
+    Apart(
+        "refused",
+        "whose turn it is depends on what all layers train, of which a server or a stage sees some",
+        each_with("one block at a time", "parameter server", "pipeline"),
+        "BlockCoordinate",
     ),
     Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
     Apart(

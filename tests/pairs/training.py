@@ -36,6 +36,7 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.optimizer import (
     SGD,
     Accumulator,
+    BlockCoordinate,
     ClipByGlobalNorm,
     ElementWise,
     MixedPrecision,
@@ -49,7 +50,7 @@ from singanet.training import Callback
 from singanet.training.callbacks import EMA
 from singanet.training.options import FitOptions
 
-BATCH, BATCHES = 9, 3
+BATCH, BATCHES, TURN = 9, 3, 3
 SAMPLES = BATCH * BATCHES - 3
 """The last batch of an epoch is smaller."""
 COLUMNS, WORDS, STEPS, KINDS = 10, 12, 4, 3
@@ -68,6 +69,9 @@ HYBRID = frozenset({"all-reduce", "parameter server"})
 """Both together: what is dense is summed over the ranks, rows are with servers."""
 
 
+LONG = {frozenset({"one block at a time"}): 6, frozenset({"recorded", "accumulation"}): 4}
+"""How many epochs it takes until each step came twice, of features with steps of several kinds."""
+
 HAS_BFLOAT16 = isinstance(cpu().ops, OneDnnBase) and cpu().ops.library() is not None
 """Whether there is a oneDNN, which plays products of bfloat16 where the processor has none."""
 
@@ -81,7 +85,7 @@ SHAPING = {"recorded", "offload", "bfloat16", "cached embeddings", "masks", "sev
 
 def shape_of(features: frozenset[str]) -> frozenset[str]:
     """Those of ``features`` that the net of a `Case` is made for."""
-    pairs = [HYBRID, frozenset({"recorded", "accumulation"})]
+    pairs = [HYBRID, *LONG]
     return (features & SHAPING).union(*(pair for pair in pairs if pair <= features))
 
 
@@ -121,7 +125,7 @@ class Case:
     @property
     def epochs(self) -> int:
         """As many as bring each batch twice in each turn of what is gathered."""
-        return 4 if {"recorded", "accumulation"} <= self.shape else 2
+        return next((LONG[pair] for pair in LONG if pair <= self.shape), 2)
 
     def __contains__(self, feature: str) -> bool:
         return feature in self.on
@@ -255,8 +259,9 @@ def part_of(data: Any, rows: Any) -> Any:
 
 
 def rule_of(case: Case) -> Any:
-    """The rule alone."""
-    return Damped(lr=LR) if "user's optimizer" in case else SGD(lr=LR, momentum=MOMENTUM)
+    """The rule alone, or behind what takes blocks in turns."""
+    rule = Damped(lr=LR) if "user's optimizer" in case else SGD(lr=LR, momentum=MOMENTUM)
+    return BlockCoordinate(rule, TURN, "ascending") if "one block at a time" in case else rule
 
 
 def reduced(case: Case, rule: Any, comm: Any, servers: Any) -> Any:

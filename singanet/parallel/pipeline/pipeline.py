@@ -439,12 +439,13 @@ def _of_pair(first: Array | None, second: Array | None) -> Gradient | None:
 
 
 def _expect_layer_by_layer(chain: UpdateChain) -> None:
-    """Errors: clipping by the norm of the layers so far, of which each stage has some."""
+    """Errors: what goes by all layers so far, of which each stage has some."""
     for stage in chain.stages:
         if stage.across_layers:
             raise ArgumentError(
                 f"net.step, {type(stage).__name__}",
-                expected="a norm of all layers, which are on several ranks",
-                received="that of the layers before it in the walk back, some of them elsewhere",
-                advice="clip by 'global', the norm of all stages, by 'layer' or by 'value'",
+                expected="stages that see each layer by itself, as others are on other ranks",
+                received="one that goes by the layers before it in the walk back, too",
+                advice="clip by 'global', the norm of all stages, by 'layer' or by 'value'; train "
+                "blocks in turns by one process",
             )

@@ -82,6 +82,11 @@ class Replay:
         return self.guard.broken(net, begun)
 
     @property
+    def lost(self) -> bool:
+        """Whether it is of arrays that the optimizer's state has no longer."""
+        return any(numbers.lost for numbers in self._numbers)
+
+    @property
     def under_way(self) -> bool:
         """Whether a step that was left by an error has others write to the arena still."""
         return self._reduction is not None and self._reduction.under_way

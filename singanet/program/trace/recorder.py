@@ -110,6 +110,7 @@ class Recorder:
             kind = LossStep if self.plan.head is None else LossOfHead
             self.loss = kind(self.net, self.plan, y, weighted)
             tell(RecordedStep(self, updates, given, beside), chain)
+        self.tape.drops_unread = chain.selects
         self._keep(updates)
 
     def rehearsed_step(self, feed: Mapping[str, Any], optimizer: Any) -> None:
@@ -126,6 +127,7 @@ class Recorder:
         updates = updates_of(self.tape, chain, self.guard, self._trained())
         with self._running():
             tell(RehearsedStep(self, updates, self._fed(feed)), chain)
+        self.tape.drops_unread = chain.selects
         self._keep(updates)
 
     def _keep(self, updates: Updates | ReducedUpdates) -> None:

@@ -42,6 +42,11 @@ class Numbers:
         """The state arrays of all parameters."""
         return [array for _, arrays, _ in self._kept for array in arrays]
 
+    @property
+    def lost(self) -> bool:
+        """Whether state was dropped or loaded: other arrays are there, for good."""
+        return any(state.held is not arrays for state, arrays, _ in self._kept)
+
     def holds(self) -> bool:
         """Whether the program's kernels are still right for the parameters."""
         state = self.state

@@ -218,7 +218,7 @@ def test_clipping_by_the_norm_of_the_layers_so_far_is_refused():
         net = chain()
         parallel.Pipeline(net, ["b"], comm=comm)
         net.compile(SGD(lr=0.1))
-        with pytest.raises(ArgumentError, match="norm of all layers.*'global'"):
+        with pytest.raises(ArgumentError, match="each layer by itself.*'global'"):
             net.fit(X, Y, clip=1.0, clip_by="running", verbose=False)
 
     with communicators(2) as comms:
