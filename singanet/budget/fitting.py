@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
 from io import StringIO
 from math import prod
@@ -22,7 +21,7 @@ from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.reducer import Reducer
 from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
@@ -80,7 +79,11 @@ def fit_within(
     ranks = ranks_of(net, compiled.optimizer)
     reducers = UpdateChain(compiled.optimizer).reducers
     # No step of one process waits for others: it is planned by what is inside, and the sums beside.
-    alone = wrapped(_alone(compiled.optimizer), *given) if reducers else compiled.clipped(*given)
+    alone = (
+        wrapped(without_reductions(compiled.optimizer), *given)
+        if reducers
+        else compiled.clipped(*given)
+    )
     optimizer = compiled.scaled(alone)
     light = light_optimizer(compiled.optimizer)
     size = _batch_size(x, options.batch_size)
@@ -135,17 +138,6 @@ def fit_within(
             y,
             replace(options, callbacks=callbacks, verbose=verbose, micro_batch=parts),
         )
-
-
-def _alone(optimizer: Any) -> Any:
-    """``optimizer`` without the stages that wait for other processes; the others as copies."""
-    if not isinstance(optimizer, Wrapper):
-        return optimizer
-    if isinstance(optimizer, Reducer):
-        return _alone(optimizer.inside)
-    made = copy(optimizer)
-    made.optimizer = _alone(optimizer.optimizer)
-    return made
 
 
 def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:

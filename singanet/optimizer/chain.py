@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -215,6 +216,17 @@ def with_reduction(
         return reduce(optimizer)
     optimizer.optimizer = with_reduction(optimizer.optimizer, reduce)
     return optimizer
+
+
+def without_reductions(optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
+    """``optimizer`` as a process has it that trains alone; its other stages are copies."""
+    if not isinstance(optimizer, Wrapper):
+        return optimizer
+    if optimizer.waits:
+        return without_reductions(cast("Reducer", optimizer).inside)
+    alone = copy(optimizer)
+    alone.optimizer = without_reductions(optimizer.optimizer)
+    return alone
 
 
 def _expect_preview(stage: Wrapper) -> None:

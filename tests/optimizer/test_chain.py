@@ -23,8 +23,10 @@ from singanet.optimizer import (
     clip_by_global_norm,
 )
 from singanet.optimizer.averaged import Averaged
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.mixed_precision import ScaledUpdates
+from singanet.parallel import AllReduce
+from singanet.parallel.communicators.communicator import Alone
 
 
 class Written:
@@ -53,6 +55,23 @@ def test_the_stages_come_in_the_order_in_which_gradients_meet_them() -> None:
     assert (UpdateChain(rule).stages, UpdateChain(rule).rule) == ((), rule)
     duck = UpdateChain(written := Written())
     assert (duck.stages, duck.rule, duck.own_rule) == ((), written, None)
+
+
+def test_a_process_alone_has_the_other_stages_and_the_same_rule() -> None:
+    rule = SGD(lr=1.0)
+    inner = ClipByValue(rule, 0.5)
+    outer = Accumulator(AllReduce(inner, Alone()), 2)
+    alone = UpdateChain(without_reductions(outer))
+    assert [type(stage) for stage in alone.stages] == [Accumulator, ClipByValue]
+    assert alone.rule is rule
+    assert (alone.stages[0].every, alone.stages[1].limit) == (2, inner.limit)  # type: ignore[attr-defined]
+    # Those of all processes still have the reducer between them.
+    assert [type(stage) for stage in UpdateChain(outer).stages] == [
+        Accumulator,
+        AllReduce,
+        ClipByValue,
+    ]
+    assert without_reductions(rule) is rule
 
 
 def test_the_case_is_that_of_every_stage_and_of_the_rule() -> None:
