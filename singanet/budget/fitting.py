@@ -16,6 +16,7 @@ import numpy as np
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.sizes import checked_bytes
 from singanet.budget.search import OFFLOAD, USUAL, light_optimizer, plan_memory
+from singanet.engine.memory import arrays_in
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
@@ -23,7 +24,6 @@ from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.reducer import Reducer
-from singanet.program.array_tree import arrays_in
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute.choice import Recompute
 from singanet.program.trace.losses import only_looks

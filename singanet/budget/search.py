@@ -132,6 +132,8 @@ def plan_memory(
 
 def not_in_parts(net: Net, optimizer: Any) -> str | None:
     """Why steps of ``net`` are not the same in micro-batches, if so."""
+    if not net.passes_are_its_own:
+        return "a forward or backward of the user's own sees whole batches"
     for step in net.execution_plan().steps:
         moved = [p for p in step.layer.params.values() if p.is_state and not p.is_constant]
         if moved and not step.frozen:

@@ -1,8 +1,9 @@
-"""Arrays that share memory, and copies of arrays that somebody else may write into."""
+"""Which memory arrays lie in, and copies of arrays that somebody else may write into."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ from singanet.types import CSRMatrix
 
 
 def arrays_in(value: Any) -> list[Any]:
-    """The arrays in ``value``, in lists, tuples, dicts and contexts, in their order."""
+    """The arrays in ``value``, in their order.
+
+    Lists, tuples, mappings, contexts and data classes are looked into, as layers save them.
+    """
     found, left = [], [value]
     while left:
         part = left.pop()
@@ -26,26 +30,39 @@ def arrays_in(value: Any) -> list[Any]:
         elif isinstance(part, dict):
             left += [*part.values()][::-1]
         elif hasattr(part, "nbytes") and hasattr(part, "strides"):
-            found.append(part)
+            if not isinstance(part, np.generic):
+                found.append(part)
         elif isinstance(part, Mapping):
             left += [*part.values()][::-1]
+        elif hasattr(type(part), "__dataclass_fields__"):
+            left += [getattr(part, field.name, None) for field in fields(part)][::-1]
     return found
 
 
+def base_of(array: Any) -> Any:
+    """The array whose memory ``array`` is a view of; None if it has memory of its own."""
+    base = getattr(array, "base", None)
+    # An array's interface is made anew when asked for; strided views have another base.
+    if isinstance(base, np.ndarray) or hasattr(base, "__array_interface__"):
+        return base
+    return base if hasattr(base, "__cuda_array_interface__") else None
+
+
 def root_of(array: Any) -> Any:
-    """The array that owns the memory of ``array``, of NumPy or CuPy."""
-    while hasattr(getattr(array, "base", None), "nbytes"):
-        array = array.base
+    """The array that owns the memory of ``array``."""
+    while (base := base_of(array)) is not None:
+        array = base
     return array
 
 
-def roots_in(value: Any) -> frozenset[int]:
-    """Whose memory the arrays in ``value`` lie in: valid as long as these live."""
-    roots = []
+def roots_in(value: Any) -> dict[int, Any]:
+    """The arrays that own the memory of all arrays in ``value``, by identity."""
+    roots = {}
     for array in arrays_in(value):
         # Most own their memory.
-        roots.append(id(array if array.base is None else root_of(array)))
-    return frozenset(roots)
+        root = array if array.base is None else root_of(array)
+        roots[id(root)] = root
+    return roots
 
 
 def apart_from(value: Any, roots: Collection[int]) -> Any:

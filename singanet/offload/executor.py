@@ -15,6 +15,7 @@ from singanet.checkpoint import Entry
 from singanet.checkpoint.streaming import bytes_of
 from singanet.engine.executor import Can, LayerByLayer, NetExecutor
 from singanet.engine.fusion import fused
+from singanet.engine.memory import arrays_in
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
@@ -30,7 +31,6 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.params.storage import SMALL, ParamStorage
-from singanet.program.array_tree import arrays_in
 from singanet.types import Array
 
 if TYPE_CHECKING:

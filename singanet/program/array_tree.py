@@ -11,22 +11,6 @@ import numpy as np
 from singanet.types import Array
 
 
-def base_of(array: Any) -> Any:
-    """The array whose memory ``array`` is a view of; None if it has memory of its own."""
-    base = getattr(array, "base", None)
-    # An array's interface is made anew when asked for; strided views have another base.
-    if isinstance(base, np.ndarray) or hasattr(base, "__array_interface__"):
-        return base
-    return None
-
-
-def root_of(array: Any) -> Any:
-    """The array that owns the memory of ``array``."""
-    while (base := base_of(array)) is not None:
-        array = base
-    return array
-
-
 def address(array: Any) -> int:
     """Where the first element lies."""
     if isinstance(array, np.ndarray):
@@ -43,13 +27,6 @@ def address(array: Any) -> int:
 def map_arrays(value: Any, change: Callable[[Array], Any]) -> Any:
     """``value`` with every array in it, also in tuples, lists and dicts, changed."""
     return map_leaves(value, np.ndarray, change)
-
-
-def arrays_in(value: Any) -> list[Array]:
-    """The arrays in ``value``, in their order."""
-    found: list[Array] = []
-    map_arrays(value, found.append)
-    return found
 
 
 def map_leaves(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:

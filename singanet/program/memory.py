@@ -18,6 +18,7 @@ from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.written import resident_bytes, union
 from singanet.engine.executor import plan_of_step
 from singanet.engine.fusion import fused
+from singanet.engine.memory import root_of
 from singanet.engine.model import Measure, StepRequest
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
@@ -25,7 +26,6 @@ from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
-from singanet.program.array_tree import root_of
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
 from singanet.program.ir import Call, NotRecordableError, Token
@@ -188,11 +188,12 @@ def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
 def _state_stays(optimizer: Any) -> Iterator[None]:
     """Let go of state that a rehearsal makes; it is zeros, of parameters without an update."""
     rule = UpdateChain(optimizer).own_rule
-    before = set() if rule is None else {state.name for state in rule.states() if state.arrays}
+    states = () if rule is None else rule.states()
+    before = {state.name for state in states if state.step or state.arrays}
     try:
         yield
     finally:
-        for state in () if rule is None else rule.states():
+        for state in states:
             if state.name not in before:
                 state.forget()
 

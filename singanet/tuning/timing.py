@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.engine.memory import arrays_in
 from singanet.ops.kernel import kernels_by_cost
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.speeds import cache_size
-from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.array_tree import map_arrays
 from singanet.program.bind_call import Ready
 from singanet.program.compile import compile_tape
 from singanet.program.ir import Call

@@ -487,8 +487,8 @@ def measures(case: Case, folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def taking_measures() -> Iterator[None]:
-    """Inside, a budget is kept by the last of the ways that are allowed.
+def taking_measures(way: int = 1) -> Iterator[None]:
+    """Inside, a budget is kept by the ``way`` of this number, of those that are allowed.
 
     No tiny net would be worth them: what is recomputed takes less than the code that does it.
     """
@@ -496,7 +496,7 @@ def taking_measures() -> Iterator[None]:
 
     def last(*given: Any, **named: Any) -> Any:
         made = plan(*given[:3], None, *given[4:], **named)
-        return replace(made, chosen=made.table[1 if len(made.table) > 1 else 0])
+        return replace(made, chosen=made.table[min(way, len(made.table) - 1)])
 
     fitting.plan_memory = last
     _Search._worth = lambda self, way, plain: iter([way])

@@ -84,6 +84,17 @@ def test_it_grows_with_the_batch_and_leaves_the_net_alone(monkeypatch):
     assert all(map(np.array_equal, before, net.param_values()))
 
 
+@pytest.mark.parametrize("make", [lambda: SGD(lr=0.1), lambda: Adam(lr=0.1)])
+def test_an_optimizer_goes_on_where_it_was(make):
+    net, optimizer, _ = steps("lenet", 2, make, 3)
+    before = optimizer.state_dict()
+    net.memory(2, optimizer)
+    net.plan(2, optimizer)
+    after = optimizer.state_dict()
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(array, after[name]) for name, array in before.items())
+
+
 @pytest.mark.parametrize("batch", [0, -1, 2.5, None, True])
 def test_other_batch_sizes_are_refused(batch):
     with pytest.raises(ArgumentError, match="batch_size"):

@@ -13,7 +13,7 @@ import numpy as np
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
 from singanet.engine.fusion import fused
-from singanet.engine.memory import apart_from, arrays_in, root_of, roots_in
+from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.model import NetCore
 from singanet.engine.passes import Pass
 from singanet.engine.plan import NodeStep, Plan, run_step
@@ -350,12 +350,7 @@ def _held(step: NodeStep, ctx: Context, slots: Mapping[int, Any]) -> tuple[froze
     """The slots that a context holds as they are, and the bytes of what else keeps it in memory."""
     around = {id(slots[slot]): slot for slot in (*step.out_slots, *step.in_slots)}
     found = {around[id(value)] for value in ctx.saved.values() if id(value) in around}
-    params = {id(root_of(array)) for array in ctx.params.values()}
-    private: dict[int, int] = {}
-    for value in ctx.saved.values():
-        if id(value) not in around:
-            for array in arrays_in(value):
-                root = root_of(array)
-                if id(root) not in params:
-                    private[id(root)] = root.nbytes
-    return frozenset(found), sum(private.values())
+    params = roots_in(ctx.params)
+    private = roots_in([value for value in ctx.saved.values() if id(value) not in around])
+    beside = sum(int(root.nbytes) for key, root in private.items() if key not in params)
+    return frozenset(found), beside

@@ -118,10 +118,15 @@ class Units:
         """The most bytes at a time; each value lives from a run that makes it to its last use."""
         return max(self.live(ops), default=0)
 
-    def live(self, ops: Sequence[UnitOp], there: Collection[int] | None = None) -> list[int]:
+    def live(
+        self,
+        ops: Sequence[UnitOp],
+        there: Collection[int] | None = None,
+        after: Collection[int] = (),
+    ) -> list[int]:
         """The bytes that are needed at each of ``ops``, before which the values ``there`` are made.
 
-        What was made before and is not there does not count.
+        What was made before and is not there does not count; the values ``after`` are needed later.
         """
         born = dict.fromkeys(there or (), 0)
         run: set[int] = set()
@@ -136,6 +141,7 @@ class Units:
                 for value in unit.makes if first_time else unit.makes - self.pinned:
                     born[value] = moment
                     until[value, moment] = moment
+        until.update({(value, born[value]): len(ops) - 1 for value in after if value in born})
         change = [0] * (len(ops) + 1)
         for (value, first), last in until.items():
             change[first] += self.sizes[value]
@@ -404,7 +410,7 @@ def _stage(units: Units, first: int, last: int, bits: int) -> ChainStage:
     for dropped in _choices(units, inside, out, bits):
         ops = units.dropping(dropped, inside, out)
         options.append(_option(units, inside, out, ops, passing - units.bytes_of(out)))
-    sweep = _forward_peak(units, inside, out)
+    sweep = max(units.live([UnitOp("forward", k) for k in inside], (), out), default=0)
     time = sum(units.units[k].time for k in inside)
     return ChainStage(time, passing, sweep, _undominated(options))
 
@@ -449,30 +455,11 @@ def _option(
             remade |= unit.makes
     return Option(
         units.bytes_of(saved) + passing,
-        _forward_peak(units, inside, saved) + passing,
+        max(units.live([UnitOp("forward", k) for k in inside], (), saved), default=0) + passing,
         max(units.live(ops, saved)),
         units.time(ops),
         _Again(ops, inside.start),
     )
-
-
-def _forward_peak(units: Units, inside: range, saved: Collection[int]) -> int:
-    """The most bytes while ``inside`` run forward and leave ``saved``."""
-    until = {}
-    for k in inside:
-        for value in units.units[k].reads:
-            until[value] = k
-    now, most = 0, 0
-    for k in inside:
-        unit = units.units[k]
-        own = unit.makes - units.pinned
-        now += units.bytes_of(own)
-        most = max(most, now + unit.forward_bytes)
-        for value in {*unit.reads, *own}:
-            maker = units.maker.get(value, -1)
-            if maker in inside and value not in saved and value not in units.pinned:
-                now -= units.sizes[value] if until.get(value, k) == k else 0
-    return most
 
 
 def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:

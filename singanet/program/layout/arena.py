@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.in_place import Pair, merge_in_place, merged_lifetimes
-from singanet.program.layout.liveness import Ints, lifetimes, live_bytes
+from singanet.program.layout.in_place import Pair, shared_memory
+from singanet.program.layout.liveness import Ints
 from singanet.program.layout.placing import Intervals, place, pressure
 from singanet.program.layout.walking import walk_backwards, walk_best_fit
 
@@ -54,19 +54,16 @@ def plan_arena(
     ``tried`` are strategies by name in the place of `STRATEGIES`. Errors: a kernel with an
     unknown buffer, or one that reads what nothing wrote yet.
     """
-    lives = lifetimes(kernels, buffers)
-    holder, pairs = merge_in_place(kernels, buffers, lives)
-    sizes = rounded_sizes(buffers)
-    merged = merged_lifetimes(lives, holder)
-    holds = np.array(holder, np.int64) == np.arange(len(buffers))
-    needed = holds & (merged.first <= merged.last) & (sizes > 0)
-    lower_bound = int(live_bytes(merged, np.where(holds, sizes, 0)).max(initial=0))
+    memory, sizes = shared_memory(kernels, buffers), rounded_sizes(buffers)
+    lives, holder = memory.lives, memory.holder
+    needed = memory.holds & (lives.first <= lives.last) & (sizes > 0)
+    lower_bound = int(memory.live_bytes(sizes).max(initial=0))
     chosen = needed.nonzero()[0]
-    intervals = Intervals(merged.first[chosen], merged.last[chosen], sizes[chosen])
+    intervals = Intervals(lives.first[chosen], lives.last[chosen], sizes[chosen])
     found, nbytes, strategy = smallest(intervals, lower_bound, tried or STRATEGIES)
     offsets = np.zeros(len(buffers), np.int64)
     offsets[chosen] = found
-    by_holder = offsets[holder].tolist() if holder else []
+    by_holder = offsets[holder].tolist()
     return Layout(
         offsets=tuple(
             offset if buffer.planned else None
@@ -75,7 +72,7 @@ def plan_arena(
         nbytes=nbytes,
         lower_bound=lower_bound,
         unplanned_bytes=int(sizes.sum()),
-        in_place=tuple(pairs),
+        in_place=tuple(memory.pairs),
         strategy=strategy,
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.liveness import Lifetimes
+from singanet.program.layout.liveness import Ints, Lifetimes, lifetimes, live_bytes
 
 Pair = tuple[int, int]
 
@@ -42,9 +44,36 @@ def merge_in_place(
     return holder, taken
 
 
-def merged_lifetimes(lives: Lifetimes, holder: Sequence[int]) -> Lifetimes:
-    """``lives`` in which each holder lives as long as any buffer whose memory it is."""
+class SharedMemory(NamedTuple):
+    """The memory of buffers, of which some take that of others.
+
+    A ``holder``, the buffer whose memory each one has, lives as long as any that has it: ``lives``.
+    ``pairs`` are those of `merge_in_place`.
+    """
+
+    lives: Lifetimes
+    holder: Ints
+    pairs: list[Pair]
+
+    @property
+    def holds(self) -> npt.NDArray[np.bool_]:
+        """Which buffers have memory of their own."""
+        return self.holder == np.arange(len(self.holder))
+
+    def live_bytes(self, sizes: npt.ArrayLike) -> Ints:
+        """As `liveness.live_bytes`, of the memory of buffers that have ``sizes``."""
+        return live_bytes(self.lives, np.where(self.holds, sizes, 0))
+
+
+def shared_memory(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> SharedMemory:
+    """The memory of ``buffers`` when ``kernels`` run in the order given.
+
+    Errors: those of `lifetimes`.
+    """
+    lives = lifetimes(kernels, buffers)
+    holder, pairs = merge_in_place(kernels, buffers, lives)
     first, last = lives.first.copy(), lives.last.copy()
     np.minimum.at(first, holder, lives.first)
     np.maximum.at(last, holder, lives.last)
-    return Lifetimes(first, last, lives.kernels)
+    merged = Lifetimes(first, last, lives.kernels)
+    return SharedMemory(merged, np.array(holder, np.int64), pairs)

@@ -13,7 +13,8 @@ import numpy as np
 
 from singanet.base.sizes import bytes_text
 from singanet.engine.feeds import check_feed
-from singanet.program.array_tree import map_arrays, root_of
+from singanet.engine.memory import root_of
+from singanet.program.array_tree import map_arrays
 from singanet.program.bind_call import Ready, chained
 from singanet.program.compile import Recording, compiled
 from singanet.program.ir import NotRecordableError

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from singanet.engine.memory import root_of
 from singanet.initializer import Constant
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import ParamStorage
-from singanet.program.array_tree import root_of
 from singanet.program.prediction.order import LoopNest, order_of
 from singanet.types import Array, Shape
 

@@ -12,12 +12,13 @@ import numpy as np
 
 from singanet.engine.adapting import merge_constants
 from singanet.engine.fusion import fused
+from singanet.engine.memory import arrays_in
 from singanet.engine.plan import Plan
 from singanet.errors import ArgumentError
 from singanet.loss.loss import Loss
 from singanet.ops.interface import Ops, Prepared
 from singanet.params.param import Param
-from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.array_tree import map_arrays
 from singanet.program.guard import with_inner
 from singanet.program.prediction.constant import constant
 from singanet.program.prediction.constants import Constants, make_constants

@@ -12,8 +12,7 @@ from singanet.engine.recompute.units import Unit, Units
 from singanet.program.cost import NEVER
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import rounded_sizes
-from singanet.program.layout.in_place import merge_in_place, merged_lifetimes
-from singanet.program.layout.liveness import lifetimes, live_bytes
+from singanet.program.layout.in_place import shared_memory
 
 _SMALL = 16
 """What takes so much less than the most that a layer makes stays: statistics, for example."""
@@ -191,13 +190,9 @@ class _Builder:
 
     def _beside(self, values: set[int]) -> tuple[list[int], list[int]]:
         """For each unit the most bytes at a time that are no values: forward, and backward."""
-        lives = lifetimes(self.kernels, self.buffers)
-        holder, _ = merge_in_place(self.kernels, self.buffers, lives)
-        merged = merged_lifetimes(lives, holder)
         sizes = np.array(self.sizes, np.int64)
-        sizes[np.array(holder) != np.arange(len(sizes))] = 0
         sizes[list(values)] = 0
-        live = live_bytes(merged, sizes)[1:-1]
+        live = shared_memory(self.kernels, self.buffers).live_bytes(sizes)[1:-1]
         most = [[0] * len(self.names), [0] * len(self.names)]
         for at in range(self.first, self.last):
             nbytes = int(live[at])

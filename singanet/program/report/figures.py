@@ -14,8 +14,7 @@ from singanet.optimizer.traffic import Traffic
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import Layout, rounded_sizes
 from singanet.program.layout.dependencies import edges
-from singanet.program.layout.in_place import merge_in_place, merged_lifetimes
-from singanet.program.layout.liveness import lifetimes, live_bytes
+from singanet.program.layout.in_place import shared_memory
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,11 +72,8 @@ class Figures:
     @cached_property
     def live_bytes(self) -> tuple[int, ...]:
         """Bytes needed at each kernel, results in place counted once."""
-        lives = lifetimes(self.kernels, self.buffers)
-        holder, _ = merge_in_place(self.kernels, self.buffers, lives)
-        sizes = rounded_sizes(self.buffers).tolist()
-        held = [size if holder[k] == k else 0 for k, size in enumerate(sizes)]
-        return tuple(live_bytes(merged_lifetimes(lives, holder), held)[1:-1].tolist())
+        live = shared_memory(self.kernels, self.buffers).live_bytes(rounded_sizes(self.buffers))
+        return tuple(live[1:-1].tolist())
 
     @property
     def peak_kernel(self) -> int | None:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from singanet.engine.memory import root_of
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
 from singanet.params.storage import Place
-from singanet.program.array_tree import address, root_of
+from singanet.program.array_tree import address
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.relocate import moved
 from singanet.program.trace.evaluator import AbstractEvaluator

@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from singanet.base.written import PAGE, Ranges
+from singanet.engine.memory import arrays_in
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops
-from singanet.program.array_tree import arrays_in
 from singanet.program.cost import passes_for
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.narrow import PlannedKernel, bind_to

@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.collectives import SharedBatch
+from singanet.engine.memory import arrays_in, root_of
 from singanet.engine.plan import NodeStep, Plan
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.program.array_tree import arrays_in, map_arrays, root_of
+from singanet.program.array_tree import map_arrays
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import arrays_of, is_own, is_pure, no_draws, stand_in
 from singanet.program.trace.python_pass import PythonPass, is_sparse

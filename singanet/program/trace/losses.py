@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.base.origin import is_library
 from singanet.engine.head import beside
+from singanet.engine.memory import arrays_in
 from singanet.engine.plan import Plan
 from singanet.engine.step import (
     Seen,
@@ -26,7 +27,7 @@ from singanet.engine.step import (
 )
 from singanet.errors import SingaNetError
 from singanet.loss.multi_loss import MultiLoss
-from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.array_tree import map_arrays
 from singanet.program.guard import is_patched
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in

@@ -13,6 +13,7 @@ import numpy as np
 from singanet.base.heap import small_pages
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.fusion import fused
+from singanet.engine.memory import arrays_in
 from singanet.engine.plan import Plan
 from singanet.engine.script import tell
 from singanet.errors import SingaNetError
@@ -21,7 +22,7 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reduction import Reduction
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.program.array_tree import map_arrays
 from singanet.program.guard import Guard, with_inner
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.engine.memory import root_of
 from singanet.errors import one_of
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.reducer import GradientRound, Reducer
@@ -16,7 +17,7 @@ from singanet.optimizer.wrapper import Handed
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.params.served import is_served
-from singanet.program.array_tree import address, root_of
+from singanet.program.array_tree import address
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.trace.python_pass import is_sparse

@@ -14,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from singanet.base.written import Ranges, resident_bytes, union
+from singanet.engine.memory import base_of, root_of
 from singanet.errors import SingaNetError
 from singanet.params.storage import place_of
-from singanet.program.array_tree import address, base_of, map_arrays, root_of
+from singanet.program.array_tree import address, map_arrays
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.types import Array

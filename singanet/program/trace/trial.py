@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from singanet.program.array_tree import arrays_in, map_arrays
+from singanet.engine.memory import arrays_in
+from singanet.program.array_tree import map_arrays
 from singanet.program.bind_call import ready_call
 from singanet.program.ir import Call, NotRecordableError, Ref
 from singanet.program.trace.tape import Tape
