@@ -38,6 +38,12 @@ FITS = ("clipping by the global norm", "EMA", "mixed precision")
 """What a rule needs `fit` for."""
 
 
+RANK_STEPS = 50
+"""Steps of a job of several ranks, which are made anew for each: it is a part of both versions'."""
+
+METHODS = ("all-reduce", "sparse all-reduce", "parameter server")
+
+
 @dataclass(frozen=True)
 class Reading:
     """Figures that a version tells at once: how much of ``unit`` each of them is.
@@ -130,6 +136,51 @@ def _recurrent_half(kind: str) -> Entrant:
     return _fitted(net, x, rng.integers(0, 10, len(x)), 32, "mixed precision")
 
 
+def _executor(net: str, batch: int, way: str) -> Entrant:
+    from executor import STEPS, runs
+
+    return Entrant(runs(net, batch)[way], {"calls": STEPS})
+
+
+def _ranks(model: str, batch: int, method: str) -> Entrant:
+    """Steps of two ranks that are threads; one more rank serves, where there are servers."""
+    import numpy as np
+
+    from singanet import parallel
+    from singanet.parallel.server import ServerRanks, serve
+    from singanet.testing import communicators
+
+    case = Case(model, batch)
+    x, y = batch_of(case.model, case.batch)
+    wraps: dict[str, Callable[[Any], Any]] = {
+        "all-reduce": lambda comm: parallel.AllReduce(_sgd(), comm),
+        "sparse all-reduce": lambda comm: parallel.SparseAllReduce(_sgd(), comm, ratio=0.01),
+    }
+
+    def trained(comm: Any, rule: Any) -> None:
+        net = build(case.model)
+        own = np.array_split(np.arange(len(y)), 2)[comm.rank]
+        for _ in range(RANK_STEPS):
+            net.step(x[own], y[own], rule)
+
+    def one(comm: Any) -> None:
+        if method in wraps:
+            trained(comm, wraps[method](comm))
+            return
+        ranks = ServerRanks(comm, [2])
+        if comm.rank == 2:
+            serve(ranks)
+            return
+        workers = comm.group(ranks.workers)
+        trained(workers, parallel.ParameterServer(_sgd(), comm=workers, servers=ranks))
+
+    def run() -> None:
+        with communicators(2 if method in wraps else 3, deadline=1e9) as comms:
+            comms.run(one)
+
+    return Entrant(run, {"calls": RANK_STEPS})
+
+
 def _bytes(loop: str) -> Reading:
     def read() -> dict[str, float]:
         grads, most = streaming_memory.taken(streaming_memory.build(), loop)
@@ -186,10 +237,21 @@ def _rules() -> Iterator[tuple[str, Callable[[], Made]]]:
     )
 
 
+def _several() -> Iterator[tuple[str, Callable[[], Made]]]:
+    """Named programs, and steps of several ranks."""
+    for net, batch in (("64-64-10", 1), ("64-64-10", 32), ("lenet", 32)):
+        for way in ("executor.run", "executor.run, fed by name", "executor.run of scores"):
+            yield f"executor/{net}:{batch}, {way}", partial(_executor, net, batch, way)
+    for model, batch in (("64-64-10", 32), ("mlp", 32)):
+        for method in METHODS:
+            yield f"parallel/{model}:{batch}, {method}", partial(_ranks, model, batch, method)
+
+
 ROWS: dict[str, Callable[[], Made]] = {
     **dict(_loops()),
     **dict(_nets()),
     **dict(_rules()),
+    **dict(_several()),
     "import_time/seconds beyond numpy": _seconds_of_import,
     "import_time/modules of its own": _modules,
 }

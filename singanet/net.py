@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
     from singanet.decoding import Decoder
+    from singanet.engine.peak_memory import PeakMemory
     from singanet.gradients.names import Directions, N, Names, Y
     from singanet.layers.layer import Layer
     from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
     from singanet.params.gradients import LayerGradients
-    from singanet.program.peak import PeakMemory
     from singanet.program.program import Program
     from singanet.program.recompute.choice import Recompute
     from singanet.saving.predictor import Predictor

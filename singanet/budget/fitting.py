@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,7 +149,7 @@ def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
         return None
     layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
     params = [param for layer in layers for param in layer.params.values() if param.filled]
-    own = sum(value.nbytes for value in {id(p): p.value for p in params}.values())
+    own = sum(param.nbytes for param in {id(p): p for p in params}.values())
     scaled = UpdateChain(optimizer).scaled
     masters = () if scaled is None else scaled.precision.masters.values()
     state = [*optimizer.state_dict().values(), *masters]
@@ -218,11 +217,9 @@ def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
     measures = compiled.measures(net.loss, alone=True)
     if not compiled.metrics or only_looks(measures):
         return 0
-    plan, extent = net.execution_plan(), _extent(net, x) or 1
-    slots = [slot for name in plan.outputs for slot in plan.by_name[name].out_slots]
-    shapes = [plan.slot_shapes[slot] for slot in slots]
-    values = sum(prod(extent if axis == -1 else axis for axis in shape) for shape in shapes)
-    return size * values * np.dtype(net.dtype).itemsize
+    plan = net.execution_plan()
+    sizes = plan.slot_bytes(size, net.dtype.itemsize, _extent(net, x))
+    return sum(sizes[slot] for slot in plan.slots_of(plan.outputs))
 
 
 def _beside(
@@ -240,14 +237,14 @@ def _beside(
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
     # Beside the one in work lies what the one before left: the next need not fit there.
     waiting = int(getattr(x, "capacity", 0)) + 2 + options.validates
-    sizes = [value.nbytes for value in net.param_values()]
+    sizes = [param.nbytes for param in net.params()]
     saves = any(isinstance(each, ModelCheckpoint) for each in options.callbacks)
     copies = sum(
         isinstance(each, EMA) or (isinstance(each, EarlyStopping) and each.restore_best)
         for each in options.callbacks
     )
     own = sum(int(getattr(each, "memory_bytes", 0)) for each in options.callbacks)
-    trained = sum(param.value.nbytes for param in net.params() if param.trainable)
+    trained = sum(param.nbytes for param in net.params() if param.trainable)
     return {
         "sums": trained * sum(stage.copies for stage in reducers if not stage.alone),
         "batches": waiting * size * sample,

@@ -10,6 +10,9 @@ from singanet.base.sizes import bytes_text
 from singanet.base.text import text_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from singanet.engine.peak_memory import PeakMemory
     from singanet.optimizer import Optimizer, Wrapper
     from singanet.program.memory import PlannedStep
     from singanet.program.recompute.choice import Recompute
@@ -24,8 +27,8 @@ _WIDTH = 50
 class Way:
     """One way to carry out a step: the ``measures`` it takes, and what they cost.
 
-    ``parts`` are bytes by what they are for; ``slowdown`` is the predicted time over that of the
-    step as it is. Batches are cut into parts of ``micro_batch`` samples; programs are recorded from
+    ``memory`` is the predicted peak; ``slowdown`` is the predicted time over that of the step as it
+    is. Batches are cut into parts of ``micro_batch`` samples; programs are recorded from
     the first step on, and recompute as `FeedForwardNet.record` says. With ``keep`` the net is
     offloaded, and so many bytes of what is in its folder are in memory: its steps run by the
     layers. ``optimizer`` takes the place of the given one, unless it is None.
@@ -34,7 +37,7 @@ class Way:
     measures: tuple[str, ...]
     micro_batch: int
     recompute: Recompute
-    parts: dict[str, int]
+    memory: PeakMemory
     slowdown: float
     step: PlannedStep = field(repr=False, compare=False)
     keep: int | None = None
@@ -43,7 +46,12 @@ class Way:
     @property
     def peak(self) -> int:
         """The predicted peak in bytes."""
-        return sum(self.parts.values())
+        return self.memory.total
+
+    @property
+    def parts(self) -> Mapping[str, int]:
+        """Its bytes by what they are for."""
+        return self.memory.parts
 
     @property
     def name(self) -> str:
@@ -92,12 +100,11 @@ class MemoryPlan:
             ]
             for way in self.table
         ]
-        parts = [f"{bytes_text(n)} {what}" for what, n in self.chosen.parts.items() if n]
         return "\n".join(
             [
                 f"batches of {self.batch_size}{within}: {self.chosen.name}",
                 *text_table(["", "measures", "peak", "arena", "time"], rows, names=2),
-                f"{bytes_text(self.peak)} = {' + '.join(parts)}",
+                str(self.chosen.memory),
                 *self.notes,
             ]
         )

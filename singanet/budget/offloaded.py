@@ -11,7 +11,6 @@ from singanet.optimizer.chain import UpdateChain
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
-    from singanet.params.param import Param
 
 
 @dataclass(frozen=True)
@@ -34,31 +33,18 @@ class Offload:
 
 def offload_of(net: Net, optimizer: Any) -> Offload:
     """`Offload` of ``net`` and ``optimizer``, None for no state."""
-    chain = UpdateChain(optimizer)
-    rule = chain.own_rule
-
-    def itemsize(param: Param) -> int:
-        # In mixed precision the rule sees masters.
-        return param.array_type.itemsize if chain.scaled is None else 4
-
-    def state_of(param: Param) -> int:
-        if rule is None or not param.trainable:
-            return 0
-        return sum(rule.slot_sizes(param.shape)) * itemsize(param)
-
-    params = net.params()
-    values = [(param, param.value.nbytes) for param in params]
-    small = [(param, size) for param, size in values if not is_large(param)]
-    large = [(param, size) for param, size in values if is_large(param)]
-    moved = sum(state_of(param) for param, _ in large)
-    written = sum(size for param, size in large if param.trainable)
+    chain, params = UpdateChain(optimizer), net.params()
+    small = [param for param in params if not is_large(param)]
+    large = [param for param in params if is_large(param)]
+    stored, moved = sum(param.nbytes for param in large), sum(map(chain.state_bytes, large))
+    trained = [param for param in params if param.trainable]
     return Offload(
-        sum(size for _, size in small),
-        sum(state_of(param) for param, _ in small),
-        sum(size for _, size in large) + moved,
-        least_keep(net, lambda param: param.value.nbytes + state_of(param))[0],
+        sum(param.nbytes for param in small),
+        sum(map(chain.state_bytes, small)),
+        stored + moved,
+        least_keep(net, chain)[0],
         # Once forward and once backward.
-        2 * sum(size for _, size in large),
-        written + 2 * moved,
-        sum(prod(param.shape) * itemsize(param) for param in params if param.trainable),
+        2 * stored,
+        sum(param.nbytes for param in large if param.trainable) + 2 * moved,
+        sum(prod(param.shape) * chain.rule_type(param).itemsize for param in trained),
     )

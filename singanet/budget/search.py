@@ -12,10 +12,12 @@ from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import MemoryPlan, Way
 from singanet.budget.offloaded import offload_of
 from singanet.engine.net import expect_host
+from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
 from singanet.optimizer.chain import UpdateChain
 from singanet.program.memory import (
+    TURNS,
     PlannedStep,
     expect_alone,
     expect_recorded,
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 _TRIES = 5
 """Targets tried for an arena, since what runs again adds Python objects of its own."""
-_TURNS = 3
-"""Programs of a micro-batched step: its first part, those between, and the last with the update."""
 
 _PLANNED = 0.5
 """Holes that planning leaves in Python's heap, for a byte of the program's objects: measured."""
@@ -241,16 +241,13 @@ class _Search:
             *(() if whole else (f"{MICRO_BATCHES} of {micro}",)),
             *((LIGHT_STATE,) if light else ()),
         )
-        held = dict(step.memory.parts)
         # Another shape, as of a last batch, is rehearsed while the arena is there.
         alone = whole and self.same_shape and turns_of(self.optimizer) == 1
-        held["recording"] = 0 if alone else step.recording
-        held["planning"] = self._planning(step)
+        beside = {"recording": 0 if alone else step.recording, "planning": self._planning(step)}
+        memory = PeakMemory({**step.memory.parts, **beside, **self.beside}).after(self.filling)
         slowdown = step.work * -(-self.size // micro) / self.base
         optimizer = self.light if light else None
-        held |= self.beside
-        held["filling"] = max(0, self.filling - sum(held.values()))
-        return Way(measures, micro, level, held, slowdown, step, optimizer=optimizer)
+        return Way(measures, micro, level, memory, slowdown, step, optimizer=optimizer)
 
     def _planning(self, step: PlannedStep) -> int:
         """What planning leaves of the process's memory, beside what programs are made of."""
@@ -285,7 +282,8 @@ class _Search:
             count = -(-self.size // micro)
             work = step.work * count + _MOVED * (moved.per_part * count + moved.per_step)
             named = (*(() if whole else (f"{MICRO_BATCHES} of {micro}",)), OFFLOAD)
-            yield Way(named, micro, self.level, held, work / self.base, step, keep)
+            memory = PeakMemory(held)
+            yield Way(named, micro, self.level, memory, work / self.base, step, keep)
             if not in_parts or micro == 1:
                 return
             parts *= 2
@@ -326,8 +324,8 @@ def _gathered(optimizer: Optimizer | Wrapper) -> Wrapper:
     """``optimizer`` as a fit has it in micro-batches: their gradients are scaled before."""
     scaled = UpdateChain(optimizer).scaled
     if scaled is None:
-        return Accumulator(optimizer, _TURNS)
-    return scaled.around(Accumulator(scaled.optimizer, _TURNS))
+        return Accumulator(optimizer, TURNS)
+    return scaled.around(Accumulator(scaled.optimizer, TURNS))
 
 
 def light_optimizer(optimizer: Any) -> Optimizer | str:

@@ -72,7 +72,7 @@ FORMATS = {
 }
 
 _OTHERS = {"torch": Format("torch", (), "torch", "TorchReader", "")}
-"""Those that are read only."""
+"""Formats that are read and not written."""
 
 
 def write_state(

@@ -30,7 +30,7 @@ def in_file(
     targets: Mapping[str, Target],
     rename: Mapping[str, str],
 ) -> list[Packed]:
-    """Those that a file has under some spelling, while it has none of their members."""
+    """The packed arrays of a file, under any spelling, if the file lacks all their members."""
     there = weights(entries).keys() | set(rename.values())
 
     def has(name: str) -> bool:

@@ -54,7 +54,7 @@ class LoadReport:
 
     @property
     def renamed(self) -> list[Match]:
-        """Those matched by a rule."""
+        """The matches by a rule."""
         return [match for match in self.matched if match.rule]
 
     @property

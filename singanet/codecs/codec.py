@@ -58,7 +58,7 @@ class KerasClass:
     merges: bool = False
     fills: bool = False
     kind: Callable[..., Layer] = Layer
-    """That of the codec."""
+    """The layer class of the codec."""
 
     def drawn(self, d: DescribedLayer) -> list[Layer]:
         """The layers for a described one. Errors: what cannot be taken."""

@@ -107,4 +107,4 @@ KERAS = _classes(CODECS)
 """The closed table of Keras' classes."""
 
 _INSIDE = _classes(_PLAIN)
-"""Those that may be at every step of a sequence."""
+"""Classes that may stand at every step of a sequence."""

@@ -209,7 +209,7 @@ def _shared(layers: Iterable[Layer]) -> set[int]:
 
 
 def _chosen(weights: list[_Weight], patterns: list[Any]) -> list[_Weight]:
-    """Those that ``patterns`` mean, each once in their order. Errors: one that means none."""
+    """The weights that match ``patterns``, each once, in order. Errors: a pattern without any."""
     found: set[int] = set()
     for pattern in patterns:
         if not isinstance(pattern, str):

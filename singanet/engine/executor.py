@@ -52,7 +52,7 @@ class NetExecutor(Protocol[N_contra]):
 
     @property
     def placed(self) -> Placed | None:
-        """Who has the layers together with other ranks, if so."""
+        """The object that places layers on several ranks, None if all are on this one."""
 
     def evaluate(
         self, net: N_contra, feed: Mapping[str, Any], asked: tuple[str, ...]

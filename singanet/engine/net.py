@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +125,8 @@ class Net(GraphBuilder):
         before, self._fill = self._fill, lambda param: np.zeros(param.shape, param.dtype)
         layers = {id(step.layer): step.layer for step in self.planned().steps}.values()
         new = [p for layer in layers for p in layer.params.values() if not p.filled]
-        sizes = [math.prod(param.shape) * param.dtype.itemsize for param in new]
-        drawn = [sum(sizes[: k + 1]) + param.drawing_bytes for k, param in enumerate(new)]
+        sizes = accumulate(param.nbytes for param in new)
+        drawn = [size + param.drawing_bytes for size, param in zip(sizes, new, strict=True)]
         try:
             yield max(drawn, default=0)
         finally:

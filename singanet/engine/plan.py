@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -357,6 +358,11 @@ class Plan:
     def slots_of(self, names: Iterable[str]) -> list[int]:
         """The output slots of the steps ``names``."""
         return [slot for name in names for slot in self.by_name[name].out_slots]
+
+    def slot_bytes(self, batch: int, itemsize: int, extent: int | None = None) -> list[int]:
+        """Bytes of each slot, if all have elements of ``itemsize``; an open axis is ``extent``."""
+        shapes = [[extent or 1 if n < 0 else n for n in shape] for shape in self.slot_shapes]
+        return [batch * itemsize * math.prod(shape) for shape in shapes]
 
     def reached(self, slots: Iterable[int]) -> list[bool]:
         """For each step whether gradients of ``slots`` come to it, if all layers send them on."""

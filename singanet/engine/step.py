@@ -228,7 +228,7 @@ class NetMeasure:
 
     @property
     def seers(self) -> Iterator[Any]:
-        """All that is shown the outputs."""
+        """The metric and the losses, which are shown the outputs."""
         yield self.metric
         yield from losses_of(self.loss)
 

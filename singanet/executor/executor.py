@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.device import Device
 from singanet.engine.net import expect_host
+from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.executor import state
 from singanet.executor.graph import DrawnNet, inputs_of, symbols_of
@@ -25,7 +26,6 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel import AllReduce, Communicator
 from singanet.params.param import Param
 from singanet.program.memory import expect_alone, rehearsed_memory
-from singanet.program.peak import PeakMemory
 from singanet.program.programs import programs_of
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.recorder import Recorder

@@ -1,4 +1,4 @@
-"""All that an executor goes on from, in a file of a training's state."""
+"""The training state of an executor, in a file."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Resolver:
     def split(
         self, targets: Sequence[GradientTarget], slots: Iterable[int], zeros: bool
     ) -> tuple[list[GradientTarget], list[GradientTarget]]:
-        """Those of ``targets`` that lie below ``slots``, and the others.
+        """The ``targets`` below ``slots``, and the other targets.
 
         Errors: there are others, unless ``zeros`` are to be given for them.
         """

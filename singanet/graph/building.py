@@ -281,7 +281,7 @@ class GraphBuilder(metaclass=CheckedType):
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """All that happens inside, or after an error nothing of it."""
+        """A transaction: after an error inside, the graph is as it was before."""
         pending, last, nets = self.pending, self._last, dict(self._nests.nets)
         nested = len(self._nested_here)
         try:

@@ -113,7 +113,7 @@ class Graph:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """All that is added inside, or after an error nothing of it."""
+        """A transaction: after an error inside, the nodes are as they were before."""
         nodes, turns, version = dict(self.nodes), dict(self._turns), self.version
         waiting = {name: list(nodes) for name, nodes in self._waiting.items()}
         edges = [(node, node.inputs, node.out_shapes, node.consumers) for node in nodes.values()]

@@ -335,7 +335,7 @@ class _Model:
 
 
 def _masking(kind: str, sources: Sequence[Symbol]) -> Sequence[Symbol]:
-    """Those inputs whose masks a layer goes by: of attention not the queries."""
+    """The inputs whose masks a layer reads: for attention all but the queries."""
     return sources[1:] if kind == _ATTENTION else sources
 
 

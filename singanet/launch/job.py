@@ -355,7 +355,7 @@ class _Job:
         return status or 1
 
     def _reports(self) -> list[dict[str, Any]]:
-        """Those of ranks that ended by an error, the first one first; rank 0 speaks for all."""
+        """The error reports of ranks, oldest first; one of rank 0 of the same kind goes before."""
         found = [json.loads(path.read_text(encoding="utf-8")) for path in self._report_paths()]
         found.sort(key=lambda report: report["time"])
         alike = [r for r in found if r["rank"] == 0 and r["kind"] == found[0]["kind"]]

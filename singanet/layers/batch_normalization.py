@@ -109,7 +109,7 @@ class BatchNormalization(Layer):
         return self.synchronized and self.shared is not None and self.shared.comm.size > 1
 
     def _joint(self, ops: Ops, x: Array) -> JointStatistics | None:
-        """Those of the batch that other processes have parts of, too; None if none have."""
+        """Statistics over the whole batch of all processes; None for a process alone."""
         if not self.synchronized or self.shared is None or self.shared.comm.size == 1:
             return None
         return JointStatistics.of(self.shared, ops, x)

@@ -79,7 +79,7 @@ class Layer(Counted, Configurable):
         return "any" if traits.moves_only or traits.stops_gradient else "floats"
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """Of which of the inputs of ``shapes`` the mask is read, as one more; None for none."""
+        """The number of the input whose mask is read as one more input; None if none is."""
         return None
 
     def share(self, batch: Any) -> None:

@@ -164,7 +164,7 @@ class MultiHeadAttention(Layer):
             )
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """That of the keys, the last input, where it has one."""
+        """The keys, which are the last input."""
         return len(shapes) - 1
 
     def input_kind(self, k: int) -> InputKind:

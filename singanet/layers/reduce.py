@@ -56,7 +56,7 @@ class Reduce(Layer):
             self.traits = replace(self.traits, masks="keeps")
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """That of its only input, if it sums steps up."""
+        """The only input, if the layer reduces over steps."""
         return 0 if self.traits.masks == "ends" and len(shapes) == 1 else None
 
     def input_kind(self, k: int) -> InputKind:

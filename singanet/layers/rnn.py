@@ -108,7 +108,7 @@ class RNN(Layer):
         self.directions = 2 if bidirectional else 1
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """That of the sequences, where no other input tells which steps are there."""
+        """The sequences, unless lengths or a mask come with them as an input."""
         others = ((), (1,), shapes[0][:1])
         return None if len(shapes) > 1 and shapes[-1] in others else 0
 

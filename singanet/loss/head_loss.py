@@ -167,7 +167,7 @@ class HeadBatch:
         return [self.ops.concat(parts, 0).reshape(self.positions) for parts in self._found]
 
     def losses(self) -> Array:
-        """Those of the samples, (N,)."""
+        """The losses of the samples, (N,)."""
         return self._of_samples([losses for losses, *_ in self._scored()])
 
     def differentiate(self, dy: Array, sends_on: bool, trained: bool) -> Array:

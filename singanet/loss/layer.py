@@ -30,7 +30,7 @@ class LossLayer(Layer):
         self.masked = masked
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """That of the scores."""
+        """The scores."""
         return 0
 
     def setup(self, in_shapes: Any) -> Shapes:

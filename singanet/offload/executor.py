@@ -107,7 +107,7 @@ class Offloaded(LayerByLayer):
         self._net = net
         self._process = os.getpid()
         self._sees_updates = False
-        self._masters = False
+        self._rule_chain = UpdateChain(None)
         self._behind: _Behind | None = None
         # Whether a step updates after its walk back, and whether it ends after that.
         self._updates_late = self._ends_late = False
@@ -115,7 +115,7 @@ class Offloaded(LayerByLayer):
         self._finish: Callable[[], object] = lambda: None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NetExecutor[Any]:
-        """That of a net in memory, which a copy is."""
+        """An executor for a net in memory: a copy of an offloaded net is in memory."""
         return type(self.before)()
 
     def __reduce__(self) -> Any:
@@ -244,13 +244,11 @@ class Offloaded(LayerByLayer):
             return
         if rule is not self.rule:
             self.unbind()
-            self.rule = rule
-            # In mixed precision the rule has state of masters, which are float32.
-            self._masters = chain.scaled is not None
+            self.rule, self._rule_chain = rule, chain
             if rule is not None:
                 rule.follow(self._net.params())
         entries = [*entries_of(self._net.params()), *self._state_entries()]
-        self._expect_room(entries)
+        self._expect_room()
         if of_folder:
             self._expect_state(entries)
         self._adopt(entries)
@@ -312,7 +310,7 @@ class Offloaded(LayerByLayer):
         params = self._net.params()
         if any(f"net/{param.name}" not in self.shelf.next.entries for param in params):
             entries = [*entries_of(params), *self._state_entries()]
-            self._expect_room(entries)
+            self._expect_room()
             self._adopt(entries)
         self.shelf.put_back()
         self.shelf.follow(groups())
@@ -336,21 +334,12 @@ class Offloaded(LayerByLayer):
         for param in self._trained():
             start = f"optimizer/{param.name}"
             found.append(_entry(f"{start}/step", (), np.dtype(np.int64)))
-            sizes = self.rule.slot_sizes(param.shape)
-            for slot, size in zip(self.rule.slots, sizes, strict=True):
-                shape = param.shape if size == prod(param.shape) else (size,)
-                dtype = np.dtype(np.float32) if self._masters else param.array_type
-                found.append(_entry(f"{start}/{slot}", shape, dtype))
+            slots = self._rule_chain.slots_of(param).items()
+            found += [_entry(f"{start}/{slot}", *kind) for slot, kind in slots]
         return found
 
-    def _expect_room(self, entries: Iterable[Entry]) -> None:
-        nbytes = {entry.name: entry.nbytes for entry in entries}
-
-        def taken(param: Param) -> int:
-            state = sum(nbytes.get(name, 0) for name in self._state_names(param.name))
-            return nbytes[f"net/{param.name}"] + state
-
-        most, layer = least_keep(self._net, taken)
+    def _expect_room(self) -> None:
+        most, layer = least_keep(self._net, self._rule_chain)
         if most > self.shelf.keep:
             raise ArgumentError(
                 "net.offload, keep",
@@ -423,7 +412,7 @@ class Offloaded(LayerByLayer):
         self.shelf.put_back([f"net/{name}" for name in names], changed)
 
     def _states(self, names: Iterable[str]) -> list[ParamState]:
-        """Those of the parameters ``names`` whose arrays go to the folder."""
+        """The states of the parameters ``names``, as far as their arrays go to the folder."""
         if self.rule is None:
             return []
         known = self.shelf.next.entries
@@ -480,7 +469,7 @@ class Offloaded(LayerByLayer):
             state.step = step
 
     def _small(self) -> dict[str, Array]:
-        """All that is not large, as it is in memory."""
+        """The small arrays, which stay in memory: parameters, state, steps and the generator."""
         known = self.shelf.next.entries
         found = {
             f"net/{param.name}": param.value
@@ -549,15 +538,15 @@ def is_large(param: Param) -> bool:
     return not param.is_state and param.nbytes > SMALL
 
 
-def least_keep(net: Any, taken: Callable[[Param], int]) -> tuple[int, str]:
+def least_keep(net: Any, chain: UpdateChain) -> tuple[int, str]:
     """The bytes that have to be in memory for the layer with most of them, and its name.
 
-    ``taken`` tells those of a parameter and of its state.
+    Those of its large parameters, and of what the rule of ``chain`` keeps of these.
     """
-    needs = [
-        (sum(taken(param) for param in step.layer.params.values() if is_large(param)), step.name)
-        for step in net.planned().steps
-    ]
+    needs = []
+    for step in net.planned().steps:
+        large = filter(is_large, step.layer.params.values())
+        needs.append((sum(p.nbytes + chain.state_bytes(p) for p in large), step.name))
     return max(needs, key=lambda need: need[0], default=(0, ""))
 
 

@@ -237,9 +237,9 @@ FOLDS: Mapping[str, Folding] = {
 """What moves and counts numbers: of any type, of none, and as views of very many."""
 
 _SAME = {"Reshape", "Squeeze", "Unsqueeze", "Cast", "Transpose", "Identity", "Expand", "Flatten"}
-"""Those after which an array of the file is still that array, and is called so."""
+"""Operators whose result still goes by the name of the array that they read."""
 
 _UNREAD = dict.fromkeys((
     "Shape", "Size", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Expand",
     "Cast", "Transpose", "Identity"), 1)  # fmt: skip
-"""Those that give views of their first input, whatever it holds; all else is read, and paid for."""
+"""Operators that give views of their first input; inputs of all others are read, and counted."""

@@ -178,7 +178,7 @@ def _names(step: NodeStep) -> list[str]:
 
 
 def _extents(value: Value, shape: Shape, free: str = "") -> list[int | str]:
-    """Those of a batch of samples; one of any size is called ``free``, else after the array."""
+    """The sizes of a batch's axes; an axis of any extent is called ``free``, or after the array."""
     return [
         value.rows,
         *(free or f"{value.name}_{k}" if size == -1 else size for k, size in enumerate(shape, 1)),

@@ -42,10 +42,10 @@ Statistics = tuple[Array, Array]
 
 @dataclass
 class Prepared:
-    """That calls are readied once and then made often, and may differ by rounding from others.
+    """A mode in which calls are prepared once for many runs; results may differ by rounding.
 
-    So it is in programs of predictors, where a library costs little to call. ``drops_nan`` becomes
-    true where a kernel has passed over NaN, which `Ops.pass_on_nan` then shows once for all.
+    Programs of predictors run in it: a prepared call of a library costs little. ``drops_nan``
+    becomes true if a kernel has passed over NaN, which `Ops.pass_on_nan` then shows once for all.
     """
 
     drops_nan: bool = False

@@ -6,7 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+import numpy as np
 
 from singanet.errors import ArgumentError
 from singanet.optimizer.global_norm import norm_of
@@ -17,6 +20,8 @@ from singanet.optimizer.wrapper import Wrapper
 if TYPE_CHECKING:
     from singanet.optimizer.mixed_precision import ScaledUpdates
     from singanet.optimizer.reducer import Reducer
+    from singanet.params.param import Param
+    from singanet.types import Shape
 
 
 class ToldNorm(Protocol):
@@ -62,6 +67,26 @@ class UpdateChain:
         """What decides over the arithmetic of the next step; a user's own rule has one case."""
         of_rule = self.rule.case() if isinstance(self.rule, Optimizer) else ()
         return (*(stage.case() for stage in self.stages), of_rule)
+
+    def slots_of(self, param: Param) -> dict[str, tuple[Shape, np.dtype[Any]]]:
+        """Shape and type of the arrays that the rule keeps of ``param``, by slot.
+
+        In mixed precision they are those of its master, which is float32.
+        """
+        rule = self.own_rule
+        if rule is None or not param.trainable:
+            return {}
+        whole, dtype = prod(param.shape), self.rule_type(param)
+        sizes = zip(rule.slots, rule.slot_sizes(param.shape), strict=True)
+        return {slot: (param.shape if size == whole else (size,), dtype) for slot, size in sizes}
+
+    def state_bytes(self, param: Param) -> int:
+        """The bytes of these arrays."""
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in self.slots_of(param).values())
+
+    def rule_type(self, param: Param) -> np.dtype[Any]:
+        """The type of what the rule updates for ``param``."""
+        return param.array_type if self.scaled is None else np.dtype(np.float32)
 
     # -- before a step ---------------------------------------------------------------------------
 

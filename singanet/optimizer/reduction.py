@@ -110,9 +110,9 @@ class Reduction(ABC):
         """Begin a round."""
 
     def prepare(self, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
-        """Those of an entry that any process has, this one gradients and scales of ``given``.
+        """The parameters ``names`` with a gradient on any process; ``given`` are this process's.
 
-        Once steps are ``settled`` these are all, and nobody is asked.
+        Once steps are ``settled`` these are all names, and no process is asked.
         """
         return names
 

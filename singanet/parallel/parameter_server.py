@@ -350,7 +350,7 @@ class ParameterServer(RankReducer):
         return self.expect_servers().loads()[0]
 
     def expect_servers(self) -> Servers:
-        """Who serves. Errors: `CallOrderError` before `meet`."""
+        """The servers. Errors: `CallOrderError` before `meet`."""
         self._expect_met()
         assert self.servers is not None
         return self.servers

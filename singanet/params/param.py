@@ -288,7 +288,7 @@ class Param:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the array, by its shape and type: it is not asked for."""
+        """The bytes of the array, wherever it is, or of the one that is yet to be filled."""
         return math.prod(self.shape) * self.array_type.itemsize
 
     def peek(self) -> Array:

@@ -8,7 +8,7 @@ from singanet.base.lazy import names_when_asked
 from singanet.program.programs import Programs
 
 if TYPE_CHECKING:  # else when they are asked for: every net imports this room
-    from singanet.program.peak import PeakMemory
+    from singanet.engine.peak_memory import PeakMemory
     from singanet.program.program import Program
     from singanet.program.report.report import ProgramReport
 

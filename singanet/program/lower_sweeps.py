@@ -54,7 +54,7 @@ class Sweep(NamedTuple):
 
     @property
     def arrays(self) -> list[Operand]:
-        """All that it works on, in the order in which kernels count it."""
+        """The operands, in the order in which kernels count them."""
         return [self.out, *self.operands, *(scale for scale in self.scales if scale is not None)]
 
     def kernel(self, ops: Ops, size: int, work: int) -> Any:

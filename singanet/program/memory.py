@@ -22,6 +22,7 @@ from singanet.engine.memory import root_of
 from singanet.engine.model import Measure, StepRequest
 from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
+from singanet.engine.peak_memory import PeakMemory
 from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError
 from singanet.optimizer.chain import UpdateChain
@@ -29,7 +30,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
 from singanet.program.ir import Call, NotRecordableError, Token
-from singanet.program.peak import CALL_BYTES, PLAN_BYTES, PeakMemory, peak_memory
+from singanet.program.peak import CALL_BYTES, PLAN_BYTES, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
 from singanet.program.report.report import ProgramReport
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _REHEARSED = 4_000_000
 """Most bytes that a rehearsal without values takes for a moment."""
 
-_TURNS = 3
+TURNS = 3
 """Programs where micro-batches gather: of the first, of those between, and of the last."""
 
 
@@ -65,7 +66,7 @@ class PlannedStep:
 
     @property
     def report(self) -> ProgramReport:
-        """That of the program, made anew: a search plans many, whose objects would all stay."""
+        """The program's report, unpacked: a search plans many, whose objects would all stay."""
         found: ProgramReport = pickle.loads(zlib.decompress(self.packed))
         return found
 
@@ -170,7 +171,7 @@ def labels_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:
 
 def turns_of(optimizer: Any) -> int:
     """How many programs the micro-batches that ``optimizer`` gathers take turns with."""
-    return min(_TURNS, math.prod(stage.every for stage in UpdateChain(optimizer).stages))
+    return min(TURNS, math.prod(stage.every for stage in UpdateChain(optimizer).stages))
 
 
 @contextmanager

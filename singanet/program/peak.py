@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from singanet.base.sizes import bytes_text
+from singanet.engine.peak_memory import PeakMemory
 
 CALL_BYTES = 2300
 """Bytes resident for the Python objects of one call, bound to its arrays.
@@ -26,26 +25,6 @@ PRODUCTS_BYTES = 4_000_000
 
 The kernels of recurrent layers are made of these.
 """
-
-
-@dataclass(frozen=True)
-class PeakMemory:
-    """Bytes by what they are for: "arena", "parameters", "optimizer state", ..."""
-
-    parts: Mapping[str, int]
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self.parts.values())
-
-    def after(self, filling: int) -> PeakMemory:
-        """The same of a net whose parameters are filled first, which takes so many bytes."""
-        return PeakMemory({**self.parts, "filling": max(0, filling - self.total)})
-
-    def __str__(self) -> str:
-        shown = [f"{bytes_text(size)} {name}" for name, size in self.parts.items() if size]
-        return f"{bytes_text(self.total)} = {' + '.join(shown) or 'nothing'}"
 
 
 def peak_memory(

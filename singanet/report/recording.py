@@ -1,4 +1,4 @@
-"""All that records a run, together."""
+"""The callbacks that log a run, as one."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ USUAL_RATES = {name: rate for name, (_, rate) in _MAKERS.items()}
 """The highest learning rate of each where neither the user nor the model's recipe says."""
 
 FOLDING = ("accumulating_sgd", "accumulating_adam")
-"""Those that fold micro-batches into their own state, and need no accumulator around them."""
+"""Optimizers that add micro-batches to their own state, and need no accumulator around them."""
 
 
 def make_optimizer(

@@ -280,7 +280,7 @@ def _tested(
 
 def parameter_bytes(net: FeedForwardNet) -> int:
     """Bytes of all parameters, running state included."""
-    return sum(value.nbytes for value in net.param_values())
+    return sum(param.nbytes for param in net.params())
 
 
 def _not_finite(epoch: int, loss: float, recipe: Recipe) -> DivergedError:

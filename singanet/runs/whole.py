@@ -139,7 +139,7 @@ def _expect_fitting(task: Task, entry: ModelEntry) -> None:
 
 
 def _usual_loss(net: FeedForwardNet, task: str) -> Loss:
-    """That of the ready nets, or the same for a net that ends in a softmax."""
+    """The loss of the ready nets for ``task``, in the form for a net that ends in a softmax."""
     if task == "reconstruction":
         return SquaredError()
     plan = net.planned()

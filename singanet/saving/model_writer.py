@@ -36,7 +36,7 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
 
 
 def description(net: Net) -> dict[str, Any]:
-    """All that a model file tells of ``net`` but its parameters and what trains it."""
+    """The description of ``net`` in a model file, without parameters and training."""
     return {
         "net": net_to_config(net),
         "dtype": str(net.dtype),

@@ -31,8 +31,8 @@ class Footprint:
     """
 
     shapes: dict[str, list[Shape]]
-    small: _Step
-    large: _Step
+    small: _MeasuredStep
+    large: _MeasuredStep
 
     def kept(self, name: str, batch_size: int = 1) -> int:
         """Bytes that ``name`` keeps for backward and no layer before it, nor the caller, holds."""
@@ -70,7 +70,7 @@ def measure(net: Net, extent: int | None = None) -> Footprint:
     params = roots_in([param.value for param in net.params()])
     feeds = [ones(plan, size, device, extent) for size in _BATCHES]
     with net.rehearsal(), device.scope(), np.errstate(all="ignore"):
-        (small, shapes), (large, _) = (_step(plan, feed, params, device.ops) for feed in feeds)
+        (small, shapes), (large, _) = (_measured(plan, feed, params, device.ops) for feed in feeds)
     return Footprint(shapes, small, large)
 
 
@@ -79,7 +79,7 @@ def _line(low: int, high: int, batch_size: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _MeasuredStep:
     """The ``units`` of a step, a layer each and the loss, and the bytes that are ``fed``."""
 
     units: Units
@@ -125,9 +125,9 @@ class _Values:
         return sum(int(there[key].nbytes) for key in new if key not in self.outside)
 
 
-def _step(
+def _measured(
     plan: Plan, feed: Mapping[str, Any], params: Mapping[int, Any], ops: Ops
-) -> tuple[_Step, dict[str, list[Shape]]]:
+) -> tuple[_MeasuredStep, dict[str, list[Shape]]]:
     """A step on ``feed``, and the output sample shapes by name."""
     fed = {key: array for key, array in roots_in(feed).items() if key not in params}
     values = _Values({**params, **fed})
@@ -166,4 +166,4 @@ def _step(
         arrived = passed
         del item, there
     total = sum(int(array.nbytes) for array in fed.values())
-    return _Step(Units([*units, loss], values.sizes), total), shapes
+    return _MeasuredStep(Units([*units, loss], values.sizes), total), shapes

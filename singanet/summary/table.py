@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from singanet.base.sizes import bytes_text
+from singanet.engine.peak_memory import PeakMemory
 from singanet.summary.footprint import Footprint, measure
 from singanet.summary.rows import Row, layer_rows
 
@@ -95,14 +95,17 @@ def totals(
         f"{at_least}{sum(known):,} multiply-adds a sample",
     ]
     if footprint is not None and batch_size is not None:
-        held = sum(param.nbytes for param in net.params())
-        fed = footprint.fed(batch_size)
         beside, layer = footprint.peak(batch_size)
+        memory = PeakMemory(
+            {
+                "parameters": sum(param.nbytes for param in net.params()),
+                "inputs": footprint.fed(batch_size),
+                "activations and gradients": beside,
+            }
+        )
         lines += [
             f"{footprint.all_kept():,} bytes a sample kept for backward",
-            f"a training step of {batch_size:,} samples: {bytes_text(held + fed + beside)} at its"
-            f" peak, at layer {layer!r} = {bytes_text(held)} parameters + {bytes_text(fed)} inputs"
-            f" + {bytes_text(beside)} activations and gradients",
+            f"a training step of {batch_size:,} samples, most at layer {layer!r}: {memory}",
         ]
         if planned is not None:
             lines.append(f"recorded, as steps are from the second on: {planned}")

@@ -73,7 +73,7 @@ class Course:
         self.phase = "whole"
 
     def position(self) -> Mapping[str, int]:
-        """That of the data after the last step."""
+        """The position of the data after the last step."""
         if self.phase == "whole" and self._position is not None:
             return self._position
         return self.data.state_dict()

@@ -105,7 +105,7 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
 
 
 def _epochs(session: Session, hooks: Hooks, verbose: bool) -> None:
-    """Those that are left; again, from where it has gone back to, where a rank has died."""
+    """Run the epochs that are left; after a rank's death, again from where the fit went back to."""
     while True:
         try:
             while session.epoch < session.epochs and session.stopped is None:

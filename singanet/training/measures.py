@@ -63,7 +63,7 @@ class Measures:
 
     @property
     def seers(self) -> Iterator[Any]:
-        """All that is shown the outputs."""
+        """The metrics and the losses, which are shown the outputs."""
         yield from self.metrics.values()
         yield from losses_of(self.of)
 

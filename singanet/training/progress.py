@@ -105,7 +105,7 @@ def _stages(about: dict[str, Any]) -> dict[str, int]:
 
 
 def _ranks(about: dict[str, Any], like: np.random.BitGenerator) -> list[RankProgress]:
-    """Those of a training of several processes; none of any other."""
+    """The progress of each rank; none for a training of one process."""
     every = about.get("ranks", [])
     if not isinstance(every, list) or not all(isinstance(each, dict) for each in every):
         raise _wrong("ranks", every)

@@ -116,7 +116,7 @@ class Session(Course):
             stage.join()
 
     def state(self) -> dict[str, Array]:
-        """All that is needed to go on from here, as copies by name: see `training_sources`.
+        """The state to resume from, as copies by name: see `training_sources`.
 
         A callback that asks for it sets ``runs_last``, so that the others have seen the step. All
         ranks ask at the same point: running state is unified, parameters are compared; those

@@ -62,7 +62,7 @@ class Met:
 
     @property
     def routes(self) -> list[str]:
-        """Those worth measuring, the cheapest by estimate first."""
+        """The routes worth measuring, the cheapest by estimate first."""
         most = _WORTH * min(self.estimates.values())
         worth = [route for route, cost in self.estimates.items() if cost <= most]
         return sorted(worth, key=self.estimates.__getitem__)

@@ -14,6 +14,7 @@ import singanet
 from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import Way
 from singanet.budget.search import MEASURES, _Search
+from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
 from singanet.loss import SquaredError
@@ -324,7 +325,7 @@ def test_targets_fall_fast_enough_before_the_least_memory_is_taken(monkeypatch):
         held = {"arena": arena, "program": round(0.8 * (1000 - arena))}
         slowdown = {"none": 1.0, "optimal": 2.0}.get(level, 1.1)
         measures = () if level == "none" else ("recompute",)
-        return Way(measures, micro, level, held, slowdown, None)
+        return Way(measures, micro, level, PeakMemory(held), slowdown, None)
 
     monkeypatch.setattr(_Search, "_way", way)
     search = _Search(image_net(), 1, None, None, None, "none", 990, {}, None, True, 0)
@@ -338,7 +339,9 @@ def test_a_target_that_is_met_to_the_byte_is_taken(monkeypatch):
         tried.append(level)
         arena = {"none": 1000, "optimal": 100}.get(level, level)
         slowdown = {"none": 1.0, "optimal": 2.0}.get(level, 1.1)
-        return Way((), micro, level, {"arena": arena, "parameters": 500}, slowdown, None)
+        return Way(
+            (), micro, level, PeakMemory({"arena": arena, "parameters": 500}), slowdown, None
+        )
 
     tried = []
     monkeypatch.setattr(_Search, "_way", way)
@@ -354,7 +357,7 @@ def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one(
 ):
     def way(self, micro, level, light):
         saved = {"none": 0, "cheap": 200, "blocks": 250, "optimal": 300}[level]
-        return Way((), micro, level, {"arena": 1000 * micro - saved}, 1.0, None)
+        return Way((), micro, level, PeakMemory({"arena": 1000 * micro - saved}), 1.0, None)
 
     monkeypatch.setattr(_Search, "_way", way)
     search = _Search(image_net(), 8, None, None, None, "none", None, {}, None, True, 0)

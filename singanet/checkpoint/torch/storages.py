@@ -83,7 +83,7 @@ class StoredTensor:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the array read: bfloat16 becomes float32."""
+        """The type of the array that is read: bfloat16 becomes float32."""
         return np.dtype("<f4" if self.kind == BFLOAT else DTYPES[self.kind])
 
 

@@ -33,6 +33,7 @@ from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
+from singanet.params.storage import SMALL
 from singanet.types import Array
 
 Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
@@ -41,16 +42,13 @@ Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
 _ADDS_A_BYTE = 2
 """Multiply-adds done in the time in which a byte is read, as `singanet.program.cost` has it."""
 
-_SMALL = 1 << 16
-"""Bytes up to which a parameter is remembered as a forward has read it."""
-
 _CASES = 32
 """Orders that are remembered at most."""
 
 
 _Seen = dict[int, tuple[frozenset[int], int]]
 _State = tuple[Any, list[tuple[Param, Array, Array]]]
-"""That of the generator, and parameters with the arrays that they were and what these held."""
+"""The generator's state, and of each parameter the array that it was, and a copy of its values."""
 
 
 class Recomputer:
@@ -139,10 +137,7 @@ def units_of(
     all slots around are taken for granted. ``whole`` says that it is
     within a step, and not in a loop of the caller's.
     """
-    slots = [
-        batch * itemsize * int(np.prod([max(axis, 1) for axis in shape]))
-        for shape in plan.slot_shapes
-    ]
+    slots = plan.slot_bytes(batch, itemsize)
     sizes = slots + [seen[i][1] if i in seen else 0 for i in range(len(plan.steps))]
     units = []
     for i, step in enumerate(plan.steps):
@@ -172,7 +167,7 @@ def _may_run(step: NodeStep, whole: bool) -> bool:
     layer = step.layer
     if step.fed or layer.recompute is False:
         return False
-    small = whole or all(p.nbytes <= _SMALL for p in layer.params.values())
+    small = whole or all(p.nbytes <= SMALL for p in layer.params.values())
     return small and (layer.recompute is True or may_repeat(layer))
 
 

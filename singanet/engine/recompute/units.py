@@ -190,7 +190,7 @@ def dropped_alone(units: Units, dropped: Collection[int]) -> list[UnitOp]:
 
 
 def forced(units: Units) -> set[int]:
-    """Those whose values are not to be saved."""
+    """The units whose values must not be saved."""
     return {k for k, unit in enumerate(units.units) if unit.forced}
 
 
@@ -280,7 +280,7 @@ class _Chain:
         return self.base + found
 
     def time(self, budget: int) -> float:
-        """That of all forwards of `within`, infinity where there is none."""
+        """The time of all forwards of `within`, infinity if no schedule fits."""
         return self._schedules.time(budget - self.base) if budget >= self.base else float("inf")
 
     def within(self, budget: int) -> list[UnitOp]:

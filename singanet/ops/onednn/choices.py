@@ -68,7 +68,7 @@ class Measured:
         return chosen if chosen in estimates else cheapest(estimates)
 
     def choices(self, runtime: Runtime) -> Mapping[Case, str]:
-        """Those for as many threads as ``runtime`` has."""
+        """The choices for the number of threads of ``runtime``."""
         if self._choices is None:
             self._choices = route_file.read(runtime.library.version)
         return self._choices.get(runtime.threads, _NONE)

@@ -1,4 +1,4 @@
-"""Who else wants the cores that OpenMP's threads run on: other processes, or each other."""
+"""Competition for the cores of OpenMP's threads: by other processes, or by each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOK = 20_000_000
 """Nanoseconds between two looks at who has the cores, which take some 50 microseconds."""
 
 _SOON = 2_000_000
-"""Those to the look after a pause, from which threads come back on one core."""
+"""Nanoseconds to the look after a pause, from which threads come back on one core."""
 
 _PAUSE = 4 * _LOOK
 """After such a pause the last look tells nothing of the threads, unless the caller was at work."""

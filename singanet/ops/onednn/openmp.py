@@ -82,7 +82,7 @@ class Region:
 
 @lru_cache(maxsize=8)
 def region_of(c: Any) -> Region | None:
-    """That of the OpenMP in ``c``; None if it is not GNU's."""
+    """The parallel region of the OpenMP in ``c``; None if it is not GNU's."""
     return Region(c) if hasattr(c, "GOMP_parallel") else None
 
 

@@ -139,7 +139,7 @@ def add(path: Path, onednn: str, threads: int, choices: Choices) -> None:
 
 
 def keep_speeds(path: Path, onednn: str, speeds: Speeds) -> Speeds:
-    """Those that ``path`` holds; where it has none, ``speeds``, and it is written as by `add`."""
+    """The speeds in ``path``; if it has none, ``speeds``, which are then written as by `add`."""
     known, there = _read(onednn)
     if there is None:
         _write(path, onednn, known, speeds)

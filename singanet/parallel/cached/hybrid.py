@@ -180,7 +180,7 @@ class Hybrid(AllReduce):
         self._finish()
 
     def _finish(self) -> None:
-        """All that this rank had to push in a step was pushed; it was weighed before."""
+        """End the pushes of this rank in a step; their gradients were weighed before."""
         if isinstance(self._holder, Servers):
             follow(self._copy, self._rule)
             self._holder.follow()
@@ -199,7 +199,7 @@ class _OwnTables:
         self.tables |= {param.name: _OwnShard(param, self._rule) for param in tables}
 
     def state_dict(self) -> dict[str, Array]:
-        """That of all rules."""
+        """The state of the rules of all tables."""
         shards = self.tables.values()
         return {key: a for shard in shards for key, a in shard.optimizer.state_dict().items()}
 

@@ -110,7 +110,7 @@ class Board:
 
 @cache
 def own_board() -> Board:
-    """That of this process, made at the first call."""
+    """The board of this process, made at the first call."""
     folder, rank = os.environ.get(JOB), os.environ.get("OMPI_COMM_WORLD_RANK")
     if folder is None or rank is None or not os.path.isdir(folder):
         return Board(None)

@@ -214,7 +214,7 @@ class Servers:
         return self._ask(server, MessageKind.PUT, number, arrays=[np.ascontiguousarray(values)])
 
     def state_dict(self) -> dict[str, Array]:
-        """That of the optimizer, from all servers."""
+        """The state of the optimizer, from all servers."""
         found: dict[str, Array] = {}
         for server, (state,) in zip(self.servers, self._all(MessageKind.STATE), strict=True):
             for key, part in unpickled(state).items():

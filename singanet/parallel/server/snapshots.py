@@ -18,7 +18,7 @@ _KEPT = 2
 
 
 class Snapshots:
-    """Those of one service on server ``number`` of ``servers``, in ``folder``, by steps."""
+    """Snapshots of one service on server ``number`` of ``servers``, in ``folder``, by steps."""
 
     def __init__(self, folder: Path, service: int, number: int, servers: int, every: int) -> None:
         self._folder, self._every = folder, every

@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from singanet.params.storage import SMALL
 from singanet.program.ir import Call, Ref, Token, refs_of
 from singanet.program.relocate import placed
 from singanet.types import Array
-
-_SMALL = 1 << 16
-"""Bytes up to which an array is copied; kernels that read larger ones do not run again."""
 
 
 def with_kept_parameters(
@@ -42,7 +40,7 @@ def with_kept_parameters(
         if not changing:
             return call
         refs = [ref for ref in refs_of(call) if ref.token in changing]
-        if {ref.token for ref in refs} != changing or any(_nbytes(ref) > _SMALL for ref in refs):
+        if {ref.token for ref in refs} != changing or any(_nbytes(ref) > SMALL for ref in refs):
             return replace(call, once=True)
         for ref in refs:
             if ref not in copies:

@@ -245,5 +245,5 @@ def recording_kernels(ops: Ops, tape: Tape) -> Ops:
 
 @lru_cache(maxsize=64)
 def _recording_class(kind: type[Ops]) -> Any:
-    """That of a user's kernels is known by the class: two may carry the same name."""
+    """A recording class for the kernels ``kind``, cached by class: two may have one name."""
     return type(f"Recording{kind.__name__}", (RecordingKernels, kind), {})

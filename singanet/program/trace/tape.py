@@ -371,6 +371,6 @@ def _forgetting(tape: Tape) -> Callable[[Any], None]:
 
 
 def _overlapping(parts: Sequence[_Part], start: int, end: int) -> list[_Part]:
-    """Those of ``parts``, which rise, that have bytes from ``start`` up to ``end``."""
+    """The ``parts``, which rise, with bytes between ``start`` and ``end``."""
     first = bisect_right(parts, start, key=lambda part: part.end)
     return list(takewhile(lambda part: part.start < end, islice(parts, first, None)))

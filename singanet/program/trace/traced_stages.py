@@ -25,7 +25,7 @@ from singanet.program.trace.traced import Traced
 from singanet.types import Array
 
 Hand = Callable[[Any, Any, Any, Any], None]
-"""Who gets names, values, gradients and scale from the last stage."""
+"""A function of the names, values, gradients and scale that the last stage hands on."""
 
 
 class TracedStages:

@@ -139,7 +139,7 @@ class FitRanks(World):
         return with_empty_batches(step)
 
     def batches(self, course: Course) -> Iterator[WeightedBatch]:
-        """Those of this rank to the end of the epoch, empty ones while others have more.
+        """The batches of this rank to the epoch's end, empty ones while other ranks have more.
 
         Ends ``within`` the epoch after the same step on all ranks where one asks for it. Errors:
         KeyboardInterrupt on all ranks, where one was interrupted; no rank has any batch.
@@ -199,7 +199,7 @@ class FitRanks(World):
         return self
 
     def loss(self) -> float:
-        """That of all ranks in the epoch, from before the batch in work; ``samples`` are its."""
+        """The mean loss of all ranks in the epoch, over ``samples``, without the batch in work."""
         return self._loss
 
     def batch_loss(self, loss: float, measures: Measures) -> float:

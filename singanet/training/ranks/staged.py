@@ -17,7 +17,7 @@ from singanet.training.ranks.several import FitRanks
 
 
 class StagedRanks(FitRanks):
-    """Those of a net that is ``placed`` on them; replicas of a stage are summed by ``stages``."""
+    """The ranks of a net that is ``placed`` on them; ``stages`` sum over replicas of a stage."""
 
     apart = True
 

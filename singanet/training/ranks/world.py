@@ -108,7 +108,7 @@ class World:
         return step
 
     def batches(self, course: Course) -> Iterator[WeightedBatch]:
-        """Those of this rank to the end of the epoch, or to the step after which all stop."""
+        """The batches of this rank to the end of the epoch, or to the step after which all stop."""
         self.within = False
         for batch in course.data.epoch(course.batch):
             yield batch
@@ -128,7 +128,7 @@ class World:
         return measures
 
     def batch_loss(self, loss: float, measures: Measures) -> float:
-        """That of all ranks in the last batch, where this one has had ``loss``."""
+        """The loss of all ranks in the last batch; this rank's own is ``loss``."""
         return loss
 
     def traffic(self, batch: int) -> dict[str, float]:
@@ -159,7 +159,7 @@ class World:
         return logs
 
     def rate(self, course: Course) -> float | None:
-        """That of the last update, on whichever rank something is trained."""
+        """The rate of the last update, on whichever rank something is trained."""
         return course.rule.rate()
 
     def follow(self, course: Course) -> None:

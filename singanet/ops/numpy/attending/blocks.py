@@ -152,7 +152,7 @@ class WorkingMemory:
 
     @classmethod
     def of_workers(cls, memory: Array, sizes: Mapping[str, int], count: int) -> list[WorkingMemory]:
-        """Such parts for each of so many workers."""
+        """Working memory for each of ``count`` workers, all of it in ``memory``."""
         each = sum(sizes.values())
         return [cls(memory[k * each : (k + 1) * each], sizes) for k in range(count)]
 

@@ -16,7 +16,7 @@ from singanet.types import Array
 
 
 def sizes_of(kind: str, case: RecurrentCase) -> Sizes:
-    """Those of a direction, for the plans."""
+    """The sizes of one direction, for the primitives."""
     steps, n, size = case.x.shape
     return Sizes(kind, steps, n, size, len(case.weights[1]), case.direction.reverse)
 
