@@ -166,7 +166,7 @@ def expect_same_within(drawn):
         Budget(*drawn, Path(folder)).run()
 
 
-@settings(max_examples=10, **HOW)
+@settings(max_examples=4, **HOW)
 @given(budgets())
 def test_nets_train_within_budgets_as_by_the_layers(drawn):
     expect_same_within(drawn)
@@ -217,7 +217,7 @@ ranked = given(
 )
 
 
-@settings(max_examples=10, **HOW)
+@settings(max_examples=8, **HOW)
 @ranked
 def test_ranks_record_as_by_the_layers(plan, reducer, size):
     expect_same_on_ranks(plan, reducer, size)
