@@ -1,4 +1,4 @@
-"""What every room stands on: described objects, counts, watched edits, files, seeds, text."""
+"""The ground of all rooms: described objects, counts, watched edits, files, seeds, text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users pass, checked: whole numbers, reals, and names that every file can hold."""
+"""Checks of users' arguments: whole numbers, reals, and names that every file can hold."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def checked_count(
 
 
 def name_trouble(name: str) -> str:
-    """What is wrong with ``name``, "" where nothing is.
+    """The fault of ``name`` in words, "" if there is none.
 
     Refused: an empty, overlong or unprintable name, and a part between slashes that is empty, ``.``
     or ``..``, by which a folder could be escaped.

@@ -1,4 +1,4 @@
-"""What a file may make a reader do, before it is refused: the one bound of all readers.
+"""A bound on the work and memory that a file may cost its reader, the same for all readers.
 
 A stranger's file may ask for far more than it holds: lists doubled by reference, numbers that claim
 memory, trees without end. Every reader spends what it makes from a `Budget`, so that any such file
@@ -34,7 +34,7 @@ FOREIGN = (
     LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError,
     StopIteration, MemoryError, RecursionError,
 )  # fmt: skip
-"""What arithmetic on a file's values may raise, of Python's and NumPy's errors."""
+"""Errors of Python and NumPy that arithmetic on a file's values may raise."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What rooms below the communicators need of one."""
+"""The part of a communicator that the rooms below it need."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Described(metaclass=CheckedType):
         return made
 
     def _shown_settings(self) -> dict[str, Any]:
-        """What was said to the constructor, as it is now: an attribute of that name goes before.
+        """The constructor's arguments as they are now: an attribute of the same name goes first.
 
         Also what was left out there and is no longer the default.
         """

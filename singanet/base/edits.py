@@ -1,4 +1,4 @@
-"""What recorded programs take for granted is counted whenever it is assigned."""
+"""A count of assignments to all settings that recorded programs take for granted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arguments are called in Keras and PyTorch, and what takes their place here."""
+"""Names of arguments in Keras and PyTorch, and of those in their place here."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ OF_HISTORIES = {
 
 
 def advice_on(unknown: str, names: Collection[str], kind: str = "") -> str:
-    """What to do about the argument ``unknown`` of a constructor that takes ``names``.
+    """Advice on the argument ``unknown`` of a constructor that takes ``names``.
 
     ``kind`` is the class, of which some take more values than others.
     """
@@ -166,7 +166,7 @@ def advice_on(unknown: str, names: Collection[str], kind: str = "") -> str:
 
 
 class NoAttributeError(UnknownNameError, AttributeError):
-    """What `hasattr` looks for, with the name that it has here."""
+    """An unknown attribute, for `hasattr` too; the message has the name that it has here."""
 
 
 def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:

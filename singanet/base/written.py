@@ -22,7 +22,7 @@ def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def resident_bytes(written: Ranges, nbytes: int) -> int:
-    """What the system gives for an array of ``nbytes`` that is written there: whole small pages."""
+    """Resident bytes of an array of ``nbytes`` with these bytes ``written``: whole small pages."""
     # Where pages begin in the array nobody knows: at both ends half of one on the average.
     edge = PAGE // 2
     pages = union((max(0, start - edge), min(nbytes, end + edge)) for start, end in written)

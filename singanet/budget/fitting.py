@@ -140,7 +140,7 @@ def fit_within(
 
 
 def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
-    """What the process holds beside parameters and state; None where the system does not tell.
+    """Bytes of the process beside parameters and state; None if the system does not tell.
 
     What of these is there already counts in the budget.
     """

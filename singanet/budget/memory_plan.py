@@ -1,4 +1,4 @@
-"""What a training step of a given batch is to do to stay within its bytes."""
+"""Plans that keep a training step of a given batch within a number of bytes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class MemoryPlan:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What is done to need less; nothing where the step runs as it is."""
+        """The measures taken, in order; none if the step runs as it is."""
         return self.chosen.measures
 
     @property

@@ -1,4 +1,4 @@
-"""What a net takes in memory, and moves in a step, while its arrays are in a folder."""
+"""Memory of an offloaded net, and its traffic with the folder in a step."""
 
 from __future__ import annotations
 

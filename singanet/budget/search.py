@@ -51,7 +51,7 @@ MICRO_BATCHES = "micro-batches"
 LIGHT_STATE = "light state"
 OFFLOAD = "offload"
 MEASURES = (RECOMPUTE, MICRO_BATCHES, LIGHT_STATE, OFFLOAD)
-"""What may be done to need less, in the order in which it is tried."""
+"""Measures that save memory, in the order in which they are tried."""
 USUAL = MEASURES[:2]
 """The measures that are allowed by default: they keep the results, and need no folder."""
 
@@ -250,7 +250,7 @@ class _Search:
         return Way(measures, micro, level, memory, slowdown, step, optimizer=optimizer)
 
     def _planning(self, step: PlannedStep) -> int:
-        """What planning leaves of the process's memory, beside what programs are made of."""
+        """Bytes that planning leaves in the process, beside the objects of programs."""
         return round(_PLANNED * step.objects) + self.chosen_again * _CHOOSING
 
     def _offloaded(self, in_parts: bool) -> Iterator[Way]:
@@ -329,7 +329,7 @@ def _gathered(optimizer: Optimizer | Wrapper) -> Wrapper:
 
 
 def light_optimizer(optimizer: Any) -> Optimizer | str:
-    """What takes the place of ``optimizer`` with less state, or why nothing does."""
+    """An optimizer with less state in the place of ``optimizer``, or why there is none."""
     if type(optimizer) not in (Adam, AdamW):
         kind = "no optimizer" if optimizer is None else f"a {type(optimizer).__name__}"
         return f"that of an Adam or AdamW can be factored, and this is {kind}"

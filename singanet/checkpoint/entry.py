@@ -1,4 +1,4 @@
-"""What a file says of an array before it is read, and what a writer asks of one."""
+"""Headers of arrays in a file before they are read, and arrays that a writer is given."""
 
 from __future__ import annotations
 

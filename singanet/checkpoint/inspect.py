@@ -1,4 +1,4 @@
-"""What is in a checkpoint, as text."""
+"""The contents of a checkpoint as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What loading found: a report to print and to ask, and the error for arrays that do not fit."""
+"""The report of a load, to print and to query, and the error for arrays that do not fit."""
 
 from __future__ import annotations
 

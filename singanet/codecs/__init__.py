@@ -1,4 +1,4 @@
-"""What layers are elsewhere: in Keras, in ONNX, in files of PyTorch. A file for each family."""
+"""Forms of layers in Keras, in ONNX and in files of PyTorch. A file for each family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is declared of a layer elsewhere, in one place."""
+"""All foreign forms of a layer, declared in one place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from singanet.layers.layer import Layer
 Elements: TypeAlias = Literal[
     "", "units", "features", "each", "moved", "joined", "in a row", "cut", "copied"
 ]
-"""What becomes of the order of elements, which is another one in Keras behind images.
+"""The effect of a layer on the order of elements, which differs in Keras behind images.
 
 Of ``units`` each stands where what follows wants it. ``features`` are worked along alone, ``each``
 of them by itself. Else a layer knows its axes, and reads them as they are in Keras.
@@ -75,7 +75,7 @@ class KerasClass:
 
 @dataclass(frozen=True)
 class LayerCodec:
-    """What layers of ``kind`` are elsewhere.
+    """The foreign forms of layers of ``kind``.
 
     ``arrays`` are their parameters in files of weights. ``keras`` is the class of Keras that they
     are drawn for, called as ``keras_name`` says or as the layer, or several such classes by name.
@@ -91,7 +91,7 @@ class LayerCodec:
     elements: Elements = ""
 
     def name_of(self, layer: Layer) -> str:
-        """What Keras calls the class of ``layer``."""
+        """The name of Keras' class for ``layer``."""
         told = self.keras_name
         return told(layer) if callable(told) else told or type(layer).__name__
 

@@ -1,4 +1,4 @@
-"""What Keras' convolutions and pools have in common, by the number of axes."""
+"""The common part of Keras' convolutions and pools, by the number of axes."""
 
 from __future__ import annotations
 

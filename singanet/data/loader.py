@@ -1,4 +1,4 @@
-"""What every loader offers, and the checks of ranks and positions that loaders share."""
+"""The base class of loaders, and checks of ranks and positions for all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a data file really is: by its first bytes, and by its published checksum."""
+"""The real kind of a data file: by its first bytes, and by its published checksum."""
 
 from __future__ import annotations
 

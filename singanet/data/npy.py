@@ -23,7 +23,7 @@ _HEADER = re.compile(
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What an array's header claims: its type, shape and order of elements."""
+    """The claims of an array's header: its type, shape and order of elements."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What carries out the passes and steps of a net."""
+"""Executors, which carry out the passes and steps of a net."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ N_contra = TypeVar("N_contra", contravariant=True)
 
 @dataclass(frozen=True)
 class Can:
-    """What an executor can do beside steps and evaluations.
+    """The capabilities of an executor beside steps and evaluations.
 
     ``records``: steps and passes become programs, which can be planned, tuned and looked at.
     ``parts``: it carries out the parts of the net that named programs are. What it refuses is told
@@ -48,7 +48,7 @@ class NetExecutor(Protocol[N_contra]):
 
     @property
     def can(self) -> Can:
-        """What it can do beside."""
+        """Its capabilities."""
 
     @property
     def placed(self) -> Placed | None:

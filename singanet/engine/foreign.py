@@ -59,7 +59,7 @@ class _Entries(dict[str, Any]):
 
 
 def run_forward(name: str, layer: Layer, ctx: Context, x: Any, shapes: Sequence[Shape]) -> Any:
-    """What `Layer.forward` of a user's ``layer``, the step ``name``, makes of ``x``.
+    """The checked output of a user's `Layer.forward` for ``x``; the step is called ``name``.
 
     Errors: it is not of the sample ``shapes``; ``ctx`` lacks what is read; other arguments.
     """

@@ -90,7 +90,7 @@ class Asked:
     def start(
         self, of_loss: Mapping[int, Array], scale: Array, dys: Sequence[Array], ops: Ops
     ) -> dict[int, Array]:
-        """What the walk starts from, by slot: ``of_loss`` times ``scale``, and ``dys``."""
+        """Gradients at the start of the walk, by slot: ``of_loss`` times ``scale``, and ``dys``."""
         parts: dict[int, list[Array]] = {}
         for slot, grad in of_loss.items():
             parts.setdefault(slot, []).append(ops.multiply(grad, scale))

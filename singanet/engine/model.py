@@ -23,7 +23,7 @@ Measure: TypeAlias = Callable[..., Any] | None
 """``measure(output, y)``: the metric of a batch, or what gathers it. See `Seen` for weights."""
 
 OnLayer: TypeAlias = Callable[[LayerGradients], None] | None
-"""What sees the gradients of each layer before they are applied."""
+"""A function of each layer's gradients, called before they are applied."""
 
 
 def metrics_of(measure: Measure) -> Sequence[Any]:
@@ -105,7 +105,7 @@ def placed_by(net: Any) -> Placed | None:
 
 
 class NetCore(Protocol):
-    """What an executor needs of a `Net`."""
+    """The part of a `Net` that executors need."""
 
     loss: Any
     device: Device
@@ -130,7 +130,7 @@ class NetCore(Protocol):
         """Their training settings."""
 
     def rehearsal(self, only_failed: bool = False) -> AbstractContextManager[None]:
-        """What undoes the draws and the running state of the forwards inside."""
+        """A block after which draws and running state of its forwards are undone."""
 
 
 class Model(Protocol):

@@ -85,7 +85,7 @@ class Net(GraphBuilder):
         self.start(parts, inputs, outputs)
 
     def make_executor(self) -> NetExecutor[Net]:
-        """What carries out the passes and steps of this net: the layers, one after the other."""
+        """The executor of a new net: it runs the layers, one after the other."""
         return LayerByLayer()
 
     def __repr__(self) -> str:

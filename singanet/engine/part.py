@@ -79,7 +79,7 @@ class Part(Plan):
         return self._trained
 
     def keeps(self, train: bool, asked: Collection[str]) -> list[bool]:
-        """What the walk back goes through, in training or evaluation."""
+        """For each step whether the walk back goes through it, in training or evaluation."""
         return self._kept
 
     def backward(self, given: Collection[int], wanted: Collection[str]) -> BackwardPlan:

@@ -14,7 +14,7 @@ from singanet.types import Array
 
 
 class Pass(Protocol):
-    """What a training forward left; ``shapes`` are those of its outputs by name."""
+    """The state after a training forward; ``shapes`` are the shapes of its outputs by name."""
 
     plan: Plan
     shapes: Mapping[str, Any]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CASES = 64
-"""What a plan remembers at most: nets whose layers are switched at random have many cases."""
+"""Cases that a plan remembers at most: nets whose layers are switched at random have many."""
 
 _Case = TypeVar("_Case")
 
@@ -185,7 +185,7 @@ def run_step(
 
 
 class PlanSettings(NamedTuple):
-    """What parameters and layers of a plan were set to at the change ``now``, a value a step.
+    """The settings of parameters and layers at the change ``now``, a value a step of the plan.
 
     Whether backward yields parameters of it, and which by suffix; whether a training forward runs
     it as in training. ``recompute`` is whether any step is to be run again.
@@ -335,7 +335,7 @@ class Plan:
         return [not step.frozen and step.layer.trainable for step in self.steps]
 
     def settings(self) -> PlanSettings:
-        """What the steps are set to, worked out anew after a change."""
+        """The settings of the steps, worked out anew after a change."""
         if self._settings.now != changes.now:
             trains, steps = self.trains, self.steps
             self._settings = PlanSettings(
@@ -485,7 +485,7 @@ class Plan:
 
 
 class BackwardPlan:
-    """What a walk back over ``plan`` does at each step: a function of what is trained and asked.
+    """The work of a walk back over ``plan`` at each step, by the trained and the asked.
 
     ``visited`` are the steps that it comes to from the ``given`` slots, ``goes_on`` those whose
     input gradients are of use, ``below`` those with something of use at or before them. ``uses``

@@ -34,7 +34,7 @@ class Carrier(Protocol):
         """The clipping that has to know the norm of this step before its first update."""
 
     def rehearsed(self) -> AbstractContextManager[None]:
-        """What undoes the draws and the running state of the forward inside."""
+        """A block after which draws and running state of its forward are undone."""
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
         """Forward, loss and the walk back; loss and metric are noted unless it is ``again``."""

@@ -1,4 +1,4 @@
-"""What a training step is: forward, loss and metric, backward, and an update for each layer."""
+"""The training step: forward, loss and metric, backward, and an update for each layer."""
 
 from __future__ import annotations
 

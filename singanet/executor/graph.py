@@ -98,7 +98,7 @@ class DrawnNet:
         return found
 
     def link_of(self, port: Port) -> Any:
-        """What the loss of the scores at ``port`` makes of them for readers, if there is one."""
+        """The link of the loss on the scores at ``port``, if there is such a loss."""
         links = {type(loss): loss for loss, at, _ in self.losses.values() if at == port}
         return next(iter(links.values())).link if len(links) == 1 else None
 

@@ -73,7 +73,7 @@ class ProgramPart(Part):
 
 
 class View:
-    """What executors need of a net (`NetCore`), for the part of ``net`` between ``outputs``.
+    """A `NetCore` for executors: the part of ``net`` with the ``outputs``.
 
     A step trains those of the parameters ``params`` that are to be trained by then; None are all.
     """

@@ -1,4 +1,4 @@
-"""What the names in a question for gradients mean."""
+"""Names of layers, inputs and parameters in questions for gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the constructor of a net was given, told apart by type."""
+"""The constructor arguments of a net, told apart by type."""
 
 from __future__ import annotations
 

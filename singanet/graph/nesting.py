@@ -25,7 +25,7 @@ class Ports(NamedTuple):
 
 
 class Nestable(Protocol):
-    """What can be nested: a net whose nodes, inputs and outputs are known, or can be built."""
+    """A net that can be nested: its nodes, inputs and outputs are known, or can be built."""
 
     name: str | None
     pending: list[Any]

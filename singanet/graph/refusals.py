@@ -1,4 +1,4 @@
-"""What is refused when a net is built."""
+"""Errors of building a net."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every initializer is, and the checks of numbers and shapes that they share."""
+"""The base class of initializers, and checks of numbers and shapes for all of them."""
 
 from __future__ import annotations
 

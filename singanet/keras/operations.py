@@ -1,4 +1,4 @@
-"""What Keras records of operators between tensors: ``x + 3``, ``x * y``, ``x[:, 0]``."""
+"""Keras' records of operators between tensors: ``x + 3``, ``x * y``, ``x[:, 0]``."""
 
 from __future__ import annotations
 

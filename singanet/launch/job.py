@@ -144,7 +144,7 @@ class _Job:
         self._stalls: set[tuple[int, int]] = set()
 
     def flags(self) -> list[str]:
-        """What mpirun is told."""
+        """The options of mpirun for this job."""
         options, folder = self.options, self.folder
         flags = mpirun.flags(options.ranks, options.hosts, folder.path)
         return [*flags, *mpirun.ELASTIC] if options.elastic else flags

@@ -16,7 +16,7 @@ from singanet.errors import BackendError
 from singanet.ops.threads import cores
 
 ELASTIC = ("--with-ft", "ulfm")
-"""What mpirun is told where ranks may die: it lets the others live, and tells them."""
+"""Options of mpirun for ranks that may die: the others live on, and are told."""
 
 INSTALL = "run: pip install 'singanet[mpi]', which brings mpi4py and Open MPI"
 
@@ -92,7 +92,7 @@ def threads_a_rank(local: int) -> int:
 
 
 def flags(ranks: int, hosts: Path | None, folder: Path) -> list[str]:
-    """What mpirun is told: no rank has a core of its own, files of one machine go to ``folder``."""
+    """Options of mpirun: no rank has a core of its own, files of one machine go to ``folder``."""
     told = ["--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     if is_root():
         told.append("--allow-run-as-root")
@@ -132,7 +132,7 @@ _EXITED = re.compile(r"Process name: \[[^,\]]*,(\d+)\]\s+Exit code:\s+(\d+)")
 
 
 def death_in(text: str) -> Death | None:
-    """What mpirun says of the rank for which it ended the job."""
+    """The death of a rank for which mpirun ended the job, by its output; None if there is none."""
     if killed := _KILLED.search(text):
         number = int(killed[2])
         known = {each.value: each.name for each in signal.Signals}

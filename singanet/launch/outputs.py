@@ -1,4 +1,4 @@
-"""What a job writes, carried to where its launcher writes."""
+"""The output of a job, carried to where its launcher writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each process of a job runs: ``python -m singanet.launch.rank -m singanet train ...``.
+"""The program of each process of a job: ``python -m singanet.launch.rank -m singanet train``.
 
 It is `python`, but for four things: what ranks other than 0 write goes to files, an error or
 ``sys.exit`` of one rank ends all, what ended it is reported to the launcher, and ranks that serve

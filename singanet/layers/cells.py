@@ -1,4 +1,4 @@
-"""What sets the recurrent modes apart: their gates, their states and their kernels."""
+"""The recurrent modes: their gates, their states and their kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one forward call of one layer leaves for its backward, and for steps that come later."""
+"""The context of one forward call of a layer, for its backward and for later steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What convolutions and pooling share: kernel, stride and padding, by the number of axes."""
+"""Kernel, stride and padding of convolutions and pooling, by the number of axes."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Layer(Counted, Configurable):
     """
 
     traits = Traits()
-    """What it declares of itself; that of a class is replaced in those derived from it."""
+    """Its declared traits; a derived class replaces the traits of its base."""
 
     shared: Any = None
     """What a layer asks other processes by in its passes, which are not recorded, else None.
@@ -68,7 +68,7 @@ class Layer(Counted, Configurable):
         self.out_shapes: Shapes | None = None
 
     def input_kind(self, k: int) -> InputKind:
-        """What input ``k`` is: "floats", "integers" that have no gradient, or "any" of both.
+        """The kind of input ``k``: "floats", "integers" (without a gradient), or "any" of both.
 
         Integers are whole numbers or booleans, such as indices and masks. The net leaves them as
         they are; all other arrays that are fed become of its float type.

@@ -21,7 +21,7 @@ class LowRank:
 
     @property
     def scale(self) -> float:
-        """What the pair's product is multiplied by."""
+        """The factor of the pair's product."""
         return self.alpha / self.rank
 
 

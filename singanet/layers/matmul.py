@@ -38,7 +38,7 @@ class MatMul(Layer):
         raise self._unfit(in_shapes)
 
     def _shape(self, a: Shape, b: Shape) -> Shape | None:
-        """What comes of arrays or samples ``a`` and ``b``; None if they do not fit."""
+        """The shape of the product of arrays or samples ``a``, ``b``; None if they do not fit."""
         if min(len(a), len(b)) < 2 or a[:-2] != b[:-2]:
             return None
         rows, inner = a[-2:][::-1] if self.transpose_a else a[-2:]

@@ -1,4 +1,4 @@
-"""What recurrent layers are given: specs of their parameters, initial states, lengths."""
+"""Arguments of recurrent layers: specs of their parameters, initial states, lengths."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def rms_norm_backward(
 
 
 def _factor(ops: Ops, gamma: Array | None, offset: float, count: int) -> Any:
-    """What unit vectors of ``count`` elements are multiplied by."""
+    """The factor of unit vectors of ``count`` elements."""
     if gamma is None:
         return count**0.5
     gain = ops.add(gamma, offset) if offset else gamma

@@ -41,15 +41,15 @@ def drawn_stage() -> int | None:
 
 
 class Applicable(Protocol):
-    """What can be called on symbols: a layer, or a net with a name."""
+    """A layer, or a net with a name, which can be called on symbols."""
 
     @property
     def name(self) -> str | None:
-        """What its parameters are called after."""
+        """The name that its parameters' names begin with."""
 
     @property
     def traits(self) -> Traits:
-        """What it declares of itself; a net declares nothing."""
+        """Its declared traits; a net declares none."""
 
     def build(self, in_shapes: Any) -> Shapes:
         """The sample shapes that come out."""

@@ -233,7 +233,7 @@ class HeadBatch:
         return self.loss.averaged(self.ops, losses.reshape(self.positions), self.count, self.weight)
 
     def _factors(self, dy: Array) -> Array:
-        """What the gradient of each row's loss is multiplied by, (R,)."""
+        """The factors of the gradients of the rows' losses, (R,)."""
         ops, samples = self.ops, self.positions[0]
         dy = dy.astype("float32") if self.half else dy
         whole = self.loss.reduction == "sum"

@@ -1,4 +1,4 @@
-"""What every loss is."""
+"""The base class of losses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Loss(Counted, Configurable, ABC):
     """Whether a `HeadLoss` can be of it."""
 
     link_name: ClassVar[str] = ""
-    """What `link` applies: "softmax", "sigmoid", or nothing that a layer could have applied."""
+    """The function of `link`: "softmax", "sigmoid", or "" for one that no layer could apply."""
 
     def __init__(self, reduction: str = "mean") -> None:
         if reduction not in _REDUCTIONS:

@@ -1,4 +1,4 @@
-"""What every metric is."""
+"""The base class of metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Metric(Configurable):
     """"max" where more is better, "min" where less is; None leaves it to who monitors it."""
 
     of_none: ClassVar[float] = 0.0
-    """What `evaluate` says of an empty batch."""
+    """The result of `evaluate` for an empty batch."""
 
     linked: ClassVar[bool] = False
     """Whether a net shows it what the outputs mean, through the loss's `link`, in their place.
@@ -142,7 +142,7 @@ class Metric(Configurable):
         return (type(self), *(getattr(self, name) for name in self.by_rows))
 
     def state(self) -> dict[str, Any]:
-        """What was gathered since `reset`, as plain data and arrays, for the `merge` of another."""
+        """The state since `reset`, as plain data and arrays, for the `merge` of another metric."""
         return {name: getattr(self, name) for name in self.gathered}
 
     def merge(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What the table of ready nets says of each."""
+"""An entry of the table of ready nets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What residual nets have in common whose blocks begin with normalisation and relu."""
+"""Residual nets with blocks that begin with normalisation and relu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What contexts hold between forward and backward, in a folder."""
+"""Arrays of contexts between forward and backward, in a folder."""
 
 from __future__ import annotations
 

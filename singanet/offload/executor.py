@@ -365,13 +365,13 @@ class Offloaded(LayerByLayer):
         return OffloadedContexts(self.shelf, here, groups)
 
     def _training_groups(self, plan: Plan) -> list[tuple[str, ...]]:
-        """What each layer needs in forward, then in backward."""
+        """The arrays that each layer needs in forward, then in backward."""
         return [*forward_groups(plan), *self._backward_groups(plan)]
 
     def _backward_groups(
         self, plan: Plan, contexts: Sequence[tuple[str, ...]] = ()
     ) -> list[tuple[str, ...]]:
-        """What each layer needs in backward, and its context, the last layer first."""
+        """The arrays that each layer needs in backward, and its context's, the last layer first."""
         groups = []
         for i in reversed(plan.backward(plan.slots_of(plan.outputs), ()).needs_context):
             group: list[str] = list(contexts[i]) if contexts else []
@@ -562,7 +562,7 @@ def entries_of(params: Iterable[Param]) -> list[Entry]:
 
 
 def forward_groups(plan: Plan) -> list[tuple[str, ...]]:
-    """What each layer needs in an evaluation."""
+    """The arrays that each layer needs in an evaluation."""
     return [
         tuple(f"net/{p.name}" for p in step.layer.params.values() if not p.storage.in_memory)
         for step in plan.steps

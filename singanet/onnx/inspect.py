@@ -1,4 +1,4 @@
-"""What is in an ``.onnx`` file, as text."""
+"""The contents of an ``.onnx`` file as text."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ class _Export:
 
 
 def _names(step: NodeStep) -> list[str]:
-    """What the outputs of ``step`` are called."""
+    """The names of the outputs of ``step``."""
     count = len(step.out_slots)
     return [f"{step.name}/{k}" for k in range(count)] if step.many_out else [step.name]
 

@@ -1,4 +1,4 @@
-"""What queries see of keys, and what becomes of their scores."""
+"""Masks between queries and keys, and scores under them."""
 
 from __future__ import annotations
 

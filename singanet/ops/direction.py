@@ -1,4 +1,4 @@
-"""What a recurrent kernel is given, its way through the steps, and what it hands back."""
+"""The input of recurrent kernels, their way through the steps, and their output."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class RecurrentCase(NamedTuple):
 
 
 class RecurrentStates(NamedTuple):
-    """What a forward kernel makes.
+    """The output of a forward kernel.
 
     ``states`` are h (T + 1, N, H) around the steps, and of an LSTM the cells, of which the last
     one, in reverse the first, is the final one. ``notes`` are what else backward needs.
@@ -93,7 +93,7 @@ class RecurrentStates(NamedTuple):
 
 
 class RecurrentGradients(NamedTuple):
-    """What a backward kernel makes; the gradient of x is None if nobody wants it.
+    """The output of a backward kernel; the gradient of x is None if nobody wants it.
 
     ``weight_x`` is None for a layer without that weight. The gradients of the two biases may be one
     array. ``starts`` are the gradients of the first states, arrays (N, H).

@@ -100,7 +100,7 @@ def _either(route: Route, last: F) -> F:
 
 
 class Chooser(Protocol):
-    """What decides by which of the open routes a case goes."""
+    """A function that chooses among the open routes of a case."""
 
     version: int
     """How often choices were changed: what was recorded before is no longer what runs."""

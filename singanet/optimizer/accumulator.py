@@ -76,7 +76,7 @@ class Accumulator(Wrapper):
 
     @property
     def weight(self) -> Scale:
-        """What the gradients of the micro-batch in work weigh; the first ones weigh 1."""
+        """The weight of the gradients of the micro-batch in work; the first ones weigh 1."""
         return self._weight
 
     def counted(self, count: float | None) -> float | None:
@@ -86,7 +86,7 @@ class Accumulator(Wrapper):
         return max(self._weights.values(), default=0.0) * self._unit + count
 
     def share(self, name: str = "") -> float:
-        """What the sum is multiplied by if this micro-batch is the last; by default of any name."""
+        """The factor of the sum if this micro-batch is the last; by default of any name."""
         before = self._begun(name or next(iter(self._weights), ""))[1]
         total = before + float(self._weight)
         return 1.0 / total if self.mean and total else 1.0

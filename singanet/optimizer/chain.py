@@ -64,7 +64,7 @@ class UpdateChain:
         return self.rule if isinstance(self.rule, Optimizer) else None
 
     def case(self) -> Hashable:
-        """What decides over the arithmetic of the next step; a user's own rule has one case."""
+        """The case of the next step's arithmetic; a user's own rule has one case."""
         of_rule = self.rule.case() if isinstance(self.rule, Optimizer) else ()
         return (*(stage.case() for stage in self.stages), of_rule)
 
@@ -118,7 +118,7 @@ class UpdateChain:
             reducer.batch.weight = own
 
     def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
-        """What the gradients of outputs are multiplied by; see `Reducer.shares`."""
+        """The factors of the gradients of outputs; see `Reducer.shares`."""
         return self.reducers[0].shares(samples, counts) if self.reducers else {}
 
     def agree(self, refused: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""What a constraint is."""
+"""The base class of constraints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Constraint(Counted, Configurable):
             )
 
     def factor(self, grad: Array | RowSparse, scale: Scale = 1.0) -> Scale:
-        """What ``grad`` is multiplied by in place of ``scale``, before all else is done with it."""
+        """The factor of ``grad`` in the place of ``scale``, before all else is done with it."""
         return scale
 
     def project(self, value: Array) -> None:

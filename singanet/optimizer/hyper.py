@@ -20,7 +20,7 @@ class Learning(Protocol):
     """A schedule whose values depend on more than the step, so that it has state to save."""
 
     def state_dict(self) -> Mapping[str, float]:
-        """What it has learnt, as numbers."""
+        """Its learnt state, as numbers."""
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Take what another one has learnt."""

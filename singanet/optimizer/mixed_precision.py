@@ -60,7 +60,7 @@ class MixedPrecision(Configurable):
 
     @property
     def scale(self) -> float:
-        """What the loss is multiplied by."""
+        """The factor of the loss."""
         return float(self._scale)
 
     @scale.setter

@@ -1,4 +1,4 @@
-"""What every optimizer is."""
+"""The base class of optimizers."""
 
 from __future__ import annotations
 

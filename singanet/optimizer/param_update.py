@@ -1,4 +1,4 @@
-"""What an optimizer's rule is given: one update of one parameter."""
+"""The input of an optimizer's rule: one update of one parameter."""
 
 from __future__ import annotations
 

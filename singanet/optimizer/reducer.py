@@ -1,4 +1,4 @@
-"""What a stage between several processes is."""
+"""The base class of stages between several processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reducer(Wrapper):
     comm: Collectives
     """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
     batch: SharedBatch
-    """What synchronized layers see of it."""
+    """The shared batch as synchronized layers see it."""
     serves: ClassVar[bool] = False
     """Whether it refuses stages around that have a part in what becomes of values."""
     copies: ClassVar[int] = 2
@@ -57,7 +57,7 @@ class Reducer(Wrapper):
 
     @property
     def inside(self) -> Optimizer | Wrapper:
-        """What a process that trains alone would update by."""
+        """The optimizer of a process that trains alone."""
         return self.optimizer
 
     @property
@@ -194,7 +194,7 @@ class GradientRound:
         return self._handed(self._give(some, scale))
 
     def rest(self) -> Iterator[Handed]:
-        """What is left of a step, and its end."""
+        """The updates that are left of a step, and its end."""
         first = self._reduction.rows_first
         yield from self._handed(self._begun())
         yield from self._pushed() if first else ()
@@ -296,7 +296,7 @@ class GradientRound:
         self._flying.append((names, buffer))
 
     def _land(self) -> Iterator[Handed]:
-        """What was begun first, of the parameters that any process has reached."""
+        """The oldest entry under way, of the parameters that any process has reached."""
         (names, buffer), reduction = self._flying.popleft(), self._reduction
         found = dict(zip(names, reduction.finish(names, buffer), strict=True))
         parts = reduction.parts(names, buffer)
@@ -310,7 +310,7 @@ class GradientRound:
             yield reached, values, grads, reduction.factor
 
     def _handed(self, landed: Iterator[Handed]) -> Iterator[Handed]:
-        """What is handed on of ``landed``; the stages around see that it was updated."""
+        """The updates of ``landed`` that are handed on; the stages around see each of them."""
         optimizer, around = self._reducer.optimizer, self._around
         for names, values, grads, factor in landed:
             changed = [name for name in names if optimizer.will_change(name)]

@@ -17,7 +17,7 @@ RoundKind: TypeAlias = Literal["step", "preview"]
 """Of gradients that are updated by, or only looked at."""
 
 Found: TypeAlias = bool | RowSparse | None
-"""What all processes have of a gradient: what lies in the buffer, rows, or nothing."""
+"""Where the sum of a gradient is: True for the buffer, rows themselves, None if no rank has any."""
 
 
 class Reduction(ABC):
@@ -57,7 +57,7 @@ class Reduction(ABC):
 
     @property
     def share(self) -> float:
-        """What the gradients of this process weigh in the means of all; known as ``factor``."""
+        """The weight of this process's gradients in the means of all; known as ``factor``."""
         return 1.0
 
     @property

@@ -1,4 +1,4 @@
-"""What a regularizer is."""
+"""The base class of regularizers."""
 
 from __future__ import annotations
 

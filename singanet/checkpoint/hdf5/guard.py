@@ -1,4 +1,4 @@
-"""What libhdf5 may raise, and what we do not let it do."""
+"""Errors of libhdf5, and features of it that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Keras calls the groups of its layers' arrays."""
+"""Keras' names of the groups of its layers' arrays."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class TorchView(Reader):
         return all(name in self.entries for name, _ in layer.params.values())
 
     def _chosen(self, folder: str | None) -> str:
-        """What the names of the state dict begin with."""
+        """The prefix of the names in the state dict."""
         names = self._reader.entries
         if self._reader.format != "torch" and folder is None:
             return ""

@@ -1,4 +1,4 @@
-"""What codecs read an ONNX graph by, and write one with."""
+"""Helpers with which codecs read and write ONNX graphs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Names:
 
 @dataclass
 class Sheet:
-    """What converters read and add to while a graph is drawn; arrays go by their names in it."""
+    """The state of drawing a graph, for converters; arrays go by their names in the graph."""
 
     budget: Budget
     values: dict[str, Value] = field(default_factory=dict)

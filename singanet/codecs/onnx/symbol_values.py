@@ -31,7 +31,7 @@ class SymbolValues:
         outputs[symbol.index] = array
 
     def of(self, symbol: Symbol) -> Array:
-        """What ``symbol`` is, with samples in front."""
+        """The value of ``symbol``, with the axis of samples in front."""
         stack = [symbol]
         while stack:
             needed = stack[-1]

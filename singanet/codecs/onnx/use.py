@@ -1,4 +1,4 @@
-"""What a converter sees of a node: its inputs, its attributes, and the layers it may draw."""
+"""A node as converters see it: its inputs and attributes, and the means to draw layers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Use:
         return name
 
     def draw(self, layer: Layer, *inputs: Tensor, **arrays: Array | None) -> Any:
-        """What ``layer`` makes of the inputs: a symbol or several; ``arrays`` fill parameters."""
+        """The symbol or symbols of ``layer`` on the inputs; ``arrays`` fill its parameters."""
         if isinstance(layer, Combine):
             _expect_any(inputs)
         found = layer(*(each.symbol for each in inputs))

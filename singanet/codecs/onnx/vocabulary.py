@@ -1,4 +1,4 @@
-"""What ONNX and our layers call the same: the reader goes one way by it, the writer the other."""
+"""Equal terms of ONNX and our layers, which the reader and the writer use in both directions."""
 
 from __future__ import annotations
 

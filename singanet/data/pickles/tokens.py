@@ -1,4 +1,4 @@
-"""What a pickle's program leaves on our stack instead of objects."""
+"""Tokens that a pickle's program leaves on our stack instead of objects."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Fragment(NamedTuple):
 
 
 TokenRow: TypeAlias = list[Fragment]
-"""What stands in one row of a batch; nothing for a row that fills up a batch."""
+"""The fragments in one row of a batch; none in a row that fills up a batch."""
 
 
 def fragments(ids: Array, answers: Array | None, length: int) -> list[Fragment]:

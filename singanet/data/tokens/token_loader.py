@@ -1,4 +1,4 @@
-"""What the loaders of tokens share: order, rows, ranks and the position."""
+"""The base of loaders of tokens: order, rows, ranks and the position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step recomputes for its backward: the choice, and steps by the layers that do so."""
+"""Recomputation for backward: its choice, and steps by the layers that recompute."""
 
 from __future__ import annotations
 

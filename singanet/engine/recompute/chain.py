@@ -104,7 +104,7 @@ class Schedules:
         return float(self._least[-1][0][min(budget // self.slot, self._count)])
 
     def actions(self, budget: int) -> list[Action]:
-        """What is done in which order. ``budget`` has to be one for which `time` is finite."""
+        """The actions in their order. `time` has to be finite for ``budget``."""
         made: list[Action] = []
         last = len(self.stages) - 1
         # By a list: nets may be deeper than Python's calls.

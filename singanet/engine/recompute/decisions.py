@@ -1,4 +1,4 @@
-"""What was chosen to run again, layer by layer, and why."""
+"""The choice of layers to run again, with reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from singanet.engine.recompute.units import UnitOp, Units
 
 
 class Decision(NamedTuple):
-    """What is done with a layer: ``runs`` more of its forward, and ``why``, also why none.
+    """The decision on a layer: ``runs`` more of its forward, and ``why``, also if none.
 
     ``released`` bytes of its own do not wait at the turn from forward to backward; ``added`` bytes
     of its inputs do, which else would not. ``time`` is its part of what all forwards take once.
@@ -51,7 +51,7 @@ class Decisions(tuple[Decision, ...]):
 
 
 def decisions(units: Units, ops: Sequence[UnitOp], why: str) -> list[Decision]:
-    """What ``ops`` do with each of ``units`` that leaves something to its backward.
+    """The decisions in ``ops`` on each of ``units`` with values for its backward.
 
     ``why`` is said of those that run again unasked.
     """

@@ -89,7 +89,7 @@ def _differing(before: Any, after: Any) -> str:
 
 
 def _look(thing: Any) -> Any:
-    """What ``thing`` holds, as something that is equal where that is."""
+    """A comparable snapshot of ``thing``."""
     if isinstance(thing, Layer):
         found = {f"the attribute {k!r}": _look(v) for k, v in vars(thing).items() if k != "params"}
         for suffix, param in thing.params.items():

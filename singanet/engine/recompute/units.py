@@ -93,7 +93,7 @@ class Units:
         return sum(self.sizes[value] for value in values)
 
     def frontier(self, cut: int) -> frozenset[int]:
-        """What units before ``cut`` make for those after it, saved in any case left out."""
+        """The values of units before ``cut`` that later units need, without the pinned ones."""
         return frozenset(
             value
             for value, at in self.maker.items()
@@ -111,7 +111,7 @@ class Units:
         ]
 
     def time(self, ops: Iterable[UnitOp]) -> float:
-        """What all forwards take."""
+        """The time of all forwards."""
         return sum(self.units[op.unit].time for op in ops if op.kind == "forward")
 
     def peak(self, ops: Sequence[UnitOp]) -> int:
@@ -366,7 +366,7 @@ def _divided(units: Units, first: int, last: int) -> list[int]:
 
 
 def _signature(units: Units, first: int, last: int) -> object:
-    """What is the same for stages that are alike."""
+    """A key that is equal for equal stages."""
     numbers: dict[int, int] = {}
 
     def renumbered(values: Iterable[int]) -> tuple[tuple[int, int, bool, bool, bool], ...]:
@@ -392,7 +392,7 @@ def _signature(units: Units, first: int, last: int) -> object:
 
 
 class _Again:
-    """What goes backward and runs again, told by how far from the stage's first unit."""
+    """The backwards and repeated forwards of a stage, counted from the stage's first unit."""
 
     def __init__(self, ops: Sequence[UnitOp], first: int) -> None:
         self._ops = [(op.kind, op.unit - first) for op in ops]
@@ -444,7 +444,7 @@ def _choices(
 def _option(
     units: Units, inside: range, out: frozenset[int], ops: Sequence[UnitOp], passing: int
 ) -> Option:
-    """What saving a stage takes that goes backward by ``ops``; ``passing`` are bytes that go by."""
+    """The cost of saving a stage with the backward ``ops``; ``passing`` are bytes that go by."""
     made = {value for k in inside for value in units.units[k].makes} - units.pinned
     saved, remade = set(out), set(units.pinned)
     for op in ops:

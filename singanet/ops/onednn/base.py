@@ -1,4 +1,4 @@
-"""What the oneDNN kernels share: which calls they serve, threads, and the runtime."""
+"""The base of the oneDNN kernels: the calls that they serve, threads, and the runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measured choice is about."""
+"""Cases of measured choices."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class KernelStage(NamedTuple):
 
 
 class KernelRecipe(NamedTuple):
-    """What a plan does, and on what.
+    """The work and the arrays of a primitive.
 
     A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
     the bytes of the operands, ``reads`` and ``writes`` numbers of operands; an operand that is

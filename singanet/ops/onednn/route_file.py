@@ -49,7 +49,7 @@ def path_of(onednn: str) -> Path | None:
 
 
 def machine(onednn: str) -> dict[str, str]:
-    """What has to be the same for measured times to hold."""
+    """The conditions under which measured times hold."""
     return {"processor": processor(), "onednn": onednn}
 
 

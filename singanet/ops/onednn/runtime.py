@@ -45,7 +45,7 @@ gone to sleep or has other work.
 
 
 class Runtime:
-    """What a thread needs to run kernels; another thread makes one of its own.
+    """The state with which a thread runs kernels; another thread makes one of its own.
 
     Plans are kept by what determines them, the least recently used dropped beyond a thousand.
     Scratch memory is one buffer that grows to what the hungriest plan needs. ``narrow`` lets

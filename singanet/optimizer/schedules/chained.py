@@ -39,7 +39,7 @@ class Chained(Schedule):
         return at(part, step - begun)
 
     def state_dict(self) -> dict[str, float]:
-        """What the parts have learnt, each key behind the part's number."""
+        """The learnt state of the parts, each key behind the part's number."""
         found: dict[str, float] = {}
         for k, part in enumerate(self.parts):
             if isinstance(part, Learning):

@@ -30,7 +30,7 @@ class WarmUp(Schedule):
         return self.start + (at(self.after, 0) - self.start) * rise
 
     def state_dict(self) -> dict[str, float]:
-        """What the schedule after it has learnt."""
+        """The learnt state of the schedule after it."""
         return dict(self.after.state_dict()) if isinstance(self.after, Learning) else {}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:

@@ -113,7 +113,7 @@ def _pixels(case: Case) -> int:
 
 
 def _windows(ops: OneDnnBase, x: Array, window: Window, last: bool = False) -> Array:
-    """What each output sees, (N·H'·W', C·kh·kw); a view where that is a pixel each.
+    """The receptive field of each output, (N·H'·W', C·kh·kw); a view if it is one pixel.
 
     With ``last`` the channels come last: (N·H'·W', kh·kw·C), which takes a quarter of the time.
     """
