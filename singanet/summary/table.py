@@ -105,7 +105,7 @@ def totals(
         )
         lines += [
             f"{footprint.all_kept():,} bytes a sample kept for backward",
-            f"a training step of {batch_size:,} samples, most at layer {layer!r}: {memory}",
+            f"a training step of {batch_size:,} samples, at its peak at layer {layer!r}: {memory}",
         ]
         if planned is not None:
             lines.append(f"recorded, as steps are from the second on: {planned}")

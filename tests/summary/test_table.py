@@ -26,7 +26,7 @@ def test_the_columns_and_totals_with_a_batch_size():
         "256 bytes a sample kept for backward",
     ]
     found = re.fullmatch(
-        r"a training step of 128 samples, most at layer '(\w+)': ([\d.]+) kB = "
+        r"a training step of 128 samples, at its peak at layer '(\w+)': ([\d.]+) kB = "
         r"([\d.]+) kB parameters \+ ([\d.]+) kB inputs \+ ([\d.]+) kB activations and gradients",
         lines[7],
     )
