@@ -245,6 +245,17 @@ class Ops(Protocol):
     ) -> Array:
         """``array`` with ``rows`` added at the distinct ``indices``: a copy, or ``out``, itself."""
 
+    def of_rows(self, function: Callable[[Array], Array], indices: Array, rows: Array) -> Array:
+        """The number ``function(rows)``, float64, of rows for ``indices`` of a table.
+
+        It is called at each step anew, as rows may be others then.
+        """
+
+    def map_rows(
+        self, function: Callable[..., RowSparse], indices: Array, rows: Array, *numbers: Any
+    ) -> tuple[Array, Array]:
+        """``function(RowSparse(indices, rows), *numbers)``, called at each step anew."""
+
     def host(self, array: Array) -> Array:
         """``array`` in NumPy; from a device this waits and copies."""
 

@@ -4,17 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from singanet.errors import DataError, one_of
-from singanet.ops import ops_for
+from singanet.ops import Ops, ops_for
 from singanet.optimizer.checks import Grad, check_fit, check_lists, checked_every
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, in_type, is_one
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.types import Array, RowSparse
+
+
+class RowSum:
+    """The ``sum`` of row-sparse gradients of a parameter, of the rows that came; None for none."""
+
+    def __init__(self, sum: RowSparse | None = None) -> None:
+        self.sum = sum
+
+    def begin(self, grad: RowSparse, weight: Any) -> RowSparse:
+        """The sum, which is ``weight`` · ``grad`` from now on."""
+        self.sum = self.with_first(grad, weight)
+        return self.sum
+
+    def add(self, grad: RowSparse, weight: Any) -> RowSparse:
+        """The sum, with ``weight`` · ``grad`` from now on."""
+        self.sum = self.with_added(grad, weight)
+        return self.sum
+
+    def with_first(self, grad: RowSparse, weight: Any, share: Any = 1.0) -> RowSparse:
+        """``share`` times what `begin` makes the sum."""
+        return _weighed(_weighed(grad, weight), share)
+
+    def with_added(self, grad: RowSparse, weight: Any, share: Any = 1.0) -> RowSparse:
+        """``share`` times what `add` makes the sum."""
+        more = _weighed(grad, weight)
+        if self.sum is not None:
+            more = RowSparse(*ops_for(more.rows).add_rows(self.sum, more))
+        return _weighed(more, share)
+
+    def dense(self, ops: Ops, like: Array) -> Array:
+        """The sum as an array of the shape of ``like``."""
+        none: Array = ops.zeros(like.shape, like)
+        return none if self.sum is None else ops.add_to_rows(none, *self.sum, out=none)
+
+
+def _weighed(grad: RowSparse, weight: Any) -> RowSparse:
+    """``weight`` · ``grad``."""
+    if is_one(weight):
+        return grad
+    xp = ops_for(grad.rows).xp
+    return RowSparse(grad.indices, grad.rows * in_type(xp, weight, grad.rows.dtype))
 
 
 class Accumulator(Wrapper):
@@ -32,12 +73,13 @@ class Accumulator(Wrapper):
         super().__init__(optimizer)
         self.every = checked_every("Accumulator", every)
         self.mean = bool(mean)
-        # By name: the sum so far, over how many micro-batches, how much these weigh together, and
-        # the rows that row-sparse ones touched where there were no others.
+        # By name: the sum so far, of rows where all were row-sparse, over how many micro-batches,
+        # how much these weigh together, and whether the sum is of rows, once any came.
         self._totals: dict[str, Array] = {}
+        self._rows: dict[str, RowSum] = {}
         self._counts: dict[str, int] = {}
         self._weights: dict[str, float] = {}
-        self._touched: dict[str, Array | None] = {}
+        self._by_rows: dict[str, bool] = {}
         # What the net trains, and with how many micro-batches, of which weight, parameters begin
         # that it trains only since some were gathered.
         self._trained: frozenset[str] | None = None
@@ -105,22 +147,34 @@ class Accumulator(Wrapper):
             total = self._totals.get(name)
             check_fit("Accumulator", name, value, grad, None if total is None else total.shape)
         self.settle(list(jobs), [value for value, _ in jobs.values()])
-        for name, (value, grad) in jobs.items():
-            xp = ops_for(value).xp
-            total = self._totals[name] = xp.asarray(self._totals[name])
-            first = self._counts[name] == 0
-            weighted = scale if is_one(self._weight) else scale * self._weight
-            touched = _add(xp, total, self._touched[name], grad, weighted, first)
-            self._touched[name] = touched
+        sums = {name: self._add(name, value, grad, scale) for name, (value, grad) in jobs.items()}
         # The count goes back only after the update, so that a refused one loses nothing.
         for share, ready in self._gathered(jobs).items():
             yield (
                 ready,
                 [jobs[name][0] for name in ready],
-                [_gathered(self._totals[name], self._touched[name]) for name in ready],
+                [sums[name] for name in ready],
                 share if self._share is None else self._share,
             )
             self._begin(ready)
+
+    def _add(self, name: str, value: Array, grad: Any, scale: Scale) -> Grad:
+        """The sum of the gradients of a parameter, with ``scale`` · ``grad`` from now on."""
+        ops, first = ops_for(value), self._counts[name] == 0
+        weighted = scale if is_one(self._weight) else scale * self._weight
+        by_rows = isinstance(grad, tuple) and (first or self._by_rows.get(name, True))
+        was_by_rows, self._by_rows[name] = self._by_rows.get(name, False), by_rows
+        if by_rows:
+            self._totals.pop(name, None)
+            gather = self._rows[name].begin if first else self._rows[name].add
+            return RowSparse(*ops.map_rows(gather, *grad, weighted))
+        if name not in self._totals:
+            self._totals[name] = ops.xp.empty_like(value)
+        total: Array = ops.xp.asarray(self._totals[name])
+        if not first and was_by_rows:
+            total[...] = self._rows[name].dense(ops, total)
+        _add(ops, total, grad, weighted, first)
+        return total
 
     def train(self, names: Iterable[str]) -> None:
         """Gather for the parameters ``names`` from now on, all at the same micro-batch.
@@ -132,21 +186,21 @@ class Accumulator(Wrapper):
             return
         known = trained if self._trained is None else self._trained
         thawed = trained - known | self._late.keys() & trained
-        for name in self._totals.keys() - (trained - thawed):
-            for of_name in (self._totals, self._counts, self._weights, self._touched):
-                del of_name[name]
+        for name in self._counts.keys() - (trained - thawed):
+            for of_name in (self._totals, self._rows, self._counts, self._weights, self._by_rows):
+                of_name.pop(name, None)
         begun = max(self._gone())
         self._late = dict.fromkeys(thawed, begun) if begun[0] else {}
         self._trained = trained
 
     def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
-        """As `Wrapper.settle`: a buffer for each of them that has none."""
+        """As `Wrapper.settle`: a buffer for each of them that has none, and may need one."""
         for name, value in zip(names, values, strict=True):
-            if name not in self._totals:
+            if name not in self._counts:
                 xp, (count, weight) = ops_for(value).xp, self._late.pop(name, (0, 0.0))
                 self._totals[name] = xp.zeros_like(value) if count else xp.empty_like(value)
                 self._counts[name], self._weights[name] = count, weight
-                self._touched[name] = xp.zeros(value.shape[:1], bool) if count else None
+                self._rows[name] = RowSum()
         return values
 
     def case(self) -> Hashable:
@@ -212,12 +266,12 @@ class Accumulator(Wrapper):
         needs more memory: the sums are there, and the rule within has its state.
         """
         before = dict(vars(self))
-        self._totals, self._counts, self._weights = dict(self._totals), {}, {}
-        self._touched = dict.fromkeys(self._totals)
+        self._totals, self._rows, self._by_rows = dict(self._totals), dict(self._rows), {}
+        self._counts, self._weights = dict(self._counts), dict(self._weights)
         try:
             self.settle(names, values)
-            self._counts = dict.fromkeys(self._totals, self.every - 1)
-            self._weights = dict.fromkeys(self._totals, 0.5 * (self.every - 1))
+            self._counts = dict.fromkeys(self._counts, self.every - 1)
+            self._weights = dict.fromkeys(self._counts, 0.5 * (self.every - 1))
             self.weigh(0.5)
             yield
         finally:
@@ -244,50 +298,67 @@ class Accumulator(Wrapper):
             # As the walk itself: one layer's gradients are let go before the next one's exist.
             del names, values, grads
 
+    def previewed_in_parts(self, items: Iterable[Any]) -> Iterator[Any]:
+        """As `Wrapper.previewed_in_parts`: rows at a time, of which copies are made."""
+        for item in items:
+            for number, name in enumerate(item[0]):
+                # A layer's gradients are let go before the next one's exist: no name has them.
+                for part in _parts_of(item[1][number], item[2][number]):
+                    yield [name], [item[1][number]], [self._previewed(*_at(item, number), part)]
+            del item
+
     def preview(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
     ) -> list[Grad]:
         """What `update` would hand on for these gradients, nothing changed; None if not yet."""
-        found: list[Grad] = []
-        for name, value, grad in zip(names, values, grads, strict=True):
-            count = self._begun(name)[0] + 1
-            if grad is None or count < self.every:
-                found.append(None)
-                continue
-            xp = ops_for(value).xp
-            if name in self._totals:
-                total, rows = xp.array(self._totals[name]), self._touched[name]
-            else:
-                total = xp.zeros_like(value)
-                rows = xp.zeros(value.shape[:1], bool) if count > 1 else None
-            rows = None if rows is None else rows.copy()
-            rows = _add(xp, total, rows, grad, self._weight, count == 1)
-            share = self._share
-            if share is None:
-                share = self.share(name)
-            if not is_one(share):
-                total *= in_type(xp, share, total.dtype)
-            found.append(_gathered(total, rows))
-        return found
+        given = zip(names, values, grads, strict=True)
+        return [self._previewed(name, value, grad) for name, value, grad in given]
+
+    def _previewed(self, name: str, value: Array, grad: Grad, part: slice | None = None) -> Grad:
+        """`preview` of one gradient, or of a ``part`` of its rows."""
+        count = self._begun(name)[0] + 1
+        if grad is None or count < self.every:
+            return None
+        ops, first = ops_for(value), count == 1
+        share = self.share(name) if self._share is None else self._share
+        by_rows = self._by_rows.get(name, isinstance(grad, tuple))
+        rows = self._rows.get(name) or RowSum()
+        if isinstance(grad, tuple) and (first or by_rows):
+            seen = rows.with_first if first else rows.with_added
+            return RowSparse(*ops.map_rows(seen, *grad, self._weight, share))
+        at: Any = ... if part is None else part
+        if not first and by_rows:
+            total = rows.dense(ops, value)[at]
+        elif name in self._totals:
+            total = ops.xp.array(ops.xp.asarray(self._totals[name])[at])
+        else:
+            total = ops.xp.zeros_like(value[at])
+        _add(ops, total, grad if part is None else cast("Array", grad)[part], self._weight, first)
+        if not is_one(share):
+            total *= in_type(ops.xp, share, total.dtype)
+        return total
 
     def own_state(self) -> dict[str, Array]:
         """As `Wrapper.own_state`: gradients and counts."""
         saved: dict[str, Array] = {}
         for name, count in self._counts.items():
             if count:
-                saved[f"{name}/gathered"] = self._totals[name].copy()
+                saved |= self._saved_sum(name)
                 saved[f"{name}/gathered_count"] = np.array(count, np.int64)
                 saved[f"{name}/gathered_weight"] = np.array([self._weights[name], self._unit])
-                touched = self._touched[name]
-                if touched is not None:
-                    saved[f"{name}/gathered_rows"] = touched.copy()
         return saved
+
+    def _saved_sum(self, name: str) -> dict[str, Array]:
+        rows = self._rows[name].sum if self._by_rows.get(name) else None
+        if rows is None:
+            return {f"{name}/gathered": self._totals[name].copy()}
+        return {f"{name}/gathered": rows.rows.copy(), f"{name}/gathered_rows": rows.indices.copy()}
 
     def _is_own(self, key: str) -> bool:
         return key.rpartition("/")[2] in ("gathered_rows", *_PARTS)
 
     def _parsed(self, own: Mapping[str, Array]) -> Any:
-        parsed: dict[str, tuple[Array, int, float, float, Array | None]] = {}
+        parsed: dict[str, tuple[Array | RowSparse, int, float, float]] = {}
         for key in own:
             name = key.rpartition("/")[0]
             parts = {part: own[f"{name}/{part}"] for part in _PARTS if f"{name}/{part}" in own}
@@ -300,50 +371,53 @@ class Accumulator(Wrapper):
                     advice="load a complete state_dict",
                 )
             total, count, weight = (parts[part] for part in _PARTS)
-            touched = own.get(f"{name}/gathered_rows")
-            copy = None if touched is None else touched.copy()
-            parsed[name] = total.copy(), int(count), float(weight[0]), float(weight[1]), copy
+            rows = own.get(f"{name}/gathered_rows")
+            copy = total.copy() if rows is None else RowSparse(rows.copy(), total.copy())
+            parsed[name] = copy, int(count), float(weight[0]), float(weight[1])
         return parsed
 
     def _take(self, parsed: Any) -> None:
-        self._totals = {name: total for name, (total, *_) in parsed.items()}
+        self._by_rows = {n: isinstance(total, RowSparse) for n, (total, *_) in parsed.items()}
+        self._totals = {n: total for n, (total, *_) in parsed.items() if not self._by_rows[n]}
+        self._rows = {n: RowSum(t if self._by_rows[n] else None) for n, (t, *_) in parsed.items()}
         self._counts = {name: count for name, (_, count, *_) in parsed.items()}
-        self._weights = {name: weight for name, (_, _, weight, *_) in parsed.items()}
-        self._touched = {name: touched for name, (*_, touched) in parsed.items()}
-        self._unit = next((unit for *_, unit, _ in parsed.values()), 0.0)
+        self._weights = {name: weight for name, (_, _, weight, _) in parsed.items()}
+        self._unit = next((unit for *_, unit in parsed.values()), 0.0)
         self.weigh(1.0)
+
+
+_AT_A_TIME = 1 << 20
+"""Elements of a sum that are copied at a time for a look at it."""
+
+
+def _parts_of(value: Array, grad: Grad) -> list[slice | None]:
+    """The rows of a dense gradient that are looked at together; None for all of them."""
+    if grad is None or isinstance(grad, tuple) or value.size <= _AT_A_TIME or value.ndim < 2:
+        return [None]
+    rows = max(1, _AT_A_TIME * len(value) // value.size)
+    return [slice(start, start + rows) for start in range(0, len(value), rows)]
+
+
+def _at(item: Any, number: int) -> tuple[str, Array, Grad]:
+    """Name, value and gradient of one parameter of a layer."""
+    names, values, grads = item
+    return names[number], values[number], grads[number]
 
 
 _PARTS = ("gathered", "gathered_count", "gathered_weight")
 
 
-def _add(
-    xp: Any, total: Array, touched: Array | None, grad: Any, scale: Scale, first: bool
-) -> Array | None:
-    """Add ``scale`` · ``grad`` to ``total``, which begins anew where it is the ``first``.
-
-    Returns which rows were touched, where all gradients are row-sparse.
-    """
+def _add(ops: Ops, total: Array, grad: Any, scale: Scale, first: bool) -> None:
+    """Add ``scale`` · ``grad`` to ``total``, which begins anew where it is the ``first``."""
+    xp = ops.xp
     scale = in_type(xp, scale, total.dtype)
     if isinstance(grad, tuple):
-        if first:
-            total.fill(0)
-            touched = xp.zeros(len(total), bool)
-        indices, rows = grad
-        total[indices] += rows if is_one(scale) else rows * scale
-        if touched is not None:
-            touched = xp.asarray(touched)
-            touched[indices] = True
-        return touched
-    if first:
+        ops.add_to_rows(total, *ops.map_rows(_weighed, *grad, scale), out=total)
+    elif first:
         xp.multiply(grad, scale, out=total)
+    elif is_one(scale):
+        xp.add(total, grad, out=total)
     else:
-        xp.add(total, grad if is_one(scale) else grad * scale, out=total)
-    return None
-
-
-def _gathered(total: Array, touched: Array | None) -> Grad:
-    if touched is None:
-        return total
-    rows = ops_for(total).xp.nonzero(touched)[0]
-    return RowSparse(rows, total[rows])
+        for part in _parts_of(total, grad):
+            at = ... if part is None else part
+            total[at] += grad[at] * scale

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 
 from singanet.errors import ArgumentError
+from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Wrapper
+from singanet.params.param import Param
 
 if TYPE_CHECKING:
     from singanet.optimizer.mixed_precision import ScaledUpdates
@@ -62,6 +64,14 @@ class UpdateChain:
     def own_rule(self) -> Optimizer | None:
         """The rule, where it is an `Optimizer` and not a user's class like one."""
         return self.rule if isinstance(self.rule, Optimizer) else None
+
+    def treats_alike(self, param: Param) -> bool:
+        """Whether the rule updates each element of ``param`` by itself: parts of it may be, apart.
+
+        A rule that looks at norms of a whole parameter, or a constraint on them, does not do so.
+        """
+        alike = isinstance(self.rule, ElementWise) and type(self.rule)._sweep is ElementWise._sweep
+        return alike and (self.rule.constraint, self.rule.spec_of(param).constraint) == (None, None)
 
     def case(self) -> Hashable:
         """The case of the next step's arithmetic; a user's own rule has one case."""
@@ -209,10 +219,13 @@ class TwoPasses(NamedTuple):
         return not self.clip.knows and all(stage.left <= 1 for stage in self.gathering)
 
     def previewed(self, items: Iterable[Any]) -> Iterable[Any]:
-        """What ``clip`` would get of the gradients ``items``."""
-        for stage in self.gathering:
+        """What ``clip`` would get of the gradients ``items``, large ones in parts."""
+        if not self.gathering:
+            return items
+        *around, last = self.gathering
+        for stage in around:
             items = stage.previewed(items)
-        return items
+        return last.previewed_in_parts(items)
 
     def knowing(self, items: Iterable[Any]) -> AbstractContextManager[None]:
         """Within the block, the norm is that of the gradients ``items``, none of which is kept."""

@@ -119,6 +119,10 @@ class Wrapper(Counted, Configurable, ABC):
         """
         return items
 
+    def previewed_in_parts(self, items: Iterable[Any]) -> Iterable[Any]:
+        """As `previewed`, for who looks at elements: a gradient may come in several items."""
+        return self.previewed(items)
+
     def end(self) -> None:
         """What is to be done once all updates of a step are; `take` saw every one of them."""
 

@@ -43,15 +43,6 @@ CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 
 
-def _before_recording(first: bool) -> AbstractContextManager[None]:
-    """Around a call by the layers: the ``first`` one gives back at once what it frees.
-
-    A program follows that needs none of it, and the C library's holes are told by nobody. Later
-    calls by the layers reuse memory, which is faster.
-    """
-    return large_arrays_apart() if first else nullcontext()
-
-
 def programs_of(net: Net) -> Programs:
     """The programs of ``net``. Errors: `CallOrderError` for a net of another executor."""
     can = net.executor.can
@@ -138,7 +129,7 @@ class Programs:
         key = self._key(net, "evaluation", facts_of_feed(feed))
         found = self._find(net, key, lambda r: r.evaluation(feed))
         if found is None:
-            with _before_recording(self._was_first(key)):
+            with self._before_recording(self._was_first(key)):
                 return self._layers.evaluate(net, feed, asked)
         arena = self.take(found)
         try:
@@ -228,7 +219,7 @@ class Programs:
                 alone = by_layers or chain.holds_all or bool(chain.reducers)
                 forward = self.forward if alone else self._layers.forward
                 run = forward_of_step(forward, net, feed, request, chain)
-                with _before_recording(first):
+                with self._before_recording(first):
                     return self._layers.train(net, run, request, chain)
         arena = self.take(found)
         try:
@@ -371,6 +362,19 @@ class Programs:
     def _was_first(self, key: Any, case: Hashable = ()) -> bool:
         """Whether the call came now for the first time, and a program of it will find room."""
         return self.enabled and len(self._seen) <= CAPACITY and self._seen.get((key, case), False)
+
+    def _before_recording(self, first: bool) -> AbstractContextManager[None]:
+        """Around a call by the layers: the ``first`` one gives back at once what it frees.
+
+        A program follows that needs none of it, and the C library's holes are told by nobody. Nor
+        does it run beside the arena of others, such as those of other micro-batches. Later calls by
+        the layers reuse memory, which is faster.
+        """
+        if not first:
+            return nullcontext()
+        self._let_go()
+        self._arena.clear()
+        return large_arrays_apart()
 
     def _is_new(self, key: Any) -> bool:
         """Whether such a call comes for the first time, as far as is remembered."""

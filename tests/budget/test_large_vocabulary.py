@@ -27,7 +27,7 @@ from singanet.layers import (
 )
 from singanet.loss import Loss, SoftmaxCrossEntropy
 from singanet.metric import Accuracy, MeanMetric, Perplexity, perplexity
-from singanet.optimizer import SGD, Adafactor, AdamW, ClipByGlobalNorm
+from singanet.optimizer import SGD, Accumulator, Adafactor, AdamW, ClipByGlobalNorm, ClipByValue
 
 WORDS, STEPS, WIDTH = 12_000, 96, 32
 BESIDE = 700_000
@@ -208,8 +208,43 @@ def test_a_fit_with_a_users_loss_is_told_at_least(metrics):
 
 def test_a_step_that_cannot_be_recorded_is_refused():
     net = words_net(False, SoftmaxCrossEntropy())
-    with pytest.raises(ArgumentError, match="net.memory: .* rows of a table in the norm"):
-        net.memory(1, RULES["clipped"]())
+    with pytest.raises(ArgumentError, match="net.memory: .* rows of a table"):
+        net.memory(1, ClipByGlobalNorm(ClipByValue(SGD(lr=0.1), 1.0), 1.0))
+
+
+STAGES = {
+    "clipped": lambda rule: ClipByGlobalNorm(rule, 1.0),
+    "accumulated": lambda rule: Accumulator(rule, 4),
+    "both": lambda rule: Accumulator(ClipByGlobalNorm(rule, 1.0), 4),
+}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("rule", ["sgd", "adafactor", "adamw"])
+def test_clipping_and_accumulation_cost_the_sums_alone(tied, rule):
+    net = words_net(tied, SoftmaxCrossEntropy())
+    net.programs.at_once = True
+    plain = net.memory(1, RULES[rule]()).total
+    table = 4 * WORDS * WIDTH
+    # Of a table that is looked up alone the rows that came are summed.
+    sums = sum(value.nbytes for value in net.param_values()) - table * (not tied)
+    for name, wrap in STAGES.items():
+        most = 1.02 * plain + BESIDE + sums * (name != "clipped")
+        parts = net.memory(1, wrap(RULES[rule]())).parts
+        # Calls of programs, which are as many in a large net.
+        assert sum(parts.values()) - parts["program"] <= most, name
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_steps_through_stages_stay_within_what_was_told(monkeypatch, tied, stage):
+    monkeypatch.setitem(RULES, stage, lambda: STAGES[stage](Adafactor(lr=0.01)))
+    net, peaks, told = trained(tied, stage, count=13)
+    assert not net.programs.refusals
+    assert not net.programs.notes
+    # Once all micro-batches of a step are recorded.
+    untouched = 4 * WORDS * WIDTH * (not tied and stage != "clipped")
+    assert max(peaks[8:]) <= 1.02 * told + BESIDE + untouched
 
 
 @pytest.mark.parametrize("rule", ["sgd", "adafactor", "adamw"])

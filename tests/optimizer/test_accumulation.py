@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.optimizer import (
@@ -16,6 +18,7 @@ from singanet.optimizer import (
     Accumulator,
     Adam,
     ClipByLayerNorm,
+    accumulator,
 )
 from singanet.types import RowSparse
 
@@ -77,6 +80,70 @@ def test_a_dense_gradient_among_rows_makes_the_mean_dense() -> None:
         for g in grads if dense_first else grads[::-1]:
             gathered.update(["w"], [w], [g])
         np.testing.assert_array_equal(w[:, 0], [-0.5, -2.5, -0.5])
+
+
+@settings(deadline=None)
+@given(
+    kinds=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=3),
+    mean=st.booleans(),
+    resumed=st.integers(0, 2),
+    seed=st.integers(0, 99),
+)
+def test_rows_and_arrays_in_any_order_are_summed_and_foretold(kinds, mean, resumed, seed):
+    """By parts of 64 elements."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accumulator, "_AT_A_TIME", 64)
+        expect_sums(kinds, mean, resumed, seed)
+
+
+def expect_sums(kinds, mean, resumed, seed):
+    draw = np.random.default_rng(seed)
+    given_to_rule: list[Any] = []
+
+    class Told(SGD):
+        def update(self, names, values, grads, scale=1.0):
+            given_to_rule.append((grads[0], scale))
+
+    made = Accumulator(Told(lr=1.0), 3, mean=mean)
+    w = np.zeros((13, 16))
+    for turns in kinds:
+        expected, weights, came = np.zeros_like(w), 0.0, set()
+        for k, sparse in enumerate(turns):
+            indices = np.sort(draw.choice(len(w), 3, replace=False))
+            rows, count = draw.standard_normal((3, w.shape[1])), float(draw.integers(1, 4))
+            grad: Any = RowSparse(indices, rows)
+            if not sparse:
+                grad = np.zeros_like(w)
+                grad[indices] = rows
+            made.begin(count)
+            expected[indices] += rows * made.weight
+            weights += float(made.weight)
+            came |= {*indices.tolist()}
+            if k == 2:
+                foretold = made.preview(["w"], [w], [grad])[0]
+                parts = [g for _, _, (g,) in made.previewed_in_parts([(["w"], [w], [grad])])]
+            made.update(["w"], [w], [grad])
+            if k == resumed:
+                again = Accumulator(Told(lr=1.0), 3, mean=mean)
+                again.load_state_dict(made.state_dict())
+                made = again
+        handed, scale = given_to_rule.pop()
+        expected /= weights if mean else 1.0
+        assert isinstance(handed, tuple) is all(turns)
+        if all(turns):
+            assert set(handed.indices.tolist()) == came
+            assert np.array_equal(parts[0].rows, foretold.rows)
+            foretold, handed = (_whole(each, w) for each in (foretold, handed))
+        else:
+            assert np.array_equal(np.concatenate(parts), foretold)
+        np.testing.assert_allclose(handed * scale, expected, atol=1e-12)
+        np.testing.assert_allclose(foretold, expected, atol=1e-12)
+
+
+def _whole(grad: Any, w: Any) -> Any:
+    found = np.zeros_like(w)
+    found[grad.indices] = grad.rows
+    return found
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -32,8 +32,8 @@ from singanet.layers import (
 )
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.optimizer import SGD, Adam
-from singanet.program import programs
+from singanet.optimizer import SGD, Accumulator, Adam
+from singanet.program.programs import Programs
 
 from .twins import Twins, expect_same
 
@@ -626,9 +626,9 @@ def test_what_no_program_will_follow_does_not_give_memory_back_at_once(
     at_once, firsts, monkeypatch
 ):
     seen: list[bool] = []
-    real = programs._before_recording
+    real = Programs._before_recording
     monkeypatch.setattr(
-        programs, "_before_recording", lambda first: seen.append(first) or real(first)
+        Programs, "_before_recording", lambda self, first: seen.append(first) or real(self, first)
     )
     net = image_net()
     net.programs.at_once = at_once
@@ -637,3 +637,22 @@ def test_what_no_program_will_follow_does_not_give_memory_back_at_once(
         net.forward(False, none)
     assert net.programs.refusals == ["a batch of no samples"]
     assert seen == firsts
+
+
+def test_a_first_call_by_the_layers_does_not_run_beside_the_arena(monkeypatch):
+    """Of other micro-batches: both together took as much as two arenas."""
+    taken: list[int] = []
+    net, rule = image_net(), Accumulator(SGD(lr=0.1), 3)
+    x, y = image_batches(1)[0]
+    real = net.programs._layers.train
+
+    def train(*given):
+        taken.append(sum(map(len, net.programs._arena._free)))
+        return real(*given)
+
+    monkeypatch.setattr(net.programs._layers, "train", train)
+    for _ in range(9):
+        net.step(x, y, rule)
+    assert taken
+    assert not any(taken)
+    assert net.programs._arena._free

@@ -126,6 +126,8 @@ class NumpyOps:
     sum_rows = table.sum_rows
     add_rows = table.add_rows
     add_to_rows = table.add_to_rows
+    of_rows = table.of_rows
+    map_rows = table.map_rows
     host = sequences.host
     time_major = sequences.time_major
     batch_major = sequences.batch_major

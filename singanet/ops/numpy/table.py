@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,18 @@ def _sums_of_runs(xp: Any, rows: Array, order: Array, starts: Array) -> Array:
 def add_rows(ops: Ops, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
     indices = ops.concat([a.indices, b.indices], axis=0)
     return ops.sum_rows(indices, ops.concat([a.rows, b.rows], axis=0))
+
+
+@kernel(half="native")
+def of_rows(ops: Ops, function: Callable[[Array], Array], indices: Array, rows: Array) -> Array:
+    return function(rows)
+
+
+@kernel(half="native")
+def map_rows(
+    ops: Ops, function: Callable[..., RowSparse], indices: Array, rows: Array, *numbers: Any
+) -> tuple[Array, Array]:
+    return function(RowSparse(indices, rows), *numbers)
 
 
 @kernel(half="native")

@@ -14,7 +14,6 @@ from singanet.base.collectives import of_first
 from singanet.errors import ArgumentError, DataError, SingaNetError
 from singanet.initializer import Constant
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
@@ -411,13 +410,7 @@ class _Together(Request):
 
 
 def by_element(optimizer: Optimizer | Wrapper, param: Param) -> bool:
-    """Whether rows of ``param`` are updated alike wherever the others are.
-
-    A rule that looks at norms of a whole parameter, or a constraint on them, does not do so.
-    """
+    """Whether rows of ``param`` are updated alike wherever the others are."""
     chain = UpdateChain(optimizer)
-    rule = chain.rule
-    alike = isinstance(rule, ElementWise) and type(rule)._sweep is ElementWise._sweep
-    bounded = (rule.constraint, rule.spec_of(param).constraint) != (None, None)
     apart = all(stage.by_element or not stage.reads_gradients for stage in chain.stages)
-    return alike and not bounded and apart
+    return chain.treats_alike(param) and apart

@@ -21,6 +21,8 @@ from singanet.program.trace.module import TracingModule
 from singanet.program.trace.sparse_rows import (
     record_add_rows,
     record_add_to_rows,
+    record_map_rows,
+    record_of_rows,
     record_sum_rows,
     source_of,
 )
@@ -141,6 +143,22 @@ class RecordingKernels(NumpyOps):
         if source is None:
             return super().add_to_rows(array, indices, rows, out)
         return record_add_to_rows(recording(), array, source, out)
+
+    def of_rows(self, function: Callable[[Array], Array], indices: Array, rows: Array) -> Array:
+        """As at each replay, where the rows are others then."""
+        source = source_of(RowSparse(indices, rows))
+        if source is None:
+            return super().of_rows(function, indices, rows)
+        return record_of_rows(recording(), function, source)
+
+    def map_rows(
+        self, function: Callable[..., RowSparse], indices: Array, rows: Array, *numbers: Any
+    ) -> tuple[Array, Array]:
+        """As at each replay."""
+        source = source_of(RowSparse(indices, rows))
+        if source is None:
+            raise NotRecordableError("rows of a table that no kernel made")
+        return record_map_rows(recording(), function, source, rows, numbers)
 
     def check(self, function: Callable[[Array], None], array: Array) -> None:
         """Look at the values now and at each replay."""

@@ -145,7 +145,8 @@ class TracedLayer:
         run.inputs = ()
         for key, grad in grads.items():
             if is_sparse(grad):
-                outs[1][key] = live_rows(grad, RowsSource(partial(run.sparse_now, key)), self.tape)
+                source = RowsSource(partial(run.sparse_now, key), partial(run.sparse_look, key))
+                outs[1][key] = live_rows(grad, source, self.tape)
         return outs
 
     def _try_out(self, mark: int, ctx: Context, given: Any, made: Any, run: Any) -> None:

@@ -102,6 +102,10 @@ class PythonPass:
         """The row-sparse gradient of a parameter, handed over."""
         return self.sparse.pop(key)
 
+    def sparse_look(self, key: str) -> RowSparse:
+        """The same, still here."""
+        return self.sparse[key]
+
     def backward(self, saved: dict[str, Any], inputs: Any, dy: Any, out: Any) -> None:
         """Fill ``out`` with the gradients that are arrays, and keep the others."""
         dx, grads = self.gradients(self.layer.layer, self._theirs(saved), self._theirs(dy))

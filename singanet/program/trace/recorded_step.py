@@ -11,9 +11,7 @@ from singanet.engine.script import Taken
 from singanet.optimizer.chain import TwoPasses
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
-from singanet.program.ir import NotRecordableError
 from singanet.program.trace.losses import LossStep
-from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.reduced_updates import ReducedUpdates
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced
@@ -153,10 +151,8 @@ class RehearsedStep(RecordedStep):
 
 
 def _traced(items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
-    """``items``, traced; none may have rows of a table, since how many there are nobody knows."""
+    """``items``, traced."""
     for item in items:
-        if any(map(is_sparse, item.grads)):
-            raise NotRecordableError("rows of a table in the norm of all gradients")
         values: list[Array] = [value.view(Traced) for value in item.values]
         yield LayerGradients(item.names, values, item.grads, item.layer)
         del item

@@ -105,6 +105,8 @@ class ReducedUpdates:
         """As `Reducer`."""
         return self._made("preview").previewed(self._seen(items))
 
+    previewed_in_parts = previewed
+
     def _made(self, kind: RoundKind) -> GradientRound:
         written = WrittenReduction(self.tape, self.reduction)
         return GradientRound(self._reducer, written, self._outer.traced, kind)
@@ -257,7 +259,7 @@ class WrittenReduction(Reduction):
         """The rows that are ``found`` by then."""
         like = self.like(name)
         nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
-        source = RowsSource(lambda: found.pop(name) or nothing)
+        source = RowsSource(lambda: found.pop(name) or nothing, lambda: found[name] or nothing)
         return live_rows(RowSparse(*map(np.copy, nothing)), source, self.tape)
 
     def close(self, kind: RoundKind) -> None:

@@ -10,18 +10,20 @@ import numpy as np
 from singanet.ops import numpy_ops
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced
+from singanet.program.trace.traced import Traced, number_now
 from singanet.types import Array, RowSparse
 
 
 class RowsSource:
     """Where the gradient of the replay that is running comes from: ``now`` hands it over, once.
 
-    Its rows are of ``nbytes`` at most, 0 where nobody knows.
+    ``look`` shows it before. Its rows are of ``nbytes`` at most, 0 where nobody knows.
     """
 
-    def __init__(self, now: Callable[[], RowSparse], nbytes: int = 0) -> None:
-        self.now, self.nbytes = now, nbytes
+    def __init__(
+        self, now: Callable[[], RowSparse], look: Callable[[], RowSparse], nbytes: int = 0
+    ) -> None:
+        self.now, self.look, self.nbytes = now, look, nbytes
 
 
 class LiveIndices(Traced):
@@ -73,6 +75,33 @@ def record_add_to_rows(
     return total
 
 
+def record_map_rows(
+    tape: Tape,
+    function: Callable[..., RowSparse],
+    source: RowsSource,
+    like: Array,
+    numbers: tuple[Any, ...],
+) -> RowSparse:
+    """Write down `Ops.map_rows` of the rows that ``source`` has."""
+
+    def made(*now: Any) -> RowSparse:
+        return function(source.now(), *map(number_now, now))
+
+    return _made(tape, made, numbers, like, source.nbytes)
+
+
+def record_of_rows(tape: Tape, function: Callable[[Array], Array], source: RowsSource) -> Array:
+    """Write down `Ops.of_rows` of the rows that ``source`` has."""
+
+    def fill(number: Array) -> None:
+        number[...] = function(source.look().rows)
+
+    number: Array = np.zeros((), np.float64)
+    tape.adopt(number)
+    tape.add(fill, (), {}, (number,), "first", name="of rows").barrier = True
+    return number.view(Traced)
+
+
 def _made(
     tape: Tape,
     function: Callable[..., tuple[Array, Array]],
@@ -90,7 +119,7 @@ def _made(
     nothing = RowSparse(np.empty(0, np.int64), np.empty((0, *like.shape[1:]), like.dtype))
     # They lie outside of the arena.
     tape.beside += nbytes
-    return live_rows(nothing, RowsSource(made.pop, nbytes), tape)
+    return live_rows(nothing, RowsSource(made.pop, lambda: made[0], nbytes), tape)
 
 
 def source_of(grad: Any) -> RowsSource | None:

@@ -147,9 +147,8 @@ class Updates:
         """The update with ``scale`` times the gradients ``grads``."""
         why = self._why
         if why is None and self.stages:
-            # How many rows there are no stage could see.
-            sparse = self._traced.read_gradients and any(map(is_sparse, grads))
-            why = "rows of a table" if sparse else self._staged(names, values, grads, scale)
+            # How many rows there are no stage can see: one that looks at them is refused.
+            why = self._staged(names, values, grads, scale)
         elif why is None:
             for name, value, grad in zip(names, values, grads, strict=True):
                 refused = self._ruled(name, value, grad, scale)

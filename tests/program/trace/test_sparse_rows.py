@@ -11,6 +11,7 @@ from singanet.optimizer import (
     SGD,
     Accumulator,
     Adam,
+    ClipByGlobalNorm,
     ClipByLayerNorm,
     ClipByRunningNorm,
     ClipByValue,
@@ -75,23 +76,33 @@ def test_a_constraint_on_rows_goes_along(rng):
     assert twins.expect_recorded() == []
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda rule: ClipByValue(rule, 1e-3),
-        lambda rule: ClipByLayerNorm(rule, 1e-3),
-        lambda rule: ClipByRunningNorm(rule, 1e-3),
-        lambda rule: Accumulator(rule, 2),
-        lambda rule: ClipByRunningNorm(Accumulator(ClipByLayerNorm(rule, 1e-3), 2), 0.1),
-    ],
-)
-def test_layers_with_rows_go_through_stages_in_python_the_others_as_kernels(rng, wrap):
-    twins = Twins(words(), lambda: wrap(SGD(lr=0.1, momentum=0.5)))
+def test_rows_go_through_a_stage_that_reads_each_in_python_the_others_as_kernels(rng):
+    twins = Twins(words(), lambda: ClipByValue(SGD(lr=0.1, momentum=0.5), 1e-3))
     for _ in range(9):
         twins.step(*batch(rng))
     notes = twins.expect_recorded()
     assert notes
     assert all("words/weight" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda rule: ClipByLayerNorm(rule, 1e-3),
+        lambda rule: ClipByRunningNorm(rule, 1e-3),
+        lambda rule: ClipByGlobalNorm(rule, 1e-3),
+        lambda rule: Accumulator(rule, 2),
+        lambda rule: Accumulator(rule, 3, mean=False),
+        lambda rule: Accumulator(ClipByGlobalNorm(rule, 1e-3), 2),
+        lambda rule: ClipByRunningNorm(Accumulator(ClipByLayerNorm(rule, 1e-3), 2), 0.1),
+    ],
+)
+@pytest.mark.parametrize("count", [4, 0])
+def test_rows_go_through_stages_as_kernels(rng, wrap, count):
+    twins = Twins(words(), lambda: wrap(SGD(lr=0.1, momentum=0.5)))
+    for k in range(9):
+        twins.step(*batch(rng, count or 3 + k % 2))
+    assert not twins.expect_recorded()
 
 
 @pytest.mark.parametrize("again", [False, True])
