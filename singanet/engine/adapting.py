@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
-from singanet.base.edits import CountedDict
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Constant, Uniform
@@ -118,7 +117,7 @@ def drop_pair(layer: Layer, suffix: str) -> None:
     """Take the pair beside the weight ``suffix`` away."""
     for name in pair_of(suffix):
         del layer.params[name]
-    layer.adapters = {s: pair for s, pair in layer.adapters.items() if s != suffix}
+    del layer.adapters[suffix]
 
 
 def merge_constants(layers: Iterable[Layer]) -> None:
@@ -313,4 +312,4 @@ def _put(weight: _Weight, pair: LowRank) -> None:
     bound = inward**-0.5
     layer.add_param(first, (inward, pair.rank), default=Uniform(-bound, bound))
     layer.add_param(second, (pair.rank, outward), default=Constant(0.0))
-    layer.adapters = CountedDict({**layer.adapters, weight.suffix: pair})
+    layer.adapters[weight.suffix] = pair

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from singanet.engine.feeds import check_gradients
@@ -155,8 +154,9 @@ def gradients_of_loss(
     if chain is not None and chain.weighs:
         chain.begin(count_of(loss, out, seen.y))
     plan = made.plan
-    scaled = None if chain is None or chain.scaled is None else chain.scaled.precision.scaled
-    of_slots = check_gradients(plan, changed(dy, scaled), made.shapes, net.device, net.dtype)
+    if chain is not None and chain.scaled is not None:
+        dy = changed(dy, chain.scaled.precision.scaled)
+    of_slots = check_gradients(plan, dy, made.shapes, net.device, net.dtype)
     if chain is not None and chain.reducers and counts_apart(plan, loss):
         for name, share in chain.shares(*counts_of(loss, out, seen.y)).items():
             for slot in plan.by_name[name].out_slots:
@@ -192,28 +192,27 @@ def differentiated(
 
     Errors: what loss and metric refuse, with the ``names`` of the outputs.
     """
-    with_weight = weights_for(weight)
+    # A user's own loss need not know of weights.
+    given = (y,) if weight is None else (y, weight)
     try:
-        look(loss.forward(True, outputs, y, *with_weight), outputs)
+        look(loss.forward(True, outputs, *given), outputs)
     except SingaNetError as error:
         raise of_output(error, names) from None
     return loss.backward()
 
 
-def seen_by(metric: Any, loss: Any, outputs: Any) -> Any:
-    """What ``metric`` looks at: ``outputs``, or what the link of ``loss`` makes of them."""
-    return loss.link(outputs) if loss is not None and getattr(metric, "linked", False) else outputs
-
-
-@dataclass(frozen=True, slots=True)
 class NetMeasure:
     """The metric of a net as a measure of its outputs, or of what its loss says they mean."""
 
-    metric: Any
-    loss: Any
+    __slots__ = ("_link", "metric")
+
+    def __init__(self, metric: Any, loss: Any) -> None:
+        self.metric = metric
+        # The loss whose link makes what the metric looks at.
+        self._link = loss if getattr(metric, "linked", False) else None
 
     def __call__(self, outputs: Any, y: Any) -> Any:
-        return self.metric.evaluate(seen_by(self.metric, self.loss, outputs), y)
+        return self.metric.evaluate(outputs if self._link is None else self._link.link(outputs), y)
 
     @property
     def shows(self) -> Sequence[Any]:
@@ -227,10 +226,9 @@ class NetMeasure:
         return alone.number()
 
     @property
-    def seers(self) -> Iterator[Any]:
+    def seers(self) -> Sequence[Any]:
         """The metric and the losses, which are shown the outputs."""
-        yield self.metric
-        yield from losses_of(self.loss)
+        return (self.metric, *(() if self._link is None else losses_of(self._link)))
 
 
 def measure_of(net: Any) -> NetMeasure | None:

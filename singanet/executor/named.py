@@ -280,7 +280,7 @@ class NamedProgram:
         names = self._names
         feed = {} if feed is None else feed
         try:
-            given = {names[key]: value for key, value in feed.items()}
+            given = dict(zip(map(names.__getitem__, feed), feed.values(), strict=True))
         except (KeyError, TypeError, AttributeError):
             raise self._refused(feed) from None
         if len(given) == len(self.inputs) == len(feed):

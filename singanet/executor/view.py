@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
-
-import numpy as np
+from operator import attrgetter
+from typing import Any, TypeAlias, cast
 
 from singanet.base.edits import Counted, changes
-from singanet.device import Device
 from singanet.engine.executor import NetExecutor
 from singanet.engine.part import Part
 from singanet.engine.plan import NodeStep, Plan
@@ -94,32 +92,18 @@ class View:
         self._planned: Any = None
         self._chosen: list[int] = []
 
-    @property
-    def device(self) -> Device:
-        """The net's."""
-        return self.net.device
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The net's."""
-        return self.net.dtype
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """The net's, so that all programs draw from one."""
-        return self.net.rng
-
-    @property
-    def version(self) -> int:
-        """The net's."""
-        return self.net.version
+    device = property(attrgetter("net.device"), doc="The net's.")
+    dtype = property(attrgetter("net.dtype"), doc="The net's.")
+    rng = property(attrgetter("net.rng"), doc="The net's, so that all programs draw from one.")
+    version = property(attrgetter("net.version"), doc="The net's.")
 
     def carried(self) -> NetExecutor[Any]:
         """What carries its steps out: what does the net's, or programs set as the net's are."""
         of_net = self.net.executor
-        if of_net.can.parts and not of_net.can.records:
-            return of_net
-        self.executor.follow(programs_of(self.net))
+        if not of_net.can.records:
+            # One that does not carry out parts either is refused there.
+            return of_net if of_net.can.parts else programs_of(self.net)
+        self.executor.follow(cast("Programs", of_net))
         return self.executor
 
     def execution_plan(self) -> Plan:

@@ -60,7 +60,7 @@ class Layer(Counted, Configurable):
         self.name = name
         self.input_sample_shape = input_sample_shape
         self.params: dict[str, Param] = CountedDict()
-        self.adapters: Mapping[str, LowRank] = {}
+        self.adapters: dict[str, LowRank] = CountedDict()
         """The weights, by suffix, that have a low-rank pair beside them (`net.adapt`)."""
         self._trainable: bool | None = None
         self._recompute: bool | None = None
@@ -194,7 +194,7 @@ class Layer(Counted, Configurable):
         """Forget the shapes and parameters, as before `build`."""
         self.in_shapes = self.out_shapes = None
         self.params.clear()
-        self.adapters = {}
+        self.adapters.clear()
 
     def get_output_sample_shape(self) -> Shapes:
         """The sample shape(s) that come out; needs `build` or ``input_sample_shape``."""

@@ -22,6 +22,7 @@ from singanet.params.param import Param
 if TYPE_CHECKING:
     from singanet.optimizer.mixed_precision import ScaledUpdates
     from singanet.optimizer.reducer import Reducer
+    from singanet.params.gradients import LayerGradients
     from singanet.params.param import Param
     from singanet.types import Shape
 
@@ -144,20 +145,21 @@ class UpdateChain:
 
     def apply(
         self,
-        items: Iterable[Any],
+        items: Iterable[LayerGradients],
         on_layer: Callable[[Any], object] | None = None,
         scale: float = 1.0,
     ) -> None:
         """The updates of a step by the gradients ``items``, each let go before the next exists.
 
-        ``on_layer`` sees them before.
+        ``on_layer`` sees them before. Layers without any update nothing.
         """
         last = self.reached()
         update = self.optimizer.update
         for item in items:
             if on_layer is not None:
                 on_layer(item)
-            update(*item, *(() if scale == 1.0 else (scale,)))
+            if item[0]:
+                update(*item, *(() if scale == 1.0 else (scale,)))
             # Else the loop variable would hold this layer's gradients through the next one's.
             del item
         for stage in last:

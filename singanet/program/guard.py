@@ -23,6 +23,8 @@ _METHODS = (
     "update", "_scalars", "_sweep", "_rule", "add",
 )  # fmt: skip
 """Methods whose replacement on a class is seen; those of a user's own class all are."""
+_BUILT = frozenset(("params", "in_shapes"))
+"""What `Layer.build` assigns whole; parameters are told by `Guard.ties`."""
 
 
 class Guard:
@@ -70,7 +72,7 @@ class Guard:
             get = attrgetter(*names, "__class__", "__class__")
             self._parts[id(inner)] = inner, get, get(inner)
             for name in names:
-                if name != "params":
+                if name not in _BUILT:
                     self._contents(repr(name), inner, getattr(inner, name))
             self._methods(type(inner))
 

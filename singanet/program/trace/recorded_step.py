@@ -138,7 +138,8 @@ class RecordedStep:
     def update(self, items: Iterable[LayerGradients]) -> None:
         """As `Carrier`."""
         for item in items:
-            self._updates.record(item)
+            if item[0]:
+                self._updates.record(item)
             del item
         self._updates.finish()
 
