@@ -270,6 +270,7 @@ def shown_on_a_terminal(*argv, columns):
     return [line.split("\r")[-1] for line in lines if line], shown.decode()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [120, 80, 0])
 def test_on_a_terminal_there_is_a_bar_with_loss_metric_and_rate(small, columns):
     argv = ["train", "mlp", "--data", str(small), "--epochs", "2", "--batch-size", "1"]

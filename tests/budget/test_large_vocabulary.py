@@ -110,6 +110,7 @@ def warm():
     trained(True, "sgd", count=2)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("tied", "rule"), [*((True, rule) for rule in RULES), (False, "adafactor")]
 )
@@ -188,6 +189,7 @@ def test_what_a_users_loss_and_metric_are_shown_is_told():
     assert (own - plain, metric - plain) == (2 * scores, scores)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("metrics", [[], [OwnMetric()]])
 def test_a_fit_with_a_users_loss_is_told_at_least(metrics):
     ids = batch(np.random.default_rng(0))[0].repeat(2, axis=0)
@@ -247,6 +249,7 @@ def test_steps_through_stages_stay_within_what_was_told(monkeypatch, tied, stage
     assert max(peaks[8:]) <= 1.02 * told + BESIDE + untouched
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["sgd", "adafactor", "adamw"])
 def test_a_fit_keeps_its_budget(rule, capsys):
     rng = np.random.default_rng(0)

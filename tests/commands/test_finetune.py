@@ -113,6 +113,7 @@ def test_transformers_loads_it(tuned):
         assert np.allclose(theirs(torch.tensor(ids)).logits.numpy(), ours, atol=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("budget", [(), ("--memory-budget", "200MB")])
 def test_it_goes_on_to_the_bit(llama, texts, tmp_path, budget):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -153,6 +154,7 @@ def test_a_file_to_validate_with(llama, texts, chats, tmp_path):
     assert np.isclose(figures(tmp_path / "run")["test_loss"], loss, rtol=1e-4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_rows_of_one_text_each(kind, chats, tmp_path):
     config = CONFIGS["gpt2"] | {"vocab_size": 400, "n_positions": 64} if kind == "gpt2" else LLAMA

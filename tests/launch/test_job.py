@@ -302,6 +302,7 @@ def test_rank_0_speaks_for_all(started, tmp_path):
     assert log.splitlines() == ["out of 1 well an argument", "err of 1"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("how", "status", "told"),
     [
@@ -332,6 +333,7 @@ def test_an_error_of_all_ranks_is_told_once(started):
     assert "rank 0 of 3" in err
 
 
+@pytest.mark.full
 def test_a_job_is_begun_anew_as_often_as_it_may(started):
     status, out, err = started("once", restarts=2, resumed=lambda program: [*program, "--resume"])
     assert status == 0
@@ -342,6 +344,7 @@ def test_a_job_is_begun_anew_as_often_as_it_may(started):
     assert "restart" not in err
 
 
+@pytest.mark.full
 def test_a_stall_is_told_while_the_job_goes_on(started):
     status, _, err = started("hang", stall=0.3)
     assert status == 0

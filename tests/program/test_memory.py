@@ -44,6 +44,7 @@ def peak_of_a_step(name, batch, make, before, level="none"):
         tracemalloc.stop()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "batch", "make", "level"),
     [
