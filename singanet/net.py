@@ -11,6 +11,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.calls import checked_call
 from singanet.base.elsewhere import OF_NETS, no_attribute
 from singanet.engine.net import Net
+from singanet.errors import ArgumentError
 from singanet.program.programs import Programs, programs_of
 
 if TYPE_CHECKING:
@@ -87,6 +88,39 @@ class FeedForwardNet(Net):
         made.device, made.dtype = self.device, self.dtype
         add_upto(made, self, [each if isinstance(each, str) else each.name for each in layers])
         return made
+
+    # -- fewer bits -------------------------------------------------------------------------
+
+    @checked_call
+    def as_type(self, dtype: Any, rounding: str | None = None) -> None:
+        """Convert every parameter, and compute in this float type from now on.
+
+        "bfloat16" holds the matrices that layers multiply by, and tables, in two bytes a number,
+        and computes in float32, by kernels that multiply bfloat16 where there are some. Updates
+        change a float32 array of one layer at a time, which is then rounded: by ``rounding``
+        "stochastic", the default, up or down at random with draws of ``net.rng``, or "remainder",
+        which keeps the lower half too, so that updates are those of float32. Other parameters stay
+        float32. "float32_fast" is float32 in all arrays, with convolutions and products that round
+        what they multiply to bfloat16. Errors: `ArgumentError` for no float type, `BackendError`
+        for "float32_fast" where the kernels or the processor have no such products; for "bfloat16"
+        a net that is not on the CPU, offloaded, on several ranks, nested or an Executor's.
+        """
+        from singanet.engine.holding import hold_words, let_go
+
+        if isinstance(dtype, str) and dtype == "bfloat16":
+            if self.dtype != np.float32:
+                self.as_type("float32")
+            hold_words(self, rounding)
+            return
+        if rounding is not None:
+            raise ArgumentError(
+                "net.as_type, rounding",
+                expected="None, but with 'bfloat16'",
+                received=f"{rounding!r} with {dtype!r}",
+                advice="leave it out",
+            )
+        let_go(self)
+        super().as_type(dtype)
 
     # -- low-rank pairs ---------------------------------------------------------------------
 

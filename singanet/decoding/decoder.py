@@ -259,7 +259,8 @@ class Decoder:
                 name in self._plan.outputs and want.shape[1] != steps
             ):
                 return False
-            bound = np.finfo(self.net.dtype).eps ** 0.5 * np.abs(want).max(initial=0.0)
+            step = max(np.finfo(self.net.dtype).eps, self.net.executor.can.coarse)
+            bound = step**0.5 * np.abs(want).max(initial=0.0)
             if not np.allclose(joined, want, rtol=0.0, atol=bound, equal_nan=True):
                 return False
         return True

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
+from singanet.engine.holding import Holding
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Constant, Uniform
@@ -88,7 +89,7 @@ def merge(net: Net) -> list[str]:
     for weight in found:
         if weight.why:
             raise _unfit(where, weight.name, weight.why)
-        if weight.param.is_constant:
+        if weight.param.is_constant or not weight.param.storage.trains:
             raise _unfit(where, weight.name, "its array is read-only")
     net.refit(where)
     for weight in found:
@@ -276,7 +277,7 @@ def _checked_pair(rank: Any, alpha: Any, dropout: Any) -> LowRank:
 def _expect_whole(net: Net, where: str) -> None:
     """Errors: a net that is offloaded or on several ranks, whose executor knows its parameters."""
     can = net.executor.can
-    if not can.records:
+    if not (can.records or isinstance(net.executor, Holding)):
         raise CallOrderError(
             where,
             expected="a net in memory, whole",

@@ -303,11 +303,10 @@ class Net(GraphBuilder):
         """Convert every parameter, and compute in this float type from now on.
 
         "float32_fast" is float32 in all arrays, with convolutions and products that round what they
-        multiply to bfloat16; with "bfloat16" programs also keep so what only such kernels touch.
-        Errors: `ArgumentError` for no float type, `BackendError` for these two where the kernels or
-        the processor have no such products.
+        multiply to bfloat16. Errors: `ArgumentError` for no float type, `BackendError` for this one
+        where the kernels or the processor have no such products.
         """
-        narrow = isinstance(dtype, str) and dtype in ("bfloat16", "float32_fast")
+        narrow = isinstance(dtype, str) and dtype == "float32_fast"
         try:
             wanted = np.dtype(np.float32 if narrow else dtype)
         except TypeError:
@@ -320,7 +319,7 @@ class Net(GraphBuilder):
                 advice="use 'float32', 'float64', 'float16', 'bfloat16' or 'float32_fast'",
             )
         if narrow:
-            device = self.device.narrowed("net.as_type", stores=dtype == "bfloat16")
+            device = self.device.narrowed("net.as_type", stores=False)
         else:
             device = self.device.widened()
         params = self.params()

@@ -18,7 +18,6 @@ from singanet.layers.dummy import Dummy
 from singanet.layers.layer import InputKind, Layer
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
-from singanet.types import Array
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -107,7 +106,7 @@ class NodeStep:
         """Whether a training forward runs the layer as in training, not as in evaluation."""
         return not self.frozen and not any(p.held for p in self.layer.params.values())
 
-    def params(self) -> Mapping[str, Array]:
+    def params(self) -> Mapping[str, Any]:
         """The live parameter arrays by suffix."""
         found = {}
         for suffix, param in self.layer.params.items():
@@ -115,25 +114,28 @@ class NodeStep:
             if array is None:
                 storage = param.storage
                 if not storage.in_memory and not (self.layer.traits.looks_up and storage.by_rows):
-                    return StoredArrays(self.layer.params)
+                    return StoredArrays(self.layer, self.foreign)
                 array = param.value
             found[suffix] = array
         return found
 
 
-class StoredArrays(Mapping[str, Array]):
-    """The arrays of ``params`` by suffix, got from where they are whenever they are asked for.
+class StoredArrays(Mapping[str, Any]):
+    """The arrays of ``layer`` by suffix, got from where they are whenever they are asked for.
 
     A context may refer to it until backward, and none of them has to stay in memory meanwhile.
+    What layers read by kernels that take such may be a `HeldMatrix`, of a ``foreign`` one nothing.
     """
 
-    __slots__ = ("_params",)
+    __slots__ = ("_matrices", "_params")
 
-    def __init__(self, params: Mapping[str, Param]) -> None:
-        self._params = params
+    def __init__(self, layer: Layer, foreign: bool) -> None:
+        self._params = layer.params
+        self._matrices = () if foreign else layer.matrices()
 
-    def __getitem__(self, suffix: str) -> Array:
-        return self._params[suffix].peek()
+    def __getitem__(self, suffix: str) -> Any:
+        param = self._params[suffix]
+        return param.factor() if suffix in self._matrices else param.peek()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._params)

@@ -119,6 +119,10 @@ class Embedding(Layer):
             param.initializer = ZeroRow(param.initializer, self.padding_index)
         return (*shape, self.num_output)
 
+    def matrices(self) -> dict[str, bool]:
+        """The table."""
+        return {"weight": True}
+
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, *s) → (N, *s, num_output); only the indices are kept.
 

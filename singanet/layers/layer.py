@@ -125,6 +125,13 @@ class Layer(Counted, Configurable):
         """
         return {}
 
+    def matrices(self) -> Mapping[str, bool]:
+        """The parameters of two axes that are read by products and look-ups alone, as `products`.
+
+        A net may hold such in fewer bits. The rows of a table are its outputs: it lies (out, in).
+        """
+        return self.products()
+
     def missing(self, method: str) -> CallOrderError:
         """The error for a subclass that lacks ``method``."""
         return CallOrderError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -95,6 +95,10 @@ class HeadLoss(Layer):
         self.head.build(features)
         self.params.update(self.head.params)
         return ()
+
+    def matrices(self) -> Mapping[str, bool]:
+        """The head's."""
+        return self.head.matrices()
 
     def unbuild(self) -> None:
         """Forget the shapes, and those of the head unless it had them before."""
@@ -190,7 +194,7 @@ class HeadBatch:
                 self._add(self.rows[part], p)
             del p
         if trained and not found:
-            self.grads = {suffix: ops.zeros(a.shape, a) for suffix, a in self.params.items()}
+            self.grads = {s: ops.zeros(a.shape, self.rows) for s, a in self.params.items()}
         if self.dx is not None:
             self.dx = self.dx.reshape(self.shape)
         if self.half:

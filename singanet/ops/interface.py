@@ -14,6 +14,7 @@ from singanet.types import Array, Parts, RowSparse, Shape
 
 if TYPE_CHECKING:  # else a dense layer would import it
     from singanet.ops.attention import Attention
+    from singanet.ops.held import HeldMatrix
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "relu": "y",
@@ -298,6 +299,13 @@ class Ops(Protocol):
 
     def matmul(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
         """``a @ b``; a transposed view costs no copy."""
+
+    def multiply_held(self, x: Array, held: HeldMatrix) -> Array:
+        """``x @ held``, which `matmul`, `affine` and `gather_rows` take in the place of an array.
+
+        By few rows kernels may round x: to bfloat16 for such a matrix, by row and block to whole
+        numbers of 8 bits beside a sign for one of whole numbers.
+        """
 
     def add_matmul(self, y: Array, a: Array, b: Array) -> Array:
         """``y + a @ b`` of matrices, written over ``y``, with little memory beside them."""

@@ -26,6 +26,7 @@ from singanet.params.storage import Memory, ParamStorage
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
+    from singanet.ops.held import HeldMatrix
     from singanet.params.served import ServedRows
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
@@ -294,6 +295,10 @@ class Param:
     def peek(self) -> Array:
         """The array, to be read only: where it is not in memory, nobody keeps it there."""
         return self.root.storage.read() if self.filled else self.value
+
+    def factor(self) -> Array | HeldMatrix:
+        """What products and look-ups read: `peek`, or a matrix of fewer bits, to be read only."""
+        return self.root.storage.factor() if self.filled else self.value
 
     @property
     def parts(self) -> Callable[[], Iterator[Array]] | None:

@@ -12,12 +12,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from singanet.errors import CallOrderError
 from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from singanet.ops.held import HeldMatrix
 
 SMALL = 1 << 16
 """Bytes of a parameter in a bucket: a call takes some microseconds, as an update of as many."""
@@ -142,6 +145,9 @@ class ParamStorage(ABC):
     by_rows = False
     """Whether it is a `ServedRows`, of which only rows come here."""
 
+    trains = True
+    """Whether the array may be changed by updates."""
+
     array: Array | None = None
     """The array where it is at hand as it is: a plain attribute, as every step asks."""
 
@@ -155,9 +161,18 @@ class ParamStorage(ABC):
     def dtype(self) -> np.dtype[Any]:
         """The array's type."""
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of memory that it keeps the array in."""
+        return 0 if self.array is None else int(self.array.nbytes)
+
     @abstractmethod
     def read(self) -> Array:
         """The array, read-only; it may be dropped, and be another object, at the next call."""
+
+    def factor(self) -> Array | HeldMatrix:
+        """What products and look-ups read: `read`, or a matrix of fewer bits."""
+        return self.read()
 
     @abstractmethod
     def lend(self) -> Array:

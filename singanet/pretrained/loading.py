@@ -19,7 +19,7 @@ from singanet.pretrained.places import FileArray, stored_arrays
 from singanet.pretrained.source import open_source
 from singanet.types import Array
 
-_TYPES = ("float32", "float64", "float16")
+_TYPES = ("float32", "float64", "float16", "bfloat16")
 
 
 def load(
@@ -28,6 +28,7 @@ def load(
     *,
     inputs: Sequence[str] | None = None,
     seed: int | None = None,
+    rounding: str | None = None,
     revision: str | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
     keep: int | str = "256MB",
@@ -39,8 +40,9 @@ def load(
     ``revision`` is its branch, tag or commit.
 
     Inputs and outputs are called as there; the guide ``docs/pretrained.md`` has the families.
-    ``dtype`` is the net's float type, "float32", "float64" or "float16", to which arrays are
-    converted one by one; ``inputs`` are those that the net is to have, ``seed`` is for dropout.
+    ``dtype`` is the net's float type, "float32", "float64", "float16" or "bfloat16" (with the
+    ``rounding`` of updates, see `FeedForwardNet.as_type`), to which arrays are converted one by
+    one; ``inputs`` are those that the net is to have, ``seed`` is for dropout.
     With an ``offload_folder`` they go there one by one, and ``keep`` bytes at most are in memory,
     as by `FeedForwardNet.offload`: a net that is larger than memory is loaded so.
     Nothing but the folder's own files is read. Errors: `ConfigError` for settings that are not
@@ -54,16 +56,25 @@ def load(
             received=repr(dtype),
             advice="leave it out for float32",
         )
+    if dtype == "bfloat16" and offload_folder is not None:
+        raise ArgumentError(
+            "pretrained.load, dtype",
+            expected="a type of arrays in a folder, with offload_folder",
+            received="'bfloat16'",
+            advice="leave one of them out",
+        )
     with open_source(folder_of(folder, revision)) as source:
         reader = source.reader
         made = make(source.config, source.where, reader.entries, inputs, source.sentence, seed)
         net, names = made.net, made.names
-        net.run_on(net.device, np.dtype(dtype))
+        net.run_on(net.device, np.dtype("float32" if dtype == "bfloat16" else dtype))
         arrays = stored_arrays(made.drawing.places.values())
         _expect_to_fit(reader, arrays, made)
         with net.filled_by(_reading(reader, arrays, names, net.dtype)):
             if offload_folder is not None:
                 net.offload(offload_folder, keep)
+            if dtype == "bfloat16":
+                net.as_type(dtype, rounding)
             net.execution_plan()
         _expect_copies(reader, made)
         net.origin = origin_in(source, made)

@@ -17,11 +17,13 @@ from singanet.checkpoint import Source, write_folder
 from singanet.checkpoint.sharded.writer import SHARD_BYTES
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, one_of
+from singanet.params.held import Bfloat16Weights
 from singanet.params.param import Param
 from singanet.pretrained.folder import CONFIG
 from singanet.pretrained.gguf_form import GgufForm
 from singanet.pretrained.net import Origin
 from singanet.pretrained.origin import origin_like
+from singanet.pretrained.places import FileArray
 from singanet.types import Array
 
 
@@ -41,7 +43,7 @@ def save(
     The folder is made where it is not there. In it are the net's config.json, its parameters
     under the names and in the shapes that they came in, one array at a time, and the files beside
     them, such as the tokenizer's. Floats are written as ``dtype``, "float32", "float16" or
-    "bfloat16", by default as the net has them; above ``shard_bytes`` they go into several files.
+    "bfloat16", by default as the net has each; above ``shard_bytes`` they go into several files.
 
     A ``folder`` whose name ends in ``.gguf`` is a file of llama.cpp's instead, for a net that came
     from one, or with ``like`` one: it has all values of that one, tokenizer and settings. There
@@ -71,7 +73,8 @@ def save(
         return
     told = dtype or str(np.dtype(net.dtype))
     files = {CONFIG: _config_text(origin.config, told)}
-    write_folder(path, sources, shard_bytes, dtype, files)
+    words = {name: "bfloat16" for name, stored in origin.arrays.items() if _are_words(stored)}
+    write_folder(path, sources, shard_bytes, dtype or words, files)
     for name, file in origin.files.items():
         _copy(file, path / name)
 
@@ -110,6 +113,12 @@ def _sources(origin: Origin, dtype: np.dtype[Any]) -> Iterable[Source]:
         yield Source(name, stored.shape, dtype, partial(stored.whole, _value))
     for name, array in origin.kept.items():
         yield Source(name, array.shape, array.dtype, partial(np.asarray, array))
+
+
+def _are_words(stored: FileArray) -> bool:
+    """Whether an array is held in bfloat16, and is no more than that."""
+    held = [param.storage for param, _ in stored.members]
+    return all(isinstance(each, Bfloat16Weights) and each.rest is None for each in held)
 
 
 def _value(param: Param) -> Array:

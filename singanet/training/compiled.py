@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from singanet.base.origin import is_library
 from singanet.base.text import snake_case
+from singanet.engine.holding import Holding
 from singanet.engine.model import Model, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
@@ -157,7 +158,10 @@ def _expect_one_output(net: Net, loss: Any) -> None:
 
 def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> None:
     if narrow is not None:
-        net.as_type(narrow)
+        if not isinstance(net.executor, Holding):
+            net.as_type("float32_fast")
+        device = net.device.narrowed("net.compile", stores=narrow == "bfloat16")
+        net.run_on(device, net.dtype)
     if precision is not None:
         # The masters begin as what is there now, not as what is left of it after rounding.
         for param in net.params():
@@ -168,7 +172,7 @@ def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> Non
 
 
 def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
-    """The type for `Net.as_type` that multiplies bfloat16; None if that is not asked for.
+    """Which of `FACTORS` the net is to multiply by; None if that is not asked for.
 
     Errors: bfloat16 is asked for by name, and the device has no such products.
     """

@@ -423,7 +423,10 @@ def by_executor(case: Case, folder: Path, comm: Any, servers: Any) -> Outcome:
     net = executor.net
     prepare(case, net)
     for kind in PRECISIONS & case.on:
-        net.as_type(kind)
+        if kind == "bfloat16":
+            net.run_on(net.device.narrowed("tests"), net.dtype)
+        else:
+            net.as_type(kind)
     if averaged is not None:
         averaged.begin_with(net.params())
     piped(case, net, comm)

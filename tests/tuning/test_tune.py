@@ -296,6 +296,6 @@ def test_routes_of_bfloat16_are_not_measured():
     if not (isinstance(cpu_ops(), OneDnnOps) and cpu_ops().library().bfloat16):
         pytest.skip("no products of bfloat16 here")
     net = make()
-    net.as_type("bfloat16")
+    net.as_type("float32_fast")
     with pytest.raises(BackendError, match="multiply bfloat16; its routes are as estimated"):
         net.tune_kernels(4)

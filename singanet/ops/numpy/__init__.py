@@ -17,6 +17,7 @@ from singanet.ops.numpy import (
     combining,
     conv,
     elementwise,
+    held,
     lanes,
     linear,
     local_response,
@@ -141,6 +142,7 @@ class NumpyOps:
     matmul = linear.matmul
     add_matmul = linear.add_matmul
     affine = linear.affine
+    multiply_held = held.multiply_held
     affine_constant = linear.affine_constant
     column_sums = linear.column_sums
     attention_weights = attention.attention_weights

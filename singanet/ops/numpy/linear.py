@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from singanet.ops.held import HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
+from singanet.ops.numpy import held
 from singanet.ops.numpy.lanes import LEAST
 from singanet.types import Array
 
@@ -18,6 +20,8 @@ _ROWS = 1 << 11
 
 @kernel(half="lift")
 def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
+    if isinstance(b, HeldMatrix):
+        return held.matmul(ops, a, b, out)
     if a.ndim == b.ndim == 2 and a.shape[1] == len(b) == 1:
         # A column and a row, as the gradient of a weight at batch 1: NumPy's product takes
         # four times as long, element by element.
@@ -40,6 +44,8 @@ def add_matmul(ops: Ops, y: Array, a: Array, b: Array) -> Array:
 
 @kernel(half="lift")
 def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
+    if isinstance(weight, HeldMatrix):
+        return held.affine(ops, x, weight, bias)
     y = in_lanes(ops, x, weight)
     if bias is not None:
         ops.xp.add(y, bias, out=y)

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops.held import HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
+from singanet.ops.numpy import held
 from singanet.types import Array, RowSparse
 
 _LONG = 16
@@ -23,6 +25,8 @@ _WIDE = 32
 
 @kernel(half="native")
 def gather_rows(ops: Ops, table: Array, indices: Array) -> Array:
+    if isinstance(table, HeldMatrix):
+        return held.gather_rows(ops, table, indices)
     return ops.xp.take(table, indices, axis=0)
 
 

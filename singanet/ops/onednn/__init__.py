@@ -7,6 +7,7 @@ from singanet.ops.onednn import (
     attention,
     conv,
     eltwise,
+    held,
     images,
     local_response,
     normalise,
@@ -43,6 +44,7 @@ class OneDnnOps(OneDnnBase):
     add_matmul = products.add_matmul
     affine = products.affine
     affine_constant = products.affine_constant
+    multiply_held = held.multiply_held
     activation = eltwise.activation
     activation_backward = eltwise.activation_backward
     sigmoid = eltwise.sigmoid

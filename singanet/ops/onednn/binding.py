@@ -123,6 +123,13 @@ class Algorithm(IntEnum):
     SOFTMAX_ACCURATE = 0x30000
 
 
+class Tag(IntEnum):
+    """``dnnl_format_tag_t`` of weights in panels of 64 columns, with rows side by side in them."""
+
+    PANELS_OF_PAIRS = 384  # BA16a64b2a
+    STACKED_PANELS_OF_FOURS = 532  # aCB16b64c4b
+
+
 class RnnDirection(IntEnum):
     """``dnnl_rnn_direction_t``."""
 
@@ -139,8 +146,10 @@ class Norm(IntEnum):
     FUSE_RELU = 8
 
 
+F16 = 1
 BF16 = 2
 F32 = 3
+S8 = 5
 U8 = 6
 FORMAT_ANY = 1
 CPU = 1

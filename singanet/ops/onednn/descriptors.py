@@ -72,9 +72,13 @@ class Descriptors:
 
     def free(self, shape: Shape, kind: int = F32) -> Any:
         """A descriptor whose layout oneDNN chooses."""
+        return self.tagged(shape, kind, FORMAT_ANY)
+
+    def tagged(self, shape: Shape, kind: int, tag: int) -> Any:
+        """A descriptor of a layout that oneDNN has a name for."""
         made = ctypes.c_void_p()
         create = self.c.dnnl_memory_desc_create_with_tag
-        status = create(ctypes.byref(made), len(shape), dims(shape), kind, FORMAT_ANY)
+        status = create(ctypes.byref(made), len(shape), dims(shape), kind, tag)
         check(status, f"describing memory of shape {shape}")
         self._undo.append((self.c.dnnl_memory_desc_destroy, made))
         return made

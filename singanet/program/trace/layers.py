@@ -73,6 +73,11 @@ class TracedLayer:
         """As the layer's."""
         return self.layer.trainable
 
+    @staticmethod
+    def matrices() -> dict[str, bool]:
+        """None: what is traced are arrays."""
+        return {}
+
     def forward(self, ctx: Context, x: Any) -> Any:
         """As the layer's."""
         self._enter("forward")

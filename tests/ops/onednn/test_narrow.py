@@ -167,7 +167,7 @@ def test_a_net_steps_beside_its_float32_twin_and_goes_back(narrow, rng):
 def test_a_predictor_keeps_the_factors_of_its_net(narrow, rng):
     net, x = small_net(), rng.standard_normal((32, 8, 16, 16), np.float32)
     exact = net.predictor()(x)
-    net.as_type("bfloat16")
+    net.as_type("float32_fast")
     coarse = net.predictor()(x)
     assert coarse.dtype == np.float32
     assert not np.array_equal(coarse, exact)
@@ -178,7 +178,7 @@ def test_recurrent_kernels_stay_near(narrow, rng):
     net = FeedForwardNet([LSTM("lstm", 64, input_sample_shape=(20, 64))], seed=1)
     x = rng.standard_normal((32, 20, 64), np.float32)
     exact = net.forward(False, x)
-    net.as_type("bfloat16")
+    net.as_type("float32_fast")
     np.testing.assert_allclose(net.forward(False, x), exact, atol=0.02)
 
 
@@ -186,7 +186,7 @@ def test_kernels_without_such_products_are_refused_and_the_net_is_as_it_was():
     net = small_net()
     net.device = Device("cpu", numpy_ops)
     for act in (
-        lambda: net.as_type("bfloat16"),
+        lambda: net.as_type("float32_fast"),
         lambda: net.compile(SGD(lr=0.1), mixed_precision="bfloat16"),
         lambda: net.compile(SGD(lr=0.1), mixed_precision="float32_fast"),
     ):

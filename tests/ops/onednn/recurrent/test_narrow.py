@@ -80,7 +80,7 @@ def test_a_program_gives_the_same_bits(mode):
     def make():
         layer = RNN("r", WIDTH, mode, bidirectional=True, input_sample_shape=(21, SIZE))
         net = singanet.FeedForwardNet([layer], loss=SquaredError(), seed=2)
-        net.as_type("bfloat16")
+        net.as_type("float32_fast")
         return net
 
     twins, rng = Twins(make, lambda: SGD(lr=0.1, momentum=0.9)), np.random.default_rng(0)

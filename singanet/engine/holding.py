@@ -1,0 +1,232 @@
+"""Nets whose weights are held in fewer bits than they are computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from singanet.base.edits import changes
+from singanet.engine.executor import Can, LayerByLayer, NetExecutor
+from singanet.engine.model import StepRequest
+from singanet.engine.net import Net, expect_host, expect_in_memory
+from singanet.engine.passes import Pass
+from singanet.engine.plan import ContextStore, Plan
+from singanet.engine.recompute.by_layers import Recomputer
+from singanet.errors import ArgumentError, BackendError, CallOrderError, one_of
+from singanet.ops.held import Bfloat16Matrix
+from singanet.params.gradients import LayerGradients
+from singanet.params.held import ROUNDINGS, Bfloat16Weights, HeldWeights
+from singanet.params.param import Param
+from singanet.params.storage import Memory, ParamStorage
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.gradients import Asked
+
+Holder = Callable[[Param, bool], ParamStorage | None]
+"""What is to hold a parameter, which lies (out, in) if it is turned; None if it stays."""
+
+
+class Holding(LayerByLayer):
+    """Runs the layers one after the other; weights are widened where a layer is updated.
+
+    ``before`` is the executor of the net of floats.
+    """
+
+    can = Can(
+        coarse=2.0**-8,
+        is_so="holds weights in fewer bits",
+        way_back="call net.as_type('float32') first",
+    )
+    streams = True
+
+    def __init__(self, before: NetExecutor[Any]) -> None:
+        super().__init__(Recomputer(getattr(before, "recompute", "none")))
+        self.before = before
+        self._checked = -1
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Holding:
+        return Holding(type(self.before)())
+
+    def __reduce__(self) -> Any:
+        return Holding, (type(self.before)(),)
+
+    @property
+    def notes(self) -> list[str]:
+        """Why steps are not recorded."""
+        return ["weights are held in fewer bits: steps run by the layers, and are not recorded"]
+
+    def forward(
+        self,
+        net: Any,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        starts: Callable[[Mapping[int, Array]], None] | None = None,
+        store: ContextStore | None = None,
+        other: Plan | None = None,
+    ) -> Pass:
+        """As `LayerByLayer`. Errors: weights in blocks that are to be trained."""
+        self._expect_trainable(net.execution_plan())
+        made = super().forward(net, feed, asked, starts, store, other)
+        return _HeldPass(made)
+
+    def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
+        try:
+            return super().step(net, request)
+        finally:
+            # What was updated when the walk was over.
+            settle(net.params(), net.rng)
+
+    def gradients(
+        self, net: Any, asked: Asked, store: ContextStore | None = None
+    ) -> Iterator[LayerGradients]:
+        return settled(net, super().gradients(net, asked, store))
+
+    def _expect_trainable(self, plan: Plan) -> None:
+        if self._checked == changes.now:
+            return
+        stuck = [p.name for p in plan.trained_params() if not p.storage.trains]
+        if stuck:
+            raise CallOrderError(
+                "training",
+                expected="weights of floats, or none of those in blocks among what is trained",
+                received=f"blocks that cannot be updated: {one_of(stuck, 3)}",
+                advice="net.adapt(lora=8) trains pairs beside them; net.as_type('bfloat16') makes"
+                " floats of them again",
+            )
+        self._checked = changes.now
+
+
+class _HeldPass(Pass):
+    """The pass ``made``, whose items are rounded when the next one is asked for."""
+
+    def __init__(self, made: Pass) -> None:
+        self.plan: Plan = made.plan
+        self.shapes: Mapping[str, Any] = made.shapes
+        self._made = made
+
+    def hand_out(self) -> dict[str, Any]:
+        return self._made.hand_out()
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        return settled(net, self._made.backward(net, slot_grads, asked))
+
+    def release(self) -> None:
+        self._made.release()
+
+
+def settled(net: Net, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
+    """``items``, whose values are held again as soon as the next one is asked for.
+
+    Who walks still has an item then, and lets go of it for the next one: it is looked at twice.
+    """
+    by_name = {param.name: param for param in net.params()}
+    before: list[Param] = []
+    for item in items:
+        now, handed = [by_name[name] for name in item.names], [item]
+        del item
+        try:
+            # Nothing of the layer stays in this frame while the caller has it.
+            yield handed.pop()
+        finally:
+            settle([*before, *now], net.rng)
+        before = now
+
+
+def settle(params: Iterable[Param], rng: Any) -> None:
+    """Have what was lent of ``params`` held again; what is rounded at random draws of ``rng``."""
+    for param in params:
+        if isinstance(param.storage, HeldWeights):
+            param.storage.settle(rng)
+
+
+def matrices_of(net: Net) -> list[tuple[Param, bool]]:
+    """The parameters that kernels read as held matrices, and whether each lies (out, in)."""
+    found: dict[int, tuple[Param, bool]] = {}
+    layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
+    for layer in layers:
+        for suffix, turned in layer.matrices().items():
+            param = layer.params[suffix]
+            if len(param.shape) == 2 and not param.served:
+                found.setdefault(id(param.root), (param, turned))
+    return list(found.values())
+
+
+def hold(net: Net, where: str, holder: Holder) -> list[str]:
+    """Have matrices of ``net`` in what ``holder`` gives for them; their names.
+
+    Errors: a net that is not on the CPU, offloaded, on several ranks, nested or an Executor's. An
+    error of ``holder`` leaves it as it was.
+    """
+    expect_host(net, where)
+    params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
+    if not (net.executor.can.records or isinstance(net.executor, Holding)):
+        raise CallOrderError(
+            where,
+            expected="a net in memory, whole",
+            received=f"one that {net.executor.can.is_so}",
+            advice=net.executor.can.way_back,
+        )
+    if not isinstance(net.executor, Holding):
+        expect_in_memory(params, where)
+    net.refit(where)
+    before: list[tuple[Param, ParamStorage]] = []
+    try:
+        for param, turned in matrices_of(net):
+            old = param.storage
+            made = holder(param, turned)
+            if made is not None:
+                before.append((param, old))
+                param.storage = made
+                del old
+    except BaseException:
+        for param, old in before:
+            param.storage = old
+        raise
+    if before and not isinstance(net.executor, Holding):
+        net.executor = Holding(net.executor)
+    return [param.name for param, _ in before]
+
+
+def hold_words(net: Net, rounding: str | None) -> None:
+    """`Net.as_type` to "bfloat16"."""
+    rounding = ROUNDINGS[0] if rounding is None else rounding
+    if rounding not in ROUNDINGS:
+        raise ArgumentError(
+            "net.as_type, rounding",
+            expected=one_of(ROUNDINGS),
+            received=repr(rounding),
+            advice="leave it out for 'stochastic'",
+        )
+
+    def holder(param: Param, turned: bool) -> ParamStorage:
+        rows, columns = param.shape
+        matrix = Bfloat16Matrix(*((columns, rows) if turned else (rows, columns)))
+        made = Bfloat16Weights(matrix, turned, rounding)
+        made.write(_values(net, param))
+        return made
+
+    hold(net, "net.as_type", holder)
+    with suppress(BackendError):  # kernels without products of bfloat16 widen what they multiply
+        net.run_on(net.device.narrowed("net.as_type"), net.dtype)
+
+
+def _values(net: Net, param: Param) -> Array:
+    if param.filled:
+        return param.peek()
+    param.seed, param.dtype = net.seed, net.dtype
+    return net.first_value(param)
+
+
+def let_go(net: Net) -> None:
+    """Have weights that are held in fewer bits as float32 arrays again."""
+    executor = net.executor
+    if not isinstance(executor, Holding):
+        return
+    for param in net.params():
+        if isinstance(param.storage, HeldWeights):
+            param.storage = Memory(param.storage.read())
+    net.executor = executor.before

@@ -1,0 +1,312 @@
+"""Matrices whose numbers are held in fewer bits than kernels compute with.
+
+They lie in panels of 64 columns, as oneDNN's products of few rows read them; NumPy reads the same
+panels, widened in blocks that stay in the cache.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["BLOCK", "PANEL", "Bfloat16Matrix", "BlockMatrix", "HeldMatrix"]
+
+PANEL = 64
+"""Columns of a panel."""
+BLOCK = 32
+"""Inputs that have a scale together."""
+GROUP = 2 * BLOCK
+"""Inputs that a product of small integers sums at a time."""
+
+_AT_A_TIME = 1 << 20
+"""Numbers that are widened for one product."""
+_IN_CACHE = 1 << 16
+"""Numbers that are widened for a product of few rows."""
+_SLAB = 2048
+"""Columns up to which the sums of all blocks stay in the cache."""
+
+
+class HeldMatrix(ABC):
+    """A matrix (inputs, outputs) of fewer bits; ``T`` is the same one seen the other way.
+
+    Kernels of products and look-ups take it in the place of a float32 array. For everybody else
+    it becomes one: ``np.asarray(matrix)``.
+    """
+
+    ndim = 2
+    dtype: np.dtype[Any]
+    """That of the words or whole numbers, so that nobody takes it for one of floats."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self.turned = False
+
+    @property
+    def shape(self) -> Shape:
+        """As it is seen."""
+        shape = self.inputs, self.outputs
+        return shape[::-1] if self.turned else shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return self.inputs * self.outputs
+
+    @property
+    def T(self) -> Self:  # noqa: N802 - as NumPy's
+        """The same memory, seen with its axes exchanged."""
+        made = copy.copy(self)
+        made.turned = not self.turned
+        return made
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """The bytes that are held."""
+
+    @abstractmethod
+    def columns(self, start: int, stop: int) -> Array:
+        """The columns from ``start`` up to ``stop``, as float32 (inputs, ·).
+
+        Both are multiples of `PANEL`, or ``stop`` is the end.
+        """
+
+    @abstractmethod
+    def picked(self, indices: Array) -> Array:
+        """The columns of the flat ``indices``, as float32 (·, inputs)."""
+
+    @abstractmethod
+    def few(self, x: Array) -> Array:
+        """x (few, inputs) times the matrix, float32."""
+
+    def parts(self, numbers: int = _AT_A_TIME) -> Iterator[slice]:
+        """The columns in runs of about so many ``numbers``, which end at panels."""
+        step = max(1, numbers // (self.inputs * PANEL)) * PANEL
+        for start in range(0, self.outputs, step):
+            yield slice(start, min(start + step, self.outputs))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        whole = np.empty((self.inputs, self.outputs), np.float32)
+        for part in self.parts():
+            whole[:, part] = self.columns(part.start, part.stop)
+        found: Array = whole.T if self.turned else whole
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+
+class Bfloat16Matrix(HeldMatrix):
+    """Words of bfloat16, the two of neighbouring inputs side by side.
+
+    ``words`` is (panels, pairs of inputs, 64, 2), with zeros where the matrix ends before.
+    """
+
+    dtype = np.dtype(np.uint16)
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        panels, pairs = -(-outputs // PANEL), -(-inputs // BLOCK) * BLOCK // 2
+        self.words: Array = np.zeros((panels, pairs, PANEL, 2), np.uint16)
+
+    @property
+    def nbytes(self) -> int:
+        return self.words.nbytes
+
+    def put(self, start: int, words: Array) -> None:
+        """Hold ``words`` (inputs, ·) as the columns from ``start`` on, which panels end with."""
+        into = self._open(start, start + words.shape[1])
+        pairs, _, panels, _ = into.shape
+        if words.shape != (2 * pairs, PANEL * panels):
+            padded = np.zeros((2 * pairs, PANEL * panels), np.uint16)
+            padded[: words.shape[0], : words.shape[1]] = words
+            words = padded
+        into[...] = words.reshape(into.shape)
+
+    def get(self, start: int, stop: int) -> Array:
+        """The words of columns, (inputs, ·)."""
+        found = self._open(start, stop)
+        plain = found.reshape(2 * found.shape[0], PANEL * found.shape[2])
+        return plain[: self.inputs, : stop - start]
+
+    def _open(self, start: int, stop: int) -> Array:
+        """A view of the panels of columns, (pairs, 2, panels, 64)."""
+        return self.words[start // PANEL : -(-stop // PANEL)].transpose(1, 3, 0, 2)
+
+    def columns(self, start: int, stop: int) -> Array:
+        pairs = self.words[start // PANEL : -(-stop // PANEL)].view(np.uint32)[..., 0]
+        made = np.empty((pairs.shape[1], 2, len(pairs), PANEL), np.uint32)
+        turned = pairs.transpose(1, 0, 2)
+        np.left_shift(turned, 16, out=made[:, _FIRST])
+        np.bitwise_and(turned, _UPPER, out=made[:, 1 - _FIRST])
+        plain = made.reshape(2 * made.shape[0], -1).view(np.float32)
+        return plain[: self.inputs, : stop - start]
+
+    def picked(self, indices: Array) -> Array:
+        words = self.words[indices // PANEL, :, indices % PANEL]
+        wide = words.reshape(len(indices), -1)[:, : self.inputs].astype(np.uint32)
+        found: Array = np.left_shift(wide, 16, out=wide).view(np.float32)
+        return found
+
+    def few(self, x: Array) -> Array:
+        """The words of even and of odd inputs are widened in place, by a shift and by a mask."""
+        rows, (panels, pairs) = len(x), self.words.shape[:2]
+        halves = np.zeros((2, rows, pairs), np.float32)
+        halves[0, :, : -(-self.inputs // 2)] = x[:, ::2]
+        halves[1, :, : self.inputs // 2] = x[:, 1::2]
+        y = np.empty((rows, panels, PANEL), np.float32)
+        step = max(1, _IN_CACHE // (pairs * PANEL))
+        wide = np.empty((step, pairs, PANEL), np.uint32)
+        for start in range(0, panels, step):
+            part = slice(start, min(start + step, panels))
+            both = self.words[part].view(np.uint32)[..., 0]
+            room = wide[: len(both)]
+            np.left_shift(both, 16, out=room)
+            made = np.matmul(halves[_FIRST], room.view(np.float32))
+            np.bitwise_and(both, _UPPER, out=room)
+            made += np.matmul(halves[1 - _FIRST], room.view(np.float32))
+            y[:, part] = made.transpose(1, 0, 2)
+        return y.reshape(rows, panels * PANEL)[:, : self.outputs]
+
+
+_FIRST = 0 if sys.byteorder == "little" else 1
+"""Which of two neighbouring words is the lower half of both as one number."""
+_UPPER = np.uint32(0xFFFF0000)
+
+
+class BlockMatrix(HeldMatrix):
+    """Whole numbers of 8 or 4 bits, of which the `BLOCK` of neighbouring inputs have a scale.
+
+    ``kind`` is that of ggml: "Q8_0" numbers from -127 times the scale, "Q4_0" from -8 to 7, "Q4_1"
+    from 0 to 15, to which the block's minimum is added. ``codes`` is (slabs, groups of 64 inputs,
+    panels, 16, 64, 4), four inputs side by side; of 4 bits there are 8 in the place of 16, with the
+    second block of a group in the upper halves. ``scales`` and ``minima`` are float16 (slabs,
+    blocks, columns of a slab). Numbers are those of ggml, bit for bit.
+    """
+
+    dtype = np.dtype(np.int8)
+
+    def __init__(self, inputs: int, outputs: int, kind: str) -> None:
+        super().__init__(inputs, outputs)
+        self.kind = kind
+        self.bits = 8 if kind == "Q8_0" else 4
+        panels = -(-outputs // PANEL)
+        slabs = -(-panels * PANEL // _SLAB)
+        self.panels = -(-panels // slabs)
+        self.groups = -(-inputs // GROUP)
+        size = (slabs, self.groups, self.panels, 2 * self.bits, PANEL, 4)
+        self.codes: Array = np.zeros(size, np.int8 if self.bits == 8 else np.uint8)
+        blocks = (slabs, 2 * self.groups, self.panels * PANEL)
+        self.scales: Array = np.zeros(blocks, np.float16)
+        self.minima: Array | None = np.zeros(blocks, np.float16) if kind == "Q4_1" else None
+
+    @property
+    def nbytes(self) -> int:
+        beside = self.scales.nbytes + (0 if self.minima is None else self.minima.nbytes)
+        return self.codes.nbytes + beside
+
+    @property
+    def slabs(self) -> Iterator[tuple[int, slice]]:
+        """The number of each slab, and its columns."""
+        width = self.panels * PANEL
+        for slab in range(len(self.codes)):
+            yield slab, slice(slab * width, min((slab + 1) * width, self.outputs))
+
+    def put(self, slab: int, blocks: Array) -> None:
+        """Hold ggml's ``blocks`` (columns, blocks of a column, bytes) as the columns of a slab."""
+        count, some, _ = blocks.shape
+        start = 2 if self.minima is None else 4
+        codes = np.zeros((self.panels * PANEL, 2 * self.groups, 4 * self.bits), np.uint8)
+        codes[:count, :some] = blocks[:, :, start:]
+        if self.bits == 4:
+            codes = _by_pairs(codes)
+        # (columns, groups, in a group, 4) into the order of panels.
+        shape = (self.panels, PANEL, self.groups, 2 * self.bits, 4)
+        self.codes[slab] = codes.reshape(shape).transpose(2, 0, 3, 1, 4).view(self.codes.dtype)
+        numbers = np.ascontiguousarray(blocks[:, :, :start]).view("<f2")
+        for k, beside in enumerate([self.scales, self.minima]):
+            if beside is not None:
+                beside[slab, :some, :count] = numbers[:, :, k].T
+
+    def whole_codes(self, slab: int, out: Array | None = None) -> Array:
+        """The numbers of a slab as int8 (groups, panels, 16, 64, 4): of 4 bits from 0 to 15."""
+        codes = self.codes[slab]
+        if self.bits == 8:
+            return codes
+        if out is None:
+            out = np.empty((self.groups, self.panels, 16, PANEL, 4), np.int8)
+        bytes_ = out.view(np.uint8)
+        np.bitwise_and(codes, 15, out=bytes_[:, :, :8])
+        np.right_shift(codes, 4, out=bytes_[:, :, 8:])
+        return out
+
+    def columns(self, start: int, stop: int) -> Array:
+        found = []
+        for slab, part in self.slabs:
+            if part.start < stop and start < part.stop:
+                inside = slice(max(start - part.start, 0), min(stop, part.stop) - part.start)
+                found.append(self._slab_columns(slab, inside))
+        return found[0] if len(found) == 1 else np.concatenate(found, 1)
+
+    def _slab_columns(self, slab: int, inside: slice) -> Array:
+        panels = slice(inside.start // PANEL, -(-inside.stop // PANEL))
+        whole = slice(panels.start * PANEL, panels.stop * PANEL)
+        codes = self.codes[slab][:, panels]
+        if self.bits == 4:
+            codes = np.concatenate([codes & 15, codes >> 4], 2).view(np.int8)
+        made = self._widened(
+            codes.transpose(0, 2, 4, 1, 3).reshape(2 * self.groups, BLOCK, -1),
+            self.scales[slab, :, None, whole],
+            None if self.minima is None else self.minima[slab, :, None, whole],
+        )
+        return made.reshape(GROUP * self.groups, -1)[: self.inputs, : inside.stop - inside.start]
+
+    def _widened(self, codes: Array, scales: Array, minima: Array | None) -> Array:
+        """As ggml computes it."""
+        if self.kind == "Q4_0":
+            codes = codes - np.int8(8)
+        made = codes.astype(np.float32)
+        made *= scales.astype(np.float32)
+        if minima is not None:
+            made += minima.astype(np.float32)
+        return made
+
+    def picked(self, indices: Array) -> Array:
+        slabs, within = np.divmod(indices, self.panels * PANEL)
+        codes = self.codes[slabs, :, within // PANEL, :, within % PANEL]
+        if self.bits == 4:
+            codes = np.concatenate([codes & 15, codes >> 4], 2).view(np.int8)
+        made = self._widened(
+            codes.reshape(len(indices), 2 * self.groups, BLOCK),
+            self.scales[slabs, :, within][..., None],
+            None if self.minima is None else self.minima[slabs, :, within][..., None],
+        )
+        return made.reshape(len(indices), -1)[:, : self.inputs]
+
+    def few(self, x: Array) -> Array:
+        y = np.empty((len(x), self.outputs), np.float32)
+        for part in self.parts(_IN_CACHE):
+            np.matmul(x, self.columns(part.start, part.stop), out=y[:, part])
+        return y
+
+
+def _by_pairs(codes: Array) -> Array:
+    """Nibbles (columns, blocks, 16) as they are held: byte k has input k of two blocks.
+
+    ggml's byte k has inputs k and k + 16 of one.
+    """
+    count, blocks, _ = codes.shape
+    low, high = codes & 15, codes >> 4
+    numbers = np.concatenate([low, high], 2).reshape(count, blocks // 2, 2, BLOCK)
+    made: Array = numbers[:, :, 0] | numbers[:, :, 1] << 4
+    return made

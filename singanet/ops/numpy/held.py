@@ -1,0 +1,50 @@
+"""Products with matrices that are held in fewer bits, and rows of such tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.ops.held import HeldMatrix
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.types import Array
+
+FEW = 4
+"""Rows up to which the time goes into reading the matrix."""
+
+
+@kernel(half="lift")
+def multiply_held(ops: Ops, x: Array, held: HeldMatrix) -> Array:
+    if held.turned:
+        y = ops.zeros((len(x), held.inputs), x)
+        for part in held.parts():
+            ops.add_matmul(y, x[:, part], held.columns(part.start, part.stop).T)
+        return y
+    if len(x) <= FEW:
+        return held.few(x)
+    y = ops.empty((len(x), held.outputs), x)
+    for part in held.parts():
+        y[:, part] = ops.matmul(x, held.columns(part.start, part.stop))
+    return y
+
+
+def matmul(ops: Any, a: Array, held: HeldMatrix, out: Array | None) -> Array:
+    """`Ops.matmul` by such a matrix."""
+    made: Array = ops.multiply_held(a, held)
+    if out is None:
+        return made
+    out[...] = made
+    return out
+
+
+def affine(ops: Any, x: Array, held: HeldMatrix, bias: Array | None) -> Array:
+    """`Ops.affine` by such a matrix."""
+    y: Array = ops.multiply_held(x, held)
+    return y if bias is None else ops.add(y, bias, out=y)
+
+
+def gather_rows(ops: Any, table: HeldMatrix, indices: Array) -> Array:
+    """`Ops.gather_rows` of such a matrix."""
+    flat = indices.reshape(-1)
+    rows = table.picked(flat) if table.turned else ops.xp.asarray(table)[flat]
+    return rows.reshape(*indices.shape, rows.shape[1])

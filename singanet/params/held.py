@@ -1,0 +1,210 @@
+"""Parameters whose arrays are held in fewer bits than they are computed with."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any
+
+import numpy as np
+
+from singanet.checkpoint.halves import narrow
+from singanet.errors import CallOrderError
+from singanet.ops.held import Bfloat16Matrix, BlockMatrix, HeldMatrix
+from singanet.params.storage import ParamStorage
+from singanet.types import Array
+
+ROUNDINGS = ("stochastic", "remainder")
+
+_FLOAT = np.dtype(np.float32)
+_PIECE = 1 << 18
+"""Numbers that are rounded at a time."""
+
+
+class HeldWeights(ParamStorage):
+    """A ``matrix`` of fewer bits; ``turned`` where the parameter lies as (outputs, inputs)."""
+
+    way_back = "call net.as_type('float32') first"
+    matrix: HeldMatrix
+
+    def __init__(self, matrix: HeldMatrix, turned: bool) -> None:
+        self.matrix, self.turned = matrix, turned
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return _FLOAT
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are held."""
+        return self.matrix.nbytes
+
+    def read(self) -> Array:
+        return np.asarray(self.factor())
+
+    def factor(self) -> HeldMatrix:
+        return self.matrix.T if self.turned else self.matrix
+
+    def settle(self, rng: np.random.Generator | None = None) -> None:
+        """Round what was changed in the array that is lent; stochastic rounding draws of ``rng``.
+
+        Without one it is rounded to nearest.
+        """
+
+
+class Bfloat16Weights(HeldWeights):
+    """Words of bfloat16. What is assigned is rounded to nearest, halves to even.
+
+    Updates change a float32 array that is lent, and are rounded when a walk goes on: by
+    ``rounding`` "stochastic" up or down at random, so that the mean is what it was; by "remainder"
+    the lower half is kept too, from the first update on, so that nothing is lost. The array stays
+    for as long as somebody else has it.
+    """
+
+    place = "held in bfloat16"
+    matrix: Bfloat16Matrix
+
+    def __init__(self, matrix: Bfloat16Matrix, turned: bool, rounding: str) -> None:
+        super().__init__(matrix, turned)
+        self.rounding = rounding
+        self.rest: Bfloat16Matrix | None = None
+        self._lent: Array | None = None
+        # What rounds changes of an array that a walk has handed out, and somebody still has.
+        self._rng: np.random.Generator | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.matrix.nbytes + (0 if self.rest is None else self.rest.nbytes)
+
+    def factor(self) -> HeldMatrix:
+        self.settle()
+        return super().factor()
+
+    def read(self) -> Array:
+        self.settle()
+        return self._exact()
+
+    def lend(self) -> Array:
+        if self._lent is None:
+            self._lent = self._exact()
+        return self._lent
+
+    def write(self, array: Array) -> None:
+        self._put(np.array(array, np.float32), None)
+        if self._lent is not None:
+            self._lent[...] = self._exact()
+
+    def settle(self, rng: np.random.Generator | None = None) -> None:
+        if self._lent is None:
+            return
+        self._rng = self._rng if rng is None else rng
+        if self._has_changed(self._lent):
+            self._put(self._lent, self._rng)
+        # The attribute and the argument: else somebody may change it later.
+        if sys.getrefcount(self._lent) <= 2:
+            self._lent = self._rng = None
+
+    def _exact(self) -> Array:
+        made = np.empty((self.matrix.inputs, self.matrix.outputs), np.float32)
+        for part in self.matrix.parts(_PIECE):
+            made[:, part] = self._columns(part)
+        return made.T if self.turned else made
+
+    def _columns(self, part: slice) -> Array:
+        if self.rest is None:
+            return self.matrix.columns(part.start, part.stop)
+        upper, lower = (each.get(part.start, part.stop) for each in (self.matrix, self.rest))
+        # The upper half was rounded to nearest: it is one too many where the lower is large.
+        bits = (upper.astype(np.uint32) - (lower >> 15)) << 16 | lower
+        return bits.view(np.float32)
+
+    def _has_changed(self, array: Array) -> bool:
+        plain = array.T if self.turned else array
+        return not all(
+            np.array_equal(plain[:, part], self._columns(part), equal_nan=True)
+            for part in self.matrix.parts(_PIECE)
+        )
+
+    def _put(self, array: Array, rng: np.random.Generator | None) -> None:
+        """Hold ``array``, and where it is rounded have it so as well."""
+        plain = array.T if self.turned else array
+        for part in self.matrix.parts(_PIECE):
+            values = np.ascontiguousarray(plain[:, part])
+            if self.rounding == "remainder":
+                self._put_both(part.start, values)
+                continue
+            words = narrow(values) if rng is None else rounded_at_random(values, rng)
+            self.matrix.put(part.start, words)
+            plain[:, part] = self.matrix.columns(part.start, part.stop)
+
+    def _put_both(self, start: int, values: Array) -> None:
+        bits = values.view(np.uint32)
+        lower = bits.astype(np.uint16)
+        upper = ((bits >> 16) + (lower >> 15)).astype(np.uint16)
+        nan = np.isnan(values)
+        if nan.any():
+            # Of a NaN the payload goes, which might carry into the sign.
+            upper[nan], lower[nan] = narrow(values[nan]), 0
+        self.matrix.put(start, upper)
+        if self.rest is None and lower.any():
+            self.rest = Bfloat16Matrix(self.matrix.inputs, self.matrix.outputs)
+        if self.rest is not None:
+            self.rest.put(start, lower)
+
+    def __reduce__(self) -> Any:
+        self.settle()
+        return _bfloat16_weights, (self.matrix, self.turned, self.rounding, self.rest)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Bfloat16Weights:
+        self.settle()
+        given = copy.deepcopy((self.matrix, self.turned, self.rounding, self.rest), memo)
+        return _bfloat16_weights(*given)
+
+
+class BlockWeights(HeldWeights):
+    """Blocks of whole numbers with scales, to be read only."""
+
+    place = "held in blocks of whole numbers"
+    trains = False
+    matrix: BlockMatrix
+
+    def __init__(self, matrix: BlockMatrix, turned: bool) -> None:
+        super().__init__(matrix, turned)
+        self.place = f"held in blocks of {matrix.bits} bits"
+
+    def lend(self) -> Array:
+        array = self.read()
+        array.flags.writeable = False
+        return array
+
+    def write(self, array: Array) -> None:
+        raise CallOrderError(
+            "weights in blocks",
+            expected="a net of floats to write into",
+            received=f"one that is {self.place}",
+            advice="load into the net of floats, and quantize it then",
+        )
+
+    def __reduce__(self) -> Any:
+        return BlockWeights, (self.matrix, self.turned)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BlockWeights:
+        return BlockWeights(copy.deepcopy(self.matrix, memo), self.turned)
+
+
+def rounded_at_random(values: Array, rng: np.random.Generator) -> Array:
+    """float32 ``values`` as words of bfloat16, up or down with probabilities that keep the mean."""
+    draws = rng.integers(0, 1 << 16, values.shape, np.uint16)
+    words = ((values.view(np.uint32) + draws) >> 16).astype(np.uint16)
+    nan = np.isnan(values)
+    if nan.any():
+        words[nan] = narrow(values[nan])
+    return words
+
+
+def _bfloat16_weights(
+    matrix: Bfloat16Matrix, turned: bool, rounding: str, rest: Bfloat16Matrix | None
+) -> Bfloat16Weights:
+    made = Bfloat16Weights(matrix, turned, rounding)
+    made.rest = rest
+    return made
