@@ -1,12 +1,17 @@
 """A published language model fine-tuned whole: memory, speed and equality, beside transformers.
 
-The model has SmolLM2's shape and random weights; both sides read the same folder, each figure in a
-process of its own. PyTorch's optimizers update in hooks while gradients come, and its blocks are
-checkpointed where a row says so: the leanest that it has. Peaks are above the interpreter with its
-libraries, in MB; "planned" is what was predicted of it. Seconds are the processor's, the least of
-some steps. ``losses`` are those of all steps, one per row: they are to agree.
+The model has the shape of SmolLM2, or of TinyLlama (1.1b), and random weights; both sides read the
+same folder, each figure in a process of its own. PyTorch's optimizers update in hooks while
+gradients come, and its blocks are checkpointed where a row says so: the leanest that it has. Peaks
+are above the interpreter with its libraries, in MB; "planned" is what was predicted of it. Seconds
+of the memory table are the processor's, the least of some steps; ``losses`` are those of all steps,
+one per row: they are to agree. The table of speeds has both sides alive at once and asked in turn:
+medians of the rounds, with half the distance between the quartiles.
 
-    python benchmarks/pretrained.py [--size 135m|360m|small] [--steps 512] [--threads 1] [PART ...]
+    python benchmarks/pretrained.py [--size 135m|360m|1.1b|small] [--steps 512] [--threads 1]
+                                    [--rounds 7] [memory] [around] [speed]
+
+``around`` are steps with clipping by the global norm and with accumulation of four.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,11 +28,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from report import introduction, publish, table
+from apart import CLOCK, Entrant, apart
+from report import introduction, publish, spread, table
 
 SIZES = {
     "135m": {"hidden_size": 576, "layers": 30, "heads": 9, "kv": 3, "units": 1536},
     "360m": {"hidden_size": 960, "layers": 32, "heads": 15, "kv": 5, "units": 2560},
+    "1.1b": {"hidden_size": 2048, "layers": 22, "heads": 32, "kv": 4, "units": 5632},
     "small": {"hidden_size": 64, "layers": 2, "heads": 4, "kv": 2, "units": 96},
 }
 WORDS = 49152
@@ -41,7 +49,22 @@ MEMORY = (
     ("torch", "AdamW", "hooks, checkpointing"),
 )
 """Library, rule, and what saves memory in the row."""
-SPEED = ("singanet", "torch")
+LARGE = (("singanet", "AdamW", "blocks, folder"),)
+"""The rows of a model whose optimizer's state would not fit."""
+KEPT = "800MB"
+"""What of a model in a folder stays in memory."""
+AROUND = tuple(
+    ("singanet", f"{rule}{around}", "")
+    for rule in ("SGD", "Adafactor", "AdamW")
+    for around in ("", ", clipping", ", accumulation of 4")
+)
+SPEED = (
+    ("training, SGD", "SGD", "", ""),
+    ("training, Adafactor", "Adafactor", "blocks", "hooks, checkpointing"),
+    ("prefill", "", "", ""),
+    ("decode", "", "", ""),
+)
+"""What is timed, the rule, and what saves memory here and there."""
 
 
 def config(size: str) -> dict[str, Any]:
@@ -59,7 +82,7 @@ def config(size: str) -> dict[str, Any]:
         "num_key_value_heads": s["kv"],
         "rms_norm_eps": 1e-5,
         "rope_theta": 100000.0,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": size != "1.1b",
         "vocab_size": WORDS,
     }
 
@@ -99,47 +122,68 @@ def make(folder: str, size: str) -> dict[str, Any]:
     return {}
 
 
-def train_ours(folder: str, steps: int, rule: str, saving: str) -> dict[str, Any]:
-    """Training steps: the peak, the seconds, and the losses."""
+def load_ours(folder: str, saving: str) -> Any:
+    """The net, and a step of it that makes no first pass by the layers."""
     from singanet import pretrained
-    from singanet.optimizer import SGD, Adafactor, AdamW
+    from singanet.optimizer import SGD
 
-    rules = {"SGD": SGD(lr=0.02), "Adafactor": Adafactor(lr=1e-3), "AdamW": AdamW(lr=1e-4)}
-    x, y = batch(steps)
+    x, y = batch(64)
     warm = pretrained.build(config("small") | {"vocab_size": WORDS // 64})
     warm.step(x % (WORDS // 64), y % (WORDS // 64), SGD(lr=0.0))  # libraries are loaded
     del warm
     before = resident("VmRSS")
-    net = pretrained.load(folder)
-    optimizer, losses = rules[rule], []
-    net.programs.at_once = True
-    if saving:
-        net.programs.recompute = saving  # type: ignore[assignment]
+    recompute: Any = "blocks" if "blocks" in saving else "none"
+    if "folder" in saving:
+        # Within the model's, and removed with it.
+        at = Path(tempfile.mkdtemp(dir=folder)) / "offloaded"
+        net = pretrained.load(folder, offload_folder=at, keep=KEPT, recompute=recompute)
+    else:
+        net = pretrained.load(folder, recompute=recompute)
+        net.programs.at_once = True
+    return net, before
+
+
+def rule_ours(rule: str) -> Any:
+    """The optimizer of a row's name."""
+    from singanet.optimizer import SGD, Accumulator, Adafactor, AdamW, ClipByGlobalNorm
+
+    name, _, around = rule.partition(", ")
+    made: Any = {"SGD": SGD(lr=0.02), "Adafactor": Adafactor(lr=1e-3), "AdamW": AdamW(lr=1e-4)}[
+        name
+    ]
+    if around == "clipping":
+        return ClipByGlobalNorm(made, 1.0)
+    return Accumulator(made, 4) if around else made
+
+
+def train_ours(folder: str, steps: int, rule: str, saving: str) -> dict[str, Any]:
+    """Training steps: the peak, the seconds, and the losses."""
+    x, y = batch(steps)
+    net, before = load_ours(folder, saving)
+    optimizer, losses = rule_ours(rule), []
     start = time.process_time()
     losses.append(net.step(x, y, optimizer)[0])
     first = time.process_time() - start
-    seconds = timed(lambda: losses.append(net.step(x, y, optimizer)[0]), STEPS - 1)
+    count = 2 * STEPS if "accumulation" in rule else STEPS - 1
+    seconds = timed(lambda: losses.append(net.step(x, y, optimizer)[0]), count)
     peak = resident("VmHWM") - before
-    planned = net.memory(1, optimizer, extent=steps, recompute=saving or None).total / 1e6
+    planned = net.memory(1, optimizer, extent=steps).total / 1e6
     return {"peak": peak, "planned": planned, "s": seconds, "first": first, "losses": losses}
 
 
-def run_ours(folder: str, steps: int) -> dict[str, Any]:
-    """Prefill, and ids one by one."""
-    from singanet import pretrained
-
-    net = pretrained.load(folder)
-    x, _ = batch(steps)
-    net.forward(False, x)
-    found = {"prefill": timed(lambda: net.forward(False, x), 3), "logits": _sample(net, x)}
-    decoder = net.decoder(steps + 64)
+def speed_ours(folder: str, steps: int, task: str, rule: str, saving: str) -> Entrant:
+    """What is timed, with the logits of a few ids."""
+    x, y = batch(steps)
+    net, _ = load_ours(folder, saving)
+    if rule:
+        optimizer = rule_ours(rule)
+        return Entrant(lambda: net.step(x, y, optimizer))
+    few = net.forward(False, x[:, :16])[0, -1, :8].tolist()
+    if task == "prefill":
+        return Entrant(lambda: net.forward(False, x), {"logits": few})
+    decoder = net.decoder(steps + 4096)
     decoder(x[:, :64])
-    found["decode"] = timed(lambda: decoder(x[:, :1]), 32)
-    return found
-
-
-def _sample(net: Any, x: Any) -> list[float]:
-    return [float(each) for each in net.forward(False, x[:, :16])[0, -1, :8]]
+    return Entrant(lambda: decoder(x[:, :1]), {"logits": few})
 
 
 # -- transformers and torch -----------------------------------------------------------------------
@@ -155,19 +199,28 @@ def model_of(folder: str) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-def train_theirs(folder: str, steps: int, rule: str, saving: str) -> dict[str, Any]:
-    """Training steps: the peak, the seconds, and the losses."""
+def load_theirs(folder: str) -> Any:
+    """The model, once libraries are loaded."""
     import torch
     import transformers
 
-    x, y = (torch.from_numpy(each) for each in batch(steps))
+    x, _ = (torch.from_numpy(each) for each in batch(64))
     warm = transformers.AutoModelForCausalLM.from_config(
         transformers.LlamaConfig(**config("small") | {"vocab_size": WORDS // 64})
     )
-    warm(x % (WORDS // 64)).logits.sum().backward()  # libraries are loaded
+    warm(x % (WORDS // 64)).logits.sum().backward()
     del warm
     before = resident("VmRSS")
-    model = model_of(folder)
+    return model_of(folder), before
+
+
+def stepper_theirs(
+    model: Any, steps: int, rule: str, saving: str, losses: list[float]
+) -> Callable[[], None]:
+    """A training step, which notes its loss."""
+    import torch
+
+    x, y = (torch.from_numpy(each) for each in batch(steps))
     model.train()
     rules = {
         "SGD": lambda ps: torch.optim.SGD(ps, lr=0.02),
@@ -188,7 +241,6 @@ def train_theirs(folder: str, steps: int, rule: str, saving: str) -> dict[str, A
             parameter.register_post_accumulate_grad_hook(update)
     else:
         whole = rules[rule](model.parameters())
-    losses = []
 
     def step() -> None:
         out = model(x, use_cache=False).logits
@@ -199,6 +251,14 @@ def train_theirs(folder: str, steps: int, rule: str, saving: str) -> dict[str, A
             whole.step()
             whole.zero_grad()
 
+    return step
+
+
+def train_theirs(folder: str, steps: int, rule: str, saving: str) -> dict[str, Any]:
+    """Training steps: the peak, the seconds, and the losses."""
+    model, before = load_theirs(folder)
+    losses: list[float] = []
+    step = stepper_theirs(model, steps, rule, saving, losses)
     start = time.process_time()
     step()
     first = time.process_time() - start
@@ -207,23 +267,24 @@ def train_theirs(folder: str, steps: int, rule: str, saving: str) -> dict[str, A
     return {"peak": peak, "s": seconds, "first": first, "losses": losses}
 
 
-def run_theirs(folder: str, steps: int) -> dict[str, Any]:
-    """Prefill, and ids one by one."""
+def speed_theirs(folder: str, steps: int, task: str, rule: str, saving: str) -> Entrant:
+    """What is timed, with the logits of a few ids."""
     import torch
 
-    model = model_of(folder)
+    model, _ = load_theirs(folder)
+    if rule:
+        return Entrant(stepper_theirs(model, steps, rule, saving, []))
     x = torch.from_numpy(batch(steps)[0])
-    with torch.no_grad():
-        model(x)
-        found: dict[str, Any] = {"prefill": timed(lambda: model(x), 3)}
-        found["logits"] = model(x[:, :16]).logits[0, -1, :8].tolist()
-        held = [model(x[:, :64], use_cache=True).past_key_values]
+    torch.set_grad_enabled(False)
+    few = model(x[:, :16]).logits[0, -1, :8].tolist()
+    if task == "prefill":
+        return Entrant(lambda: model(x), {"logits": few})
+    held = [model(x[:, :64], use_cache=True).past_key_values]
 
-        def one() -> None:
-            held[0] = model(x[:, :1], past_key_values=held[0], use_cache=True).past_key_values
+    def one() -> None:
+        held[0] = model(x[:, :1], past_key_values=held[0], use_cache=True).past_key_values
 
-        found["decode"] = timed(one, 32)
-    return found
+    return Entrant(one, {"logits": few})
 
 
 # -- both -----------------------------------------------------------------------------------------
@@ -232,12 +293,21 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
     "make": make,
     "train singanet": train_ours,
     "train torch": train_theirs,
-    "run singanet": run_ours,
-    "run torch": run_theirs,
 }
+FOLDER, TOKENS = "BENCHMARK_FOLDER", "BENCHMARK_TOKENS"
+"""Environment variables, which the rivals of a row read."""
 
 
-def apart(threads: int, job: str, *args: object) -> dict[str, Any]:
+def rival(library: str, row: int) -> Entrant:
+    """What a library does in a row of `SPEED`."""
+    task, rule, ours, theirs = SPEED[row]
+    folder, steps = os.environ[FOLDER], int(os.environ[TOKENS])
+    if library == "singanet":
+        return speed_ours(folder, steps, task, rule, ours)
+    return speed_theirs(folder, steps, task, rule, theirs)
+
+
+def alone(threads: int, job: str, *args: object) -> dict[str, Any]:
     """What a process of its own tells of the job."""
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
     command = [sys.executable, __file__, "--job", json.dumps([job, *args])]
@@ -248,13 +318,16 @@ def apart(threads: int, job: str, *args: object) -> dict[str, Any]:
     return found
 
 
-def memory_table(folder: str, steps: int, threads: int) -> str:
+def memory_table(
+    given: argparse.Namespace, folder: str, wanted: tuple[tuple[str, str, str], ...]
+) -> str:
     """Peaks and seconds of training steps."""
     rows = []
-    for library, rule, saving in MEMORY:
-        took = apart(threads, f"train {library}", folder, steps, rule, saving)
+    for library, rule, saving in wanted:
+        took = alone(given.threads, f"train {library}", folder, given.steps, rule, saving)
         if "failed" in took:
             rows.append([library, rule, saving, took["failed"], "", "", "", ""])
+            print(*rows[-1], sep=" | ", flush=True)
             continue
         planned = f"{took['planned']:,.0f}" if "planned" in took else ""
         losses = " ".join(f"{loss:.4f}" for loss in took["losses"])
@@ -270,20 +343,29 @@ def memory_table(folder: str, steps: int, threads: int) -> str:
     return table(["library", "rule", "saving", "peak", "planned", "s", "first s", "losses"], rows)
 
 
-def speed_table(folder: str, steps: int, threads: int) -> str:
-    """Tokens a second."""
-    rows, logits = [], []
-    for library in SPEED:
-        took = apart(threads, f"run {library}", folder, steps)
-        if "failed" in took:
-            rows.append([library, took["failed"], ""])
+def speed_table(given: argparse.Namespace, folder: str) -> str:
+    """Seconds, and tokens a second."""
+    os.environ |= {FOLDER: folder, TOKENS: str(given.steps)}
+    os.environ |= {f"{name}_NUM_THREADS": str(given.threads) for name in ("OMP", "OPENBLAS")}
+    os.environ[CLOCK] = "cpu" if given.threads == 1 else "wall"
+    rows, far = [], 0.0
+    found = apart(rival, ("singanet", "torch"), range(len(SPEED)), given.rounds)
+    for (task, *_), of_row in zip(SPEED, found, strict=True):
+        ours, theirs = of_row["singanet"], of_row["torch"]
+        if ours.failure or theirs.failure:
+            rows.append([task, ours.failure, theirs.failure, ""])
             continue
-        rows.append([library, f"{steps / took['prefill']:,.0f}", f"{1 / took['decode']:.1f}"])
-        logits.append(took["logits"])
-    far = (
-        max(abs(a - b) for a, b in zip(*logits, strict=True)) if len(logits) == 2 else float("nan")
-    )
-    head = ["library", f"prefill of {steps}, tokens/s", "decode, tokens/s"]
+        tokens = 1 if task == "decode" else given.steps
+        told = [
+            f"{tokens / statistics.median(each.seconds):,.1f} {spread(each.seconds)}"
+            for each in (ours, theirs)
+        ]
+        pairs = zip(theirs.seconds, ours.seconds, strict=True)
+        rows.append([task, *told, f"{statistics.median(a / b for a, b in pairs):.2f}"])
+        if "logits" in ours.facts:
+            logits = zip(ours.facts["logits"], theirs.facts["logits"], strict=True)
+            far = max(far, *(abs(a - b) for a, b in logits))
+    head = ["tokens a second", "singanet", "torch", "torch / singanet, time"]
     return table(head, rows) + f"\n\nThe logits looked at differ by at most {far:.1e}."
 
 
@@ -293,6 +375,7 @@ def main() -> None:
     parser.add_argument("--size", default="135m", choices=SIZES)
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("parts", nargs="*", default=["memory", "speed"])
     given = parser.parse_args()
@@ -300,12 +383,17 @@ def main() -> None:
         job, *args = json.loads(given.job)
         print(json.dumps(JOBS[job](*args)))
         return
+    tables: dict[str, Callable[[str], str]] = {
+        "memory": lambda at: memory_table(given, at, LARGE if given.size == "1.1b" else MEMORY),
+        "around": lambda at: memory_table(given, at, AROUND),
+        "speed": lambda at: speed_table(given, at),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        apart(given.threads, "make", folder, given.size)
-        tables = {"memory": memory_table, "speed": speed_table}
-        found = [tables[part](folder, given.steps, given.threads) for part in given.parts]
+        alone(given.threads, "make", folder, given.size)
+        found = [tables[part](folder) for part in given.parts]
     ops = os.environ.get("SINGANET_OPS", "numpy")
-    name = f"pretrained_{given.size}_{given.steps}_{ops}_{given.threads}t"
+    part = "" if given.parts == ["memory", "speed"] else f"_{'_'.join(given.parts)}"
+    name = f"pretrained_{given.size}_{given.steps}{part}_{ops}_{given.threads}t"
     title = (
         f"A language model of {given.size}, {given.steps} tokens, {ops}, threads: {given.threads}"
     )

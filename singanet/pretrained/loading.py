@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from singanet.pretrained.places import FileArray, stored_arrays
 from singanet.pretrained.source import open_source
 from singanet.types import Array
 
+if TYPE_CHECKING:
+    from singanet.program.recompute.choice import Recompute
+
 _TYPES = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -32,6 +35,7 @@ def load(
     revision: str | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
     keep: int | str = "256MB",
+    recompute: Recompute = "none",
 ) -> PretrainedNet:
     """The net of the model in a ``folder`` that transformers wrote, with its parameters.
 
@@ -44,7 +48,8 @@ def load(
     ``rounding`` of updates, see `FeedForwardNet.as_type`), to which arrays are converted one by
     one; ``inputs`` are those that the net is to have, ``seed`` is for dropout.
     With an ``offload_folder`` they go there one by one, and ``keep`` bytes at most are in memory,
-    as by `FeedForwardNet.offload`: a net that is larger than memory is loaded so.
+    as by `FeedForwardNet.offload`: a net that is larger than memory is loaded so. ``recompute`` is
+    what steps make again to need less memory, see `FeedForwardNet.record`.
     Nothing but the folder's own files is read. Errors: `ConfigError` for settings that are not
     supported, by their names; `StateMismatchError` for arrays that are missing, too many, or of
     another shape, before memory is given; `FileFormatError`, `FileAccessError`.
@@ -71,6 +76,7 @@ def load(
         arrays = stored_arrays(made.drawing.places.values())
         _expect_to_fit(reader, arrays, made)
         with net.filled_by(_reading(reader, arrays, names, net.dtype)):
+            net.programs.recompute = recompute
             if offload_folder is not None:
                 net.offload(offload_folder, keep)
             if dtype == "bfloat16":

@@ -333,14 +333,17 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(llama, tmp_path):
         pretrained.load(llama)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "t5"])
-def test_a_folder_is_loaded_into_a_folder(kind, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "level"), [("llama", "none"), ("llama", "blocks"), ("gpt2", "none"), ("t5", "none")]
+)
+def test_a_folder_is_loaded_into_a_folder(kind, level, tmp_path, monkeypatch):
     """Never in memory as a whole; it trains as the net in memory does, and goes back."""
     monkeypatch.setattr("singanet.offload.executor.SMALL", 8)
     monkeypatch.setattr("singanet.offload.offloading.SMALL", 8, raising=False)
     folder = folder_of(CONFIGS[kind], tmp_path / "model")
     plain = pretrained.load(folder, seed=0)
-    net = pretrained.load(folder, seed=0, offload_folder=tmp_path / "beside", keep="1MB")
+    beside = tmp_path / "beside"
+    net = pretrained.load(folder, seed=0, offload_folder=beside, keep="1MB", recompute=level)
     assert not all(param.storage.in_memory for param in net.params())
     for a, b in zip(plain.params(), net.params(), strict=True):
         assert np.array_equal(a.value, b.peek()), a.name
@@ -358,4 +361,6 @@ def test_a_folder_is_loaded_into_a_folder(kind, tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_filled_leaves_none_behind(llama, tmp_path):
     with pytest.raises(ArgumentError, match="keep"):
         pretrained.load(llama, offload_folder=tmp_path / "beside", keep="0MB")
+    with pytest.raises(ArgumentError, match="recompute"):
+        pretrained.load(llama, offload_folder=tmp_path / "beside", recompute="most")
     assert not (tmp_path / "beside").exists()
