@@ -150,10 +150,7 @@ def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
     layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
     params = [param for layer in layers for param in layer.params.values() if param.filled]
     own = sum(param.nbytes for param in {id(p): p for p in params}.values())
-    scaled = UpdateChain(optimizer).scaled
-    masters = () if scaled is None else scaled.precision.masters.values()
-    state = [*optimizer.state_dict().values(), *masters]
-    return held - own - sum(array.nbytes for array in state)
+    return held - own - UpdateChain(optimizer).held_bytes()
 
 
 def _resized(y: Any, size: int) -> Any:

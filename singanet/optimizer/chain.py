@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from singanet.optimizer.mixed_precision import ScaledUpdates
     from singanet.optimizer.reducer import Reducer
     from singanet.params.gradients import LayerGradients
-    from singanet.params.param import Param
     from singanet.types import Shape
 
 
@@ -94,6 +93,16 @@ class UpdateChain:
     def state_bytes(self, param: Param) -> int:
         """The bytes of these arrays."""
         return sum(prod(shape) * dtype.itemsize for shape, dtype in self.slots_of(param).values())
+
+    def held_bytes(self) -> int:
+        """The bytes of all state that is in memory now, masters and gathered gradients included."""
+        states = () if self.own_rule is None else self.own_rule.states()
+        held = [array for state in states for array in state.held]
+        if self.scaled is not None:
+            held += self.scaled.precision.masters.values()
+        for stage in self.stages:
+            held += stage.own_state().values()
+        return sum(int(array.nbytes) for array in held)
 
     def rule_type(self, param: Param) -> np.dtype[Any]:
         """The type of what the rule updates for ``param``."""

@@ -201,7 +201,10 @@ class Programs:
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
         chain = self._layers.register(net, optimizer)
-        of_step = id(optimizer), self._recomputer.level, facts(y), facts(weight), looks_of(measure)
+        # Most steps have neither weights nor a measure, and each call takes long.
+        weighed = None if weight is None else facts(weight)
+        looks = () if measure is None else looks_of(measure)
+        of_step = id(optimizer), self._recomputer.level, facts(y), weighed, looks
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))
         found = None if on_layer is not None else self._known_to_hold(net, key)

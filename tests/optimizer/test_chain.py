@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError
+from singanet.initializer import Constant
 from singanet.optimizer import (
     SGD,
     AccumulatingSGD,
     Accumulator,
+    Adafactor,
+    Adam,
     ClipByGlobalNorm,
     ClipByLayerNorm,
     ClipByRunningNorm,
@@ -27,6 +30,7 @@ from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.parallel import AllReduce
 from singanet.parallel.communicators.communicator import Alone
+from singanet.params.param import Param, ParamSpec
 
 
 class Written:
@@ -72,6 +76,29 @@ def test_a_process_alone_has_the_other_stages_and_the_same_rule() -> None:
         ClipByValue,
     ]
     assert without_reductions(rule) is rule
+
+
+def test_the_bytes_of_state_before_and_after_the_first_update() -> None:
+    """Adam has two arrays of each parameter, in mixed precision beside a master of float32."""
+    spec = ParamSpec("a")
+    param = Param(spec, (3, 4), Constant(0.0))
+    param.dtype = np.dtype(np.float16)
+    adam = Adam(lr=0.1)
+    plain, scaled = UpdateChain(adam), UpdateChain(ScaledUpdates(adam, MixedPrecision()))
+    assert plain.slots_of(param) == dict.fromkeys(adam.slots, ((3, 4), np.dtype(np.float16)))
+    assert (plain.state_bytes(param), scaled.state_bytes(param)) == (2 * 2 * 12, 2 * 4 * 12)
+    rows = UpdateChain(Adafactor(lr=0.1)).slots_of(param)
+    assert [shape for shape, _ in rows.values()] == [(3,), (4,), (0,)]
+    assert UpdateChain(Written()).slots_of(param) == {}
+    param.trainable = False
+    assert plain.state_bytes(param) == plain.held_bytes() == 0
+    chain = UpdateChain(Accumulator(adam, 2))
+    for gathered in (12, 0):
+        value = np.zeros((3, 4))
+        chain.optimizer.update(["a"], [value], [np.ones((3, 4))])
+        counts = 8 + 16  # of the micro-batches, and their weights
+        held = 8 * gathered + counts * (gathered > 0) + 2 * 8 * 12 * (gathered == 0)
+        assert chain.held_bytes() == held
 
 
 def test_the_case_is_that_of_every_stage_and_of_the_rule() -> None:
