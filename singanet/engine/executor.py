@@ -88,10 +88,14 @@ class LayerByLayer:
         self._recompute = recompute or Recomputer()
 
     def evaluate(
-        self, net: NetCore, feed: Mapping[str, Any], asked: tuple[str, ...]
+        self,
+        net: NetCore,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        other: Plan | None = None,
     ) -> dict[str, Any]:
-        """As `NetExecutor`."""
-        return self._run(net, net.execution_plan(), feed, False, asked)[1]
+        """As `NetExecutor`; ``other`` is a plan that takes the place of the net's."""
+        return self._run(net, other or net.execution_plan(), feed, False, asked)[1]
 
     def forward(
         self,

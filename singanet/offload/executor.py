@@ -128,9 +128,16 @@ class Offloaded(LayerByLayer):
 
     # -- what executors do ----------------------------------------------------------------------
 
-    def evaluate(self, net: Any, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
-        self._begin(lambda: forward_groups(net.execution_plan()))
-        return super().evaluate(net, feed, asked)
+    def evaluate(
+        self,
+        net: Any,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        other: Plan | None = None,
+    ) -> dict[str, Any]:
+        plan = fused(other or net.execution_plan(), asked)
+        self._begin(lambda: forward_groups(plan))
+        return super().evaluate(net, feed, asked, other)
 
     def forward(
         self,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from singanet.base.edits import changes
-from singanet.base.heap import large_arrays_apart
+from singanet.base.heap import large_arrays_apart, trim
 from singanet.engine.executor import Can, LayerByLayer, forward_of_step, plan_of_step
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
@@ -122,10 +122,21 @@ class Programs:
         # The layers would not round what programs store.
         return self.at_once or getattr(net.device.ops, "stores", False)
 
-    def evaluate(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> dict[str, Any]:
-        """As `NetExecutor`: replayed where a program is there."""
-        if asked:
-            return self._layers.evaluate(net, feed, asked)
+    def evaluate(
+        self,
+        net: Net,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        other: Plan | None = None,
+    ) -> dict[str, Any]:
+        """As `NetExecutor`: replayed where a program is there; with ``other`` plans none is."""
+        if other is not None and self.at_once:
+            # What the layers make would lie beside the arena of the steps.
+            self._let_go()
+            self._arena.clear()
+            trim()
+        if asked or other is not None:
+            return self._layers.evaluate(net, feed, asked, other)
         key = self._key(net, "evaluation", facts_of_feed(feed))
         found = self._find(net, key, lambda r: r.evaluation(feed))
         if found is None:

@@ -11,7 +11,11 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.described import shown
 from singanet.device import Device
-from singanet.engine.model import Model
+from singanet.engine.executor import plan_of_step
+from singanet.engine.feeds import check_feed
+from singanet.engine.head import start_of
+from singanet.engine.model import Model, StepRequest, placed_by
+from singanet.engine.net import Net
 from singanet.engine.step import of_output, weights_for, widened
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
 from singanet.metric.metric import Metric
@@ -37,11 +41,12 @@ def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> 
     for x, y, weight in batches:
         if not batch_length(y):
             continue
+        y, weight = on_device(net.device, y), on_device(net.device, weight)
+        if isinstance(net, Net) and _gathered_by_rows(net, x, y, weight, measures):
+            continue
         out = widened(net.forward(False, x))
-        y = on_device(net.device, y)
         try:
             loss = 0.0
-            weight = on_device(net.device, weight)
             if net.loss is not None:
                 loss = net.loss.evaluate(False, out, y, *weights_for(weight))
             measures(out, y, weight)
@@ -49,6 +54,26 @@ def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> 
         except SingaNetError as error:
             raise of_output(error, output_names(net)) from None
         x = y = weight = out = None
+
+
+def _gathered_by_rows(net: Net, x: Any, y: Any, weight: Any, measures: Measures) -> bool:
+    """`gather` of one batch by blocks of rows, as a step goes; False where scores are to be made.
+
+    Errors: those of the loss, and of what is fed.
+    """
+    request = StepRequest(x, y, None, weight, measures)
+    plan = plan_of_step(net, request) if net.passes_are_its_own and not placed_by(net) else None
+    if plan is None:
+        return False
+    feed = check_feed(net.execution_plan(), x, net.device, net.dtype)
+    # Nobody reads the gradient of the losses.
+    beside = y, start_of(len(y), net.device.ops, net.dtype, None), weight
+    feed = {**feed, **dict(zip(plan.of_loss, beside, strict=False))}
+    executor: Any = net.executor
+    ((losses, *found),) = executor.evaluate(net, feed, (), plan).values()
+    measures.gather(found, plan.head.scores(y), y, weight)
+    measures.add_loss(float(losses.mean()), batch_length(y))
+    return True
 
 
 class Evaluation(tuple[float | None, float | None]):
@@ -182,8 +207,11 @@ def joined_batches(
 def _in_one_go(
     net: Model, x: Any, y: Any, weight: Any, measures: Measures, first: str
 ) -> Evaluation:
-    out = widened(net.forward(False, x))
     weight = joined_weight(y, weight, None)
+    if isinstance(net, Net) and _gathered_by_rows(net, x, y, weight, measures):
+        logs = measures.results()
+        return Evaluation(logs.get("loss"), logs.get(first), logs)
+    out = widened(net.forward(False, x))
     try:
         if net.loss is not None:
             loss = net.loss.evaluate(False, out, y, *weights_for(weight))

@@ -440,3 +440,59 @@ def test_a_walk_changes_no_gradient_that_a_layer_of_the_users_keeps(blocks):
     net.programs.enabled = False
     net.step(*batch(), SGD(lr=0.1))
     assert np.array_equal(*head._last)
+
+
+@pytest.mark.parametrize("ignore", [None, 3])
+@pytest.mark.parametrize("weight", [None, np.linspace(0.5, 2, BATCH, dtype=np.float32)])
+def test_an_evaluation_goes_by_blocks(blocks, ignore, weight):
+    net = net_of(SoftmaxCrossEntropy(ignore_index=ignore))
+    net.compile(SGD(lr=1e-12), metrics={"right": Accuracy(), "odd": Perplexity()})
+    (x, y), (x2, y2) = batch(0, ignore), batch(1, ignore)
+    both = np.concatenate([x, x2]), np.concatenate([y, y2])
+    weights = None if weight is None else np.tile(weight, 2)
+
+    def found():
+        told = {"verbose": False, "validation_data": (x, y)}
+        return [
+            net.evaluate(x, y, sample_weight=weight).logs,
+            net.evaluate(*both, batch_size=BATCH, sample_weight=weights).logs,
+            {key: each[0] for key, each in net.fit(x, y, BATCH, 1, **told).items()},
+        ]
+
+    by_blocks = found()
+    blocks(0)
+    for one, other in zip(by_blocks, found(), strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert np.allclose(value, other[key], rtol=1e-5), key
+
+
+def test_an_evaluation_by_blocks_refuses_what_a_whole_one_refuses(blocks):
+    net, (x, y) = net_of(), batch()
+    for bad in ((x, y + WORDS), (x, y[:2]), (x[:, :3], y)):
+        with pytest.raises((DataError, ShapeError)) as one:
+            net.evaluate(*bad)
+        blocks(0)
+        with pytest.raises(type(one.value)):
+            net.evaluate(*bad)
+        blocks(3)
+
+
+def test_an_evaluation_has_no_array_of_all_scores(monkeypatch):
+    words, rows = 4096, 2048
+    x = Input("x", (rows, 4))
+    net = FeedForwardNet(SoftmaxCrossEntropy(), inputs=x, outputs=Dense("fc", words)(x), seed=0)
+    given = np.ones((1, rows, 4), np.float32), np.zeros((1, rows), np.int64)
+    peaks = []
+    for rows_a_time in (64, 1 << 20):
+        monkeypatch.setattr(head_loss, "BLOCK", rows_a_time * words * 4)
+        net.evaluate(*given)
+        tracemalloc.start()
+        try:
+            net.evaluate(*given)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    scores = rows * words * 4
+    assert peaks[0] < scores / 4
+    assert peaks[1] > scores
