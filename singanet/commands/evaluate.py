@@ -19,18 +19,16 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.runs.figures import check_writable, write_json
-    from singanet.runs.tasks.task import EpochResult
     from singanet.runs.trained import trained
 
     check_writable(arguments.json)
     net, task = trained(arguments.path, arguments.model, arguments.data, arguments.best)
     if task.metrics is not None:
         net.compile("sgd", metrics=task.metrics)
-    evaluation = net.evaluate(task.test_batches())
-    loss, metric = evaluation
-    result = EpochResult(loss or 0.0, metric, 0, evaluation.logs)
+    result = task.evaluate(net)
     if arguments.json is not None:
-        figures = {"data": task.name, "test_loss": loss, "test_accuracy": task.accuracy(result)}
+        accuracy = task.accuracy(result)
+        figures = {"data": task.name, "test_loss": result.loss, "test_accuracy": accuracy}
         write_json(arguments.json, figures)
     print(task.report(result))
     return 0

@@ -30,8 +30,10 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.engine.net import Net
+    from singanet.errors import ArgumentError
     from singanet.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
     from singanet.runs.predictions import bare_samples, check_target, write_predictions
+    from singanet.runs.tasks.published import PublishedTexts
     from singanet.runs.trained import trained
     from singanet.runs.whole import is_whole, whole_net
 
@@ -43,6 +45,14 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         data = arguments.data if x is None else None
         net, task = trained(arguments.path, arguments.model, data, arguments.best)
+        if isinstance(task, PublishedTexts):
+            raise ArgumentError(
+                "singanet predict",
+                expected="a net that makes something of each sample",
+                received="a tuned language model, which has a number for each word at each token",
+                advice=f"call `singanet generate {arguments.path}`, or `singanet evaluate` for its"
+                " perplexity",
+            )
         samples = task.test_batches() if x is None else x
     # A machine that is no net of layers has its predictions alone.
     predict = net.predictor() if isinstance(net, Net) else net.predict

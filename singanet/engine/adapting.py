@@ -104,7 +104,7 @@ def add_pair(layer: Layer, suffix: str, weight: Array) -> None:
 
     It is W + (alpha / rank) (A B), in float32 or the array's own wider type, rounded to that once.
     """
-    a, b = (layer.params[name].value for name in pair_of(suffix))
+    a, b = (layer.params[name].peek() for name in pair_of(suffix))
     matrix = weight.T if layer.products()[suffix] else weight
     wide = np.promote_types(weight.dtype, np.float32)
     scaled, b = a.astype(wide) * wide.type(layer.adapters[suffix].scale), b.astype(wide)
@@ -112,6 +112,11 @@ def add_pair(layer: Layer, suffix: str, weight: Array) -> None:
     for start in range(0, len(matrix), step):
         part = slice(start, start + step)
         matrix[part] = matrix[part].astype(wide) + scaled[part] @ b
+
+
+def pairs_beside(layers: Iterable[Layer]) -> dict[int, tuple[Layer, str]]:
+    """By the ids of weights that have a pair, what `add_pair` is to be told of it."""
+    return {id(each.params[s]): (each, s) for each in layers for s in each.adapters}
 
 
 def drop_pair(layer: Layer, suffix: str) -> None:

@@ -78,9 +78,7 @@ class BlockCoordinate(Wrapper):
 
     def train(self, names: Iterable[str]) -> None:
         """As `Wrapper.train`: these are what blocks are made of."""
-        found: dict[str, list[str]] = {}
-        for name in names:
-            found.setdefault(_block(name), []).append(name)
+        found = blocks_of(names)
         if found == self._blocks:
             return
         self._blocks = found
@@ -195,11 +193,14 @@ class BlockCoordinate(Wrapper):
                 state.forget()
 
 
-def _block(name: str) -> str:
-    """The block of the parameter ``name``: the layer, up to its first number."""
-    layer = name.rpartition("/")[0]
-    numbered = _NUMBERED.match(layer)
-    return numbered[0] if numbered else layer
+def blocks_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """The parameters ``names`` by the layer that each is of, up to its first number."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        layer = name.rpartition("/")[0]
+        numbered = _NUMBERED.match(layer)
+        found.setdefault(numbered[0] if numbered else layer, []).append(name)
+    return found
 
 
 def _rule_of(optimizer: Any) -> Any:

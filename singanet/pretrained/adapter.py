@@ -14,6 +14,7 @@ from singanet.base.arguments import is_int, is_number
 from singanet.base.files import explained, replacing
 from singanet.checkpoint import Reader, open_state, write_state
 from singanet.errors import ArgumentError, ConfigError, StateMismatchError, one_of
+from singanet.layers.layer import Layer
 from singanet.layers.low_rank import LowRank, pair_of
 from singanet.pretrained.config import expect_object
 from singanet.pretrained.folder import read_settings
@@ -59,12 +60,39 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
     is a part of a matrix there (as in Phi-3 and GPT-2); `FileAccessError`.
     """
     places = _places(net)
+    pair, found = _savable(net, places)
+    arrays: dict[str, Array] = {}
+    for name, (layer, suffix) in found.items():
+        for side, ours in zip(_SIDES, pair_of(suffix), strict=True):
+            value = np.asarray(layer.params[ours].peek())
+            key = f"{_PREFIX}{places[name].module}.{side}.weight"
+            arrays[key] = np.ascontiguousarray(value.T)
+    path = Path(folder)
+    modules = [places[name].module for name in found]
+    told = _config(net, pair, _targets(modules, [p.module for p in places.values()]))
+    told["fan_in_fan_out"] = any(places[name].as_ours for name in found)
+    with explained(path, "write"):
+        path.mkdir(parents=True, exist_ok=True)
+    write_state(path / WEIGHTS, arrays, "safetensors")
+    with explained(path / CONFIG, "write"), replacing(path / CONFIG) as beside:
+        beside.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
+
+
+def expect_savable(net: PretrainedNet) -> None:
+    """Errors: those of `save_adapter` for the pairs of ``net``."""
+    _savable(net, _places(net))
+
+
+def _savable(
+    net: PretrainedNet, places: Mapping[str, _PairPlace]
+) -> tuple[LowRank, dict[str, tuple[Layer, str]]]:
+    """The kind of the pairs of ``net``, and by the names of weights who has them."""
     found = {
-        f"{layer.name}/{suffix}": (layer, suffix, pair)
+        f"{layer.name}/{suffix}": (layer, suffix)
         for layer in net.layers
-        for suffix, pair in layer.adapters.items()
+        for suffix in layer.adapters
     }
-    kinds = {pair for *_, pair in found.values()}
+    kinds = {layer.adapters[suffix] for layer, suffix in found.values()}
     if len(kinds) != 1:
         raise ArgumentError(
             "pretrained.save_adapter, net",
@@ -72,23 +100,10 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
             received=f"{len(kinds)} kinds of them",
             advice="call net.adapt first, once" if not kinds else "adapt the net by one call",
         )
-    arrays: dict[str, Array] = {}
-    for name, (layer, suffix, _) in found.items():
-        place = places.get(name)
-        if place is None:
+    for name in found:
+        if name not in places:
             raise _part_of_a_matrix("pretrained.save_adapter, net", name)
-        for side, ours in zip(_SIDES, pair_of(suffix), strict=True):
-            value = np.asarray(layer.params[ours].peek())
-            arrays[f"{_PREFIX}{place.module}.{side}.weight"] = np.ascontiguousarray(value.T)
-    path = Path(folder)
-    modules = [places[name].module for name in found]
-    told = _config(net, kinds.pop(), _targets(modules, [p.module for p in places.values()]))
-    told["fan_in_fan_out"] = any(places[name].as_ours for name in found)
-    with explained(path, "write"):
-        path.mkdir(parents=True, exist_ok=True)
-    write_state(path / WEIGHTS, arrays, "safetensors")
-    with explained(path / CONFIG, "write"), replacing(path / CONFIG) as beside:
-        beside.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", "utf-8")
+    return kinds.pop(), found
 
 
 def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ import numpy as np
 from singanet.base.files import explained, replacing
 from singanet.checkpoint import Source, write_folder
 from singanet.checkpoint.sharded.writer import SHARD_BYTES
+from singanet.engine.adapting import add_pair, pairs_beside
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, one_of
+from singanet.layers.layer import Layer
 from singanet.params.held import Bfloat16Weights
 from singanet.params.param import Param
 from singanet.pretrained.folder import CONFIG
@@ -34,6 +36,7 @@ def save(
     *,
     like: str | os.PathLike[str] | None = None,
     shard_bytes: int = SHARD_BYTES,
+    merged: bool = False,
 ) -> None:
     """Write ``net``, which `load` or `build` made, into a ``folder`` that transformers reads.
 
@@ -49,25 +52,29 @@ def save(
     from one, or with ``like`` one: it has all values of that one, tokenizer and settings. There
     ``dtype`` may be "q8_0" as well, weights in blocks of 32 integers and a scale.
 
+    Low-rank pairs, of which the model's files have none, are written ``merged``: added to copies of
+    the weights, one at a time, while the net keeps them apart.
+
     Errors: `ArgumentError` for another net, another type, and numbers that the type has not;
     `FileAccessError`.
     """
     path = Path(folder)
     origin = _origin(net) if like is None else origin_like(net, like)
     adapted = [layer.name for layer in net.layers if layer.adapters]
-    if adapted:
+    if adapted and not merged:
         raise ArgumentError(
             "pretrained.save, net",
             expected="a net without low-rank pairs, of which the model's files have none",
             received=f"pairs in {one_of(adapted, 4)}",
-            advice="call net.merge() first, or net.save_model, which keeps them apart",
+            advice="pass merged=True, or call net.save_model, which keeps them apart",
         )
     params = {id(param): param for param in net.params()}
     for stored in origin.arrays.values():
         for param, _ in stored.members:
             if id(param) not in params:
                 raise _other(f"one without the parameter {param.name!r}")
-    sources = list(_sources(origin, np.dtype(net.dtype)))
+    value_of = partial(_merged, pairs_beside(net.layers)) if adapted else _value
+    sources = list(_sources(origin, np.dtype(net.dtype), value_of))
     if path.suffix.lower() == ".gguf":
         _form(origin).write(path, sources, origin.config, dtype)
         return
@@ -107,10 +114,12 @@ def _other(received: str) -> ArgumentError:
     )
 
 
-def _sources(origin: Origin, dtype: np.dtype[Any]) -> Iterable[Source]:
+def _sources(
+    origin: Origin, dtype: np.dtype[Any], value_of: Callable[[Param], Array]
+) -> Iterable[Source]:
     """The arrays of the files, each made when its turn comes."""
     for name, stored in origin.arrays.items():
-        yield Source(name, stored.shape, dtype, partial(stored.whole, _value))
+        yield Source(name, stored.shape, dtype, partial(stored.whole, value_of))
     for name, array in origin.kept.items():
         yield Source(name, array.shape, array.dtype, partial(np.asarray, array))
 
@@ -125,6 +134,15 @@ def _value(param: Param) -> Array:
     value = param.peek()
     host: Array = value.get() if hasattr(value, "get") else value
     return host
+
+
+def _merged(pairs: Mapping[int, tuple[Layer, str]], param: Param) -> Array:
+    """`_value` with the product of the pair that stands beside it, if any."""
+    value = _value(param)
+    if id(param) in pairs:
+        value = value.copy()
+        add_pair(*pairs[id(param)], value)
+    return value
 
 
 def _config_text(config: dict[str, Any], dtype: str) -> str:

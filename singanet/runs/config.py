@@ -49,13 +49,13 @@ def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
 _NETS = ("model", "from_")
 """Either says what is trained."""
 
-_SETTLED = (*_NETS, "optimizer", "batch_size", "mixed_precision", "accumulate")
+_SETTLED = (*_NETS, "optimizer", "batch_size", "mixed_precision", "accumulate", "method", "rank")
 """What a training state was made with; other options may be said anew when it goes on."""
 
 
 def _expect_the_same(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """Errors: `ArgumentError` for an option that is another one than that of the run."""
-    recipe = own_recipe(saved.get("model"), saved.get("from_"))
+    recipe = own_recipe(saved.get("model"), saved.get("from_"), saved.get("method"))
     usual = {"optimizer": recipe.optimizer, "batch_size": recipe.batch_size, "accumulate": 1}
     for name in _SETTLED:
         before = saved.get(name) if saved.get(name) is not None else usual.get(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
@@ -20,6 +20,7 @@ from singanet.optimizer import (
     Adamax,
     AdamW,
     AMSGrad,
+    BlockCoordinate,
     FactoredAdam,
     Lion,
     NAdam,
@@ -28,9 +29,10 @@ from singanet.optimizer import (
     RAdam,
     RMSProp,
 )
+from singanet.optimizer.block_coordinate import blocks_of
 from singanet.optimizer.schedules import Cosine, WarmUp
 
-__all__ = ["FOLDING", "USUAL_RATES", "make_optimizer"]
+__all__ = ["FOLDING", "USUAL_RATES", "in_blocks", "make_optimizer"]
 
 _MAKERS: dict[str, tuple[Callable[..., Optimizer], float]] = {
     "sgd": (partial(SGD, momentum=0.9), 0.05),
@@ -58,6 +60,23 @@ USUAL_RATES = {name: rate for name, (_, rate) in _MAKERS.items()}
 
 FOLDING = ("accumulating_sgd", "accumulating_adam")
 """Optimizers that add micro-batches to their own state, and need no accumulator around them."""
+
+
+_TURN = 50
+"""Steps of a block before another one has its turn, where there are enough of them."""
+
+
+def in_blocks(
+    name: str, lr: float, weight_decay: float, names: Iterable[str], steps: int, seed: int
+) -> BlockCoordinate:
+    """The optimizer ``name`` for one block of the parameters ``names`` at a time.
+
+    Its rate stays ``lr``, since the state of a block begins anew with each turn. Of ``steps`` steps
+    each block has one turn at least. Errors: of `make_optimizer`; one that folds micro-batches.
+    """
+    make_optimizer(name, lr, weight_decay, 1, 0)
+    turn = max(1, min(_TURN, steps // max(1, len(blocks_of(names)))))
+    return BlockCoordinate(_MAKERS[name][0](lr=lr, weight_decay=weight_decay), turn, seed=seed)
 
 
 def make_optimizer(

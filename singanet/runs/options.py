@@ -103,7 +103,12 @@ class RunOptions:
     prompt: Annotated[
         str | None, "TEXT", "what samples before and after begin with; else the data tell"
     ] = None
-    method: Annotated[str | None, "HOW", "what of a published model is trained: full"] = None
+    method: Annotated[
+        str | None,
+        "HOW",
+        "what of a published model is trained: full (the usual), lora or blocks",
+    ] = None
+    rank: Annotated[int | None, "N", "rank of the pairs of --method lora; 8"] = None
 
     @property
     def subject(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ import numpy as np
 
 from singanet import pretrained
 from singanet.data import Tokenizer
+from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ArgumentError, DataError
-from singanet.params.param import Param
 from singanet.pretrained import PretrainedNet
 from singanet.pretrained.folder import CONFIG, read_settings
 from singanet.pretrained.making import make
 from singanet.pretrained.source import open_source
-from singanet.types import Array
 
 MODEL = "model"
 """The folder, within that of a run, of the model that was fine-tuned."""
@@ -45,21 +44,24 @@ def model_in(path: str | os.PathLike[str]) -> Path:
 def drawn_net(
     path: str | os.PathLike[str],
     inputs: Sequence[str] | None = None,
-    values: Mapping[str, Array] | None = None,
+    like: PretrainedNet | None = None,
 ) -> PretrainedNet:
     """The net of the model at ``path``, its arrays not read: for looking at. Errors: of `load`.
 
-    Its parameters are zeros, or have the ``values`` of another net of the model by their names.
+    Its parameters are zeros, or those of ``like``, another net of the model, with its pairs.
     """
     with open_source(model_in(path)) as source:
         names = source.reader.entries
         net = make(source.config, source.where, names, inputs, source.sentence).net
+    if like is not None:
+        layers = list({id(node.layer): node.layer for node in net.nodes()}.values())
+        pairs_from_config(layers, pairs_to_config(like.layers))
+        theirs = {param.name: param for param in like.params()}
+        for layer in layers:
+            for param in layer.params.values():
+                param.storage = theirs[param.name].storage
     # As after a load, which draws no values; zeros take no memory until they are touched.
-
-    def value_of(param: Param) -> Array:
-        return np.zeros(param.shape, net.dtype) if values is None else values[param.name]
-
-    with net.filled_by(value_of):
+    with net.filled_by(lambda param: np.zeros(param.shape, net.dtype)):
         net.execution_plan()
     return net
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from singanet.base.sizes import checked_bytes
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, did_you_mean, one_of
 from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision
 from singanet.runs.figures import check_writable
@@ -21,27 +21,40 @@ FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)
 TEXT_TUNING = Recipe(epochs=1, batch_size=8, optimizer="adafactor", lr=0.001, weight_decay=0.0)
 """Of a published model, with all texts seen once."""
 
+_PAIRS = Recipe(epochs=1, batch_size=8, optimizer="adamw", lr=0.001, weight_decay=0.0)
+_BLOCKS = Recipe(epochs=1, batch_size=8, optimizer="adamw", lr=0.0001, weight_decay=0.0)
+TUNINGS = {"full": TEXT_TUNING, "lora": _PAIRS, "blocks": _BLOCKS}
+"""By what of a published model is trained."""
+
 _KNOWING = 0.1
-"""The rate at which such a model is trained, as a share of the usual one."""
+"""The rate at which its own parameters are trained, as a share of the usual one."""
 
 
-def own_recipe(model: str | None, from_: str | None) -> Recipe:
-    """The recipe of what is trained. Errors: both, or neither; an unknown ready net."""
+def own_recipe(model: str | None, from_: str | None, method: str | None = None) -> Recipe:
+    """The recipe of what is trained.
+
+    Errors: both, or neither; an unknown ready net; an unknown ``method`` of a published model.
+    """
     if (model is None) == (from_ is None):
         received = "neither" if model is None else f"both: {model!r} and {from_!r}"
         raise _wrong("MODEL, --from", "one of them", received, "a file's net needs no MODEL")
     if model is not None:
         return find(model).recipe
-    return TEXT_TUNING if from_ is not None and is_published(from_) else FINE_TUNING
+    if from_ is None or not is_published(from_):
+        return FINE_TUNING
+    if method is not None and method not in TUNINGS:
+        advice = did_you_mean(method, TUNINGS, "leave it out")
+        raise _wrong("--method", f"one of {one_of(TUNINGS)}", repr(method), advice)
+    return TUNINGS[method or "full"]
 
 
 def checked_recipe(options: RunOptions) -> Recipe:
     """The own recipe with what the user said; everything that can be is checked here."""
-    own = own_recipe(options.model, options.from_)
+    own = own_recipe(options.model, options.from_, options.method)
     optimizer = options.optimizer or own.optimizer
     same = optimizer == own.optimizer
     usual_rate = own.lr if same else USUAL_RATES.get(optimizer, own.lr)
-    if own is TEXT_TUNING and not same:
+    if own in (TEXT_TUNING, _BLOCKS) and not same:
         usual_rate *= _KNOWING
     usual_decay = own.weight_decay if same else 0.0
     recipe = Recipe(

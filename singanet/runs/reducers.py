@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.optimizer import Optimizer
+from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.reducer import Reducer
 from singanet.parallel import (
     AllReduce,
@@ -82,7 +82,7 @@ def expect_servers(name: str, servers: int) -> None:
 
 
 def reduced(
-    optimizer: Optimizer, name: str, ratio: float | None = None, every: int | None = None
+    optimizer: Optimizer | Wrapper, name: str, ratio: float | None = None, every: int | None = None
 ) -> Reducer:
     """``optimizer`` behind the stage ``name``, between all processes that were started."""
     check_reducer(name, ratio, every)

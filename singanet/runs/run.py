@@ -16,6 +16,7 @@ from singanet.data import Batch
 from singanet.errors import ArgumentError
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
+from singanet.optimizer import Optimizer, Wrapper
 from singanet.parallel import Pipeline, init
 from singanet.parallel.start import servers
 from singanet.runs.callbacks import FiniteLoss, RunFigures
@@ -27,7 +28,7 @@ from singanet.runs.folder import (
     state_in,
     write_outcome,
 )
-from singanet.runs.optimizers import FOLDING, make_optimizer
+from singanet.runs.optimizers import FOLDING, in_blocks, make_optimizer
 from singanet.runs.options import RunOptions
 from singanet.runs.published import is_published
 from singanet.runs.recipe import checked_recipe, class_weights
@@ -192,14 +193,15 @@ def _fit(
         )
     # The rate follows the changes of the parameters, and rises in the first epoch.
     updates = max(1, steps // options.accumulate)
-    rule = make_optimizer(
-        recipe.optimizer,
-        recipe.lr,
-        recipe.weight_decay,
-        steps=epochs * updates,
-        warm_up=updates,
-        accumulate=options.accumulate,
-    )
+    numbers = recipe.optimizer, recipe.lr, recipe.weight_decay
+    rule: Optimizer | Wrapper
+    if options.method == "blocks":
+        trained = [param.name for param in net.execution_plan().trained_params()]
+        rule = in_blocks(*numbers, trained, epochs * updates, options.seed)
+    else:
+        rule = make_optimizer(
+            *numbers, steps=epochs * updates, warm_up=updates, accumulate=options.accumulate
+        )
     alone = task.part.world_size == 1 and servers() is None
     optimizer = rule if alone else reduced(rule, options.parallel, options.ratio, options.every)
     net.compile(optimizer, metrics=task.metrics, mixed_precision=options.mixed_precision)

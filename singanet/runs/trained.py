@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,13 @@ from singanet.errors import (
 )
 from singanet.models import build, find
 from singanet.net import FeedForwardNet
+from singanet.pretrained.folder import CONFIG as MODEL_CONFIG
 from singanet.report.run_files import CONFIG
 from singanet.runs.folder import described_net, saved_options, saved_settings
+from singanet.runs.options import RunOptions
+from singanet.runs.published import MODEL, is_published
 from singanet.runs.tasks import Task, load_task
+from singanet.runs.tasks.published import published_task
 from singanet.runs.whole import is_whole, learner, task_for, whole_net
 from singanet.training.files import furthest
 
@@ -61,6 +66,8 @@ def trained(
         )
     else:
         options = {"model": model}
+    if known and options.get("from_") is not None and _of_published(folder, options):
+        return _published(path, folder, options, data, best)
     begun = described_net(folder) if options.get("from_") is not None else None
     entry = find(options["model"]) if begun is None else learner(begun, options["from_"])
     usual = options.get("data")
@@ -90,6 +97,29 @@ def trained(
         whose = "the weights are those of another net: "
         advice = "name theirs with --model" if model is not None else "take a run of its own"
         raise error.advising(whose + advice) from error
+    return net, task
+
+
+def _of_published(folder: Path, options: Mapping[str, Any]) -> bool:
+    """Whether the run in ``folder`` has tuned a published model."""
+    return (folder / MODEL / MODEL_CONFIG).is_file() or is_published(options["from_"])
+
+
+def _published(
+    path: Path, folder: Path, options: Mapping[str, Any], data: str | None, best: bool
+) -> tuple[FeedForwardNet, Task]:
+    """`trained` of such a run: on what was kept back, or on all texts in the file ``data``."""
+    told = RunOptions(**options, out=folder)
+    checkpoint = path.is_file() or best or any(folder.glob("*.npz"))
+    if (folder / MODEL / MODEL_CONFIG).is_file():
+        # It has the tokenizer and all that the base model had, wherever that is now.
+        told = replace(told, from_=str(folder / MODEL))
+        told = told if checkpoint else replace(told, method=None, rank=None)
+    if data is not None:
+        told = replace(told, validation=data)
+    net, task = published_task(told)
+    if checkpoint:
+        net.load(_weights(path, best))
     return net, task
 
 

@@ -169,7 +169,9 @@ def test_rows_of_one_text_each(kind, chats, tmp_path):
     ("options", "told"),
     [
         (["--length", "65"], "--length: expected 1 to 64, the steps of the model"),
-        (["--method", "some"], "--method: expected 'full'"),
+        (["--method", "some"], "--method: expected one of 'full', 'lora', 'blocks'"),
+        (["--rank", "4"], "--rank: expected --method lora"),
+        (["--method", "lora", "--rank", "999"], "expected a rank of at most"),
         (["--validation-split", "0"], "--validation-split: expected a share above 0"),
         (["--memory-budget", "1kB"], "expected at least"),
         (["--too-long", "keep"], "expected 'refuse'"),
@@ -198,3 +200,107 @@ def test_models_and_data_that_cannot_be_are_one_line(llama, chats, tmp_path, ref
     assert '"prompt"' in refused("finetune", llama, "--data", tmp_path / "empty", *out)
     told = refused("train", "mlp", "--data", "digits", "--length", "8")
     assert "--length: expected a published model" in told
+
+
+PROMPT = ("--prompt", "Say king then queen")
+BUDGET = pytest.param(("--memory-budget", "200MB"), marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("budget", [(), BUDGET])
+def test_pairs_are_trained_and_added_into_the_weights(llama, chats, tmp_path, budget):
+    out = tmp_path / "run"
+    done(llama, chats, out, "--method", "lora", "--rank", 4, "--epochs", 3, *budget, *PROMPT)
+    told = figures(out)
+    assert told["validation_perplexity"] < told["perplexity_before"] / 2
+    base, tuned = arrays(llama), arrays(out / "model")
+    with open_state(out / "adapter/adapter_model.safetensors") as reader:
+        pairs = {name: reader.read(name) for name in reader.entries}
+    config = json.loads((out / "adapter/adapter_config.json").read_text())
+    assert config["r"] == 4
+    # W + (alpha / r) B A, of the projections of attention; the rest is as it was.
+    for name, array in base.items():
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        if f"{module}.lora_A.weight" in pairs:
+            a, b = (pairs[f"{module}.lora_{side}.weight"] for side in "AB")
+            array = array + config["lora_alpha"] / config["r"] * (b @ a)
+        np.testing.assert_allclose(tuned[name], array, rtol=1e-5, atol=1e-6)
+    assert sum("lora_A" in name for name in pairs) == 4 * LLAMA["num_hidden_layers"]
+    samples = json.loads((out / "samples.json").read_text())
+    net, tokenizer = pretrained.load(out / "model"), pretrained.tokenizer(out / "model")
+    ids = tokenizer.prompt([{"role": "user", "content": samples["prompt"]}])
+    assert samples["before"] != samples["after"]
+    written = [*net.generate([ids], 48, temperature=0)[0]]
+    ends = [k for k, id in enumerate(written) if id == tokenizer.eos_id]
+    assert samples["after"] == tokenizer.decode(written[: ends[0] if ends else None])
+
+
+def test_blocks_are_trained_in_turns(llama, texts, tmp_path):
+    out = tmp_path / "run"
+    done(llama, texts, out, "--method", "blocks", "--epochs", 2, "--lr", 0.01)
+    assert figures(out)["validation_perplexity"] < figures(out)["perplexity_before"]
+    base, tuned = arrays(llama), arrays(out / "model")
+    assert all(not np.array_equal(base[name], tuned[name]) for name in base)
+    with np.load(out / "epoch-0002.npz") as state:
+        # State of one block alone.
+        there = {key.split("/")[2] for key in state if key.startswith("optimizer/layers/")}
+        others = {key for key in state if key.startswith(("optimizer/embed", "optimizer/logits"))}
+        assert len(there) + bool(others) == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["lora", "blocks"])
+def test_other_methods_go_on_to_the_bit(llama, texts, tmp_path, method):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    done(llama, texts, whole, "--epochs", 2, "--method", method)
+    done(llama, texts, parts, "--epochs", 2, "--keep", 2, "--method", method)
+    for path in parts.glob("*"):
+        if path.name in ("epoch-0002.npz", "best.npz", "figures.json", "outcome.json"):
+            path.unlink()
+    assert main(["finetune", "--out", str(parts), "--resume", "--quiet"]) == 0
+    ours, theirs = arrays(parts / "model"), arrays(whole / "model")
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.fixture
+def told(capsys):
+    """What a command prints, that ends well."""
+
+    def call(*argv):
+        capsys.readouterr()
+        assert main([str(part) for part in argv]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_runs_are_evaluated_and_not_predicted_with(tuned, texts, tmp_path, told, refused):
+    wanted = figures(tuned)["validation_perplexity"]
+    out = told("evaluate", tuned, "--json", tmp_path / "a.json")
+    assert float(out.split()[-1]) == pytest.approx(wanted, abs=1e-3)
+    assert json.loads((tmp_path / "a.json").read_text())["test_loss"] == pytest.approx(
+        np.log(wanted), rel=1e-5
+    )
+    best = float(told("evaluate", tuned, "--best").split()[-1])
+    assert best == pytest.approx(wanted, rel=0.2)
+    assert float(told("evaluate", tuned / "best.npz").split()[-1]) == best
+    other = float(told("evaluate", tuned, "--data", texts).split()[-1])
+    loader = TextFolder(texts, pretrained.tokenizer(tuned / "model"), 64, 64, shuffle=False)
+    net = pretrained.load(tuned / "model", inputs=["input_ids", "segments"])
+    assert other == pytest.approx(np.exp(net.evaluate(loader).loss), rel=1e-4)
+    message = refused("predict", tuned, "--out", tmp_path / "a.csv")
+    assert "singanet generate" in message
+    assert not (tmp_path / "a.csv").exists()
+
+
+@pytest.mark.full
+def test_runs_of_pairs_are_evaluated_whatever_is_left_of_them(llama, texts, tmp_path, told):
+    out = tmp_path / "run"
+    done(llama, texts, out, "--method", "lora")
+    wanted = figures(out)["validation_perplexity"]
+    for gone in ([], ["model/config.json"], [path.name for path in out.glob("*.npz")]):
+        kept = {name: (out / name).read_bytes() for name in gone}
+        for name in gone:
+            (out / name).unlink()
+        assert float(told("evaluate", out).split()[-1]) == pytest.approx(wanted, abs=1e-3)
+        for name, content in kept.items():
+            (out / name).write_bytes(content)

@@ -390,7 +390,7 @@ def test_every_option_has_its_key(small, tmp_path):
         *("model", "from", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
         *("drop-last", "tensorboard", "memory-budget", "offload-folder", "ratio", "every"),
         # Those of published models.
-        *("validation", "length", "pack", "too-long", "prompt", "method"),
+        *("validation", "length", "pack", "too-long", "prompt", "method", "rank"),
     }
 
 

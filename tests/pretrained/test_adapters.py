@@ -25,6 +25,18 @@ def adapted(kind="llama", where="all", **more):
 IDS = np.random.default_rng(1).integers(0, 20, (2, 7))
 
 
+@pytest.mark.parametrize("kind", ["llama", "phi3", "gpt2"])
+def test_a_model_is_written_with_its_pairs_added(tmp_path, kind):
+    net = adapted(kind)
+    names, made = net.param_names(), net.forward(False, IDS)
+    pretrained.save(net, tmp_path, merged=True)
+    assert net.param_names() == names
+    np.testing.assert_array_equal(net.forward(False, IDS), made)
+    other = pretrained.load(tmp_path)
+    assert not any("lora" in name for name in other.param_names())
+    np.testing.assert_allclose(other.forward(False, IDS), made, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma2"])
 def test_an_adapter_comes_back_beside_the_same_base(tmp_path, kind):
     net = adapted(kind, dropout=0.1)
@@ -158,7 +170,7 @@ def test_what_peft_has_no_place_for_is_refused(tmp_path):
         pretrained.save_adapter(adapted("phi3", "attention"), tmp_path)
     with pytest.raises(ArgumentError, match=r"net\.adapt first"):
         pretrained.save_adapter(pretrained.build(CONFIGS["llama"], seed=0), tmp_path)
-    with pytest.raises(ArgumentError, match=r"net\.merge\(\) first"):
+    with pytest.raises(ArgumentError, match=r"pass merged=True"):
         pretrained.save(adapted(), tmp_path)
     assert not [*tmp_path.iterdir()]
     pretrained.save_adapter(adapted(), tmp_path)

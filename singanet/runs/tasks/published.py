@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from singanet.errors import ArgumentError, DataError, one_of
 from singanet.models import ModelEntry, Recipe
 from singanet.net import FeedForwardNet
 from singanet.pretrained import PretrainedNet
+from singanet.pretrained.adapter import expect_savable
 from singanet.report import ConfusionLog, read_run
 from singanet.report.run_files import SAMPLES
 from singanet.runs.options import RunOptions, option
@@ -36,10 +37,12 @@ from singanet.runs.tasks.task import EpochResult, Task
 from singanet.training.callbacks import LayerStatistics
 from singanet.types import Array
 
-USUAL_LENGTH, SAMPLE = 512, 48
-"""Tokens of a row, and of a sample."""
+USUAL_LENGTH, SAMPLE, USUAL_RANK = 512, 48, 8
+"""Tokens of a row, and of a sample; of pairs."""
+ADAPTER = "adapter"
+"""The folder, within that of a run, of the pairs that were trained."""
 _BLOCKS, _WINDOW = 32, 1 << 20
-_OWN = ("validation", "length", "too_long", "prompt", "method")
+_OWN = ("validation", "length", "too_long", "prompt", "method", "rank")
 _PACKED = ("input_ids", "segments")
 
 
@@ -68,6 +71,10 @@ def published_task(options: RunOptions) -> tuple[FeedForwardNet, Task]:
     expect_causal(drawn, place)
     length = _length(options.length, drawn)
     net = pretrained.load(place, inputs=inputs, seed=options.seed)
+    if options.method == "lora":
+        net.adapt(USUAL_RANK if options.rank is None else options.rank)
+        # Better now than once it is trained.
+        expect_savable(net)
     task = PublishedTexts(net, tokenizer_for(net, place), options, inputs, length)
     return net, task
 
@@ -81,11 +88,11 @@ def _expect_complete(options: RunOptions) -> None:
         if getattr(options, name) is None:
             advice = f"add --{name}"
             raise ArgumentError(f"--{name}", expected=expected, received="none", advice=advice)
-    if options.method not in (None, "full"):
+    if options.rank is not None and options.method != "lora":
         raise ArgumentError(
-            "--method",
-            expected="'full': every parameter is trained",
-            received=repr(options.method),
+            "--rank",
+            expected="--method lora, whose pairs have one",
+            received=f"--method {options.method or 'full'}",
             advice="leave it out",
         )
     if not options.kept_back:
@@ -233,7 +240,9 @@ class PublishedTexts(Task):
         figures["tokens_per_second"] = rate
         _write_samples(out, samples)
         model = out / MODEL
-        pretrained.save(net, model)
+        if self._options.method == "lora":
+            pretrained.save_adapter(cast("PretrainedNet", net), out / ADAPTER)
+        pretrained.save(net, model, merged=True)
         if not (model / "tokenizer.json").is_file():
             self._tokenizer.save(model)
 
@@ -262,8 +271,7 @@ class PublishedTexts(Task):
 
     def _written(self, net: FeedForwardNet, ids: Array) -> str:
         # One text alone has no segments.
-        values = {param.name: param.peek() for param in net.params()}
-        alone = drawn_net(str(self._options.from_), _PACKED[:1], values)
+        alone = drawn_net(str(self._options.from_), _PACKED[:1], cast("PretrainedNet", net))
         told = streamed(alone, self._tokenizer, ids, SAMPLE, Sampling(0), ends=self._ends)
         return "".join(told)
 
