@@ -34,10 +34,18 @@ from report import introduction, publish, spread, table
 SIZES = {
     "135m": {"hidden_size": 576, "layers": 30, "heads": 9, "kv": 3, "units": 1536},
     "360m": {"hidden_size": 960, "layers": 32, "heads": 15, "kv": 5, "units": 2560},
-    "1.1b": {"hidden_size": 2048, "layers": 22, "heads": 32, "kv": 4, "units": 5632},
+    "1.1b": {
+        "hidden_size": 2048,
+        "layers": 22,
+        "heads": 32,
+        "kv": 4,
+        "units": 5632,
+        "words": 32000,
+    },
     "small": {"hidden_size": 64, "layers": 2, "heads": 4, "kv": 2, "units": 96},
 }
-WORDS = 49152
+WORDS, KNOWN = 49152, 32000
+"""Words of most models, and those that all of them know."""
 STEPS = 3
 MEMORY = (
     ("singanet", "SGD", ""),
@@ -83,7 +91,7 @@ def config(size: str) -> dict[str, Any]:
         "rms_norm_eps": 1e-5,
         "rope_theta": 100000.0,
         "tie_word_embeddings": size != "1.1b",
-        "vocab_size": WORDS,
+        "vocab_size": s.get("words", WORDS),
     }
 
 
@@ -107,7 +115,7 @@ def batch(steps: int) -> Any:
     """Ids, and those that come next."""
     import numpy as np
 
-    ids = np.random.default_rng(0).integers(0, WORDS, (1, steps + 1))
+    ids = np.random.default_rng(0).integers(0, KNOWN, (1, steps + 1))
     return ids[:, :-1], ids[:, 1:]
 
 
@@ -244,8 +252,8 @@ def stepper_theirs(
 
     def step() -> None:
         out = model(x, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(out.reshape(-1, WORDS), y.reshape(-1))
-        losses.append(float(loss))
+        loss = torch.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), y.reshape(-1))
+        losses.append(loss.item())
         loss.backward()
         if not hooked:
             whole.step()
