@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from singanet.training.compiled import Given
     from singanet.training.evaluation import Evaluation
     from singanet.training.history import History
+    from singanet.training.quantizing import Quantization
     from singanet.tuning.report import TuningReport
     from singanet.types import Array
 
@@ -121,6 +122,26 @@ class FeedForwardNet(Net):
             )
         let_go(self)
         super().as_type(dtype)
+
+    @checked_call
+    def quantize(
+        self, dtype: str, x: Any = None, y: Any = None, batch_size: int | None = None
+    ) -> Quantization:
+        """Hold matrices and tables in blocks of whole numbers of "int8" or "int4", to predict.
+
+        Of each output 32 neighbouring inputs have a float16 scale, with "int4" a minimum too: the
+        blocks Q8_0 and Q4_1 of llama.cpp, about 1.06 and 0.63 bytes a number. Other parameters, and
+        matrices whose inputs are no multiple of 32, stay as they are. What is computed is float32;
+        kernels may round few rows to whole numbers, by blocks too.
+
+        The net then predicts and decodes. Its blocks are not trained: a step is refused, but for
+        pairs that `adapt` puts beside them. ``as_type("float32")`` makes arrays of them again.
+        Returned is what it cost, with the loss of ``x`` and ``y`` (as for `evaluate`) before and
+        after, where they are given. Errors: another type; as for ``as_type("bfloat16")``.
+        """
+        from singanet.training.quantizing import quantize
+
+        return quantize(self, dtype, x, y, batch_size)
 
     # -- low-rank pairs ---------------------------------------------------------------------
 

@@ -70,6 +70,17 @@ class Reader(ABC):
         with explained(self.path, "read"):
             yield from self._pieces(self._known(name))
 
+    def blocks(self, name: str) -> Array | None:
+        """The array called ``name`` as ggml's blocks: bytes (rows, blocks of a row, bytes of one).
+
+        Its `Entry.kind` is theirs. None where it is no matrix of such. Errors: as for `read`.
+        """
+        with explained(self.path, "read"):
+            return self._of_blocks(self._known(name))
+
+    def _of_blocks(self, entry: Entry) -> Array | None:
+        return None
+
     def read_into(self, name: str, out: Array) -> None:
         """Write the array called ``name`` into ``out``, by `pieces`; floats become its type.
 

@@ -89,7 +89,7 @@ def merge(net: Net) -> list[str]:
     for weight in found:
         if weight.why:
             raise _unfit(where, weight.name, weight.why)
-        if weight.param.is_constant or not weight.param.storage.trains:
+        if weight.param.is_constant:
             raise _unfit(where, weight.name, "its array is read-only")
     net.refit(where)
     for weight in found:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from singanet.base.edits import changes
 from singanet.engine.executor import Can, LayerByLayer, NetExecutor
 from singanet.engine.model import StepRequest
@@ -14,9 +16,15 @@ from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, BackendError, CallOrderError, one_of
-from singanet.ops.held import Bfloat16Matrix
+from singanet.ops.held import BLOCK, Bfloat16Matrix
 from singanet.params.gradients import LayerGradients
-from singanet.params.held import ROUNDINGS, Bfloat16Weights, HeldWeights
+from singanet.params.held import (
+    ROUNDINGS,
+    Bfloat16Weights,
+    HeldWeights,
+    block_weights,
+    weights_of_blocks,
+)
 from singanet.params.param import Param
 from singanet.params.storage import Memory, ParamStorage
 from singanet.types import Array
@@ -212,6 +220,49 @@ def hold_words(net: Net, rounding: str | None) -> None:
     hold(net, "net.as_type", holder)
     with suppress(BackendError):  # kernels without products of bfloat16 widen what they multiply
         net.run_on(net.device.narrowed("net.as_type"), net.dtype)
+
+
+KINDS: Mapping[str, tuple[str, ...]] = {"int8": ("Q8_0",), "int4": ("Q4_1", "Q4_0")}
+"""The kinds of blocks that are so many bits, the one that is made first."""
+
+Blocks = Callable[[Param], tuple[Array, str] | None]
+"""ggml's blocks of a parameter (outputs, blocks, bytes) and their kind, where there are some."""
+
+
+def hold_blocks(
+    net: Net, dtype: Any, where: str, blocks_of: Blocks | None = None
+) -> dict[str, float]:
+    """Hold matrices in blocks of "int8" or "int4"; by name how far that is from what they were.
+
+    That is the root of the mean square of the difference, over that of the values; 0 for what has
+    its blocks by ``blocks_of``. Matrices whose inputs are no multiple of 32 stay as they are.
+    Errors: another type, and those of `hold`.
+    """
+    if dtype not in KINDS:
+        raise ArgumentError(
+            where, expected=one_of(KINDS), received=repr(dtype), advice="int8 is the nearer one"
+        )
+    errors: dict[str, float] = {}
+
+    def holder(param: Param, turned: bool) -> ParamStorage | None:
+        if param.shape[1 if turned else 0] % BLOCK:
+            return None
+        given = None if blocks_of is None else blocks_of(param)
+        if given is not None and given[1] in KINDS[dtype]:
+            errors[param.name] = 0.0
+            return weights_of_blocks(given[0], turned, given[1])
+        values = _values(net, param)
+        made = block_weights(values, turned, KINDS[dtype][0])
+        errors[param.name] = _distance(values, made.read())
+        return made
+
+    hold(net, where, holder)
+    return errors
+
+
+def _distance(values: Array, others: Array) -> float:
+    size = float(np.linalg.norm(values))
+    return float(np.linalg.norm(values - others)) / size if size else 0.0
 
 
 def _values(net: Net, param: Param) -> Array:

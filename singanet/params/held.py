@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from singanet.checkpoint.gguf.blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
 from singanet.errors import CallOrderError
-from singanet.ops.held import Bfloat16Matrix, BlockMatrix, HeldMatrix
+from singanet.ops.held import BLOCK, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.params.storage import ParamStorage
 from singanet.types import Array
 
@@ -190,6 +191,26 @@ class BlockWeights(HeldWeights):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BlockWeights:
         return BlockWeights(copy.deepcopy(self.matrix, memo), self.turned)
+
+
+def block_weights(values: Array, turned: bool, kind: str) -> BlockWeights:
+    """``values``, of which the inputs are a multiple of 32, in blocks of ``kind``."""
+    by_output = values if turned else values.T
+    outputs, inputs = by_output.shape
+    matrix = BlockMatrix(inputs, outputs, kind)
+    for slab, columns in matrix.slabs:
+        rows = np.ascontiguousarray(by_output[columns], np.float32)
+        blocks = ENCODERS[kind](rows.reshape(-1, BLOCK))
+        matrix.put(slab, blocks.reshape(len(rows), -1, blocks.shape[1]))
+    return BlockWeights(matrix, turned)
+
+
+def weights_of_blocks(blocks: Array, turned: bool, kind: str) -> BlockWeights:
+    """ggml's ``blocks`` (outputs, blocks of an output, bytes of one) as they are."""
+    matrix = BlockMatrix(blocks.shape[1] * BLOCK, len(blocks), kind)
+    for slab, columns in matrix.slabs:
+        matrix.put(slab, blocks[columns])
+    return BlockWeights(matrix, turned)
 
 
 def rounded_at_random(values: Array, rng: np.random.Generator) -> Array:

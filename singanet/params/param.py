@@ -279,7 +279,7 @@ class Param:
     def is_constant(self) -> bool:
         """Whether the array is read-only."""
         if not self.root.storage.in_memory:
-            return False
+            return not self.root.storage.trains
         return isinstance(self.value, np.ndarray) and not self.value.flags.writeable
 
     @property

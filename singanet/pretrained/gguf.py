@@ -138,6 +138,12 @@ class GgufModelReader(Reader):
             return halved(self._inner.read(self._names[entry.name]), self.form.heads[part])
         return np.concatenate(list(self._pieces(entry)))
 
+    def _of_blocks(self, entry: Entry) -> Array | None:
+        part, found = entry.name.split(".")[-2], self._inner.blocks(self._names[entry.name])
+        if found is None or part not in self.form.heads:
+            return found
+        return halved(found, self.form.heads[part])
+
     def _pieces(self, entry: Entry) -> Iterator[Array]:
         part = entry.name.split(".")[-2]
         if part in self.form.heads:

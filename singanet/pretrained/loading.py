@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.checkpoint import Reader
+from singanet.engine.holding import KINDS, hold_blocks
 from singanet.errors import ArgumentError, StateMismatchError, one_of
 from singanet.params.param import Param
 from singanet.pretrained.hub import folder_of
@@ -22,7 +23,7 @@ from singanet.types import Array
 if TYPE_CHECKING:
     from singanet.program.recompute.choice import Recompute
 
-_TYPES = ("float32", "float64", "float16", "bfloat16")
+_TYPES = ("float32", "float64", "float16", "bfloat16", *KINDS)
 
 
 def load(
@@ -46,7 +47,9 @@ def load(
     Inputs and outputs are called as there; the guide ``docs/pretrained.md`` has the families.
     ``dtype`` is the net's float type, "float32", "float64", "float16" or "bfloat16" (with the
     ``rounding`` of updates, see `FeedForwardNet.as_type`), to which arrays are converted one by
-    one; ``inputs`` are those that the net is to have, ``seed`` is for dropout.
+    one. With "int8" or "int4" they go into blocks, see `FeedForwardNet.quantize`; those of a GGUF
+    file that are so already (Q8_0, Q4_0, Q4_1) are taken as they are. ``inputs`` are those that the
+    net is to have, ``seed`` is for dropout.
     With an ``offload_folder`` they go there one by one, and ``keep`` bytes at most are in memory,
     as by `FeedForwardNet.offload`: a net that is larger than memory is loaded so. ``recompute`` is
     what steps make again to need less memory, see `FeedForwardNet.record`.
@@ -61,18 +64,19 @@ def load(
             received=repr(dtype),
             advice="leave it out for float32",
         )
-    if dtype == "bfloat16" and offload_folder is not None:
+    wide = dtype not in ("bfloat16", *KINDS)
+    if not wide and offload_folder is not None:
         raise ArgumentError(
             "pretrained.load, dtype",
             expected="a type of arrays in a folder, with offload_folder",
-            received="'bfloat16'",
+            received=repr(dtype),
             advice="leave one of them out",
         )
     with open_source(folder_of(folder, revision)) as source:
         reader = source.reader
         made = make(source.config, source.where, reader.entries, inputs, source.sentence, seed)
         net, names = made.net, made.names
-        net.run_on(net.device, np.dtype("float32" if dtype == "bfloat16" else dtype))
+        net.run_on(net.device, np.dtype(dtype if wide else "float32"))
         arrays = stored_arrays(made.drawing.places.values())
         _expect_to_fit(reader, arrays, made)
         with net.filled_by(_reading(reader, arrays, names, net.dtype)):
@@ -81,10 +85,29 @@ def load(
                 net.offload(offload_folder, keep)
             if dtype == "bfloat16":
                 net.as_type(dtype, rounding)
+            elif dtype in KINDS:
+                hold_blocks(net, dtype, "pretrained.load", _blocks(reader, arrays, names))
             net.execution_plan()
         _expect_copies(reader, made)
         net.origin = origin_in(source, made)
     return net
+
+
+def _blocks(
+    reader: Reader, arrays: Mapping[str, FileArray], names: Mapping[str, str]
+) -> Callable[[Param], tuple[Array, str] | None]:
+    """What reads a parameter's blocks, where its array is stored in some."""
+    of = {id(param): stored for stored in arrays.values() for param, _ in stored.members}
+
+    def blocks_of(param: Param) -> tuple[Array, str] | None:
+        stored = of[id(param)]
+        name = names[stored.name]
+        if reader.entries[name].kind not in set().union(*KINDS.values()):
+            return None
+        blocks = reader.blocks(name)
+        return None if blocks is None else (stored.part(blocks, param), reader.entries[name].kind)
+
+    return blocks_of
 
 
 def _expect_to_fit(reader: Reader, arrays: Mapping[str, FileArray], made: MadeNet) -> None:

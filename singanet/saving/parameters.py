@@ -199,7 +199,8 @@ def _expect_writable(params: Iterable[Param]) -> None:
                 "net.load",
                 expected="a net whose parameters may change",
                 received=f"a read-only array of {param.name!r}",
-                advice="set the array's flags.writeable, or assign a copy to the parameter",
+                advice=param.storage.way_back
+                or "set the array's flags.writeable, or assign a copy to the parameter",
             )
 
 

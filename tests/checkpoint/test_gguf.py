@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.checkpoint import FORMATS, convert, diff, inspect, open_state, write_state
-from singanet.checkpoint.gguf import halved, interleaved
-from singanet.checkpoint.gguf.blocks import BLOCKS, eighths
-from singanet.errors import ArgumentError, FileFormatError, ShapeError, VersionError
+from singanet.checkpoint import FORMATS, Source, convert, diff, inspect, open_state, write_state
+from singanet.checkpoint.gguf import halved, interleaved, write_gguf
+from singanet.checkpoint.gguf.blocks import BLOCKS, eighths, quarters
+from singanet.errors import (
+    ArgumentError,
+    ChecksumError,
+    FileFormatError,
+    ShapeError,
+    UnknownNameError,
+    VersionError,
+)
 from tests.checkpoint.gguf_files import file_of, of_all_types, tensor, text
 
 IN_BLOCKS = [name for name, block in BLOCKS.items() if block.decode is not None]
@@ -100,6 +107,47 @@ def test_eighths_are_near(values):
     step = np.abs(x).max() / 127
     again = BLOCKS["Q8_0"].decode(eighths(x))
     assert np.abs(again - x).max() <= step / 2 + 127 * (step * 2**-11 + 2**-25) + 1e-12
+
+
+def test_quarters_as_the_package_makes_them(peer):
+    from gguf import quants
+
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((500, 32)).astype("f4") * 10 ** rng.uniform(-4, 3, (500, 1))
+    values = np.concatenate([values, np.zeros((1, 32)), np.ones((1, 32))]).astype("f4")
+    expected = quants.quantize(values, peer.GGMLQuantizationType.Q4_1)
+    np.testing.assert_array_equal(quarters(values), expected)
+
+
+@given(st.lists(st.floats(-1000, 1000, width=32), min_size=32, max_size=32))
+def test_quarters_are_near(values):
+    """Half a step, and what scale and minimum are rounded by."""
+    x = np.array([values], "f4")
+    step = (x.max() - x.min()) / 15
+    again = BLOCKS["Q4_1"].decode(quarters(x))
+    rounded = 15 * (step * 2**-11 + 2**-25) + np.abs(x.min()) * 2**-11 + 2**-25
+    assert np.abs(again - x).max() <= step / 2 * 1.001 + rounded
+
+
+def test_blocks_are_given_as_they_lie(path):
+    raw = np.random.default_rng(0).integers(0, 256, (3, 2, 20), np.uint8)
+    plain = np.ones((2, 32), "f4")
+    sources = [
+        Source("w", (3, 64), np.dtype("u1"), lambda: raw, lambda: [raw], "Q4_1"),
+        Source("x", plain.shape, plain.dtype, lambda: plain),
+    ]
+    write_gguf(path, sources)
+    with open_state(path) as reader:
+        assert reader.entries["w"].kind == "Q4_1"
+        np.testing.assert_array_equal(reader.blocks("w"), raw)
+        assert reader.blocks("x") is None
+        with pytest.raises(UnknownNameError):
+            reader.blocks("y")
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(raw.tobytes()) + 7] ^= 1
+    path.write_bytes(damaged)
+    with open_state(path) as reader, pytest.raises(ChecksumError):
+        reader.blocks("w")
 
 
 # -- whole files ----------------------------------------------------------------------------------

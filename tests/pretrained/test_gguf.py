@@ -1,6 +1,7 @@
 """GGUF files as llama.cpp writes them, of small models of transformers."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -180,6 +181,34 @@ def test_blocks_of_eight_bits_are_widened(tmp_path):
         "layers/1/unit/gate_weight"
     ]
     assert np.array_equal(gate, wanted.T)
+
+
+@pytest.mark.parametrize("name", ["llama", "phi3", "llama tied, biases"])
+@pytest.mark.parametrize(("kind", "dtype"), [("Q8_0", "int8"), ("Q4_0", "int4"), ("Q4_1", "int4")])
+def test_blocks_are_taken_as_they_are(name, kind, dtype, tmp_path):
+    """The same numbers, to the bit, as where they are widened; in a fraction of the bytes."""
+    model, architecture = made(name)
+    rng, sources = np.random.default_rng(0), []
+    nbytes, halves = {"Q8_0": (34, 1), "Q4_0": (18, 1), "Q4_1": (20, 2)}[kind]
+    for there, array in arrays_of(model, architecture).items():
+        if array.ndim != 2 or array.shape[1] % 32:
+            sources.append(Source(there, array.shape, array.dtype, lambda a=array: a))
+            continue
+        raw = rng.integers(0, 256, (len(array), array.shape[1] // 32, nbytes), np.uint8)
+        scales = 0.01 * rng.standard_normal((*raw.shape[:2], halves))
+        raw[:, :, : 2 * halves] = scales.astype("<f2").view(np.uint8)
+        parts = partial(list, [raw])
+        sources.append(Source(there, array.shape, np.dtype("u1"), lambda r=raw: r, parts, kind))
+    write_gguf(tmp_path / "m.gguf", sources, None, values_of(model, architecture))
+    wide = pretrained.load(tmp_path / "m.gguf")
+    net = pretrained.load(tmp_path / "m.gguf", dtype=dtype)
+    for one, other in zip(wide.params(), net.params(), strict=True):
+        assert np.array_equal(one.value, other.peek()), one.name
+        if other.shape[0] % 32 == 0 and len(other.shape) == 2:
+            assert not other.storage.in_memory
+    ids = rng.integers(1, 48, (2, 9))
+    wanted = wide.forward(False, ids)
+    assert abs(net.forward(False, ids) - wanted).max() <= 1e-5 * abs(wanted).max()
 
 
 @pytest.mark.parametrize(

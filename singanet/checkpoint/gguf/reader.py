@@ -60,6 +60,18 @@ class GgufReader(StreamReader):
     def _read(self, entry: Entry) -> Array:
         return self._filled(entry)
 
+    def _of_blocks(self, entry: Entry) -> Array | None:
+        block = self._blocks[entry.name]
+        if len(entry.shape) != 2 or block.elements == 1:
+            return None
+        raw = np.empty(block.stored(entry.shape), np.uint8)
+        self._stream.seek(self._places[entry.name])
+        read_exactly(self._stream, bytes_of(raw), f"{self.where}, array {entry.name!r}")
+        checksum = Checksum()
+        checksum.update(bytes_of(raw))
+        check_digest(entry, checksum.digest(), self.where)
+        return raw.reshape(entry.shape[0], entry.shape[1] // block.elements, block.nbytes)
+
     def _pieces(self, entry: Entry) -> Iterator[Array]:
         block, at = self._blocks[entry.name], self._places[entry.name]
         where = f"{self.where}, array {entry.name!r}"

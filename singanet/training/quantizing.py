@@ -1,0 +1,66 @@
+"""Nets in blocks of 8 or 4 bits, and what that cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+from typing import Any
+
+from singanet.engine.holding import hold_blocks
+from singanet.engine.net import Net
+from singanet.errors import CallOrderError
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.training.evaluation import evaluate
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What `FeedForwardNet.quantize` did.
+
+    ``errors`` tells by parameter how far its blocks are from what it was: the root of the mean
+    square of the difference, over that of the values. ``nbytes`` are those of all parameters
+    before and after. ``losses`` are the losses before and after on what was given, or None, and
+    ``perplexities`` exp of them where the loss is a cross-entropy of classes.
+    """
+
+    dtype: str
+    errors: dict[str, float]
+    nbytes: tuple[int, int]
+    losses: tuple[float, float] | None = None
+    perplexities: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        before, after = self.nbytes
+        worst = sorted(self.errors, key=lambda name: -self.errors[name])[:_SHOWN]
+        told = f"{len(self.errors)} weights in {self.dtype}"
+        lines = [
+            f"{told}: {before / 1e6:.1f} -> {after / 1e6:.1f} MB",
+            *[f"  {name}: off by {self.errors[name]:.2%}" for name in worst],
+        ]
+        for what, both in (("loss", self.losses), ("perplexity", self.perplexities)):
+            if both is not None:
+                change = both[1] / both[0] - 1 if both[0] else 0.0
+                lines.append(f"{what} {both[0]:.4f} -> {both[1]:.4f} ({change:+.2%})")
+        return "\n".join(lines)
+
+
+def quantize(net: Net, dtype: str, x: Any, y: Any, batch_size: int | None) -> Quantization:
+    """`FeedForwardNet.quantize`."""
+    if x is not None and net.loss is None:
+        raise CallOrderError(
+            "net.quantize, x",
+            expected="a net with a loss, to tell what it is before and after",
+            received="one without",
+            advice="leave x out, or give the net a loss",
+        )
+    before = None if x is None else evaluate(net, x, y, batch_size).loss
+    whole = sum(param.nbytes for param in net.params())
+    errors = hold_blocks(net, dtype, "net.quantize")
+    held = sum(param.storage.nbytes for param in net.params())
+    after = None if x is None else evaluate(net, x, y, batch_size).loss
+    if before is None or after is None:
+        return Quantization(dtype, errors, (whole, held))
+    likely = (exp(before), exp(after)) if isinstance(net.loss, SoftmaxCrossEntropy) else None
+    return Quantization(dtype, errors, (whole, held), (before, after), likely)

@@ -1,0 +1,165 @@
+"""Nets in blocks of 8 and 4 bits: what they predict, what it cost, and what they refuse."""
+
+import copy
+import pickle
+from math import exp
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet
+from singanet.errors import ArgumentError, CallOrderError
+from singanet.layers import Activation, Dense, Embedding, GatedUnit, Input
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Adam
+
+RNG = np.random.default_rng(4)
+IDS = RNG.integers(0, 50, (6, 5))
+Y = RNG.integers(0, 50, (6, 5))
+
+
+def net_of(seed=1):
+    words = Input("words", (5,), "int64")
+    table = Embedding("table", 50, 64)
+    x = GatedUnit("unit", 96, 64)(table(words))
+    x = Activation("tanh", "tanh")(Dense("middle", 40)(x))
+    return FeedForwardNet(
+        inputs=words, outputs=Dense("head", 50)(x), loss=SoftmaxCrossEntropy(), seed=seed
+    )
+
+
+def by_formula(weight, dtype):
+    """Blocks of 32 inputs: the step max / 127, or a fifteenth of the range above the minimum."""
+    by_output = weight.T.reshape(weight.shape[1], -1, 32).astype(np.float64)
+    if dtype == "int8":
+        step = np.abs(by_output).max(2, keepdims=True) / 127
+        made = np.rint(by_output / step) * step.astype(np.float16)
+    else:
+        least = by_output.min(2, keepdims=True)
+        step = (by_output.max(2, keepdims=True) - least) / 15
+        made = np.floor((by_output - least) / step + 0.5) * step.astype(np.float16)
+        made += least.astype(np.float16)
+    return made.reshape(weight.shape[::-1]).T
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("int8", 34 / 32), ("int4", 20 / 32)])
+def test_weights_are_blocks_and_the_report_says_how_far_off(dtype, size):
+    net = net_of()
+    before = {p.name: p.value.copy() for p in net.params()}
+    told = net.quantize(dtype)
+    held = {p.name for p in net.params() if not p.storage.in_memory}
+    # The head has 40 inputs, no multiple of 32.
+    assert held == {f"unit/{part}_weight" for part in ("gate", "up", "down")} | {
+        "table/weight",
+        "middle/weight",
+    }
+    assert set(told.errors) == held
+    for param in net.params():
+        value = before[param.name]
+        if param.name not in held:
+            np.testing.assert_array_equal(param.value, value)
+            continue
+        wanted = by_formula(value.T if param.name == "table/weight" else value, dtype)
+        wanted = wanted.T if param.name == "table/weight" else wanted
+        np.testing.assert_allclose(param.peek(), wanted, atol=2e-4)
+        off = np.linalg.norm(value - param.peek()) / np.linalg.norm(value)
+        assert told.errors[param.name] == pytest.approx(off, rel=1e-4)
+        # Panels of 64 outputs, and groups of 64 inputs.
+        inputs, outputs = param.shape[::-1] if param.name == "table/weight" else param.shape
+        padded = -(-inputs // 64) * 64 * -(-outputs // 64) * 64
+        assert param.storage.nbytes == padded * size
+    whole = sum(value.nbytes for value in before.values())
+    assert told.nbytes == (whole, sum(param.storage.nbytes for param in net.params()))
+    assert told.losses is None
+    assert max(told.errors.values()) < {"int8": 0.006, "int4": 0.08}[dtype]
+    assert f"5 weights in {dtype}" in str(told)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_predictions_are_those_of_the_blocks_and_the_loss_is_told(dtype):
+    net, plain = net_of(), net_of()
+    first = net.evaluate(IDS, Y).loss
+    told = net.quantize(dtype, IDS, Y, batch_size=2)
+    for one, other in zip(plain.params(), net.params(), strict=True):
+        one.value[...] = other.peek()
+    want = plain.forward(False, IDS)
+    bound = 2e-2 * np.abs(want).max()
+    np.testing.assert_allclose(net.forward(False, IDS), want, rtol=0, atol=bound)
+    np.testing.assert_allclose(net.forward(False, IDS[:1]), want[:1], rtol=0, atol=bound)
+    last = plain.evaluate(IDS, Y).loss
+    assert told.losses == pytest.approx((first, last), rel=1e-3)
+    assert told.perplexities == pytest.approx((exp(first), exp(last)), rel=4e-3)
+    assert "perplexity" in str(told)
+
+
+def test_training_is_refused_with_what_to_do_and_nothing_changes(tmp_path):
+    net, other = net_of(), net_of(3)
+    net.quantize("int8")
+    want = net.forward(False, IDS)
+    other.save(tmp_path / "other.npz")
+    for call in (
+        lambda: net.step(IDS, Y, SGD(lr=1.0)),
+        lambda: net.forward(True, IDS),
+        lambda: net.train(IDS, Y),
+    ):
+        with pytest.raises(CallOrderError, match=r"cannot be updated.*net\.adapt\(lora=8\)"):
+            call()
+    with pytest.raises(CallOrderError, match=r"read-only array.*as_type"):
+        net.load(tmp_path / "other.npz")
+    with pytest.raises(ArgumentError, match="'int8', 'int4'; received 'int2'"):
+        net.quantize("int2")
+    bare = FeedForwardNet([Dense("fc", 3, input_sample_shape=(64,))])
+    with pytest.raises(CallOrderError, match="a net with a loss"):
+        bare.quantize("int8", np.zeros((2, 64), np.float32), np.zeros((2, 3)))
+    np.testing.assert_array_equal(net.forward(False, IDS), want)
+
+
+def test_pairs_beside_blocks_are_trained():
+    net = net_of()
+    net.quantize("int4")
+    kept = {p.name: p.peek() for p in net.params()}
+    net.adapt(4, ["unit", "middle"])
+    rule = Adam(lr=0.02)
+    losses = [net.step(IDS, Y, rule)[0] for _ in range(10)]
+    assert losses[-1] < losses[0] - 0.1
+    now = {p.name: p.peek() for p in net.params()}
+    assert all(np.array_equal(now[name], kept[name]) for name in kept)
+    with pytest.raises(ArgumentError, match="its array is read-only"):
+        net.merge()
+    apart = net.forward(False, IDS)
+    net.as_type("float32")
+    net.merge()
+    np.testing.assert_allclose(net.forward(False, IDS), apart, atol=2e-3)
+
+
+def test_the_gradients_of_pairs_are_those_beside_the_widened_weights():
+    one = net_of()
+    one.quantize("int4")
+    other = copy.deepcopy(one)
+    other.as_type("float32")
+    for net in (one, other):
+        net.adapt(4, ["unit", "middle"])
+        for k, param in enumerate(net.params()):
+            if param.name.endswith("lora_b"):
+                param.value[...] = np.random.default_rng(k).standard_normal(param.shape)
+    got, want = one.train(IDS, Y)[0], other.train(IDS, Y)[0]
+    for mine, theirs in zip(got, want, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+def test_copies_and_the_way_back():
+    net = net_of()
+    net.quantize("int8")
+    want, kept = net.forward(False, IDS), [p.peek() for p in net.params()]
+    for made in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        np.testing.assert_array_equal(made.forward(False, IDS), want)
+        assert [p.storage.nbytes for p in made.params()] == [p.storage.nbytes for p in net.params()]
+    net.as_type("bfloat16")
+    for param, value in zip(net.params(), kept, strict=True):
+        np.testing.assert_allclose(param.peek(), value, rtol=2.0**-8)
+    assert np.isfinite(net.step(IDS, Y, SGD(lr=0.1))[0])
+    net.quantize("int4")
+    net.as_type("float32")
+    assert net.executor.can.records
