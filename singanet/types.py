@@ -12,7 +12,7 @@ Array: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 """A NumPy array, or a CuPy array, which offers the same interface."""
 
 Arrays: TypeAlias = Array | Sequence[Array]
-"""What a layer takes or returns: one array, or a sequence for several inputs or outputs."""
+"""The input or output of a layer: one array, or a sequence for several."""
 
 Shape: TypeAlias = tuple[int, ...]
 """A shape; for a layer's inputs and outputs a *sample* shape, without the batch axis."""
@@ -106,7 +106,7 @@ class CSRMatrix:
 
 
 Gradient: TypeAlias = Array | RowSparse
-"""What backward returns for a parameter: an array of its shape, or some rows of it."""
+"""The gradient that backward returns for a parameter: an array of its shape, or some rows."""
 
 
 InputKind: TypeAlias = Literal["floats", "integers", "any"]
@@ -114,7 +114,7 @@ InputKind: TypeAlias = Literal["floats", "integers", "any"]
 
 @dataclass(frozen=True)
 class Traits:
-    """What is true of a layer whatever it computes, as its class says or as its arguments make it.
+    """Traits of a layer, as its class declares them or as its arguments make them.
 
     ``input_kinds`` are those of the inputs, in order, where not all are floats: see
     `Layer.input_kind`. ``gives_integers`` says that outputs are whole numbers or booleans, whatever

@@ -105,7 +105,7 @@ class Reduce(Layer):
         return y.reshape(len(x), *out)
 
     def _of_some(self, ops: Ops, x: Array, there: Array, axes: Shape) -> Array:
-        """Of the steps that are there; the others are neutral."""
+        """The values of the steps that are there, and neutral ones for the others."""
         y: Array = getattr(x, self.mode if self.mode != "mean" else "sum")(axis=axes, keepdims=True)
         if self.mode == "mean":
             return ops.divide(y, self._number(ops, x, there, axes))

@@ -47,7 +47,7 @@ class Reduction(ABC):
 
     @property
     def rank(self) -> int:
-        """Which of the processes this one is."""
+        """The rank of this process."""
         return 0
 
     @property

@@ -221,7 +221,7 @@ class ParameterServer(RankReducer):
 
     @property
     def traffic(self) -> Traffic:
-        """What was exchanged so far."""
+        """The traffic so far."""
         return self.reduction.traffic
 
     def _count_exchanged(self) -> None:
@@ -328,7 +328,7 @@ class ParameterServer(RankReducer):
             stage.written(names, values)
 
     def _held(self, param: Param) -> Array:
-        """What the servers have of ``param``, as it is here."""
+        """The servers' array of ``param``, in its form here."""
         return self.settled(param.name, param.value)
 
     def prefetch(self, ids: Mapping[str, Array]) -> None:

@@ -1,4 +1,4 @@
-"""What the backward walk hands out for a layer."""
+"""The gradients of a layer as the backward walk hands them out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from singanet.types import Array, Gradient, RowSparse, Shape
 
 
 class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
-    """What backward yields for a layer; unpacks as ``names, values, grads``.
+    """The item that backward yields for a layer; unpacks as ``names, values, grads``.
 
     ``values`` are the live parameter arrays; a gradient may be `RowSparse`. ``output_grads``
     maps each layer that was asked for and passed so far to the gradient of its output; ``layer``

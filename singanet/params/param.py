@@ -53,7 +53,7 @@ class ParamSpec:
 
 @dataclass(eq=False, slots=True)
 class ParamRoot:
-    """What all names of a parameter share: how it is filled and trained, and where it is kept.
+    """The state that all names of a parameter share: initializer, settings and storage.
 
     ``spec`` has the name that it was made with. Only `Param` changes any of it.
     """
@@ -104,7 +104,7 @@ class Param:
         self.name = spec.name
         """The key of this parameter in every checkpoint."""
         self.root = ParamRoot(spec, shape, initializer, fans, trainable, Memory())
-        """What it shares with its other names; two of one root are one parameter."""
+        """The state that it shares with its other names; two of one root are one parameter."""
 
     def named(self, name: str) -> Param:
         """The same parameter under another name, by which it is filled if it is not yet."""
@@ -142,7 +142,7 @@ class Param:
 
     @property
     def initializer(self) -> Initializer:
-        """What draws the first values."""
+        """The initializer of the first values."""
         return self.root.initializer
 
     @initializer.setter
@@ -165,7 +165,7 @@ class Param:
 
     @property
     def seed(self) -> int:
-        """What, with the name, the first values depend on."""
+        """The seed of the first values, which depend on it and on the name."""
         return self.root.seed
 
     @seed.setter
@@ -331,7 +331,7 @@ class Param:
 
     @property
     def drawing_bytes(self) -> int:
-        """What `initial` takes for a moment beside the array that it makes."""
+        """The bytes that `initial` takes for a moment beside the array that it makes."""
         count = math.prod(self.shape)
         if self.initializer.draws_one_by_one(self.fans):
             count = min(count, _PIECE)

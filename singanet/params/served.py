@@ -14,7 +14,7 @@ from singanet.types import Array, RowSparse, Shape
 
 
 class StandIn(np.ndarray[Any, Any]):
-    """What stands for the array of a served parameter: its shape and type, and no memory.
+    """A stand-in for the array of a served parameter: its shape and type, and no memory.
 
     Its elements are NaN. Row-sparse gradients that a rule is to update it by go to ``rows``.
     """

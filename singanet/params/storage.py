@@ -128,7 +128,7 @@ def buckets_of(arrays: Iterable[tuple[str, Array]]) -> list[Bucket]:
 
 
 class ParamStorage(ABC):
-    """What keeps the array of a parameter: memory, a file, a table of rows, another rank.
+    """The storage of a parameter's array: memory, a file, a table of rows, another rank.
 
     ``place`` says so, and ``way_back`` what brings it into memory, as errors have it. A copy of
     it, pickled or not, keeps the array in memory.

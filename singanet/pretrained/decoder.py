@@ -173,7 +173,7 @@ def _gemma3(c: Config) -> DecoderSettings:
 
 
 def _gemma(c: Config, thetas: Mapping[str, float]) -> DecoderSettings:
-    """What Gemma 2 and 3 have in common."""
+    """The common part of Gemma 2 and 3."""
     made = _plain(
         c,
         kv_heads=4,

@@ -73,7 +73,7 @@ class Recording(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Draft:
-    """What passes work on: the calls of a trace, and the arrays that these find ``outside``.
+    """The trace that IR passes work on: calls, and the arrays that these find ``outside``.
 
     ``parameters`` are ids of arrays of the net.
     """

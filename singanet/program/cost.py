@@ -1,4 +1,4 @@
-"""What making a call takes: how much memory it goes over, and how long it computes beside."""
+"""The cost of a call: the memory that it goes over, and its arithmetic beside."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def bytes_of(call: Call, tokens: Sequence[Token]) -> int:
 
 
 def work_of(call: Call, tokens: Sequence[Token]) -> int:
-    """What making it takes, in bytes gone over, its dispatch included."""
+    """The work of a call in bytes gone over, its dispatch included."""
     passes = passes_of(replace(call, once=False) if call.once else call)
     return passes * bytes_of(call, tokens) + call.parts * _DISPATCH
 

@@ -1,4 +1,4 @@
-"""What a program takes for granted: declared while it is recorded, asked before each replay."""
+"""Conditions of a program: declared while it is recorded, checked before each replay."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _METHODS = (
 )  # fmt: skip
 """Methods whose replacement on a class is seen; those of a user's own class all are."""
 _BUILT = frozenset(("params", "in_shapes"))
-"""What `Layer.build` assigns whole; parameters are told by `Guard.ties`."""
+"""Attributes that `Layer.build` assigns whole; parameters are watched by `Guard.ties`."""
 
 
 class Guard:
-    """What a recording of ``net`` has read and will not read again.
+    """The settings that a recording of ``net`` has read and will not read again.
 
     Assignments to parameters, and to attributes of layers, losses, optimizers and what these hold,
     to them and to their classes, are counted as they are made: nothing is compared while their
@@ -98,7 +98,7 @@ class Guard:
     # -- asked before each replay -----------------------------------------------------------
 
     def broken(self, net: Net, begun: bool = False) -> str:
-        """What changed, so that the program is no longer the net's; empty if nothing did.
+        """The change by which the program is no longer the net's; empty if there is none.
 
         ``begun`` says that the forward pass has run already, whose arrays its backward keeps to.
         """

@@ -54,7 +54,7 @@ class Token:
 
 
 Bind = Callable[[Callable[[Ref], Array]], Callable[[], object]]
-"""What makes a call that is ready to run, given the arrays for its refs."""
+"""A function that makes a call ready to run, given the arrays for its refs."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -26,7 +26,7 @@ from singanet.program.ir import Call, Ref, Token
 from singanet.types import Array
 
 Span = Callable[[int, int], None]
-"""What makes the elements from one on up to before another."""
+"""A function that makes the elements from a first one up to before another."""
 
 Operand = Ref | Array
 """An array of the program, or a number: one without axes, the program's or a constant."""
@@ -63,7 +63,7 @@ class Sweep(NamedTuple):
         return ops.sweep(self.function, size, not self.operands[-1].shape, scaled, work)
 
     def bound(self, ops: Ops, array_of: Callable[[Ref], Array], work: int) -> Ready:
-        """What makes all elements."""
+        """A function that makes all elements."""
         if self.by_numpy:
             return partial(self._by_numpy(ops, array_of), 0, self.size)
         addresses = [at for at, _ in self._places(array_of)]

@@ -236,7 +236,7 @@ def rehearsed_memory(
 
 
 def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:
-    """What of the arena is ever written."""
+    """The bytes of the arena that are ever written."""
     layout = recording.layout
     lying = [(tokens[token], offset) for token, offset in recording.place.items()]
     if all(token.written is None for token, _ in lying):

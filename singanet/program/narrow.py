@@ -23,7 +23,7 @@ Place = tuple[int, int]
 
 
 class PlannedKernel(NamedTuple):
-    """What a call of oneDNN's was made of, to make it again with operands in bfloat16.
+    """The recipe of a call of oneDNN's, to make it again with operands in bfloat16.
 
     ``places`` are its operands, ``working`` the token of its scratch memory.
     """

@@ -77,7 +77,7 @@ class Program:
 
     @property
     def notes(self) -> list[str]:
-        """What runs as a Python step of the program, and why."""
+        """The Python steps of the program, and why they are."""
         return list(self._replay.notes)
 
     def run(

@@ -97,7 +97,7 @@ class Programs:
 
     @property
     def recompute(self) -> Recompute:
-        """What training steps make again to need less memory, see `FeedForwardNet.record`.
+        """The level at which training steps recompute, see `FeedForwardNet.record`.
 
         Errors: what is no level.
         """
@@ -275,12 +275,12 @@ class Programs:
         )
 
     def reports(self) -> list[ProgramReport]:
-        """What each program consists of, that used last at the end."""
+        """The reports of the programs, the one used last at the end."""
         return [each.report() for _, each in sorted(self._every(), key=lambda pair: pair[1].used)]
 
     @property
     def notes(self) -> list[str]:
-        """What of the programs runs as a Python step, and why."""
+        """The Python steps of the programs, and why they are."""
         told = [note for _, replay in self._every() for note in replay.notes]
         return list(dict.fromkeys(told))
 

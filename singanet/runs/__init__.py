@@ -1,4 +1,4 @@
-"""What `singanet train` does: options, tasks, the folder of a run, trained models."""
+"""The work of `singanet train`: options, tasks, the folder of a run, trained models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the command line asks of `fit` besides its own callbacks."""
+"""Callbacks of a run of the command line."""
 
 from __future__ import annotations
 

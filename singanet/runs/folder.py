@@ -1,4 +1,4 @@
-"""What the command line keeps in a run folder, and what it reads there again."""
+"""The files of a run folder, as the command line writes and reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line says about a training: each option once, with its type and its help."""
+"""The options of a training on the command line: each once, with its type and its help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PASSING = ("offload_folder", "out", "resume", "json", "quiet")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to train, on what, and how; None leaves it to the model's own recipe.
+    """The options of a training; None leaves one to the model's own recipe.
 
     Each field is an option of ``singanet train``, with its metavar and help, and a key of files.
 

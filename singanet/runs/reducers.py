@@ -1,4 +1,4 @@
-"""What several processes do with their gradients, by name, as the command line asks for it."""
+"""Reducers for several processes, by their names on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a net was compiled with, as data and arrays, and back."""
+"""The compiled settings of a net as data and arrays, and back."""
 
 from __future__ import annotations
 

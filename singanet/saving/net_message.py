@@ -1,4 +1,4 @@
-"""What `to_config` says of a net, as the message of ``net.proto``, and back."""
+"""The description by `to_config` as the message of ``net.proto``, and back."""
 
 from __future__ import annotations
 

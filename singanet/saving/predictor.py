@@ -35,7 +35,7 @@ _FILE = "predictor.singanet"
 
 
 class Predictor(CompiledNet):
-    """What `FeedForwardNet.predictor` makes: the net's predictions, with its parameters constant.
+    """The object that `FeedForwardNet.predictor` makes: predictions with constant parameters.
 
     ``predictor(x)`` gives what ``net.predict(x)`` gave when it was made, but for rounding. It may
     be called from several threads. ``inputs`` and ``outputs`` tell what goes in and comes out,

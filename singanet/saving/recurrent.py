@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def packed_layers(net: Model) -> list[Packed]:
-    """What SINGA's files hold for each recurrent layer of ``net``."""
+    """The arrays in SINGA's files for each recurrent layer of ``net``."""
     from singanet.layers import RNN
 
     layers = [layer for layer in net.layers if isinstance(layer, RNN) and layer.params]

@@ -1,4 +1,4 @@
-"""What a net consists of and what it costs: parameters, multiply-adds, memory of a step."""
+"""Tables of a net: its layers, parameters, multiply-adds, memory of a step."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _BATCHES = (2, 3)
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a training step holds, for any batch size: all of it grows by equal amounts a sample.
+    """The memory of a training step for any batch size: it grows by equal amounts a sample.
 
     ``shapes`` are output sample shapes by name, every axis known; the steps are of 2 samples and 3.
     """

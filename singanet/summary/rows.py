@@ -1,4 +1,4 @@
-"""What there is to say of each layer of a net."""
+"""Rows of the table of a net, one for each use of a layer."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def columns(footprint: Footprint | None) -> tuple[str, ...]:
 
 
 def cells(rows: list[Row], footprint: Footprint | None) -> list[list[str]]:
-    """What stands under the `columns`."""
+    """The cells under the `columns`."""
     return [
         [
             row.name,

@@ -275,7 +275,7 @@ def communicators(
 
 
 class _World:
-    """What the ranks have in common; ``changed`` guards all of it."""
+    """The state that the ranks share; ``changed`` guards all of it."""
 
     def __init__(
         self, size: int, deadline: float, bandwidth: float, patience: float, elastic: bool

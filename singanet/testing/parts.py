@@ -1,4 +1,4 @@
-"""What a layer takes and gives, one array or several, treated alike."""
+"""Inputs and outputs of layers, one array or several, treated alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users pass as data, made into arrays by layer name."""
+"""Users' data as arrays by layer name."""
 
 from __future__ import annotations
 

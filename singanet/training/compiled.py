@@ -1,4 +1,4 @@
-"""What `compile` leaves with a net."""
+"""The settings that `compile` leaves with a net."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
 
 
 def expect_compiled(net: Model, where: str) -> Compiled:
-    """What the net was compiled with. Errors: it was not."""
+    """The compiled settings of the net. Errors: it was not compiled."""
     if not isinstance(net.compiled, Compiled):
         raise CallOrderError(
             where,

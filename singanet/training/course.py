@@ -1,4 +1,4 @@
-"""What a fit goes through, and how far it is."""
+"""The course of a fit: its net, optimizer and data, and the position in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from singanet.types import Array
 
 
 class Stateful(Protocol):
-    """What a training checkpoint keeps of a callback."""
+    """The part of a callback that a training checkpoint keeps."""
 
     def state_dict(self) -> dict[str, Array]:
         """Arrays by name."""

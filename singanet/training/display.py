@@ -16,7 +16,7 @@ Self = TypeVar("Self", bound="EpochLine")
 
 
 class EpochFigures(Protocol):
-    """What the line shows of the epoch so far."""
+    """The figures of the epoch so far that the line shows."""
 
     samples: int
 

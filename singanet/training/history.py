@@ -1,4 +1,4 @@
-"""What was measured, epoch by epoch, and its curves as one picture."""
+"""Measurements, epoch by epoch, and their curves as one picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics have gathered, to be saved in the middle of an epoch."""
+"""The state of metrics, to be saved in the middle of an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `fit` is told beside its data."""
+"""The options of `fit`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class FitOptions:
         return self.clip, self.clip_by, self.accumulate
 
     def facts(self) -> dict[str, Any]:
-        """What has to be the same on all ranks."""
+        """The options that have to be the same on all ranks."""
         return {
             "batch_size": self.batch_size,
             "epochs": (self.initial_epoch, self.epochs, self.steps_per_epoch),

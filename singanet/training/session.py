@@ -71,7 +71,7 @@ class Session(Course):
 
     @property
     def rank(self) -> int:
-        """Which of the ranks that train together this is: 0 prints, and writes files."""
+        """The rank of this process: 0 prints, and writes files."""
         return self.ranks.rank
 
     def of_first(self, value: Any) -> Any:

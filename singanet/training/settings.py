@@ -1,4 +1,4 @@
-"""What a training goes by beside its arrays: which parameters it trains, and how."""
+"""The settings of a training beside its arrays: which parameters it trains, and how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training checkpoint is made of, as sources of arrays."""
+"""The arrays of a training checkpoint, as sources."""
 
 from __future__ import annotations
 

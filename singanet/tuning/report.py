@@ -1,4 +1,4 @@
-"""What measuring routes has found."""
+"""The result of measuring routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What convolutions take by each route, alone, on operands that lie in memory as a net has them.
+"""Times of convolutions by each route, alone, on operands that lie in memory as a net's do.
 
 Between two runs other data go through the cores' caches, as the rest of a net's kernels would.
 """

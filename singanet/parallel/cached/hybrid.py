@@ -188,7 +188,7 @@ class Hybrid(AllReduce):
 
 
 class _OwnTables:
-    """What `Servers` are, in the memory of the one process that trains."""
+    """`Servers` in the memory of a process that trains alone."""
 
     def __init__(self, rule: Optimizer) -> None:
         self._rule = rule

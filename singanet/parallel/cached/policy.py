@@ -13,7 +13,7 @@ _TURNS = 40
 """Bits of a key that order by the last use; those above order by the number of uses."""
 _MOST = (1 << (62 - _TURNS)) - 1
 _SHARE = 8
-"""What part of all lines is looked through for each time that candidates are sought."""
+"""The part of all lines that each search for candidates looks through."""
 
 
 class Policy(ABC):

@@ -18,7 +18,7 @@ _PIECE = 1 << 24
 
 @dataclass
 class Lookups:
-    """What training steps asked of a served table, and what went to and fro for it.
+    """Lookups of training steps in a served table, and their traffic.
 
     ``rows`` were read and ``updates`` made, distinct ones of each step. Of the rows, ``hits`` were
     in the cache, of which ``refreshed`` were read anew, after ``behind`` updates altogether and

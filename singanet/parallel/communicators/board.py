@@ -137,7 +137,7 @@ def page_of(folder: Path, rank: int) -> Path:
 
 
 def read_board(folder: Path, rank: int) -> RankStatus | None:
-    """What the board of ``rank`` says; None if it has no board yet, or one on another host."""
+    """The status on the board of ``rank``; None if it has none yet, or one on another host."""
     try:
         page = page_of(folder, rank).read_bytes()
     except FileNotFoundError:

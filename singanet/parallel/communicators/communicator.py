@@ -1,4 +1,4 @@
-"""What processes that train together say to each other, whoever carries it."""
+"""Messages among processes that train together, by any transport."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Exchanged(NamedTuple):
     received: int
 
     def since(self, before: Exchanged) -> Exchanged:
-        """What has come since ``before``."""
+        """The growth since ``before``."""
         return Exchanged(self.sent - before.sent, self.received - before.received)
 
 

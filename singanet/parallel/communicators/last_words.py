@@ -1,4 +1,4 @@
-"""What is told of an error that ends a rank."""
+"""The report of an error that ends a rank."""
 
 from __future__ import annotations
 

@@ -397,7 +397,7 @@ class _Flying(Request):
 
 
 class _Farewells:
-    """What each rank says when it ends, so that nobody waits for it."""
+    """Messages of ranks that end, so that no other waits for them."""
 
     def __init__(self, comm: MpiCommunicator) -> None:
         self._comm, self._mpi = comm, comm._comm.Dup()

@@ -49,7 +49,7 @@ class Sums:
 
 
 class PartedSum:
-    """What `Sums` has begun; ``Test`` as a request of MPI.
+    """A sum that `Sums` has begun; ``Test`` as a request of MPI.
 
     Each rank gets its part of all arrays, adds them in the order of ranks, and sends the sum to
     all: as many bytes as a ring takes, in two steps, and the same bits whatever lies beside.

@@ -182,7 +182,7 @@ class NcclCommunicator(Communicator):
 
 
 class _OnStream(Request):
-    """What NCCL does on the stream until ``done``; ``arrays`` live as long as it."""
+    """Work of NCCL on the stream until ``done``; ``arrays`` live as long."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What one rank of a pipeline has of a net: its steps, its parameters."""
+"""The part of a net on one rank of a pipeline: its steps, its parameters."""
 
 from __future__ import annotations
 

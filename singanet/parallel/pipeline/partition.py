@@ -30,11 +30,11 @@ _SAMPLES = 4
 """Samples of a measured pass, and of a counted micro-batch."""
 
 _EXTENT = 8
-"""What stands for an axis of any extent while it is measured."""
+"""The extent of open axes in measurements."""
 
 
 class Cost(NamedTuple):
-    """What a layer takes for a sample: work forward and backward, and bytes that it leaves.
+    """The cost of a layer for a sample: work forward and backward, and bytes that it leaves.
 
     Work is told in seconds, or in multiply-adds. ``held`` are the bytes of its parameters, which it
     takes once.
@@ -188,7 +188,7 @@ def balanced(
 
 
 def counted(net: Net) -> list[Cost]:
-    """What each step of ``net`` takes by its shapes alone, the same whoever counts when.
+    """The cost of each step of ``net`` by its shapes alone, equal on all ranks and in all runs.
 
     Multiply-adds of products, as `summary.multiply_adds` has them, and elements read and written.
     """
@@ -218,7 +218,7 @@ def _extents(shapes: Sequence[Shape]) -> list[Shape]:
 
 
 def measured(net: Net) -> list[Cost]:
-    """What each step of ``net`` takes, by passes over zeros; parameters without values stay so."""
+    """The measured cost of each step of ``net`` on zeros; unfilled parameters stay unfilled."""
     with net.unfilled(), net.rehearsal(), net.device.scope():
         plan = net.execution_plan()
         best = [float("inf")] * len(plan.steps)

@@ -51,7 +51,7 @@ class Told:
 
 
 class StageRun:
-    """What the stage of ``part`` does with a batch, cut at ``cuts`` into micro-batches.
+    """The run of the stage ``part`` over a batch, cut at ``cuts`` into micro-batches.
 
     ``feed`` has the inputs of the whole net. Contexts are let go of as their micro-batch goes
     back; ``alive`` is how many were there at once, ``told`` what the last stage has seen.

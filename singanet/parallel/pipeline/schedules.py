@@ -22,7 +22,7 @@ class Op(NamedTuple):
 
 
 def schedule(name: str, stages: int, micro_batches: int) -> list[list[Op]]:
-    """What each of ``stages`` does with ``micro_batches``, in order.
+    """The actions of each of ``stages`` on ``micro_batches``, in order.
 
     "gpipe" (Huang et al. 2019): all forwards, then all backwards; every stage holds the contexts
     of all micro-batches. "1f1b" (Narayanan et al. 2019, with a flush at each step): stage k of p

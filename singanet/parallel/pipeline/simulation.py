@@ -1,4 +1,4 @@
-"""What a schedule costs before it runs: times, bubble, contexts alive, memory."""
+"""The predicted cost of a schedule: times, bubble, contexts alive, memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Simulation:
 
     @property
     def bubble(self) -> float:
-        """What the step takes more than its busiest stage computes, as a part of that.
+        """The time of the step beyond that of its busiest stage, as a fraction of the latter.
 
         (p − 1)/m for p stages that take equally long for each of m micro-batches; of the whole
         step it is `idle`, (p − 1)/(m + p − 1).

@@ -1,4 +1,4 @@
-"""What ranks agree on between backward and the rule: sums, a few elements, means."""
+"""Reductions between backward and the rule: sums, a few elements, means."""
 
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.local_updates import LocalSGD, PartialUpdate

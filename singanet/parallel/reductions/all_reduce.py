@@ -70,7 +70,7 @@ class AllReduce(RankReducer):
 
     @property
     def traffic(self) -> Traffic:
-        """What was exchanged so far."""
+        """The traffic so far."""
         return self.reduction.traffic
 
     def case(self) -> Hashable:

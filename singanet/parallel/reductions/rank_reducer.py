@@ -1,4 +1,4 @@
-"""What all stages over the ranks of a communicator have in common."""
+"""The base class of stages over the ranks of a communicator."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class RankReducer(Reducer):
 
     @property
     def count(self) -> float | None:
-        """What the gradients of this rank weigh, None for sums."""
+        """The weight of the gradients of this rank, None for sums."""
         return self._count
 
     @property

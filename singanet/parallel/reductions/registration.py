@@ -1,4 +1,4 @@
-"""What ranks compare before they train together: MPI itself would mix what differs, silently."""
+"""Comparison of ranks before they train together: MPI would mix different things silently."""
 
 from __future__ import annotations
 

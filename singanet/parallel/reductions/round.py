@@ -135,7 +135,7 @@ class Round(Reduction):
 
     @property
     def comm(self) -> Communicator:
-        """What the ranks talk through."""
+        """The communicator of the ranks."""
         return self._owner.comm
 
     @property

@@ -117,7 +117,7 @@ class SparseRound(Round):
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
     ) -> Array:
-        """What this rank tells the others of an entry, as bytes."""
+        """The message of this rank on an entry, as bytes."""
         codes, parts, sent, count = [], [], [], 0
         for name, scale, part in zip(
             names, scales, self.parts(names, buffer).values(), strict=True

@@ -1,4 +1,4 @@
-"""What a rank has not sent yet of its gradients."""
+"""The unsent part of a rank's gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers and servers say to each other: one piece of bytes, numbers first, then arrays."""
+"""Messages of workers and servers: one piece of bytes, numbers first, then arrays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
 
 class MessageKind(IntEnum):
-    """What a message asks for, or how it answers."""
+    """The kind of a message: a request or an answer."""
 
     DONE = 0
     FAILED = 1
@@ -102,7 +102,7 @@ def pickled(value: Any) -> Array:
 
 
 def unpickled(array: Array) -> Any:
-    """What `pickled` was given, by another rank of the same job."""
+    """The object that another rank of the same job gave to `pickled`."""
     return pickle.loads(array.tobytes())
 
 

@@ -1,4 +1,4 @@
-"""What a server does for one optimizer: shards, gradients that wait, readers that wait."""
+"""The service of a server for one optimizer: shards, waiting gradients, waiting readers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Opening:
 
 @dataclass
 class Load:
-    """What was asked of a server by one function so far."""
+    """The load of a server by one kind of request so far."""
 
     calls: int = 0
     bytes_in: int = 0

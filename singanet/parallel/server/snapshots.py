@@ -1,4 +1,4 @@
-"""What a server holds, in files: each has its own, which appear whole or not at all."""
+"""Snapshots of servers: each has files of its own, which appear whole or not at all."""
 
 from __future__ import annotations
 

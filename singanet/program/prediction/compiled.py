@@ -95,12 +95,12 @@ class CompiledNet:
 
     @property
     def notes(self) -> list[str]:
-        """What runs as Python, and why; for kinds of arrays that came so far."""
+        """The Python steps, and why they are; for kinds of arrays that came so far."""
         found = [note for program in list(self._programs) for note in program.notes]
         return list(dict.fromkeys([*found, *self._thread.refused.values()]))
 
     def reports(self) -> list[ProgramReport]:
-        """What each program consists of."""
+        """The reports of its programs."""
         return [program.report() for program in list(self._programs)]
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class Prediction:
         return self._taken()
 
     def report(self) -> ProgramReport:
-        """What it consists of."""
+        """Its report."""
         made = self._recording
         return ProgramReport(made.kernels, made.buffers, made.layout, None, self.notes)
 

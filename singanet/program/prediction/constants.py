@@ -1,4 +1,4 @@
-"""What a prediction makes of constants alone: made once, when it is recorded."""
+"""Calls on constants alone: a predictor makes them once, when it is recorded."""
 
 from __future__ import annotations
 

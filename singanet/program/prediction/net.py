@@ -1,4 +1,4 @@
-"""What of a net predicts: copies of its layers, with constants in the place of parameters."""
+"""The predicting part of a net: copies of its layers, with constants for parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a forward pass is dropped and made again for the backward pass."""
+"""Recomputation: parts of a forward pass are dropped and made again for the backward pass."""
 
 from __future__ import annotations
 

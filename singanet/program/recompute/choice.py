@@ -1,4 +1,4 @@
-"""What of a trace runs again for the backward pass, so that a step needs less memory."""
+"""The choice of calls that run again for the backward pass, so that a step needs less memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Planned(Protocol):
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What these read and write."""
+        """The buffers that these read and write."""
 
     @property
     def layout(self) -> Layout:
@@ -123,7 +123,7 @@ _Plan = Callable[[Units, Plans], list[UnitOp]]
 
 
 class Choice:
-    """What can run again in ``kept``, forward and backward once or, for all gradients, twice."""
+    """The calls of ``kept`` that can run again; it walks once or, for all gradients, twice."""
 
     def __init__(
         self, kept: Planned, tokens: list[Token], wishes: Mapping[str, bool | None]
@@ -177,7 +177,7 @@ class Choice:
                 self._plans = [Plans(traced.units) for traced in self._traced]
 
     def decisions(self, plan: _Plan, why: str) -> tuple[Decision, ...]:
-        """What ``plan`` does with each layer."""
+        """The decision of ``plan`` on each layer."""
         found = []
         for traced, plans in zip(self._traced, self._plans, strict=True):
             found += decisions(traced.units, plan(traced.units, plans), why)

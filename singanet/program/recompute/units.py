@@ -15,7 +15,7 @@ from singanet.program.layout.arena import rounded_sizes
 from singanet.program.layout.in_place import shared_memory
 
 _SMALL = 16
-"""What takes so much less than the most that a layer makes stays: statistics, for example."""
+"""Values smaller than a layer's largest by this factor stay: statistics, for example."""
 
 
 class TracedUnits(NamedTuple):
@@ -65,7 +65,7 @@ def traced_units(
 
 
 class _Builder:
-    """What the units of the kernels from ``first`` up to ``last`` are made from."""
+    """The builder of units from the kernels ``first`` up to ``last``."""
 
     def __init__(
         self,

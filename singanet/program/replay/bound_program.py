@@ -77,7 +77,7 @@ class Bound:
             copy_into(weight, weights)
 
     def outside(self) -> list[tuple[Ref, Array]]:
-        """What lies outside of the arena."""
+        """The arrays outside of the arena."""
         return list(self._outside.items())
 
     def array(self, ref: Ref) -> Array:

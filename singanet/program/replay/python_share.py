@@ -1,4 +1,4 @@
-"""What of a recorded step its Python steps take, told once where it is much."""
+"""The share of Python steps in a recorded step's time, told once if it is large."""
 
 from __future__ import annotations
 

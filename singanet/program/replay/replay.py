@@ -70,7 +70,7 @@ class Replay:
         self._bound: Bound | None = None
 
     def stale(self, net: Net, begun: bool = False) -> str:
-        """What changed about the net, so that the program is no longer its; empty if nothing.
+        """The change of the net by which the program is no longer its; empty if there is none.
 
         ``begun`` says that its forward pass was replayed already.
         """
@@ -195,13 +195,13 @@ class Replay:
                 loss.seen.y = loss.seen.weight = None
 
     def traffic(self) -> Traffic | None:
-        """What was exchanged with other processes so far, by this program and others; a copy."""
+        """A copy of the traffic with other processes so far, by this program and others."""
         return None if self._reduction is None else replace(self._reduction.traffic)
 
     def report(
         self, seconds: Sequence[float] | None = None, traffic: Traffic | None = None
     ) -> ProgramReport:
-        """What it consists of, with ``seconds`` of each call and ``traffic`` where measured."""
+        """Its report, with ``seconds`` of each call and ``traffic`` if measured."""
         from singanet.engine.recompute.decisions import Decisions
         from singanet.program.report.report import ProgramReport
 

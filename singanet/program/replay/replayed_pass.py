@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ReplayedPass(Pass):
-    """What a replayed forward leaves: the arena, which is given back after the walk.
+    """The pass of a replayed forward: it has the arena, and gives it back after the walk.
 
     Some walks are not in the program: for gradients of inner outputs, from some of the outputs,
     from gradients in another memory order, or of a net that has changed. They run the forward
@@ -116,5 +116,5 @@ class ReplayedPass(Pass):
 
 
 def owned(grad: Any) -> Any:
-    """What the arena holds, or a source has, as the caller's own."""
+    """A copy for the caller of an array in the arena, or of a source's."""
     return grad.now() if isinstance(grad, RowsSource) else grad.copy()

@@ -11,7 +11,7 @@ _NOTHING: frozenset[Any] = frozenset()
 
 
 def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What of the fed arrays determines a program."""
+    """The facts of the fed arrays that determine a program."""
     return tuple(
         (name, *((part.shape, part.strides, part.dtype) for part in given))
         if isinstance(given, (list, tuple))
@@ -21,7 +21,7 @@ def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
-    """What of targets and weights determines a program."""
+    """The facts of targets and weights that determine a program."""
     parts = [*(y[name] for name in sorted(y)), weight] if isinstance(y, Mapping) else [y, weight]
     return tuple(
         (part.shape, part.strides, part.dtype) if type(part) is np.ndarray else type(part)
@@ -30,7 +30,7 @@ def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
 
 
 def facts(value: Any) -> Any:
-    """What of an array, or of a dict of arrays, determines a program; of all else its type."""
+    """The facts of an array or dict of arrays that determine a program; of all else the type."""
     if type(value) is np.ndarray:
         return value.shape, value.strides, value.dtype
     if value is None:

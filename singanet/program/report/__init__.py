@@ -1,4 +1,4 @@
-"""What a program consists of, as tables, pictures and traces."""
+"""Reports of programs, as tables, pictures and traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recorded program consists of, the memory it takes, and where its time goes."""
+"""The report of a recorded program: its kernels, its memory, and its time."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def memory_lines(report: Figures) -> list[str]:
-    """What it consists of, and the memory that it takes."""
+    """The kernels and the memory of a program, as lines."""
     layout, kernel = report.layout, report.peak_kernel
     over = layout.nbytes / layout.lower_bound - 1 if layout.lower_bound else 0.0
     where = "" if kernel is None else f", most at kernel {kernel}{_named(report, kernel)}"
@@ -41,7 +41,7 @@ def memory_lines(report: Figures) -> list[str]:
 
 
 def communication_lines(report: Figures) -> list[str]:
-    """What is exchanged with other processes, and how much of it beside computing."""
+    """The traffic with other processes, and how much of it is beside computing."""
     traffic = report.traffic
     if traffic is None:
         return []

@@ -1,4 +1,4 @@
-"""What of a program belongs to a phase, a layer or a kernel."""
+"""The shares of phases, layers and kernels in a program."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from singanet.types import Array, Shape
 
 
 class NeedsValuesError(Exception):
-    """What is recorded has to see values, so that its kernels have to run."""
+    """A recording needs values, so that its kernels have to run."""
 
 
 class ConcreteEvaluator:

@@ -1,4 +1,4 @@
-"""What nets are trained on: data made into batches, and how a result is told."""
+"""Tasks of nets: data made into batches, and how a result is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every task is."""
+"""The base class of tasks."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Task(ABC):
         return count
 
     def evaluate(self, net: FeedForwardNet) -> EpochResult:
-        """What ``net`` makes of the data for testing."""
+        """The results of ``net`` on the data for testing."""
         evaluation = net.evaluate(self.test_batches())
         loss, metric = evaluation
         return EpochResult(loss or 0.0, metric, 0, evaluation.logs)
@@ -134,7 +134,7 @@ class Task(ABC):
 
     @abstractmethod
     def report(self, result: EpochResult) -> str:
-        """What a test came to, in words."""
+        """The result of a test in words."""
 
 
 class DatasetTask(Task):

@@ -1,4 +1,4 @@
-"""What every callback is."""
+"""The base class of callbacks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Callback(Described):
         """The fit is about to end with ``error``."""
 
     def state_dict(self) -> dict[str, Array]:
-        """What this callback needs to go on after a resumption."""
+        """The state with which this callback goes on after a resumption."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:

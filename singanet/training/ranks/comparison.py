@@ -1,4 +1,4 @@
-"""What has to be the same on all ranks of a fit, compared."""
+"""Comparison of the settings that all ranks of a fit must share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLED_ALIKE = (
     "call it alike on all ranks; arrays are whole, each takes its part: what is a part already is "
     "yielded by a function of the epoch"
 )
-"""What to do about arguments that differ."""
+"""Advice on arguments that differ."""
 
 
 def expect_same(

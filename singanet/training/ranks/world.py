@@ -53,7 +53,7 @@ class World:
 
     @property
     def rank(self) -> int:
-        """Which of them this is: 0 prints, and writes files."""
+        """The rank of this process: 0 prints, and writes files."""
         return 0
 
     @property
@@ -63,7 +63,7 @@ class World:
 
     @property
     def part(self) -> tuple[int, int]:
-        """Which of how many parts of a batch this rank takes."""
+        """The part of a batch that this rank takes, and the number of parts."""
         return 0, 1
 
     @property
