@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,13 @@ from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
 from singanet.offload.contexts import OffloadedContexts
+from singanet.offload.division import (
+    gradient_of_rows,
+    part_of,
+    rows_of_parts,
+    state_at_a_time,
+    without,
+)
 from singanet.offload.room import on_host
 from singanet.offload.shelf import Shelf
 from singanet.optimizer.chain import UpdateChain
@@ -31,7 +39,7 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.params.storage import SMALL, ParamStorage
-from singanet.types import Array
+from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
@@ -104,6 +112,8 @@ class Offloaded(LayerByLayer):
         self.activations = activations
         self.before = before
         self.rule: Optimizer | None = None
+        # By parameter the rows whose state comes together, where it does not come as a whole.
+        self._rows: dict[str, list[slice]] = {}
         self._net = net
         self._process = os.getpid()
         self._sees_updates = False
@@ -218,9 +228,15 @@ class Offloaded(LayerByLayer):
     def _watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
         moved = False
         for item in items:
-            names, handed = list(item.names), [item]
-            del item
-            self._enter(names)
+            # A first walk for the norm of all gradients updates none of them, and sums them whole.
+            updates = self._sees_updates and not self._rule_chain.needs_norm()
+            apart = [name for name in item.names if name in self._rows and updates]
+            rows = zip(*item, strict=True)
+            parts = [self._by_rows(*row, item.layer) for row in rows if row[0] in apart]
+            handed = [without(item, apart) if apart else item]
+            names = list(handed[0].names)
+            del item, rows
+            self._enter(names if updates or not self._sees_updates else ())
             counts = self._counts(names)
             try:
                 # Nothing of the layer stays in this frame while the caller has it.
@@ -229,8 +245,54 @@ class Offloaded(LayerByLayer):
                 changed = not self._sees_updates or counts != self._counts(names)
                 moved = moved or changed
                 self._leave(names, changed)
+            while parts:
+                moved |= yield from parts.pop()
         if moved and not self._ends_late:
             self.commit()
+
+    def _by_rows(
+        self, name: str, value: Array, grad: Gradient, layer: str
+    ) -> Generator[LayerGradients, None, bool]:
+        """The gradient of a parameter as items of some rows each, whose state is there meanwhile.
+
+        All are one step of the parameter's. Returns whether it was updated.
+        """
+        (state,), keys = self._states([name]), self._state_names(name)
+        step, shape, is_new = state.step, state.shape, state.shape is None
+        moved = False
+        try:
+            for rows in self._rows[name]:
+                part = gradient_of_rows(grad, rows)
+                if part is None:
+                    continue
+                units = [part_of(self.shelf.entry(key), rows) for key in keys]
+                state.step, state.shape, state.arrays = step, None, []
+                if is_new:
+                    self.shelf.reserve(sum(unit.nbytes for unit in units))
+                else:
+                    state.shape = units[0].shape
+                    state.arrays = [self.shelf.lend(unit.name).reshape(-1) for unit in units]
+                try:
+                    yield LayerGradients([name], [value[rows]], [part], layer)
+                finally:
+                    changed = state.step != step
+                    moved = moved or changed
+                    self._put_back([unit.name for unit in units], state.arrays, changed)
+                    state.arrays = []
+                del part
+        finally:
+            state.step, state.shape = step + moved, value.shape if moved else shape
+            if state.shape is not None:
+                self._keep(state, keys)
+            self.shelf.put_back([f"net/{name}"], moved)
+        return moved
+
+    def _put_back(self, names: Sequence[str], arrays: Iterable[Array], changed: bool) -> None:
+        """Have the ``arrays`` of the units ``names``, where there are any, in the folder again."""
+        for name, array in zip(names, arrays, strict=False):
+            if not self.shelf.has_lent(name, array):
+                self.shelf.take_over(name, array)
+        self.shelf.put_back(names, changed)
 
     # -- parameters and state -------------------------------------------------------------------
 
@@ -247,13 +309,15 @@ class Offloaded(LayerByLayer):
         """
         chain = UpdateChain(optimizer)
         rule = chain.own_rule
-        if self._bound == (rule, self._net.version, changes.now):
+        as_it_is = rule, chain.optimizer, self._net.version, changes.now
+        if self._bound == as_it_is:
             return
         if rule is not self.rule:
             self.unbind()
-            self.rule, self._rule_chain = rule, chain
+            self.rule = rule
             if rule is not None:
                 rule.follow(self._net.params())
+        self._rule_chain = chain
         entries = [*entries_of(self._net.params()), *self._state_entries()]
         self._expect_room()
         if of_folder:
@@ -261,7 +325,7 @@ class Offloaded(LayerByLayer):
         self._adopt(entries)
         if of_folder:
             self._take_state()
-        self._bound = rule, self._net.version, changes.now
+        self._bound = as_it_is
 
     def move_state(self) -> bool:
         """Put the state that is in memory into the folder; whether there was any."""
@@ -325,6 +389,15 @@ class Offloaded(LayerByLayer):
     def _adopt(self, entries: list[Entry]) -> None:
         """Have places for ``entries``, and large parameters of layers that came later in them."""
         self.shelf.lay_out(entries, self._small)
+        chain, known, parts = self._rule_chain, self.shelf.next.entries, {}
+        self._rows = {}
+        for param in [] if self.rule is None else self._trained():
+            rows = rows_of_parts(chain, param) if is_large(param) else []
+            if rows:
+                self._rows[param.name] = rows
+                for key in self._state_names(param.name):
+                    parts[key] = [part_of(known[key], each) for each in rows]
+        self.shelf.divide(parts, self._small)
         for param in self._net.params():
             if is_large(param) and param.storage.in_memory:
                 self.shelf.write(f"net/{param.name}", param.value)
@@ -355,6 +428,15 @@ class Offloaded(LayerByLayer):
                 advice=f"pass keep={2 * most} or more, so that a neighbour is read meanwhile",
             )
 
+    def _units(self, name: str, key: str) -> list[tuple[str, slice]]:
+        """The units of the state ``key`` of the parameter ``name``, and their elements."""
+        entry = self.shelf.entry(key)
+        width = prod(entry.shape[1:])
+        return [
+            (part_of(entry, rows).name, slice(rows.start * width, rows.stop * width))
+            for rows in self._rows.get(name, ())
+        ] or [(key, slice(None))]
+
     def _state_names(self, name: str) -> list[str]:
         slots = () if self.rule is None else self.rule.slots
         return [f"optimizer/{name}/{slot}" for slot in slots]
@@ -379,29 +461,45 @@ class Offloaded(LayerByLayer):
         self, plan: Plan, contexts: Sequence[tuple[str, ...]] = ()
     ) -> list[tuple[str, ...]]:
         """The arrays that each layer needs in backward, and its context's, the last layer first."""
-        groups = []
-        for i in reversed(plan.backward(plan.slots_of(plan.outputs), ()).needs_context):
+        groups: list[tuple[str, ...]] = []
+        order = [*reversed(plan.backward(plan.slots_of(plan.outputs), ()).needs_context)]
+        left = Counter(p.name for i in order for p in plan.steps[i].layer.params.values())
+        for i in order:
             group: list[str] = list(contexts[i]) if contexts else []
+            apart: list[tuple[str, ...]] = []
             for param in plan.steps[i].layer.params.values():
                 if not param.storage.in_memory:
                     group.append(f"net/{param.name}")
-                    if self.rule is not None and self.rule.state(param.name).is_away:
-                        group += self._state_names(param.name)
-            groups.append(tuple(group))
+                    left[param.name] -= 1
+                    # It is updated where it is used for the last time.
+                    here = self.rule is not None and not left[param.name]
+                    if here and self._rule_chain.rule.state(param.name).is_away:
+                        units = [self._units(param.name, k) for k in self._state_names(param.name)]
+                        together = [tuple(u for u, _ in each) for each in zip(*units, strict=True)]
+                        if param.name in self._rows:
+                            apart += together
+                        else:
+                            group += [unit for each in together for unit in each]
+            groups += [tuple(group), *apart]
         return groups
 
     def _counts(self, names: Iterable[str]) -> list[int]:
         return [] if self.rule is None else [self.rule.state(name).step for name in names]
 
     def _enter(self, names: Iterable[str]) -> None:
-        new = 0
+        new, of_parts = 0, []
         for state in self._states(() if self._updates_late else names):
             keys = self._state_names(state.name)
-            if state.is_away:
+            if state.is_away and state.name not in self._rows:
                 state.arrays = [self.shelf.lend(key).reshape(-1) for key in keys]
-            elif state.shape is None:
+            elif state.is_away or state.shape is None:
                 new += sum(self.shelf.entry(key).nbytes for key in keys)
+                of_parts += [state] * state.is_away
         self.shelf.reserve(new)
+        for state in of_parts:
+            # Who updates it without being asked for parts has all of it.
+            keys = self._state_names(state.name)
+            state.arrays = [self._assembled(state.name, key) for key in keys]
 
     def _leave(self, names: Iterable[str], changed: bool) -> None:
         names = list(names)
@@ -409,14 +507,22 @@ class Offloaded(LayerByLayer):
             keys = self._state_names(state.name)
             if state.shape is None or not keys:
                 continue
-            away = state.is_away
-            for key, array in [] if away else zip(keys, state.arrays, strict=True):
-                if not self.shelf.has_lent(key, array):
-                    self.shelf.take_over(key, array)
-            self.shelf.put_back(keys, changed)
+            away, arrays = state.is_away, [] if state.is_away else state.arrays
+            for k, key in enumerate(keys):
+                units = self._units(state.name, key)
+                parts = [arrays[k][elements] for _, elements in units] if arrays else []
+                self._put_back([unit for unit, _ in units], parts, changed)
             if not away:
                 self._keep(state, keys)
         self.shelf.put_back([f"net/{name}" for name in names], changed)
+
+    def _assembled(self, name: str, key: str) -> Array:
+        """A copy of the state ``key`` of the parameter ``name``, flat, of all its units."""
+        entry, xp = self.shelf.entry(key), self.shelf.room.xp
+        whole: Array = xp.empty(prod(entry.shape), entry.dtype)
+        for unit, elements in self._units(name, key):
+            whole[elements] = self.shelf.read(unit).reshape(-1)
+        return whole
 
     def _states(self, names: Iterable[str]) -> list[ParamState]:
         """The states of the parameters ``names``, as far as their arrays go to the folder."""
@@ -436,6 +542,8 @@ class Offloaded(LayerByLayer):
 
         def arrays() -> list[Array]:
             # Who updates late gets them here, and `_Behind` hears when that is done.
+            if state.name in self._rows:
+                return [self._assembled(state.name, key) for key in keys]
             take = shelf.lend if self._updates_late else shelf.read
             return [take(key).reshape(-1) for key in keys]
 
@@ -553,7 +661,7 @@ def least_keep(net: Any, chain: UpdateChain) -> tuple[int, str]:
     needs = []
     for step in net.planned().steps:
         large = filter(is_large, step.layer.params.values())
-        needs.append((sum(p.nbytes + chain.state_bytes(p) for p in large), step.name))
+        needs.append((sum(p.nbytes + state_at_a_time(chain, p) for p in large), step.name))
     return max(needs, key=lambda need: need[0], default=(0, ""))
 
 

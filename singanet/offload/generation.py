@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +52,17 @@ class PlacedFile:
 class Generation:
     """The arrays of ``entries``, at their places in the safetensors file at ``path``.
 
-    ``behind`` names the arrays that have no values here, or later ones in the other generation.
-    Several threads may read and write.
+    Some of them consist of parts, row after row; ``units`` are those and all other arrays, with a
+    place each. ``behind`` names the units that have no values here, or later ones in the other
+    generation. Several threads may read and write.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entries: dict[str, Entry] = {}
+        self.units: dict[str, Entry] = {}
         self.behind: set[str] = set()
+        self._parts: Mapping[str, Sequence[Entry]] = {}
         self._offsets: dict[str, int] = {}
         with explained(path, "write"):
             file = path.open("r+b" if path.exists() else "x+b", buffering=0)
@@ -89,6 +92,20 @@ class Generation:
             raise broken(where, f"a file of form {FORM} by net.offload", f"{metadata}"[:80])
         self.entries = {entry.name: entry for _, entry in found}
         self._offsets = {entry.name: 8 + length + offset for offset, entry in found}
+        self.divide({})
+
+    def divide(self, parts: Mapping[str, Sequence[Entry]]) -> None:
+        """Let arrays consist of these ``parts``, by their names, and no others of any."""
+        wholes = {part.name: name for name, each in self._parts.items() for part in each}
+        behind = {wholes.get(name, name) for name in self.behind}
+        self._parts, self.units, self.behind = parts, {}, set()
+        for name, entry in self.entries.items():
+            at = self._offsets[name]
+            for unit in parts.get(name, [entry]):
+                self.units[unit.name], self._offsets[unit.name] = unit, at
+                at += unit.nbytes
+                if name in behind:
+                    self.behind.add(unit.name)
 
     def lay_out(self, entries: Iterable[Entry]) -> None:
         """Have places for ``entries``, with nothing in them where they are others than before.
@@ -119,6 +136,7 @@ class Generation:
                 os.posix_fallocate(self._file.raw.fileno(), 0, end)
         self._file.write(0, memoryview(start))
         self.entries, self._offsets, self.behind = wanted, offsets, set(wanted)
+        self.divide(self._parts)
 
     def read(self, name: str, out: memoryview, start: int = 0) -> None:
         """Fill ``out`` with the bytes of an array, from byte ``start`` of it on."""

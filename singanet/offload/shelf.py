@@ -61,6 +61,7 @@ class Shelf:
         self.next = following
         self.scratch = Scratch(folder)
         self.fresh: set[str] = set()
+        self._parts: Mapping[str, Sequence[Entry]] = {}
         self._schedule = AccessOrder()
         self._held: dict[str, _LoadedArray] = {}
         self._free: list[Array] = []
@@ -84,10 +85,10 @@ class Shelf:
 
     def entry(self, name: str) -> Entry:
         """Type and shape of an array."""
-        for known in (self.scratch, self.next):
-            if name in known.entries:
-                return known.entries[name]
-        return self.latest.entries[name]
+        for known in (self.scratch.entries, self.next.units, self.next.entries):
+            if name in known:
+                return known[name]
+        return self.latest.units[name]
 
     def put(self, data: Array) -> str:
         """The name of ``data``, bytes that nobody changes, until `forget`; `get` has them.
@@ -220,6 +221,28 @@ class Shelf:
             self.commit(small())
         self._move(entries)
 
+    def divide(
+        self, parts: Mapping[str, Sequence[Entry]], small: Callable[[], Mapping[str, Array]]
+    ) -> None:
+        """Have ``parts`` in the place of the arrays that they are listed by, and of no others.
+
+        ``small`` is as for `commit`.
+        """
+        if parts == self._parts:
+            return
+        self._drain()
+        if self.fresh:
+            self.commit(small())
+        changed = [each for known in (self._parts, parts) for each in known.items()]
+        with self._changed:
+            self._changed.wait_for(self._is_quiet)
+            for name, each in changed:
+                for unit in (name, *(part.name for part in each)):
+                    self._drop_when_idle(unit)
+            for file in (self.latest, self.next):
+                file.divide(parts)
+            self._parts = parts
+
     def commit(self, small: Mapping[str, Array]) -> None:
         """Make the folder a checkpoint of all that was written, and of the arrays ``small``."""
         self._drain()
@@ -321,8 +344,8 @@ class Shelf:
 
     def _copy(self, name: str) -> None:
         """Copy the values of the latest generation to the next; zeros if it has none."""
-        entry = self.next.entries[name]
-        there = self.latest.entries.get(name) == entry
+        entry = self.next.units[name]
+        there = self.latest.units.get(name) == entry
         piece = bytearray(min(entry.nbytes, _PIECE))
         for start in range(0, entry.nbytes, _PIECE):
             part = memoryview(piece)[: min(entry.nbytes - start, _PIECE)]
@@ -417,7 +440,7 @@ class Shelf:
         return None
 
     def _is_stored(self, name: str) -> bool:
-        return name in self.fresh or name in self.latest.entries or name in self.scratch.stored
+        return name in self.fresh or name in self.latest.units or name in self.scratch.stored
 
     def _start_reading(self, name: str) -> str:
         entry = self.entry(name)

@@ -1,0 +1,62 @@
+"""Which state of large parameters comes into memory in parts of its rows."""
+
+from __future__ import annotations
+
+from math import prod
+
+from singanet.base.origin import is_library
+from singanet.checkpoint import Entry
+from singanet.optimizer.chain import UpdateChain
+from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param
+from singanet.types import Gradient, RowSparse
+
+PART = 8 << 20
+"""Bytes of an array that are in memory at a time; one of fewer is there as a whole."""
+
+
+def rows_of_parts(chain: UpdateChain, param: Param) -> list[slice]:
+    """The rows of a parameter that ``chain`` may update one after the other; none for all at once.
+
+    So it may where the rule treats each element alike, and no stage has arrays of its shape.
+    """
+    rule, slots = chain.own_rule, chain.slots_of(param).values()
+    nbytes = prod(param.shape) * chain.rule_type(param).itemsize
+    if rule is None or nbytes <= PART or {shape for shape, _ in slots} != {param.shape}:
+        return []
+    penalty = rule.spec_of(param).regularizer or rule.regularizer
+    alike = chain.treats_alike(param) and (penalty is None or is_library(type(penalty)))
+    if not alike or not all(stage.needs_norm for stage in chain.stages):
+        return []
+    count = max(1, PART * param.shape[0] // nbytes)
+    return [slice(at, min(at + count, param.shape[0])) for at in range(0, param.shape[0], count)]
+
+
+def state_at_a_time(chain: UpdateChain, param: Param) -> int:
+    """The bytes of the state of a parameter that are in memory together."""
+    rows, nbytes = rows_of_parts(chain, param), chain.state_bytes(param)
+    return nbytes * (rows[0].stop - rows[0].start) // param.shape[0] if rows else nbytes
+
+
+def part_of(entry: Entry, rows: slice) -> Entry:
+    """The place for some rows of an array."""
+    shape = rows.stop - rows.start, *entry.shape[1:]
+    nbytes = prod(shape) * entry.dtype.itemsize
+    return Entry(f"{entry.name}[{rows.start}:{rows.stop}]", shape, entry.dtype, nbytes)
+
+
+def gradient_of_rows(grad: Gradient, rows: slice) -> Gradient | None:
+    """What ``grad`` has of some rows of its parameter; None for nothing."""
+    if not isinstance(grad, RowSparse):
+        return grad[rows]
+    first, last = grad.indices.searchsorted([rows.start, rows.stop])
+    if first == last:
+        return None
+    return RowSparse(grad.indices[first:last] - rows.start, grad.rows[first:last])
+
+
+def without(item: LayerGradients, names: list[str]) -> LayerGradients:
+    """``item`` without the parameters ``names``."""
+    kept = [row for row in zip(*item, strict=True) if row[0] not in names]
+    columns = [list(column) for column in zip(*kept, strict=True)] or [[], [], []]
+    return LayerGradients(columns[0], columns[1], columns[2], item.layer, item.output_grads)

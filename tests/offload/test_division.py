@@ -1,0 +1,210 @@
+"""State of large parameters that comes in parts of its rows: the same steps in less memory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.errors import ArgumentError, FileAccessError
+from singanet.layers import Dense, Embedding, Input
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.offload import division
+from singanet.offload.generation import PlacedFile
+from singanet.optimizer import (
+    LAMB,
+    SGD,
+    Accumulator,
+    Adam,
+    AdamW,
+    ClipByGlobalNorm,
+    ClipNorm,
+    L2Regularizer,
+)
+
+WORDS, WIDTH, STEPS = 500, 48, 7
+TABLE = WORDS * WIDTH * 4
+KEEP = TABLE + 3 * 10_000
+"""The table, 96 kB, and two parts of 10 kB of its state, 192 kB of Adam's."""
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    monkeypatch.setattr(division, "PART", 5_000)
+
+
+def net_of(tied: bool) -> singanet.FeedForwardNet:
+    ids, table = Input("ids", (STEPS,), "int64"), Embedding("table", WORDS, WIDTH)
+    rows = table(ids)
+    shared = {"W_specs": table.params["weight"], "W_transpose": True} if tied else {}
+    head = Dense("head", WORDS if tied else 5, **shared)
+    scores = head(Dense("mid", WIDTH)(rows))
+    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=ids, outputs=scores, seed=1)
+
+
+def batch(tied: bool, seed: int = 0):
+    """Words of which some parts of the table have none."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, WORDS // 3, (3, STEPS))
+    return ids, ids if tied else ids % 5
+
+
+def arrays_of(net):
+    return {param.name: param.peek().copy() for param in net.params()}
+
+
+def expect_same(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert np.array_equal(found[name], array), name
+
+
+RULES = {
+    "adam": lambda: Adam(lr=0.01),
+    "momentum": lambda: SGD(lr=lambda step: 0.1 / (1 + step), momentum=0.9, nesterov=True),
+    "adamw": lambda: AdamW(lr=0.01, weight_decay=0.1),
+    "decay": lambda: Adam(lr=0.01, regularizer=L2Regularizer(0.1)),
+    "clipped": lambda: ClipByGlobalNorm(Adam(lr=0.01), 0.1),
+}
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("rule", RULES)
+def test_steps_are_those_in_memory_where_only_the_table_fits(tmp_path, tied, rule):
+    plain, net, here, there = net_of(tied), net_of(tied), RULES[rule](), RULES[rule]()
+    net.offload(tmp_path / "net", KEEP)
+    for k in range(4):
+        assert net.step(*batch(tied, k), there) == plain.step(*batch(tied, k), here)
+    assert net.executor.shelf.peak <= KEEP
+    expect_same(arrays_of(net), arrays_of(plain))
+    expect_same(there.state_dict(), here.state_dict())
+    net.onload()
+    for k in range(3):
+        assert net.step(*batch(tied, k), there) == plain.step(*batch(tied, k), here)
+    expect_same(arrays_of(net), arrays_of(plain))
+    expect_same(there.state_dict(), here.state_dict())
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_folder_goes_on_where_it_was_left_in_parts_of_any_size(tmp_path, monkeypatch, tied):
+    plain, here = net_of(tied), Adam(lr=0.01)
+    rule = Adam(lr=0.01)
+    for k, part in enumerate((5_000, 7_000, 1 << 30, 3_000)):
+        monkeypatch.setattr(division, "PART", part)
+        net, rule = net_of(tied), Adam(lr=0.01)
+        net.offload(tmp_path / "net", 4 * TABLE, optimizer=rule, resume=k > 0)
+        for seed in (k, k + 10):
+            assert net.step(*batch(tied, seed), rule) == plain.step(*batch(tied, seed), here)
+        expect_same(arrays_of(net), arrays_of(plain))
+        expect_same(rule.state_dict(), here.state_dict())
+        net.executor.end()
+    other = net_of(tied)
+    other.load(tmp_path / "net")
+    expect_same(arrays_of(other), arrays_of(plain))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("tied", [True, False])
+def test_loops_of_ones_own_and_hooks_have_whole_arrays(tmp_path, tied):
+    plain, net = net_of(tied), net_of(tied)
+    rules = Adam(lr=0.01), Adam(lr=0.01)
+    net.offload(tmp_path / "net", 5 * TABLE, optimizer=rules[1])
+    seen = []
+    for each, rule in zip((plain, net), rules, strict=True):
+        x, y = batch(tied)
+        each.step(x, y, rule)
+        shapes = {}
+        each.step(
+            x,
+            y,
+            rule,
+            lambda item, s=shapes: s.update(
+                zip(item.names, map(np.shape, item.values), strict=True)
+            ),
+        )
+        seen.append(shapes)
+        each.loss.forward(True, each.forward(True, x), y)
+        for item in each.backward(each.loss.backward()):
+            rule.update(*item)
+        each.step(x, y, rule)
+    assert seen[0] == seen[1]
+    expect_same(arrays_of(net), arrays_of(plain))
+    expect_same(rules[1].state_dict(), rules[0].state_dict())
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        lambda: LAMB(lr=0.01),
+        lambda: Adam(lr=0.01, constraint=ClipNorm(0.1)),
+        lambda: Accumulator(Adam(lr=0.01), 2),
+    ],
+)
+def test_what_needs_whole_arrays_has_them_or_is_refused(tmp_path, rule):
+    net, plain, here, there = net_of(True), net_of(True), rule(), rule()
+    net.offload(tmp_path / "net", KEEP)
+    before = arrays_of(net)
+    with pytest.raises(ArgumentError, match="bytes at least"):
+        net.step(*batch(True), there)
+    expect_same(arrays_of(net), before)
+    net.onload()
+    net.offload(tmp_path / "more", 6 * TABLE)
+    for k in range(4):
+        assert net.step(*batch(True, k), there) == plain.step(*batch(True, k), here)
+    expect_same(arrays_of(net), arrays_of(plain))
+    expect_same(there.state_dict(), here.state_dict())
+
+
+def test_a_rule_with_and_without_a_stage_keeps_its_state(tmp_path):
+    """Parts, then whole arrays, then parts."""
+    plain, net = net_of(True), net_of(True)
+    rules = Adam(lr=0.01), Adam(lr=0.01)
+    net.offload(tmp_path / "net", 5 * TABLE)
+    for each, rule in zip((plain, net), rules, strict=True):
+        gathered = Accumulator(rule, 2)
+        for k in range(6):
+            each.step(*batch(True, k), rule if k in (0, 5) else gathered)
+    expect_same(arrays_of(net), arrays_of(plain))
+    expect_same(rules[1].state_dict(), rules[0].state_dict())
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("allowed", [0, 3, 30, 50])
+def test_a_step_that_the_folder_fails_between_parts_is_undone(tmp_path, monkeypatch, allowed):
+    plain, net, here, there = net_of(True), net_of(True), Adam(lr=0.01), Adam(lr=0.01)
+    net.offload(tmp_path / "net", KEEP)
+    for each, rule in ((plain, here), (net, there)):
+        each.step(*batch(True), rule)
+    left, write = [allowed], PlacedFile.write
+
+    def failing(self, *given):
+        left[0] -= 1
+        if left[0] < 0:
+            raise FileAccessError(
+                "the folder", expected="room", received="none", advice="make some"
+            )
+        write(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlacedFile, "write", failing)
+        with pytest.raises(FileAccessError):
+            net.step(*batch(True, 1), there)
+    expect_same(arrays_of(net), arrays_of(plain))
+    expect_same(*({k: a.reshape(-1) for k, a in r.state_dict().items()} for r in (there, here)))
+    for k in (1, 2):
+        assert net.step(*batch(True, k), there) == plain.step(*batch(True, k), here)
+    expect_same(arrays_of(net), arrays_of(plain))
+
+
+def test_a_budget_needs_the_table_and_a_part_of_its_state():
+    plan = partial(net_of(True).plan, 3, allow=["offload"])
+    least = {}
+    for rule in (Adam(lr=0.01), LAMB(lr=0.01)):
+        with pytest.raises(ArgumentError) as caught:
+            plan(rule, "1kB")
+        least[type(rule)] = int(caught.value.advice.split()[2].rstrip(",;"))
+    assert least[LAMB] - least[Adam] > 1.9 * (2 * TABLE - 10_000)
