@@ -76,6 +76,11 @@ def _convert(
         )
     from singanet.runs.whole import convert_whole
 
+    if arguments.target.suffix.lower() == ".gguf" and arguments.model is None:
+        done = _as_gguf(arguments.source, arguments.target, arguments.dtype)
+        if done is not None:
+            show(done)
+            return 0
     if arguments.model is None and arguments.dtype is None:
         done = convert_whole(arguments.source, arguments.target, arguments.format)
         if done is not None:
@@ -88,6 +93,23 @@ def _convert(
     except StateMismatchError as error:
         raise error.advising("name the net whose weights they are with --model") from error
     return 0
+
+
+def _as_gguf(source: Path, target: Path, dtype: str | None) -> str | None:
+    """Write the published model at ``source`` as llama.cpp reads it; None where there is none.
+
+    Errors: those of `pretrained.save` for such a file.
+    """
+    from singanet.runs.published import is_published, model_in
+
+    place = model_in(source)
+    if not place.is_dir() or not is_published(place):
+        return None
+    from singanet import pretrained
+
+    net = pretrained.load(place)
+    pretrained.save(net, target, dtype)
+    return f"{target}: {len(net.origin.arrays)} arrays, the config and the tokenizer"
 
 
 def _as_graph(arguments: argparse.Namespace, build: Callable[[str], Any]) -> str:

@@ -39,7 +39,7 @@ _BOTH_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-_KINDS = {
+KINDS: Mapping[str, GgufKind] = {
     "gemma2": GgufKind("gemma2", "Gemma2ForCausalLM", raised=True, modules=_BOTH_NORMS),
     "gemma3": GgufKind("gemma3_text", "Gemma3ForCausalLM", raised=True, modules=_BOTH_NORMS),
     "llama": GgufKind("llama", "LlamaForCausalLM", turned=True),
@@ -47,6 +47,7 @@ _KINDS = {
     "qwen2": GgufKind("qwen2", "Qwen2ForCausalLM"),
     "qwen3": GgufKind("qwen3", "Qwen3ForCausalLM"),
 }
+"""By llama.cpp's name."""
 _MODULES = {
     "attn_k": "self_attn.k_proj",
     "attn_k_norm": "self_attn.k_norm",
@@ -90,14 +91,14 @@ class GgufModelReader(Reader):
         self.where = inner.where
         values = inner.values
         kind = values.get("general.architecture")
-        if not isinstance(kind, str) or kind not in _KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise ConfigError(
                 f"{self.where}, general.architecture",
-                expected=one_of(_KINDS),
+                expected=one_of(KINDS),
                 received=repr(kind)[:80],
-                advice=did_you_mean(str(kind), _KINDS, "take the folder of transformers"),
+                advice=did_you_mean(str(kind), KINDS, "take the folder of transformers"),
             )
-        self._kind = _KINDS[kind]
+        self._kind = KINDS[kind]
         self._names = {self._name(name): name for name in inner.entries if name not in _FACTORS}
         self.entries = {
             name: replace(inner.entries[there], name=name) for name, there in self._names.items()
@@ -109,7 +110,7 @@ class GgufModelReader(Reader):
             if key.startswith(prefix)
         }
         factors = {name: inner.read(name) for name in _FACTORS if name in inner.entries}
-        self.config = _config(Config(own, self.where), self._kind, self.entries, factors)
+        self.config = config_of(Config(own, self.where), self._kind, self.entries, factors)
         self.config |= {key: _plain(values.get(there)) for key, there in _IDS.items()}
         heads = {
             "q_proj": self.config["num_attention_heads"],
@@ -157,6 +158,22 @@ class GgufModelReader(Reader):
         self._inner.close()
 
 
+def names_outside() -> Mapping[str, str]:
+    """Transformers' names of the arrays that are in no block, by llama.cpp's."""
+    return _OUTSIDE
+
+
+def names_in_blocks(kind: GgufKind, depth: int) -> dict[str, str]:
+    """Llama.cpp's names of the arrays in ``depth`` blocks, by transformers'."""
+    modules = {**_MODULES, **kind.modules}
+    return {
+        f"model.layers.{block}.{module}.{suffix}": f"blk.{block}.{there}.{suffix}"
+        for block in range(depth)
+        for there, module in modules.items()
+        for suffix in ("weight", "bias")
+    }
+
+
 def _plain(value: Any) -> Any:
     """A value as JSON has it; float32 as the shortest number that rounds to it."""
     if isinstance(value, np.floating):
@@ -164,7 +181,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _config(
+def config_of(
     c: Config, kind: GgufKind, entries: Mapping[str, Entry], factors: Mapping[str, Array]
 ) -> dict[str, Any]:
     """The config.json of the model whose values are ``c``."""

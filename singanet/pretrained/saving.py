@@ -15,6 +15,7 @@ import numpy as np
 from singanet.base.files import explained, replacing
 from singanet.checkpoint import Source, write_folder
 from singanet.checkpoint.sharded.writer import SHARD_BYTES
+from singanet.data import Tokenizer
 from singanet.engine.adapting import add_pair, pairs_beside
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, one_of
@@ -23,6 +24,7 @@ from singanet.params.held import Bfloat16Weights
 from singanet.params.param import Param
 from singanet.pretrained.folder import CONFIG
 from singanet.pretrained.gguf_form import GgufForm
+from singanet.pretrained.gguf_values import form_of
 from singanet.pretrained.net import Origin
 from singanet.pretrained.origin import origin_like
 from singanet.pretrained.places import FileArray
@@ -48,8 +50,9 @@ def save(
     them, such as the tokenizer's. Floats are written as ``dtype``, "float32", "float16" or
     "bfloat16", by default as the net has each; above ``shard_bytes`` they go into several files.
 
-    A ``folder`` whose name ends in ``.gguf`` is a file of llama.cpp's instead, for a net that came
-    from one, or with ``like`` one: it has all values of that one, tokenizer and settings. There
+    A ``folder`` whose name ends in ``.gguf`` is a file of llama.cpp's instead. Of a net that came
+    from one, or with ``like`` one, it has all values of that one, tokenizer and settings; of one
+    from a folder those that llama.cpp needs of its config and its tokenizer.json. There
     ``dtype`` may be "q8_0" as well, weights in blocks of 32 integers and a scale.
 
     Low-rank pairs, of which the model's files have none, are written ``merged``: added to copies of
@@ -76,7 +79,7 @@ def save(
     value_of = partial(_merged, pairs_beside(net.layers)) if adapted else _value
     sources = list(_sources(origin, np.dtype(net.dtype), value_of))
     if path.suffix.lower() == ".gguf":
-        _form(origin).write(path, sources, origin.config, dtype)
+        _form(origin, path).write(path, sources, origin.config, dtype)
         return
     told = dtype or str(np.dtype(net.dtype))
     files = {CONFIG: _config_text(origin.config, told)}
@@ -93,16 +96,19 @@ def _origin(net: Net) -> Origin:
     return origin
 
 
-def _form(origin: Origin) -> GgufForm:
-    if origin.form is None:
+def _form(origin: Origin, path: Path) -> GgufForm:
+    if origin.form is not None:
+        return origin.form
+    if "tokenizer.json" not in origin.files:
         raise ArgumentError(
-            "pretrained.save to a .gguf file",
-            expected="a net that came from such a file, whose tokenizer and settings go back",
-            received="one from a folder",
-            advice="pass like= such a file of the model, or save into a folder and convert that by"
-            " llama.cpp's tools",
+            f"pretrained.save to {str(path)!r}",
+            expected="a net with a tokenizer, which such a file has in it",
+            received="one from no folder with a tokenizer.json",
+            advice="put the model's tokenizer.json into its folder, or pass like= such a file",
         )
-    return origin.form
+    shapes = {name: stored.shape for name, stored in origin.arrays.items()}
+    tokenizer = Tokenizer.of(origin.files["tokenizer.json"].parent)
+    return form_of(origin.config, shapes, tokenizer, f"pretrained.save to {str(path)!r}")
 
 
 def _other(received: str) -> ArgumentError:
