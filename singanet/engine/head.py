@@ -45,6 +45,8 @@ class HeadOfStep(HeadLoss):
         self.params = head.params
         self.in_shapes, self.out_shapes = head.in_shapes, ()
         self.sends_on, self.is_trained, self.metrics = sends_on, trained, tuple(metrics)
+        # A second forward would make all gradients a second time.
+        self.recompute = False
 
     def forward(self, ctx: Context, x: Any) -> Any:
         """Losses (N,), and (N, ...) of each metric."""

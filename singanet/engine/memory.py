@@ -45,7 +45,7 @@ def base_of(array: Any) -> Any:
     # An array's interface is made anew when asked for; strided views have another base.
     if isinstance(base, np.ndarray) or hasattr(base, "__array_interface__"):
         return base
-    return base if hasattr(base, "__cuda_array_interface__") else None
+    return base if hasattr(type(base), "__cuda_array_interface__") else None
 
 
 def root_of(array: Any) -> Any:

@@ -287,7 +287,8 @@ class RecomputingPass(Pass):
             self._restore(first)
         elif not last:
             self._first[i] = self._state(step)
-        y, ctx = self._run(step, x, step.layer, self._rng, self._keeps[i] and last)
+        # By the kernels of the last run, which others would differ from in the last bits.
+        y, ctx = self._run(step, x, step.layer, self._rng, self._keeps[i])
         if first is not None and now is not None:
             self._restore(now)
             # The walk reads the arrays of the first time, also where others are assigned since.
@@ -304,8 +305,9 @@ class RecomputingPass(Pass):
             holes = [(key, fills[id(v)]) for key, v in ctx.saved.items() if id(v) in fills]
             ctx.saved.update(dict.fromkeys((key for key, _ in holes), None))
             self._holes[i] = holes
-        # That of an earlier run tells what the walk may ask of the last one.
-        ctx.keep = self._keeps[i]
+        else:
+            # What is left tells what the walk may ask of the last run.
+            ctx.saved.clear()
         self._contexts[i] = ctx
         self._go_on()
 

@@ -13,6 +13,7 @@ import singanet
 from singanet import Input
 from singanet.errors import ArgumentError
 from singanet.layers import (
+    LSTM,
     Activation,
     Add,
     BatchNormalization,
@@ -147,6 +148,22 @@ def test_loops_of_the_caller_have_the_same_bits(kinds, level):
             for optimizer, item in zip(twins.optimizers, (one, two), strict=True):
                 optimizer.update(*item)
         twins.expect_equal()
+
+
+@pytest.mark.parametrize("level", LEVELS[1:4])
+def test_recurrent_layers_run_again_by_the_kernels_of_training(level):
+    """Those of evaluation differ in the last bits."""
+
+    def make():
+        x = Input("x", (3, 4))
+        low = Activation("low", "tanh")(LSTM("a", 4, return_sequences=True)(x))
+        top = Dense("top", 3)(LSTM("b", 4, return_sequences=False)(low))
+        return singanet.FeedForwardNet(SquaredError(), inputs=x, outputs=top, seed=5)
+
+    twins, rng = twins_at(make, level), np.random.default_rng(0)
+    for _ in range(3):
+        twins.forward(True, rng.standard_normal((8, 3, 4), np.float32))
+        twins.walk(rng.standard_normal((8, 3), np.float32))
 
 
 def images(blocks=6):
