@@ -51,13 +51,13 @@ class Recording(NamedTuple):
 
     @property
     def plans(self) -> list[Any]:
-        """What calls are bound to or run, each once: plans of oneDNN."""
+        """The primitives of oneDNN that calls are bound to or run, each once."""
         run = [*self.bound, *(plan for call in self.calls for plan in call.plans)]
         return list({id(plan): plan for plan in run}.values())
 
     @property
     def bound(self) -> list[Any]:
-        """What each call is bound to; of a kernel that is no bound method there is no plan."""
+        """The primitives that calls are bound to; only a bound method has one."""
         plans = [getattr(call.function, "__self__", None) for call in self.calls if call.bind]
         return [plan for plan in plans if plan is not None]
 
@@ -91,7 +91,7 @@ class Draft:
 
 
 def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
-    """What ``recorder`` has written down, with its memory planned; see `FeedForwardNet.record`."""
+    """The recording of ``recorder``, with its memory planned; see `FeedForwardNet.record`."""
     with no_collections():
         return compile_tape(recorder.tape, recorder.finish(), recompute)
 
@@ -99,7 +99,7 @@ def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
 def compile_tape(
     tape: Tape, parameters: frozenset[int] = frozenset(), recompute: Recompute = "none"
 ) -> Recording:
-    """What ``tape`` holds, with its memory planned; ``parameters`` are ids of arrays of the net.
+    """The recording on ``tape``, with its memory planned; ``parameters`` are ids of parameters.
 
     Errors: a number of bytes for ``recompute`` in which the arena cannot be kept.
     """

@@ -18,7 +18,7 @@ MarkName = Literal["feed", "outputs", "dy", "layer"]
 
 
 class NotRecordableError(Exception):
-    """What was called depends on values, so that a replay could not repeat it."""
+    """A call depends on values, so that a replay could not repeat it."""
 
 
 class Ref(NamedTuple):

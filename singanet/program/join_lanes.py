@@ -62,7 +62,7 @@ def _tokens_of_lanes(calls: Sequence[Call]) -> dict[Lane, list[int]]:
 
 
 def kernels_of(calls: Sequence[Call], numbers: Mapping[int, int]) -> list[Kernel]:
-    """What ``calls`` are for the planner; tokens that ``numbers`` lacks do not count."""
+    """The kernels of ``calls`` for the planner; tokens that ``numbers`` lacks do not count."""
     kernels: list[Kernel] = []
     written: set[int] = set()
     for call in calls:

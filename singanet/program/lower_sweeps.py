@@ -95,7 +95,7 @@ class Sweep(NamedTuple):
     def in_blocks(
         self, ops: Ops, array_of: Callable[[Ref], Array], sizes: Collection[int], work: int
     ) -> Span:
-        """What makes the elements from a first to a last one, which are as many as ``sizes`` say.
+        """A function that makes a run of elements, as many as one of ``sizes``.
 
         A kernel is pointed at each block anew: bound to all of a large array, there were thousands.
         """

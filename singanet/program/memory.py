@@ -154,7 +154,7 @@ def planned_step(
 
 
 def _measure_of(net: Net) -> Measure:
-    """What sees the outputs of a step: all that the net was compiled with, or else its metric."""
+    """The measure of a step: of everything that the net was compiled with, or of its metric."""
     compiled: Any = net.compiled
     return measure_of(net) if compiled is None else compiled.measures(net.loss, alone=True)
 

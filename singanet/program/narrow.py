@@ -65,7 +65,7 @@ class PlannedKernel(NamedTuple):
 
 
 def bind_to(plan: Any, places: Sequence[Ref], working: Ref | None = None) -> Bind:
-    """What makes ``plan`` ready to run on its operands and scratch memory."""
+    """A function that makes ``plan`` ready to run on its operands and scratch memory."""
 
     def bind(array_of: Any) -> Any:
         addresses = [address(array_of(place)) for place in places]
@@ -195,7 +195,7 @@ def _takes(calls: Sequence[Call], place: Place, given: Mapping[int, Mapping[int,
 
 
 def _rounding(reader: Call, place: Ref, tokens: list[Token]) -> tuple[Call, Ref]:
-    """What rounds the memory at ``place`` into a copy, and that."""
+    """The call that rounds the memory at ``place`` into a copy, and the copy."""
     planned: Any = reader.planned
     plan = planned.runtime.rounding(math.prod(place.shape))
     tokens.append(Token(tokens[place.token].nbytes // 2))

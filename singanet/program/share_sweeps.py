@@ -35,7 +35,7 @@ def ready_in_parts(call: Call, array_of: Callable[[Ref], Array]) -> Ready:
 
 
 def _filled(call: Call) -> Ref | None:
-    """What an element-wise call fills, if it is one."""
+    """The array that an element-wise call fills, None for other calls."""
     function = call.function
     if call.bind is not None:
         return None

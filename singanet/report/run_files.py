@@ -27,13 +27,13 @@ OUTCOME = "outcome.json"
 """How the training ended: one JSON object, as `RunNotes` writes."""
 
 FIGURES = "figures.json"
-"""What came out: one JSON object, such as the test accuracy."""
+"""The results: one JSON object, such as the test accuracy."""
 
 SAMPLES = "samples.json"
-"""What a language model writes ``before`` and ``after`` its tuning, behind a ``prompt``."""
+"""Texts of a language model ``before`` and ``after`` its tuning, behind a ``prompt``."""
 
 REPORT = "report.html"
-"""What `write_report` makes of these."""
+"""The page that `write_report` makes of these."""
 
 WRITTEN = (CONFIG, SUMMARY, PICTURE, HISTORY, LAYERS, MEMORY, CONFUSION, OUTCOME, FIGURES)
 """All but the report."""

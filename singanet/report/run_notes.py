@@ -1,4 +1,4 @@
-"""What is said of a run at its start."""
+"""Notes on a run at its start."""
 
 from __future__ import annotations
 

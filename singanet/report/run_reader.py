@@ -40,7 +40,7 @@ NORMS = ("gradient_norm", "gradient_norm_max", "weight_norm")
 
 @dataclass
 class Run:
-    """What was found in ``folder``; what was not is empty."""
+    """The contents of ``folder``; missing parts are empty."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)

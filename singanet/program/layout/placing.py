@@ -15,7 +15,7 @@ _FEW = 1000
 
 
 class Intervals(NamedTuple):
-    """What is to be placed: needed from ``first`` to ``last``, both included, ``size`` bytes."""
+    """Buffers to be placed: needed from ``first`` to ``last``, both included, of ``size`` bytes."""
 
     first: Ints
     last: Ints

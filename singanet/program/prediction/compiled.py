@@ -158,7 +158,7 @@ class Prediction:
         self._bound, self._calls, self._taken = None, [], list
 
     def run(self, arena: Array, x: Any) -> Any:
-        """What is predicted of ``x``, a dict or the array of a single input."""
+        """The predictions for ``x``, a dict or the array of a single input."""
         bound = self._bound
         if bound is None or bound.arena is not arena:
             bound = self._bound = Bound(self._recording, arena)
@@ -177,7 +177,7 @@ class Prediction:
 
 
 def _taking(found: Any) -> Ready:
-    """What copies an output, or several."""
+    """A function that copies an output, or several."""
     if type(found) is np.ndarray:
         # A keyword, and a function around it, would take as long as the copy of a small one.
         return found.copy if found.flags.c_contiguous else partial(copied, found)
@@ -185,7 +185,7 @@ def _taking(found: Any) -> Ready:
 
 
 class _Thread(threading.local):
-    """What a thread has recorded, with the memory that its programs take turns with."""
+    """The programs of a thread, with the memory that they take turns with."""
 
     def __init__(self) -> None:
         self.known: OrderedDict[Any, Prediction] = OrderedDict()

@@ -75,7 +75,7 @@ class ConstantArray(ParamStorage):
 
     @property
     def arrays(self) -> list[Array]:
-        """What is held."""
+        """The arrays in memory."""
         return [array for array in (self.array, self._laid_out) if array is not None]
 
     def is_among(self, roots: Collection[int]) -> bool:

@@ -173,4 +173,4 @@ CONSTANT_FUSIONS = (
     Fusion((_is_product,), _product),
     *FUSIONS,
 )
-"""What predictors have by one kernel."""
+"""Fusions of predictors."""

@@ -91,7 +91,7 @@ class ConstantNet:
     # -- what predicts ----------------------------------------------------------------------
 
     def by_layers(self, feed: Mapping[str, Any]) -> Any:
-        """What `record` writes down, done at once."""
+        """The outputs that `record` writes down, computed at once."""
         # A copy, in which kernels note what they passed over.
         ops = copy.copy(self.device.ops)
         ops.prepared = self._prepared()
@@ -110,7 +110,7 @@ class ConstantNet:
     def _finished(
         self, ops: Ops, given: Mapping[str, Any], outputs: dict[str, Any]
     ) -> dict[str, Any]:
-        """What comes out, under no name: the output, or all by their names."""
+        """The output of a net with one, under no name, or all outputs by their names."""
         if ops.prepared is not None and ops.prepared.drops_nan:
             _show_nan(ops, given, outputs)
         made: Any = map_arrays(outputs, _widened)

@@ -49,7 +49,7 @@ def with_runs(
 
 
 class _GoneError(Exception):
-    """What a call has read is nowhere any more."""
+    """The value that a call has read is lost."""
 
 
 class _Writer:

@@ -23,7 +23,7 @@ class ConcreteEvaluator:
     def ufunc(
         self, ufunc: Any, method: str, given: Sequence[Any], outs: Sequence[Array], named: Any
     ) -> Any:
-        """What the universal function returns, of arrays that may be traced."""
+        """The result of the universal function on arrays that may be traced."""
         run, rest = getattr(ufunc, method), {key: _plain(value) for key, value in named.items()}
         if outs:
             rest["out"] = tuple(map(_plain, outs))
@@ -38,7 +38,7 @@ class ConcreteEvaluator:
         return array.astype(dtype, order)
 
     def called(self, function: Callable[..., Any], given: Any, named: dict[str, Any]) -> Any:
-        """What a function of NumPy returns, of arrays that are not traced."""
+        """The result of a function of NumPy on arrays that are not traced."""
         return function(*given, **named)
 
     def gathered(self, array: Array, index: Any) -> Array:
@@ -158,7 +158,7 @@ def _cornered(named: dict[str, Any]) -> dict[str, Any]:
 
 
 def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
-    """What an element-wise function returns: in the order in which the operands lie."""
+    """The result of an element-wise function, in the memory order of its operands."""
     shapes = [array.shape for array in arrays]
     shape = _broadcast(shapes)
     if shape in shapes and all(array.flags.c_contiguous for array in arrays):
@@ -176,7 +176,7 @@ def _like_operands(arrays: Sequence[Array], dtype: Any) -> Array:
 
 
 def _joined(function: Callable[..., Any], given: Any, named: dict[str, Any]) -> Array:
-    """What `np.concatenate` or `np.stack` returns, in the order that the strides ask for."""
+    """The result of `np.concatenate` or `np.stack`, in the order that the strides ask for."""
     arrays, *rest = given
     shapes = [np.shape(array) for array in arrays]
     # Two elements of each axis tell type and order as all of them do.

@@ -53,7 +53,7 @@ def expect_unpatched(part: Any) -> None:
 
 
 def stand_in(part: _Part) -> _Part:
-    """What runs in the place of ``part`` while recording: a copy.
+    """The copy that runs in the place of ``part`` while recording.
 
     So nothing that a user's class counts is counted twice, nor any parameter moved that it moves
     by itself. Raises `NotRecordableError` where it cannot be copied.

@@ -48,7 +48,7 @@ class TracedStep(NodeStep):
 
 
 class TracedLayer:
-    """What a walk sees of a layer: its two passes, and its parameters."""
+    """A layer as a walk sees it: its two passes, and its parameters."""
 
     def __init__(self, step: NodeStep, net: Net, tape: Tape) -> None:
         self.layer: Layer = step.layer
@@ -197,7 +197,7 @@ class TracedLayer:
             self.tape.allowed = None
 
     def _traced(self, made: Any) -> Any:
-        """What the layer made, as arrays that later layers are seen to read."""
+        """The layer's outputs, as arrays whose later readers are noted."""
         if self.own:
             return made
         # Unknown ones are refused.

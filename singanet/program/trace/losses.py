@@ -60,7 +60,7 @@ class LossStep:
         self._count = 0
 
     def fed(self, tape: Tape, y: Any, weight: Any, chain: UpdateChain) -> dict[str, Any]:
-        """What the net is fed beside its inputs, of the batch's ``y`` and ``weight``, traced."""
+        """The feed of the net beside its inputs, from the batch's ``y`` and ``weight``, traced."""
         return {}
 
     def record(

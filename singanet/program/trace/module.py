@@ -11,7 +11,7 @@ from singanet.program.trace.traced import Traced, filled, plain, recording
 
 
 class TracingModule:
-    """What kernels see as ``xp``; what makes no array is NumPy's own."""
+    """The module that kernels see as ``xp``; functions that make no array are NumPy's own."""
 
     __name__ = "numpy"
 

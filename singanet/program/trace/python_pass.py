@@ -78,7 +78,7 @@ class PythonPass:
     def gradients(
         self, layer: Layer, saved: dict[str, Any], dy: Any
     ) -> tuple[Any, Mapping[str, Any]]:
-        """What the backward of ``layer`` returns."""
+        """The result of the backward of ``layer``."""
         ctx = self.context
         if ctx is None:
             ctx = self._fresh(layer)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 Finish = Callable[[Mapping[str, Any], dict[str, Any]], dict[str, Any]]
-"""What makes what is handed out of the feed and the outputs by name."""
+"""A function of the feed and the outputs by name that makes the results for the caller."""
 
 
 class Recorder:

@@ -34,7 +34,7 @@ COMMUNICATES = "the optimizer waits for other processes, so that only its passes
 def updates_of(
     tape: Tape, chain: UpdateChain, guard: Guard, trained: Sequence[Param]
 ) -> Updates | ReducedUpdates:
-    """What records the updates of ``chain``. Raises `NotRecordableError`."""
+    """The recorder of the updates of ``chain``. Raises `NotRecordableError`."""
     found = [stage for stage in chain.reducers if not (stage.alone or stage.local)]
     if not found:
         return Updates(tape, chain, guard, trained)
@@ -295,7 +295,7 @@ class WrittenReduction(Reduction):
 
 
 def _refresh(scalars: Sequence[StepScalar]) -> Callable[[], None]:
-    """What lets kernels see the numbers that are known now, and not before."""
+    """A function by which kernels see the numbers that become known only now."""
     late: list[StepScalar] = []
 
     def refresh() -> None:

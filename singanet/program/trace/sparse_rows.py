@@ -109,7 +109,7 @@ def _made(
     like: Array,
     nbytes: int,
 ) -> RowSparse:
-    """What ``function(*given)`` returns at each replay: rows as those of ``like``, so large."""
+    """The rows that ``function(*given)`` returns at each replay, like those of ``like``."""
     made: list[RowSparse] = []
 
     def make(*arrays: Array) -> None:

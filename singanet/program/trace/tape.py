@@ -175,7 +175,7 @@ class Tape:
 
     @contextmanager
     def in_blocks(self) -> Iterator[None]:
-        """What is recorded inside runs block by block by the layers: new arrays are small there."""
+        """A block whose calls run in parts by the layers: new arrays are small there."""
         before = self.most_live, self.most_grown, self.calls_by_then
         yield
         self.most_live, self.most_grown, self.calls_by_then = before
@@ -353,7 +353,7 @@ def _is_dense(array: Array) -> bool:
 
 
 def _forgetting(tape: Tape) -> Callable[[Any], None]:
-    """What lets ``tape`` forget an array that has gone."""
+    """A callback by which ``tape`` forgets an array that has gone."""
     # Weakly: the tape must go when its recording is done, not when the collector comes.
     mine = weakref.ref(tape)
 

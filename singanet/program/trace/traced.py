@@ -90,7 +90,7 @@ for _name in _NUMBER_LOOKS.split():
 
 
 def number_now(value: Any) -> float:
-    """What a `StepScalar`, an array without axes or a number is at the replay under way."""
+    """The number of a `StepScalar`, an array without axes or a number, at the replay under way."""
     return float(value.compute() if isinstance(value, StepScalar) else value)
 
 

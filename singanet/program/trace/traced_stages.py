@@ -65,7 +65,7 @@ class TracedStages:
         return self.traced[0] if self.traced and self.stages[0].holds_all else None
 
     def traced_of(self, stage: Any) -> Any:
-        """What ``stage`` is in the recording."""
+        """The twin of ``stage`` in the recording."""
         return self.traced[self.stages.index(stage)]
 
     @property
@@ -95,7 +95,7 @@ class TracedStages:
             self.tape.add(skip, (), {}, (), "hidden", name="count").barrier = True
 
     def state(self) -> list[Any]:
-        """What the copies know, for `restore`."""
+        """The state of the copies, for `restore`."""
         return [map_arrays(vars(stage), lambda array: array) for stage in self.traced]
 
     def restore(self, state: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What was recorded of a user's layer, tried out against the layer itself on other values.
+"""A trial of a user's recorded layer against the layer itself, on other values.
 
 Python may take a value from an array in ways that no array notices; what was recorded then holds
 that value for good.

@@ -70,7 +70,7 @@ class Numbers:
         return True
 
     def settings(self) -> tuple[Any, ...]:
-        """What the numbers depend on; equal ones give equal numbers."""
+        """The settings that the numbers depend on; equal ones give equal numbers."""
         state = self.state
         return state.step, state.lr_mult, state.decay_mult, state.penalty_mult, state.regularizer
 
@@ -109,7 +109,7 @@ class Numbers:
 
 
 def alike(state: ParamState) -> tuple[Any, ...]:
-    """What parameters have to have in common to have the same numbers."""
+    """The settings that parameters with equal numbers share."""
     return state.step, state.lr_mult, state.decay_mult, _bounds(state)
 
 
@@ -153,7 +153,7 @@ def refresh(every: Sequence[Numbers]) -> None:
 
 
 def _bounds(state: ParamState) -> tuple[Any, ...] | None:
-    """What makes penalty and constraint, which are no numbers of the step but constants."""
+    """The settings of penalty and constraint, which are constants and no numbers of the step."""
     regularizer, constraint = state.regularizer, state.constraint
     if regularizer is None and constraint is None:
         return None

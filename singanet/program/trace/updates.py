@@ -119,7 +119,7 @@ class Updates:
         return TwoPasses(tuple(around), self.traced_of(norm.clip))
 
     def traced_of(self, stage: Any) -> Any:
-        """What ``stage`` is in the recording."""
+        """The twin of ``stage`` in the recording."""
         return self._traced.traced_of(stage)
 
     @property
