@@ -97,8 +97,8 @@ class FeedForwardNet(Net):
         """Convert every parameter, and compute in this float type from now on.
 
         "bfloat16" holds the matrices that layers multiply by, and tables, in two bytes a number,
-        and computes in float32, by kernels that multiply bfloat16 where there are some. Updates
-        change a float32 array of one layer at a time, which is then rounded: by ``rounding``
+        and computes in float32; kernels may round rows that they multiply by such. Updates change a
+        float32 array of one layer at a time, which is then rounded: by ``rounding``
         "stochastic", the default, up or down at random with draws of ``net.rng``, or "remainder",
         which keeps the lower half too, so that updates are those of float32. Other parameters stay
         float32. "float32_fast" is float32 in all arrays, with convolutions and products that round

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from singanet.engine.net import Net, expect_host, expect_in_memory
 from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
-from singanet.errors import ArgumentError, BackendError, CallOrderError, one_of
+from singanet.errors import ArgumentError, CallOrderError, one_of
 from singanet.ops.held import BLOCK, Bfloat16Matrix
 from singanet.params.gradients import LayerGradients
 from singanet.params.held import (
@@ -218,8 +217,6 @@ def hold_words(net: Net, rounding: str | None) -> None:
         return made
 
     hold(net, "net.as_type", holder)
-    with suppress(BackendError):  # kernels without products of bfloat16 widen what they multiply
-        net.run_on(net.device.narrowed("net.as_type"), net.dtype)
 
 
 KINDS: Mapping[str, tuple[str, ...]] = {"int8": ("Q8_0",), "int4": ("Q4_1", "Q4_0")}

@@ -307,7 +307,38 @@ def test_other_nets_are_not_saved(tmp_path, llama):
         pretrained.save(net, tmp_path / "x")
     assert not (tmp_path / "x").exists()
     with pytest.raises(ArgumentError, match="dtype: expected 'float32'"):
-        pretrained.load(llama, "int8")
+        pretrained.load(llama, "int2")
+
+
+def test_weights_of_a_folder_are_held_in_fewer_bits(llama, tmp_path):
+    wide = pretrained.load(llama)
+    pretrained.save(wide, tmp_path / "words", dtype="bfloat16")
+    rounded = pretrained.load(tmp_path / "words")
+    net = pretrained.load(tmp_path / "words", "bfloat16", rounding="remainder")
+    held = [param for param in net.params() if not param.storage.in_memory]
+    assert [p.name for p in held] == [p.name for p in net.params() if len(p.shape) == 2]
+    for one, other in zip(rounded.params(), net.params(), strict=True):
+        np.testing.assert_array_equal(one.value, other.peek())
+    pretrained.save(net, tmp_path / "again")
+    with (
+        open_state(tmp_path / "words") as one,
+        open_state(tmp_path / "again", words=True) as other,
+        open_state(tmp_path / "words", words=True) as words,
+    ):
+        for name, entry in one.entries.items():
+            if len(entry.shape) == 2:
+                np.testing.assert_array_equal(words.read(name), other.read(name))
+    ids = np.random.default_rng(0).integers(0, 20, (2, 7))
+    net.step(ids[:, :-1], ids[:, 1:], SGD(lr=0.1))
+    pretrained.save(net, tmp_path / "tuned")
+    again = pretrained.load(tmp_path / "tuned")
+    for one, other in zip(again.params(), net.params(), strict=True):
+        np.testing.assert_array_equal(one.value, other.peek())
+    for dtype in ("int8", "int4"):
+        small = pretrained.load(llama, dtype)
+        assert len(small.generate(ids[:1, :3], 4)[0]) == 4
+        with pytest.raises(ArgumentError, match="with offload_folder"):
+            pretrained.load(llama, dtype, offload_folder=tmp_path / "beside")
 
 
 def test_a_copy_of_a_tied_table_is_let_through(tmp_path):

@@ -22,8 +22,11 @@ def multiply_held(ops: Ops, x: Array, held: HeldMatrix) -> Array:
         return y
     if len(x) <= FEW:
         return held.few(x)
+    parts = list(held.parts())
+    if len(parts) == 1:
+        return ops.matmul(x, held.columns(0, held.outputs))
     y = ops.empty((len(x), held.outputs), x)
-    for part in held.parts():
+    for part in parts:
         y[:, part] = ops.matmul(x, held.columns(part.start, part.stop))
     return y
 

@@ -36,8 +36,6 @@ class OneDnnBase(NumpyOps):
     """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.narrow`."""
     stores = False
     """Whether programs keep in bfloat16 what none but such kernels touch."""
-    wide: OneDnnBase | None = None
-    """The same kernels with factors of float32, where these are `narrow`."""
 
     def __init__(self, path: str, required: bool, xp: Any = np) -> None:
         super().__init__(xp)

@@ -17,24 +17,25 @@ from singanet.ops.numpy import held as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import BF16, F16, S8, U8, Arg, Query, Tag
 from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.runtime import Runtime
 from singanet.types import Array
 
 _FEW_ROUNDED = 32
 """Rows up to which words are read as they lie even where products of float32 are faster."""
 _GAIN = 0.75
-"""Of a multiplication of float32 what one of bfloat16 may take: without AMX some take as long."""
+"""Of a multiplication of float32 what one of bfloat16 may take to be used for many rows."""
 _PART = np.float32(1 / 255)
 _TINY = np.finfo(np.float32).tiny
 
 
 def _multiply(ops: OneDnnBase, x: Array, held: HeldMatrix) -> Array | None:
-    slow = ops.narrow and ops.speeds().narrow > _GAIN * ops.speeds().direct
-    if isinstance(held, Bfloat16Matrix) and ops.narrow and not held.turned:
-        if len(x) <= _FEW_ROUNDED or not slow:
-            return _rounded(ops, x, held)
-    elif isinstance(held, BlockMatrix) and len(x) <= by_numpy.FEW and not held.turned:
+    if held.turned:
+        return None
+    if isinstance(held, Bfloat16Matrix):
+        return _by_words(ops, x, held)
+    if isinstance(held, BlockMatrix) and len(x) <= by_numpy.FEW:
         return _by_blocks(ops, x, held)
-    return by_numpy.multiply_held(ops.wide, x, held) if slow and ops.wide is not None else None
+    return None
 
 
 multiply_held = in_order(
@@ -43,11 +44,21 @@ multiply_held = in_order(
 )
 
 
-def _rounded(ops: OneDnnBase, x: Array, held: Bfloat16Matrix) -> Array | None:
-    y: Array = ops.xp.empty((len(x), held.outputs), np.float32)
-    key = (len(x), held.inputs, held.outputs)
-    done = ops.runs(_words, key, y, ops.ordered(x), held.words, passes=ops.passes(held.inputs))
-    return y if done else None
+def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix) -> Array | None:
+    """By rows that are rounded; where float32 is faster and rows are many, by wider words."""
+    library, (m, k), n = ops.library(), x.shape, held.outputs
+    if library is None:
+        return None
+    y: Array = ops.xp.empty((m, n), np.float32)
+    x, passes = ops.ordered(x), ops.passes(k)
+    gains = library.bfloat16 and ops.speeds().narrow < _GAIN * ops.speeds().direct
+    if gains or (library.bfloat16 and m <= _FEW_ROUNDED):
+        return y if ops.runs(_words, (m, k, n), y, x, held.words, passes=passes) else None
+    for part in held.parts() if m > by_numpy.FEW else ():
+        key, words = (m, k, part.stop - part.start, n), held.words[part.start // PANEL :]
+        if not ops.runs(_wider_words, key, y[:, part], x, words, passes=passes):
+            return None
+    return y if m > by_numpy.FEW else None
 
 
 def _words(build: Builder, m: int, k: int, n: int) -> None:
@@ -63,20 +74,37 @@ def _words(build: Builder, m: int, k: int, n: int) -> None:
     build.stage(desc, memories)
 
 
+def _wider_words(build: Builder, m: int, k: int, n: int, across: int) -> None:
+    """As `_words`, in float32, for some columns of rows of ``across`` products."""
+    a, y = build.rows((m, k)), build.strided((m, n), (across, 1))
+    b = build.tagged((k, n), BF16, Tag.PANELS_OF_PAIRS)
+    desc = build.primitive_desc("matmul", a, build.free((k, n)), None, y)
+    memories = {
+        Arg.DST: build.operand(0, y),
+        Arg.SRC: build.operand(1, a),
+        Arg.WEIGHTS: build.packed_input(2, b, build.layout(desc, Query.WEIGHTS)),
+    }
+    build.stage(desc, memories)
+
+
 def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix) -> Array | None:
+    runtime = ops.runtime()
+    if runtime is None:
+        return None
     rows, groups, width = len(x), held.groups, held.panels * PANEL
-    whole, steps, sums = _whole_rows(x, held)
+    whole, steps, sums = _whole_rows(runtime, x, held)
     y = np.empty((rows, len(held.codes) * width), np.float32)
-    made = np.empty((groups, rows, 2, 2, width), np.float32)
-    one = np.empty((groups, 2, width), np.float32)
+    made = runtime.working("sums", (groups, rows, 2, 2, width))
+    one = runtime.working("factors", (groups, 2, width))
     factors = one.reshape(2 * groups, width)
-    codes = None
+    # Four numbers of a byte in the place of one float.
+    room = runtime.working("codes", (groups, held.panels, 16, PANEL, 1)) if held.bits == 4 else None
     for slab, _ in held.slabs:
-        codes = held.whole_codes(slab, codes if held.bits == 4 else None)
+        codes = held.whole_codes(slab, None if room is None else room.view(np.int8))
         key = (groups, 4 * rows, width)
         if not ops.runs(_whole, key, made, whole, codes, passes=ops.passes(GROUP)):
             return None
-        scales = _wide(ops, held.scales[slab])
+        scales = _wide(ops, runtime, held.scales[slab])
         into = y[:, slab * width : (slab + 1) * width]
         for row in range(rows):
             np.subtract(made[:, row, :, 0], made[:, row, :, 1], out=one)
@@ -85,16 +113,25 @@ def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix) -> Array | None:
             np.multiply(factors, scales, out=factors)
             np.matmul(steps[row], factors, out=into[row])
         if held.minima is not None:
-            into += sums @ _wide(ops, held.minima[slab])
+            into += sums @ _wide(ops, runtime, held.minima[slab])
     return y[:, : held.outputs]
 
 
-def _whole_rows(x: Array, held: BlockMatrix) -> tuple[Array, Array, Array]:
+def _whole_rows(runtime: Runtime, x: Array, held: BlockMatrix) -> tuple[Array, Array, Array]:
     """Rows of whole numbers (groups, R, 2, 2, 64); the step of each block (R, blocks), and a sum.
 
     Axes 2 and 3 are the block that a row is of, and the sign. The sum is that of what minima are
-    multiplied by, x, or the whole numbers.
+    multiplied by, x, or the whole numbers. Those of the last rows are kept: several matrices often
+    read the same ones.
     """
+    key = held.kind, x.shape, x.tobytes()
+    if runtime.last[0] != key:
+        runtime.last = key, _made_whole(x, held)
+    made: tuple[Array, Array, Array] = runtime.last[1]
+    return made
+
+
+def _made_whole(x: Array, held: BlockMatrix) -> tuple[Array, Array, Array]:
     rows, blocks = len(x), 2 * held.groups
     if held.inputs != blocks * BLOCK:
         x = np.pad(x, ((0, 0), (0, blocks * BLOCK - held.inputs)))
@@ -113,9 +150,9 @@ def _whole_rows(x: Array, held: BlockMatrix) -> tuple[Array, Array, Array]:
     return whole, step[..., 0], sums
 
 
-def _wide(ops: OneDnnBase, halves: Array) -> Array:
+def _wide(ops: OneDnnBase, runtime: Runtime, halves: Array) -> Array:
     """float16 numbers as float32; NumPy takes five times as long, and fifty for the least."""
-    made = np.empty(halves.shape, np.float32)
+    made = runtime.working("halves", halves.shape)
     if not ops.runs(_widened, (halves.size,), made, halves):
         made[...] = halves
     return made

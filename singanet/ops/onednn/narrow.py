@@ -61,6 +61,5 @@ def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
 def _narrow(ops: OneDnnBase, stores: bool) -> OneDnnBase:
     made = copy.copy(ops)
     made.stores = stores
-    made.wide = ops if ops.wide is None else ops.wide
     made.narrow, made.chooser, made._local = True, Estimated(), threading.local()
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from singanet.ops.onednn.openmp import Team, region_of
 from singanet.ops.onednn.plan import EngineStream, Runnable
 from singanet.ops.threads import changes
 from singanet.ops.workers import side_by_side
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 Build = Callable[..., Runnable | None]
 """``build(builder, *key)`` adds the stages of a plan to the builder, or returns one of its own."""
@@ -82,6 +83,9 @@ class Runtime:
         self._plans: OrderedDict[Hashable, Runnable | None] = OrderedDict()
         self._buffer: Array = np.empty(0, np.uint8)
         self._base = 0
+        self._working: dict[str, Array] = {}
+        self.last: tuple[Any, Any] = (None, None)
+        """What a kernel has made of its last argument, behind what tells that apart."""
 
     def _made(self, function: str, *arguments: Any) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -145,12 +149,22 @@ class Runtime:
         With ``prepared`` the plans too, and the primitives that oneDNN keeps for others like them.
         """
         self._buffer = np.empty(0, np.uint8)
+        self._working.clear()
+        self.last = (None, None)
         if prepared:
             self._plans.clear()
             c, capacity = self.library.c, ctypes.c_int()
             c.dnnl_get_primitive_cache_capacity(ctypes.byref(capacity))
             c.dnnl_set_primitive_cache_capacity(0)
             c.dnnl_set_primitive_cache_capacity(capacity.value)
+
+    def working(self, name: str, shape: Shape) -> Array:
+        """float32 memory for what kernels make between plans, until somebody asks for it again."""
+        size = prod(shape)
+        found = self._working.get(name)
+        if found is None or found.size < size:
+            found = self._working[name] = np.empty(size, np.float32)
+        return found[:size].reshape(shape)
 
     def run(self, plan: Runnable, arrays: tuple[Array, ...]) -> None:
         """Run ``plan`` on the memory of ``arrays``."""

@@ -1,0 +1,215 @@
+"""A language model with weights in fewer bits: bytes, speed and memory, beside PyTorch.
+
+The model has SmolLM2's shape and random weights, which all sides read from one folder, each figure
+in a process of its own. Held are the bytes of all parameters, in MB; peaks are above what was
+resident before the model was read, in MB: after reading, and after two steps of training on the
+512 tokens, with Adafactor and blocks recomputed, or for blocks of 4 bits with pairs of rank 8 and
+AdamW. Tokens a second are by the processor's time, the least of some runs; the decoder has 64
+tokens before. "products alone" is what the matrix products of a token take, with weights that no
+cache has, and "at" what that reads a second. The worst error is that of a weight, as the root mean
+square of the difference over that of the weight.
+
+    python benchmarks/narrow_weights.py [--size 135m|small] [--steps 512] [--threads 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pretrained as models
+from report import introduction, publish, table
+
+TYPES = ("float32", "bfloat16", "int8", "int4")
+TRAINED = (("float32", "full"), ("bfloat16", "full"), ("bfloat16 remainder", "full"))
+ADAPTED = (("float32", "pairs"), ("int4", "pairs"))
+
+
+def run_ours(folder: str, steps: int, dtype: str) -> dict[str, Any]:
+    """Bytes held, prefill, decode, and the products of a token alone."""
+    from singanet import pretrained
+
+    before = models.resident("VmRSS")
+    net = pretrained.load(folder, dtype)
+    found: dict[str, Any] = {
+        "held": sum(param.storage.nbytes for param in net.params()) / 1e6,
+        "read": models.resident("VmHWM") - before,
+    }
+    x, _ = models.batch(steps)
+    net.forward(False, x)
+    found["prefill"] = models.timed(lambda: net.forward(False, x), 3)
+    decoder = net.decoder(steps + 64)
+    decoder(x[:, :64])
+    found["decode"] = models.timed(lambda: decoder(x[:, :1]), 64)
+    found["products"] = models.timed(_products(net), 12)
+    return found
+
+
+def _products(net: Any) -> Callable[[], None]:
+    """All products of one token, without what is between them."""
+    import numpy as np
+
+    ops, made = net.device.ops, []
+    rng = np.random.default_rng(0)
+    for layer in net.layers:
+        for suffix, turned in layer.products().items():
+            factor = layer.params[suffix].factor()
+            matrix = factor.T if turned else factor
+            made.append((rng.standard_normal((1, matrix.shape[0]), np.float32), matrix))
+
+    def run() -> None:
+        for row, matrix in made:
+            ops.matmul(row, matrix)
+
+    return run
+
+
+def train_ours(folder: str, steps: int, kind: str, how: str) -> dict[str, Any]:
+    """Two steps: the peak, the seconds of the second, the losses."""
+    from singanet import pretrained
+    from singanet.optimizer import Adafactor, AdamW
+
+    dtype, _, rounding = kind.partition(" ")
+    x, y = models.batch(steps)
+    warm = pretrained.build(models.config("small") | {"vocab_size": 64})
+    warm.step(x % 64, y % 64, Adafactor(lr=0.0))  # libraries are loaded
+    del warm
+    before = models.resident("VmRSS")
+    net = pretrained.load(folder, dtype, rounding=rounding or None, recompute="blocks")
+    if how == "pairs":
+        net.adapt(8, "all")
+    rule = AdamW(lr=1e-3) if how == "pairs" else Adafactor(lr=1e-3)
+    losses = [net.step(x, y, rule)[0]]
+    start = time.process_time()
+    losses.append(net.step(x, y, rule)[0])
+    seconds = time.process_time() - start
+    return {"peak": models.resident("VmHWM") - before, "s": seconds, "losses": losses}
+
+
+def errors(folder: str) -> dict[str, Any]:
+    """The worst error of a weight, by type."""
+    from singanet import pretrained
+
+    return {
+        dtype: max(pretrained.load(folder).quantize(dtype).errors.values())
+        for dtype in ("int8", "int4")
+    }
+
+
+def run_theirs(folder: str, steps: int, dtype: str) -> dict[str, Any]:
+    """Prefill and decode of transformers."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    transformers.utils.logging.disable_progress_bar()
+    before = models.resident("VmRSS")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+    found: dict[str, Any] = {
+        "held": sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6,
+        "read": models.resident("VmHWM") - before,
+    }
+    x = torch.from_numpy(models.batch(steps)[0])
+    with torch.no_grad():
+        model(x)
+        found["prefill"] = models.timed(lambda: model(x), 3)
+        held = [model(x[:, :64], use_cache=True).past_key_values]
+
+        def one() -> None:
+            held[0] = model(x[:, :1], past_key_values=held[0], use_cache=True).past_key_values
+
+        found["decode"] = models.timed(one, 64)
+    return found
+
+
+JOBS: dict[str, Callable[..., dict[str, Any]]] = {
+    "make": models.make,
+    "errors": errors,
+    "run singanet": run_ours,
+    "run torch": run_theirs,
+    "train": train_ours,
+}
+
+
+def apart(threads: int, job: str, *args: object) -> dict[str, Any]:
+    """What a process of its own tells of the job."""
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+    command = [sys.executable, __file__, "--job", json.dumps([job, *args])]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"failed": done.stderr.strip().splitlines()[-1][:200]}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def speed_table(folder: str, steps: int, threads: int) -> str:
+    """Bytes and tokens a second."""
+    worst = apart(threads, "errors", folder)
+    rows = []
+    cases = [("singanet", dtype) for dtype in TYPES]
+    for library, dtype in [*cases, ("torch", "float32"), ("torch", "bfloat16")]:
+        took = apart(threads, f"run {library}", folder, steps, dtype)
+        if "failed" in took:
+            rows.append([library, dtype, took["failed"], *[""] * 6])
+            continue
+        figures = [
+            f"{took['held']:,.0f}",
+            f"{took['read']:,.0f}",
+            f"{steps / took['prefill']:,.0f}",
+            f"{1 / took['decode']:.1f}",
+        ]
+        alone = ["", ""]
+        if "products" in took:
+            ms = 1e3 * took["products"]
+            alone = [f"{ms:.1f} ms", f"{took['held'] / ms:.1f} GB/s"]
+        error = f"{worst[dtype]:.2%}" if dtype in worst else ""
+        rows.append([library, dtype, *figures, *alone, error])
+        print(*rows[-1], sep=" | ", flush=True)
+    head = ["library", "weights", "held", "peak of reading", f"prefill of {steps}, tokens/s"]
+    return table([*head, "decode, tokens/s", "products alone", "at", "worst error"], rows)
+
+
+def memory_table(folder: str, steps: int, threads: int) -> str:
+    """Peaks of training."""
+    rows = []
+    for kind, how in (*TRAINED, *ADAPTED):
+        took = apart(threads, "train", folder, steps, kind, how)
+        if "failed" in took:
+            rows.append([kind, how, took["failed"], "", ""])
+            continue
+        losses = " ".join(f"{loss:.4f}" for loss in took["losses"])
+        rows.append([kind, how, f"{took['peak']:,.0f}", f"{took['s']:.2f}", losses])
+        print(*rows[-1], sep=" | ", flush=True)
+    return table(["weights", "trained", "peak", "s of a step", "losses"], rows)
+
+
+def main() -> None:
+    """Run both tables, each row in a process of its own."""
+    parser = argparse.ArgumentParser(description=introduction(__doc__))
+    parser.add_argument("--size", default="135m", choices=models.SIZES)
+    parser.add_argument("--steps", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.job:
+        job, *args = json.loads(given.job)
+        print(json.dumps(JOBS[job](*args)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        apart(given.threads, "make", folder, given.size)
+        shown = [part(folder, given.steps, given.threads) for part in (speed_table, memory_table)]
+    ops = os.environ.get("SINGANET_OPS", "numpy")
+    name = f"narrow_weights_{given.size}_{ops}_{given.threads}t"
+    title = f"Weights in fewer bits: a language model of {given.size}, {ops}"
+    publish(name, title, introduction(__doc__) + "\n\n" + "\n\n".join(shown))
+
+
+if __name__ == "__main__":
+    main()
