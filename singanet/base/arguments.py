@@ -13,7 +13,7 @@ MAX_NAME_BYTES = 4096
 NAMES = (
     f"names of 1 to {MAX_NAME_BYTES} bytes of printable characters without empty, '.' or '..' parts"
 )
-"""What was expected, in errors."""
+"""The expectation in errors."""
 
 
 def is_int(value: Any, least: int = 1) -> TypeGuard[int]:

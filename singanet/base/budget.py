@@ -109,7 +109,7 @@ def read_json(
     what: str = "text",
     pairs: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
 ) -> Any:
-    """What ``text``, called ``what`` in errors, says; ``pairs`` makes the dicts.
+    """The data that ``text`` encodes in JSON, called ``what`` in errors; ``pairs`` makes the dicts.
 
     Errors: those of the budget.
     """

@@ -20,7 +20,7 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Codec(Protocol):
-    """What turns objects into plain data and back; it knows every class, and so stands above."""
+    """A converter of objects to plain data and back; it knows every class, and so stands above."""
 
     def object_to_config(self, thing: Configurable) -> dict[str, Any]:
         """The class and constructor arguments of ``thing``."""
@@ -128,7 +128,7 @@ def shown(name: str, settings: Mapping[str, Any], *first: str) -> str:
 
 
 def settings_text(thing: object) -> str:
-    """What ``repr`` says of ``thing``, without the addresses that no other process has."""
+    """The ``repr`` of ``thing``, without the addresses that no other process has."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
@@ -167,7 +167,7 @@ def refusal(
     kwargs: Mapping[str, Any],
     error: str,
 ) -> SignatureError:
-    """What is wrong with the arguments ``args`` and ``kwargs``, as ``error`` found."""
+    """The error of the arguments ``args`` and ``kwargs``, as ``error`` found it."""
     taken = list(signature.parameters.values())[1:]
     names = [parameter.name for parameter in taken]
     needed = [p.name for p in taken if p.default is p.empty and p.kind not in _MANY]

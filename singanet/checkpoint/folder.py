@@ -10,7 +10,7 @@ from singanet.errors import FileAccessError, one_of
 SINGLE = "model.safetensors"
 INDEX = f"{SINGLE}.index.json"
 _WEIGHTS = (SINGLE, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
-"""What a folder's arrays are in; transformers takes the first of them too."""
+"""Files of a folder's arrays, by precedence; transformers takes the first of them too."""
 
 
 def weights_in(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from singanet.errors import ArgumentError, one_of
 from singanet.types import Array
 
 BFLOAT = "BF16"
-"""What an `Entry` or `Source` of bfloat16 numbers has as its ``kind``."""
+"""The ``kind`` of an `Entry` or `Source` of bfloat16 numbers."""
 FLOATS = ("float32", "float16", "bfloat16")
 StoredType: TypeAlias = str | Mapping[str, str] | None
 """One of `FLOATS` for all floats, or one by name of array; the rest are written as they are."""

@@ -278,7 +278,7 @@ def _join(
     keras: KerasClass | None = None,
     elements: Elements = "joined",
 ) -> LayerCodec:
-    """What takes its inputs as they are, as the first of the operators."""
+    """The codec of a layer that takes its inputs as they are, written as the first operator."""
     form = onnx or _write_joined(next(iter(operators)))
     return LayerCodec(kind, keras=keras or {}, onnx=form, operators=operators, elements=elements)
 

@@ -13,7 +13,7 @@ from singanet.codecs.orders import Uses, along
 from singanet.types import Array, Shape
 
 Lay: TypeAlias = "Callable[[Any, Uses], Sequence[Variable]]"
-"""What tells the arrays of a layer elsewhere, where its inputs' elements may stand otherwise."""
+"""A function that lays out a layer's arrays elsewhere, by the order of its inputs' elements."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _write_attention(
 
 
 def _write_relative(g: WrittenGraph, layer: layers.MultiHeadAttention) -> Value:
-    """What relative positions add, (1, heads, queries, keys)."""
+    """The summand of relative positions, (1, heads, queries, keys)."""
     shapes: Any = layer.in_shapes if isinstance(layer.in_shapes, list) else [layer.in_shapes]
     queries, keys = shapes[0][0], shapes[layer.given - 1][0]
     if -1 in (queries, keys):

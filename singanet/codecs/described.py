@@ -71,7 +71,7 @@ class DescribedLayer:
         return len(self.shapes[0]) == 3 and self.data_format == "channels_last"
 
     def inner(self, config: dict[str, Any], shape: Shape) -> DescribedLayer:
-        """What is wrapped, at each step of a sequence."""
+        """The wrapped layer, at each step of a sequence."""
         return DescribedLayer(config, [shape], self.data_format, self.where, f"{self.name}/")
 
     def place_of(self, layer: Layer, group: str) -> WeightGroup:

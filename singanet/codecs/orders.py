@@ -64,7 +64,7 @@ Order: TypeAlias = Shape | list[Part] | Mixed
 
 @dataclass
 class Uses:
-    """What the uses of one layer read and yield: the order of the first, with which all agree."""
+    """The orders that uses of one layer read and make: those of the first, with which all agree."""
 
     read: Order
     made: Order

@@ -1,4 +1,4 @@
-"""What passes on what it reads, but in training: dropout, noise."""
+"""Layers that pass on their input except in training: dropout, noise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from singanet.layers.layer import Layer
 
 
 def _write_same(g: WrittenGraph, layer: layers.Layer, xs: list[Value]) -> Value | list[Value]:
-    """What evaluation passes on."""
+    """The inputs, which evaluation passes on."""
     return xs if len(xs) > 1 else xs[0]
 
 

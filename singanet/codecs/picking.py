@@ -137,7 +137,7 @@ def _read_compressed(use: Use, numbers: Array, more: Array) -> Array:
 
 
 def _read_by_numbers(move: Callable[[Use, Array, Array], Array]) -> Converter:
-    """What a node with constant indices moves, found out on numbers: one `Gather` does it."""
+    """A converter of a node with constant indices: a trial on numbers gives one `Gather`."""
 
     def convert(use: Use) -> Tensor:
         x = use.tensor()

@@ -214,7 +214,7 @@ def _read_lent(use: Use, x: Tensor, axis: int) -> Tensor:
 
 
 def _read_recurrent(use: Use) -> list[Any]:
-    """What the node gives; of a whole array of one sequence whole arrays again."""
+    """The outputs of the node; for a whole array of one sequence they are whole arrays again."""
     first = use.tensor()
     if first.axis is not None:
         return _read_of_samples(use)

@@ -95,7 +95,7 @@ REFUSED: Mapping[type[Layer], str] = dict.fromkeys(
 
 
 def operators(codecs: Sequence[LayerCodec] = CODECS) -> Mapping[str, Converter]:
-    """What draws each operator of these."""
+    """The converters of ``codecs``, by operator."""
     return {op: draw for codec in codecs for op, draw in codec.operators.items()}
 
 

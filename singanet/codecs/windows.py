@@ -57,7 +57,7 @@ def read_pads(
     use: Use, sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
     spread: Sequence[int],
 ) -> Ends:  # fmt: skip
-    """What is put before and after each axis: by the attribute, or so that the size is kept."""
+    """The padding before and after each axis: by the attribute, or such that the size is kept."""
     count, mode = len(sizes), use.attribute("auto_pad", "NOTSET")
     if mode == "VALID":
         return [(0, 0)] * count

@@ -33,7 +33,7 @@ _ARCHIVES = {
 def find_files(
     name: str, path: str | Path, files: Sequence[str], checksums: bool
 ) -> list[tuple[str, bytes]]:
-    """What to call each of ``files`` in an error, and its content; ``.bin`` where it is binary.
+    """The name of each of ``files`` for errors, and its content; ``.bin`` if it is binary.
 
     Errors: `DataError` with the place to get the set from where a file is missing, or naming
     an archive that is broken or not the published one.

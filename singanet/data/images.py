@@ -31,9 +31,9 @@ def pillow() -> ModuleType:
 
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""What is read. Pillow knows others, and starts a program for some."""
+"""The formats that are read. Pillow knows others, and starts a program for some."""
 MAX_PIXELS = 1 << 25
-"""What `read_image` reads unless told otherwise: 33 million, 100 MB in memory."""
+"""The most that `read_image` reads by default: 33 million, 100 MB in memory."""
 
 
 def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_PIXELS) -> Image:

@@ -28,11 +28,11 @@ _FEW = 6
 """The steps that are enough for layers that compute each step for itself, or from all of them."""
 
 _joined: WeakKeyDictionary[Plan, dict[Hashable, bool]] = WeakKeyDictionary()
-"""What trials that went well have found, by what they depend on: whether layers count steps."""
+"""Results of trials that went well, by their cases: whether layers count steps."""
 
 
 class Decoder:
-    """What `FeedForwardNet.decoder` makes: the outputs of a net for sequences that come in parts.
+    """The object that `FeedForwardNet.decoder` makes: a net over sequences that come in parts.
 
     Each call takes further steps, (N, t, ...) or a dict by input, and gives what ``net.predict``
     gives at these steps for the whole sequences, but for rounding: attention keeps the keys and
@@ -178,7 +178,7 @@ class Decoder:
     # -- whether the net goes by steps ------------------------------------------------------
 
     def _case(self) -> Hashable:
-        """What a trial depends on beside the plan; an edit of any layer is a new case."""
+        """The case of a trial beside the plan; an edit of any layer is a new case."""
         fixed = sorted((name, np.shape(given)[1:]) for name, given in self._fixed.items())
         return changes.now, tuple(fixed), self._tried()
 

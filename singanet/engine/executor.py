@@ -68,7 +68,7 @@ class NetExecutor(Protocol[N_contra]):
         """One training step; ``(loss, metric)`` from before it."""
 
     def gradients(self, net: N_contra, asked: Asked) -> Iterator[LayerGradients]:
-        """What was ``asked``, as the layers come from the last on; the arrays are the caller's."""
+        """The gradients ``asked`` for, the last layer's first; the arrays are the caller's."""
 
 
 class LayerByLayer:

@@ -36,7 +36,7 @@ def apart(x: Any, feed: Iterable[Any]) -> Any:
 
 
 class NoEntryError(UnknownNameError, KeyError):
-    """What a context has not; a user's own code may look for a KeyError."""
+    """A missing entry of a context; a user's own code may look for a KeyError."""
 
     __str__ = Exception.__str__
 
@@ -73,7 +73,7 @@ def run_forward(name: str, layer: Layer, ctx: Context, x: Any, shapes: Sequence[
 def run_backward(
     name: str, layer: Layer, ctx: Context, dy: Any, in_shapes: Sequence[Shape]
 ) -> tuple[Any, Mapping[str, Gradient]]:
-    """What `Layer.backward` of a user's ``layer``, the step ``name``, makes of ``dy``.
+    """The checked result of a user's `Layer.backward` for ``dy``; the step is called ``name``.
 
     Errors: it does not fit the sample shapes ``in_shapes``, what forward was given, or the
     parameters; ``ctx`` lacks what is read; other arguments.

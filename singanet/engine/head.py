@@ -60,12 +60,12 @@ class HeadOfStep(HeadLoss):
         return [losses, *batch.found]
 
     def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
-        """What the forward made."""
+        """The gradients that the forward made."""
         saved = ctx.saved
         return [saved["dx"], *[None] * (saved["inputs"] - 1)], saved["grads"]
 
     def scores(self, y: Array) -> Array:
-        """What stands for the scores that labels ``y`` belong to: nobody reads it but its shape."""
+        """A stand-in for the scores of labels ``y``, of which only the shape is read."""
         dense = dense_of(self.head)
         assert dense is not None
         assert self.in_shapes
@@ -108,7 +108,7 @@ def headed(net: NetCore, request: StepRequest) -> Plan | None:
 def beside(
     plan: Plan, y: Any, weight: Any, ops: Ops, dtype: np.dtype[Any], chain: UpdateChain
 ) -> dict[str, Any]:
-    """What the head of ``plan`` is fed: targets, the gradient of the losses, weights if any."""
+    """The feed of the head of ``plan``: targets, the gradient of the losses, weights if any."""
     given = y, start_of(len(y), ops, dtype, chain), *([] if weight is None else [weight])
     return dict(zip(plan.of_loss, given, strict=True))
 

@@ -134,7 +134,7 @@ class NetCore(Protocol):
 
 
 class Model(Protocol):
-    """What `singanet.training.fit` trains and `singanet.saving` keeps: `Net`, or a class like it.
+    """A net that `singanet.training.fit` trains and `singanet.saving` saves: `Net`, or one like it.
 
     ``compiled`` is what `compile` left, ``layers`` and ``nodes`` are for files that go by layers.
     """

@@ -13,7 +13,7 @@ from singanet.layers.layer import Layer
 from singanet.params.param import Param
 
 INPUT = "/input"
-"""What follows a layer's name in that of the arrays it is fed with."""
+"""The suffix of a layer's name for the arrays that it is fed with."""
 
 
 class Part(Plan):

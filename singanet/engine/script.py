@@ -51,7 +51,7 @@ class Carrier(Protocol):
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
     ) -> AbstractContextManager[None]:
-        """What tells the clipping the norm of ``items``."""
+        """A block in which the clipping knows the norm of ``items``."""
 
     def update(self, items: Iterable[LayerGradients]) -> None:
         """The updates by ``items``, each let go before the next one comes; then the end."""
@@ -129,7 +129,7 @@ class Taken:
         self._draws: Any = None
 
     def remember(self) -> None:
-        """What is undone is as it is now."""
+        """Remember the state as it is now, to go back to it."""
         self._draws = self._net.rng.bit_generator.state
         for value, copy in self._state:
             copy[...] = value

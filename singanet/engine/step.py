@@ -237,7 +237,7 @@ def measure_of(net: Any) -> NetMeasure | None:
 
 
 def count_of(loss: Any, outputs: Any, y: Any) -> float | None:
-    """What the gradient of a batch weighs beside those of others: what its loss is a mean over.
+    """The weight of a batch's gradient beside others: the number of terms of its loss's mean.
 
     None for a loss whose gradient is a sum. Of several outputs whose losses count differently
     each batch weighs by its samples.

@@ -121,7 +121,7 @@ class Executor:
         return net
 
     def report(self, name: str) -> ProgramReport:
-        """What the recorded program ``name``, as it was last run, consists of.
+        """The report of the recorded program ``name``, as it was last run.
 
         Errors: `CallOrderError` where nothing is recorded, with the reason if there is one.
         """

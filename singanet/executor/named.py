@@ -30,7 +30,7 @@ _NO_TARGETS: dict[str, Any] = {}
 
 
 class NamedProgram:
-    """What ``items`` give, as a part of the graph ``drawing``.
+    """The program of ``items``, a part of the graph ``drawing``.
 
     ``params`` are those that it updates, with the optimizer of each; ``wrapped`` puts around an
     optimizer what its gradients go through before.

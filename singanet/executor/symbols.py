@@ -83,7 +83,7 @@ class Draw:
 
 
 Feed: TypeAlias = Mapping[Symbol, Any] | Mapping[str, Any] | Mapping[Symbol | str, Any]
-"""What is fed, by symbols or names of inputs."""
+"""Arrays by symbols or names of inputs."""
 
 
 class DrawnInput(Symbol):

@@ -98,7 +98,7 @@ class View:
     version = property(attrgetter("net.version"), doc="The net's.")
 
     def carried(self) -> NetExecutor[Any]:
-        """What carries its steps out: what does the net's, or programs set as the net's are."""
+        """The executor of its steps: the net's, or programs set as the net's are."""
         of_net = self.net.executor
         if not of_net.can.records:
             # One that does not carry out parts either is refused there.

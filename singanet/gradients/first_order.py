@@ -51,7 +51,7 @@ def gradients(
 
 
 def collected(net: Net, question: Question, items: Iterator[LayerGradients]) -> dict[Any, Array]:
-    """What the executor's ``items`` answer, by the names in the question."""
+    """The answers in the executor's ``items``, by the names in the question."""
     found: dict[Any, Array] = {}
     for item in _answers(net, question, items):
         for name, grad in zip(item.names, item.grads, strict=True):

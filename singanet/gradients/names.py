@@ -34,7 +34,7 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class GradientTarget:
-    """What ``name`` stands for: a parameter, or outputs of a step, or what a step is fed with.
+    """The target that ``name`` means: a parameter, outputs of a step, or the feed of a step.
 
     ``step`` is the name of the step whose outputs these are in a `Part`.
     """
@@ -89,7 +89,7 @@ class Resolver:
         ]
 
     def target(self, name: Name) -> GradientTarget:
-        """What one of ``xs`` means. Errors: nothing, or integers."""
+        """The target that one of ``xs`` names. Errors: none, or integers."""
         layer, index = name if isinstance(name, tuple) else (name, None)
         step = self.plan.by_name.get(layer)
         if step is not None:

@@ -340,7 +340,7 @@ def _masking(kind: str, sources: Sequence[Symbol]) -> Sequence[Symbol]:
 
 
 def _mask(call: _Call, made: dict[Key, list[Symbol]], masks: dict[Key, Steps]) -> Steps:
-    """What one of the operations of masks yields."""
+    """The result of an operation on masks."""
     if call.entry["class_name"] == "NotEqual":
         ((key, index),) = call.reads
         return frozenset({(id(made[key][index]), float(call.given["args"][1]))})

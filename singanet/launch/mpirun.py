@@ -109,7 +109,7 @@ def is_root() -> bool:
 
 
 def notes(local: int, threads: str) -> str:
-    """What was done about root and too few cores, to be said once; "" for nothing."""
+    """A note on root and too few cores, to be shown once; "" for none."""
     said = []
     if is_root():
         said.append("runs as root (--allow-run-as-root)")

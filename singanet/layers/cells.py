@@ -48,7 +48,7 @@ class Cell(ABC):
         direction: Direction,
         biases: tuple[Array, ...] | None = None,
     ) -> RecurrentCase:
-        """What the kernels read; ``biases`` that a forward has kept need not be made again."""
+        """The case for the kernels; ``biases`` that a forward has kept need not be made again."""
         arrays: Any = params
         weights = arrays["weight_x"], arrays["weight_h"]
         if biases is None:

@@ -44,7 +44,7 @@ class Past:
         return sum(array.nbytes for array in [*left, *self._rows.values()])
 
     def get(self, key: str) -> Any:
-        """What the last part has `put` there, None before the first."""
+        """The arrays that the last part has `put` there, None before the first."""
         return self._left.get(key)
 
     def put(self, key: str, arrays: list[Array]) -> None:

@@ -25,7 +25,7 @@ MEANINGS = {
     2: "(channels, height, width)",
     3: "(channels, depth, height, width)",
 }
-"""What the axes of samples are, by how many there are behind the channels."""
+"""The axes of samples in words, by their number behind the channels."""
 
 
 def sizes(layer: str, what: str, value: Any, axes: int = 2, least: int = 1) -> Sizes:

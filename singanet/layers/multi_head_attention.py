@@ -168,7 +168,7 @@ class MultiHeadAttention(Layer):
         return len(shapes) - 1
 
     def input_kind(self, k: int) -> InputKind:
-        """What `Layer.input_kind` says, and "any" for segments and for a boolean mask, the last."""
+        """As `Layer.input_kind`, and "any" for segments and for a boolean mask, the last."""
         beside = (self.mask is not None) + self.segments
         count = max(beside, k) + 1 if self.in_shapes is None else len(self.in_shapes)
         if self.mask is not None and k == count - 1:
@@ -304,7 +304,7 @@ class MultiHeadAttention(Layer):
     def _case(
         self, ctx: Context, q: Array, k: Array, rest: list[Array], mask: Array | None
     ) -> Attention:
-        """What the kernels are told: ``rest`` are lengths and segments, as far as there are any."""
+        """The case for the kernels; ``rest`` are lengths and segments, as far as there are any."""
         ops, lengths = ctx.ops, None
         n, queries, keys = len(q), q.shape[2], k.shape[2]
         if self.has_lengths:

@@ -62,7 +62,7 @@ def normal_specs(layer: str, specs: RNNSpecs) -> ParamSpecs | Mapping[str, Param
 def spec_of(
     layer: str, specs: ParamSpecs | Mapping[str, ParamSpecs], suffix: str, suffixes: Sequence[str]
 ) -> ParamSpecs:
-    """What ``specs`` says of the array ``suffix``; a name in a spec for several is a prefix."""
+    """The spec of the array ``suffix`` in ``specs``; a name in a spec for several is a prefix."""
     if specs is None or isinstance(specs, Param):
         return specs
     if any(key in KINDS or "/" in key for key in specs):

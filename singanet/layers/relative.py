@@ -49,7 +49,7 @@ class RelativePositions(Configurable):
             )
 
     def added(self, ops: Ops, table: Array, queries: int, keys: int, first: int = 0) -> Array:
-        """What is added to the scores, (1, heads, queries, keys); a view of one number a distance.
+        """The summand of the scores, (1, heads, queries, keys); a view of one number a distance.
 
         Queries stand at the positions from ``first`` on, keys at those from 0 on.
         """

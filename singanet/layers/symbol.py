@@ -180,7 +180,7 @@ class Symbol:
     if TYPE_CHECKING:
 
         def __iter__(self) -> Iterator[Symbol]:
-            """What a layer with several outputs returns is a tuple, and type checkers see this."""
+            """Symbols of several outputs are a tuple, and type checkers see this."""
 
     else:
         # Else Python would go through a[0], a[1] and so on.
@@ -204,7 +204,7 @@ def source(layer: Applicable, shape: Shape) -> Symbol:
 
 
 def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
-    """What `Layer.__call__` returns."""
+    """The symbol that `Layer.__call__` returns."""
     if len(inputs) == 1 and isinstance(inputs[0], (list, tuple)):
         inputs = tuple(inputs[0])
     for given in inputs:

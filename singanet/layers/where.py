@@ -101,7 +101,7 @@ class Where(Combine):
 
 
 def _of_inputs(layer: Combine, in_shapes: Any, count: int) -> Shapes:
-    """What `Combine.setup` says of ``count`` inputs. Errors: others."""
+    """The shapes by `Combine.setup` of ``count`` inputs. Errors: another number of inputs."""
     shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
     if len(shapes) != count:
         raise layer.shape_error(

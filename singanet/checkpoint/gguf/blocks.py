@@ -198,4 +198,4 @@ def quarters(values: Array) -> Array:
 
 
 ENCODERS = {"Q8_0": eighths, "Q4_1": quarters}
-"""What makes blocks of float32 (n, 32), by the kind."""
+"""Encoders of float32 (n, 32) as blocks, by the kind."""

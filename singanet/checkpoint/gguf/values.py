@@ -27,7 +27,7 @@ _DEEPEST = 8
 
 
 class Cursor:
-    """What is read of ``stream`` from its beginning, of at most ``size`` bytes, off a budget."""
+    """A reader of ``stream`` from its beginning, of at most ``size`` bytes, off a budget."""
 
     def __init__(self, stream: BinaryIO, size: int, budget: Budget, where: str) -> None:
         self.at = 0

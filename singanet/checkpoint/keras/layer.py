@@ -1,4 +1,4 @@
-"""What the formats of others must know of a layer, and of an array as they keep it."""
+"""Descriptions of layers, and of arrays in files, for the formats of others."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def slot_sources(layers: Sequence[LayerDescription], optimizer: Any, where: str)
 def read_slots(
     reader: KerasReader, layers: Sequence[LayerDescription], optimizer: Any
 ) -> dict[str, Array]:
-    """What `load_state_dict` of ``optimizer`` takes, from the file of ``reader``.
+    """The state for `load_state_dict` of ``optimizer``, from the file of ``reader``.
 
     Errors: `ArgumentError` as for `slot_sources`; `FileFormatError` for the state of another kind
     of optimizer.

@@ -68,7 +68,7 @@ def _checked_shard(name: Any, where: str) -> str:
 
 
 def stem(path: Path) -> str:
-    """What the names of the files begin with whose index is at ``path``."""
+    """The prefix of the names of the files whose index is at ``path``."""
     return path.name[: -len(SUFFIX)] if path.name.lower().endswith(SUFFIX) else path.name
 
 

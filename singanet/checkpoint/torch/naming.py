@@ -262,13 +262,13 @@ def _counted_up(paths: list[str]) -> list[str]:
 
 
 def _kind(found: Mapping[str, Entry] | Mapping[str, Variable]) -> tuple[object, object]:
-    """What modules of one kind share, and those that are of one size as well."""
+    """Keys of a module that are equal for one kind, and for one kind and size."""
     sizes = frozenset((leaf, each.shape) for leaf, each in found.items())
     return frozenset((leaf, len(shape)) for leaf, shape in sizes), sizes
 
 
 def _wrappers(paths: Iterable[str]) -> list[str]:
-    """What all of ``paths`` begin with, such as ``module.``, longest last; nothing first."""
+    """Common prefixes of ``paths``, such as ``module.``: the empty one first, the longest last."""
     first, *others = [path.split(".") for path in paths] or [[""]]
     found = [""]
     for count in range(1, len(first)):

@@ -31,7 +31,7 @@ from singanet.errors import FileFormatError, UnsafeFileError
 from singanet.types import Array
 
 MAGIC = 0x1950A86A20F9469CFC6C
-"""What the stream begins with, pickled."""
+"""The number, pickled, at the beginning of the stream."""
 PROGRAM = "/data.pkl"
 """The end of the name of the zip's first member."""
 _MOST_STEPS = 2_000_000

@@ -232,7 +232,7 @@ def _projection(symbol: Symbol, turned: bool, known: Mapping[int, Array]) -> _Pr
 
 
 def _scores(symbol: Symbol, known: Mapping[int, Array]) -> _Scores | None:
-    """What stands below a softmax, or below the zeros for queries that see nothing."""
+    """The scores below a softmax, or below the zeros for queries that see nothing."""
     layer: Any = symbol.call.layer
     hides: list[Symbol] = []
     while isinstance(layer, layers.Where) and layer.b == 0.0:

@@ -1,4 +1,4 @@
-"""What is drawn of a graph so far: the value of each array, the layers' names, what fills them."""
+"""A graph as drawn so far: the values of its arrays, the layers' names and their parameters."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Sheet:
     written_out: frozenset[str] = frozenset()
     """Outputs of nodes whose operators stay as they are, as inner values are read elsewhere too."""
     wholes: list[tuple[str, list[Symbol]]] = field(default_factory=list)
-    """What was drawn as one layer: the output, and what it stands for instead."""
+    """Parts that were drawn as one layer: the output, and the symbols in its place."""
     inputs: list[Symbol] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
     """The inputs that have an axis of any extent."""
     casts: dict[int, Tensor] = field(default_factory=dict)
-    """What became floats, by the symbol it was."""
+    """Tensors that became floats, by their symbols before."""
     fixed_batch: int | None = None
     """The batch size that the file was exported for, None if it takes any."""
 

@@ -1,4 +1,4 @@
-"""What symbols are of given arrays: the layers that they come of, run on NumPy."""
+"""Values of symbols for given arrays: their layers run on NumPy."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Use:
         return array
 
     def setting(self, name: str, k: int, usual: Any = None) -> Any:
-        """What older operators say by an attribute and newer ones by their input ``k``."""
+        """A setting: an attribute of older operators, the input ``k`` of newer ones."""
         if name in self.node.attributes:
             return self.node.attributes[name]
         array = self.array(k)

@@ -1,4 +1,4 @@
-"""What stands for an array of the graph while it is drawn: known numbers, or a part of the net."""
+"""Values of a graph's arrays while it is drawn: known numbers, or parts of the net."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Tensor:
 
     @property
     def folds(self) -> Shape:
-        """What stands in the sample for the axis of the samples."""
+        """The sizes in the sample that the axis of samples is folded into."""
         return tuple(size for size in (self.before, self.after) if size > 1)
 
     @property

@@ -42,7 +42,7 @@ class WrittenNode:
 
 
 class WrittenGraph:
-    """What the forms of layers are put into, for operators of ``opset`` and floats of ``dtype``.
+    """A graph to put forms of layers into, for operators of ``opset`` and floats of ``dtype``.
 
     ``names`` are not given to anything that forms make. ``scope`` is the layer under way, after
     which that is called.
@@ -223,4 +223,4 @@ FAR = int(np.iinfo(np.int64).min)
 """Before the first element: where a range that goes backwards ends."""
 
 Form: TypeAlias = "Callable[[WrittenGraph, Any, list[Value]], Value | list[Value]]"
-"""What puts a layer into a graph: its inputs give the output, or a list of several."""
+"""A function that puts a layer into a graph: its inputs give the output, or several."""

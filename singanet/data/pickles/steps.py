@@ -21,7 +21,7 @@ def run_program(
     names: Set[tuple[str, str]] = ALLOWED,
     outside: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """What the pickle in ``stream``, ``size`` bytes long, leaves: tokens for all but plain values.
+    """The result of the pickle in ``stream``, of ``size`` bytes: tokens for all but plain values.
 
     Each step takes a node off ``budget``, whose error is raised for a damaged program; that of
     ``unsafe`` for a name outside ``names`` or an instruction that only live objects need.

@@ -100,7 +100,7 @@ class TextFiles:
         return zlib.crc32(told.encode("utf-8", "surrogateescape"))
 
     def records(self, block: int) -> Iterator[TextRecord]:
-        """What stands in a block, in order.
+        """The records of a block, in order.
 
         Errors: `DataError` with file and line for what is not UTF-8, no JSON object, or too long.
         """

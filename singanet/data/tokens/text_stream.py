@@ -33,7 +33,7 @@ class TextStream:
         return new
 
     def close(self) -> str:
-        """What was held back: bytes that make no character. The stream is as new then."""
+        """The bytes held back, which make no character, as text. The stream is as new then."""
         rest = self._decode(self._ids)[self._given :]
         self._ids, self._given = [], 0
         return rest

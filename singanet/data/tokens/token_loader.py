@@ -103,7 +103,7 @@ class TokenLoader(Described):
 
     @property
     def counted(self) -> tuple[str, int]:
-        """What a training tells its speed in: the tokens of a row, padding among them."""
+        """The unit of a training's speed: the tokens of a row, padding among them."""
         return "tokens", self.length
 
     @property

@@ -20,7 +20,7 @@ _SPLITS = {
     "llama3": _LLAMA3,
     "qwen2": _LLAMA3.replace("{1,3}", ""),
 }
-"""What parts text before pairs are joined, by its name in GGUF files; None: as GPT-2 does."""
+"""Patterns that split text before pairs are joined, by their names in GGUF files; None: GPT-2's."""
 _CONTROL, _USER_DEFINED = 3, 4
 MOST = 2_000_000
 """Tokens and merges of a vocabulary; published ones have up to some hundred thousands."""
