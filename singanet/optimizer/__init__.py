@@ -26,6 +26,7 @@ from singanet.optimizer.clip_norm import ClipNorm
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.factored_adam import FactoredAdam
+from singanet.optimizer.galore import GaLore
 from singanet.optimizer.global_norm import global_norm
 from singanet.optimizer.l1_regularizer import L1Regularizer
 from singanet.optimizer.l2_constraint import L2Constraint
@@ -66,6 +67,7 @@ __all__ = [
     "Constraint",
     "ElementWise",
     "FactoredAdam",
+    "GaLore",
     "L1Regularizer",
     "L2Constraint",
     "L2Regularizer",

@@ -36,10 +36,11 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "lamb": lambda **o: opt.LAMB(**{"lr": 0.1, "weight_decay": 0.0, **o}),
     "factored adam": lambda **o: opt.FactoredAdam(**{"lr": 0.1, **o}),
     "adafactor": lambda **o: opt.Adafactor(**{"lr": 0.1, **o}),
+    "galore": lambda **o: opt.GaLore(**{"lr": 0.1, "rank": 8, **o}),
     "adalomo": lambda **o: opt.AdaLomo(**{"lr": 0.1, **o}),
 }
 # Their rules look at a parameter as a whole, so pieces of it are updated otherwise.
-WHOLE = ("lamb", "adafactor", "adalomo", "factored adam")
+WHOLE = ("lamb", "adafactor", "adalomo", "galore", "factored adam")
 SHAPES = {"a/weight": (3, 4), "a/bias": (4,), "b/weight": (4, 2), "c": ()}
 
 
@@ -208,7 +209,7 @@ def test_state_keeps_the_shape_of_its_parameter(make: Any) -> None:
     run(optimizer, params(), range(1))
     for key, array in optimizer.state_dict().items():
         name, _, slot = key.rpartition("/")
-        if slot in ("rows", "columns", "full"):
+        if slot in ("rows", "columns", "full", "basis"):
             continue
         assert array.shape == (() if slot == "step" else SHAPES[name])
 

@@ -107,6 +107,25 @@ def adalomo(w: Any, gs: Any, lr: float) -> Iterator[Any]:
         yield w
 
 
+def galore(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+    """By singular vectors; a matrix with more rows than columns is the transposed one's."""
+    w = w.reshape(len(w), -1)
+    tall = w.shape[0] > w.shape[1]
+    m = v = 0.0
+    for t, g in enumerate(gs, 1):
+        g = g.reshape(w.shape)
+        g = g.T if tall else g
+        if t % 3 == 1:
+            p = np.linalg.svd(g, full_matrices=False)[0][:, :3]
+            p = p * np.sign(p[np.abs(p).argmax(axis=0), range(3)])
+        r = p.T @ g
+        m, v = 0.8 * m + 0.2 * r, 0.9 * v + 0.1 * r**2
+        step = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 0.01)
+        back = 0.5 * p @ step
+        w = w * (1 - lr * 0.05) - lr * (back.T if tall else back)
+        yield w
+
+
 def factored_adam(w: Any, gs: Any, lr: float) -> Iterator[Any]:
     w = w.reshape(len(w), -1)
     m, r, c = np.zeros_like(w), np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
@@ -176,6 +195,10 @@ RULES: dict[str, tuple[Callable[..., Any], Any]] = {
     "lamb": (lamb, lambda lr: opt.LAMB(**MOMENTS, lr=lr, weight_decay=0.05)),
     "adafactor": (adafactor, lambda lr: opt.Adafactor(lr, weight_decay=0.05)),
     "adalomo": (adalomo, lambda lr: opt.AdaLomo(lr, clip=0.7, weight_decay=0.05)),
+    "galore": (
+        galore,
+        lambda lr: opt.GaLore(lr, 3, 3, 0.5, **MOMENTS, weight_decay=0.05),
+    ),
     "factored_adam": (
         factored_adam,
         lambda lr: opt.FactoredAdam(**MOMENTS, lr=lr, weight_decay=0.05),
@@ -221,6 +244,82 @@ def test_factored_adam_of_a_vector_is_adamw(rng: np.random.Generator) -> None:
         own.update(["w"], [w], [g])
         other.update(["w"], [expected], [g])
         np.testing.assert_allclose(w, expected, rtol=1e-12)
+
+
+def test_galore_of_what_has_no_more_directions_is_adamw(rng: np.random.Generator) -> None:
+    for shape in ((7,), (4, 9), (9, 2, 2)):
+        own = opt.GaLore(0.03, 4, **MOMENTS, weight_decay=0.1)
+        other = opt.AdamW(**MOMENTS, lr=0.03, weight_decay=0.1)
+        w = rng.normal(size=shape)
+        expected = w.copy()
+        for _ in range(4):
+            g = rng.normal(size=shape)
+            own.update(["w"], [w], [g])
+            other.update(["w"], [expected], [g])
+            np.testing.assert_allclose(w, expected, rtol=1e-12)
+
+
+def test_galore_keeps_a_basis_and_two_moments_of_the_rest(rng: np.random.Generator) -> None:
+    optimizer = opt.GaLore(rank=3)
+    w = rng.normal(size=(20, 30)).astype(np.float32)
+    optimizer.update(["w"], [w], [rng.normal(size=w.shape).astype(np.float32)])
+    sizes = {key: array.size for key, array in optimizer.state_dict().items()}
+    assert sum(sizes.values()) == 3 * (20 + 2 * 30) + 1
+    before = w.copy()
+    optimizer.update(["w"], [w], [np.zeros_like(w)], 2.0)
+    # Three directions at most, whatever comes.
+    assert np.linalg.matrix_rank(w - before, tol=1e-5) <= 3
+
+
+def test_galore_of_rows_of_a_table(rng: np.random.Generator) -> None:
+    optimizer = opt.GaLore(0.03, 2, 2, 0.5, **MOMENTS)
+    w = rng.normal(size=(40, 5))
+    m, v = np.zeros((2, 40, 2))
+    for t in (1, 2, 3):
+        rows, expected = np.sort(rng.choice(40, 6, replace=False)), w.copy()
+        g = rng.normal(size=(6, 5))
+        optimizer.update(["w"], [w], [(rows, g)], 2.0)
+        if t % 2:
+            p = np.linalg.svd(g.T)[0][:, :2]
+            p = p * np.sign(p[np.abs(p).argmax(axis=0), range(2)])
+        r = 2 * g @ p
+        m[rows], v[rows] = 0.8 * m[rows] + 0.2 * r, 0.9 * v[rows] + 0.1 * r**2
+        root = np.sqrt(v[rows] / (1 - 0.9**t)) + 0.01
+        expected[rows] -= 0.03 * 0.5 * (m[rows] / (1 - 0.8**t) / root) @ p.T
+        np.testing.assert_allclose(w, expected, rtol=1e-11)
+
+
+def test_galore_of_rows_of_what_is_wide_is_that_of_a_dense_gradient(
+    rng: np.random.Generator,
+) -> None:
+    one, other = opt.GaLore(0.03, 2), opt.GaLore(0.03, 2)
+    w = rng.normal(size=(5, 9))
+    dense, same = np.zeros_like(w), w.copy()
+    dense[[1, 3]] = rng.normal(size=(2, 9))
+    one.update(["w"], [w], [(np.array([1, 3]), dense[[1, 3]])])
+    other.update(["w"], [same], [dense])
+    np.testing.assert_array_equal(w, same)
+
+
+def test_galore_goes_on_where_it_stood(rng: np.random.Generator) -> None:
+    one, other = opt.GaLore(0.03, 2, 3), opt.GaLore(0.03, 2, 3)
+    w = rng.normal(size=(6, 9))
+    gradients = rng.normal(size=(7, 6, 9))
+    for g in gradients[:4]:
+        one.update(["w"], [w], [g])
+    again = w.copy()
+    other.load_state_dict(one.state_dict())
+    for g in gradients[4:]:
+        one.update(["w"], [w], [g])
+        other.update(["w"], [again], [g])
+    np.testing.assert_array_equal(again, w)
+
+
+def test_galore_shows_what_is_no_number(rng: np.random.Generator) -> None:
+    w, g = rng.normal(size=(2, 6, 8))
+    g[2, 3] = np.nan
+    opt.GaLore(rank=2).update(["w"], [w], [g])
+    assert np.isnan(w).any()
 
 
 def test_factored_adam_does_not_move_where_no_gradient_ever_was() -> None:
@@ -321,6 +420,8 @@ def test_lion_stands_still_where_nothing_came() -> None:
         (lambda: opt.Adafactor(epsilon_1=-1.0), "epsilon_1"),
         (lambda: opt.Adafactor(epsilon_2=-1.0), "epsilon_2"),
         (lambda: opt.Adafactor(clip=0.0), "clip"),
+        (lambda: opt.GaLore(gain=0.0), "gain"),
+        (lambda: opt.GaLore(beta_2=1.0), "beta_2"),
     ],
 )
 def test_bad_settings(make: Any, name: str) -> None:

@@ -39,6 +39,7 @@ OF_WHOLE_PARAMETERS = {
     "FactoredAdam": kinds.FactoredAdam,
     "Adafactor": kinds.Adafactor,
     "AdaLomo": kinds.AdaLomo,
+    "GaLore": kinds.GaLore,
     "AccumulatingSGD": lambda **k: kinds.AccumulatingSGD(2, **k),
     "AccumulatingAdam": lambda **k: kinds.AccumulatingAdam(3, **k),
 }
