@@ -40,6 +40,7 @@ from singanet.optimizer import (
     Adam,
     AdamW,
     AMSGrad,
+    GaLore,
     MixedPrecision,
 )
 from singanet.parallel import AllReduce, LocalSGD
@@ -85,6 +86,7 @@ def x_y() -> tuple[np.ndarray, np.ndarray]:
         lambda: SGD(lr=0.1, momentum=0.9),
         lambda: Adafactor(lr=0.01),
         lambda: AdamW(lr=0.01),
+        lambda: GaLore(lr=0.01, rank=16, refresh=2),
     ],
 )
 def test_steps_are_those_in_memory(tmp_path, x_y, rule):
