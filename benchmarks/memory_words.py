@@ -2,7 +2,8 @@
 
 Two blocks of SmolLM2-135M's shape (576 wide, 9 heads, 3 of keys and values, SwiGLU of 1,536) with
 49,152 words, and the same 256 wide with 151,936; one text of 512 steps, some of whose labels are
-ignored. "steps" are three of `net.step`, the first by the layers, beside `net.memory`. Of fits
+ignored. "steps" are three of `net.step`, the first by the layers, beside `net.memory`; "clipped" by
+the norm of all gradients, "gathered" over four micro-batches, and "both", ten of them. Of fits
 "recompute" has a budget of 0.9 of that, or the least that is accepted, "metric" a perplexity,
 "bfloat16" mixed precision, "folder" parameters and state beside memory, within the least. Each
 figure comes from a process of its own, by one thread: the most resident memory beyond what it
@@ -46,7 +47,7 @@ from singanet.layers import (
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Perplexity
 from singanet.models import build
-from singanet.optimizer import SGD, Adafactor, AdamW
+from singanet.optimizer import SGD, Accumulator, Adafactor, AdamW, ClipByGlobalNorm
 
 MB = 1e6
 STEPS = 512
@@ -59,7 +60,16 @@ RULES: dict[str, Callable[[], Any]] = {
     "AdamW": lambda: AdamW(lr=1e-3),
 }
 WAYS = ("steps", "fit, recompute")
+STAGES: dict[str, Callable[[Any], Any]] = {
+    "steps": lambda rule: rule,
+    "steps, clipped": lambda rule: ClipByGlobalNorm(rule, 1.0),
+    "steps, gathered": lambda rule: Accumulator(rule, 4),
+    "steps, both": lambda rule: Accumulator(ClipByGlobalNorm(rule, 1.0), 4),
+}
 OTHERS = {
+    "steps, clipped": ("SGD", "Adafactor", "AdamW"),
+    "steps, gathered": ("Adafactor",),
+    "steps, both": ("SGD", "Adafactor", "AdamW"),
     "fit, metric": ("Adafactor",),
     "fit, bfloat16": ("AdamW",),
     "fit, folder": ("AdamW",),
@@ -109,13 +119,14 @@ def measured(words: int, tied: bool, rule: str, way: str, budget: int = 10**13) 
     _train_a_small_net()
     before = resident("RssAnon")
     forget_peak()
-    net, optimizer = net_of(words, SHAPES[words], tied), RULES[rule]()
-    if way != "steps":
-        return _fitted(net, optimizer, ids, labels, way, budget, before)
-    for _ in range(3):
+    net = net_of(words, SHAPES[words], tied)
+    if way not in STAGES:
+        return _fitted(net, RULES[rule](), ids, labels, way, budget, before)
+    optimizer = STAGES[way](RULES[rule]())
+    for _ in range(10 if optimizer.every > 1 else 3):
         net.step(ids[:1], labels[:1], optimizer)
     taken = peak() - before
-    told = net_of(words, SHAPES[words], tied).memory(1, RULES[rule]())
+    told = net_of(words, SHAPES[words], tied).memory(1, STAGES[way](RULES[rule]()))
     return {"measured": taken, "told": told.total}
 
 

@@ -122,8 +122,11 @@ class BackwardWalk:
             grad = None if by_suffix is None else by_suffix.get(suffix)
             if grad is None and by_suffix is not None:
                 raise _missing(self.plan.steps[i], suffix, by_suffix)
-            if self.uses_left:
-                step = self.plan.steps[i]
+            step = self.plan.steps[i]
+            if self.plan.apart.get(id(param)) == step.name and self.uses_left.get(id(param), 1) > 1:
+                self.uses_left[id(param)] -= 1
+                item.unfinished = (*item.unfinished, param.name)
+            elif self.uses_left:
                 own = step.layer.traits.owns_gradients and not step.foreign
                 grad = self._complete(param, grad, ops, own)
             if grad is not None:

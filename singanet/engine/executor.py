@@ -112,6 +112,9 @@ class LayerByLayer:
         a plan that takes the place of the net's.
         """
         plan = other or net.execution_plan()
+        if plan.apart and (self.streams or self._recompute.asked(plan)):
+            # A folder is written once a step, and what runs again may look up rows once more.
+            plan = plan.summed()
         if store is None and self._recompute.asked(plan):
             made = self._recompute.forward(net, feed, asked, starts, plan)
             if made is not None:
@@ -176,12 +179,23 @@ class LayerByLayer:
 
 
 def plan_of_step(net: NetCore, request: StepRequest) -> Plan | None:
-    """A plan with the loss in it, where that saves the scores and nobody sees them; else None."""
-    if not getattr(net.loss, "goes_by_rows", False):
-        return None
-    from singanet.engine.head import headed
+    """A plan with the loss in it, where that saves the scores and nobody sees them.
 
-    return headed(net, request)
+    And with shared parameters that are updated by each use, where the rule says so; else None.
+    """
+    plan: Plan | None = None
+    if getattr(net.loss, "goes_by_rows", False):
+        from singanet.engine.head import headed
+
+        plan = headed(net, request)
+    if request.on_layer is not None or not getattr(request.optimizer, "each_use", False):
+        return plan
+    from singanet.engine.each_use import by_each_use
+    from singanet.optimizer.chain import UpdateChain
+
+    whole = plan or net.execution_plan()
+    made = by_each_use(whole, UpdateChain(request.optimizer))
+    return plan if made is whole else made
 
 
 def forward_of_step(
@@ -194,10 +208,13 @@ def forward_of_step(
     """``forward`` of a step of ``net`` by its plan, or by `plan_of_step`."""
     # The quickest question first: most steps are small.
     many = getattr(request.y, "size", 0) > head_loss.FEWEST_ROWS
-    plan = plan_of_step(net, request) if many else None
+    asked = many or getattr(request.optimizer, "each_use", False)
+    plan = plan_of_step(net, request) if asked else None
     if plan is None:
         return partial(forward, net, feed, ())
-    from singanet.engine.head import beside
+    if plan.head is not None:
+        from singanet.engine.head import beside
 
-    given = beside(plan, request.y, request.weight, net.device.ops, net.dtype, chain)
-    return partial(forward, net, {**feed, **given}, (), other=plan)
+        given = beside(plan, request.y, request.weight, net.device.ops, net.dtype, chain)
+        feed = {**feed, **given}
+    return partial(forward, net, feed, (), other=plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -214,6 +215,8 @@ class Plan:
     # Of one that ends in the loss, see `singanet.engine.head`: that step's layer, what it is fed.
     head: Any = None
     of_loss: Sequence[str] = ()
+    # By the ids of parameters the step whose gradient of it waits for no other, see `each_use`.
+    apart: Mapping[int, str] = MappingProxyType({})
 
     def __init__(
         self, order: list[Node], floats: np.dtype[Any], frozen: Collection[str] = ()
@@ -294,6 +297,12 @@ class Plan:
         made = copy.copy(self)
         made.take(steps)
         made._connect()
+        return made
+
+    def summed(self) -> Self:
+        """The plan without those whose gradients wait for no other."""
+        made = copy.copy(self)
+        made.apart, made.fused = {}, {}
         return made
 
     def take(self, steps: list[NodeStep]) -> None:

@@ -7,7 +7,6 @@ from math import prod
 from singanet.base.origin import is_library
 from singanet.checkpoint import Entry
 from singanet.optimizer.chain import UpdateChain
-from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.types import Gradient, RowSparse
 
@@ -53,10 +52,3 @@ def gradient_of_rows(grad: Gradient, rows: slice) -> Gradient | None:
     if first == last:
         return None
     return RowSparse(grad.indices[first:last] - rows.start, grad.rows[first:last])
-
-
-def without(item: LayerGradients, names: list[str]) -> LayerGradients:
-    """``item`` without the parameters ``names``."""
-    kept = [row for row in zip(*item, strict=True) if row[0] not in names]
-    columns = [list(column) for column in zip(*kept, strict=True)] or [[], [], []]
-    return LayerGradients(columns[0], columns[1], columns[2], item.layer, item.output_grads)

@@ -28,7 +28,6 @@ from singanet.offload.division import (
     part_of,
     rows_of_parts,
     state_at_a_time,
-    without,
 )
 from singanet.offload.room import on_host
 from singanet.offload.shelf import Shelf
@@ -36,7 +35,7 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
-from singanet.params.gradients import LayerGradients
+from singanet.params.gradients import LayerGradients, split
 from singanet.params.param import Param
 from singanet.params.storage import SMALL, ParamStorage
 from singanet.types import Array, Gradient
@@ -231,11 +230,14 @@ class Offloaded(LayerByLayer):
             # A first walk for the norm of all gradients updates none of them, and sums them whole.
             updates = self._sees_updates and not self._rule_chain.needs_norm()
             apart = [name for name in item.names if name in self._rows and updates]
-            rows = zip(*item, strict=True)
-            parts = [self._by_rows(*row, item.layer) for row in rows if row[0] in apart]
-            handed = [without(item, apart) if apart else item]
+            handed, parts = [item], []
+            if apart:
+                inside, rest = split(item, apart)
+                rows = zip(*inside, strict=True)
+                handed, parts = [rest], [self._by_rows(*row, item.layer) for row in rows]
+                del inside, rest, rows
             names = list(handed[0].names)
-            del item, rows
+            del item
             self._enter(names if updates or not self._sees_updates else ())
             counts = self._counts(names)
             try:

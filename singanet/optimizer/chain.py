@@ -17,6 +17,7 @@ from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Wrapper
+from singanet.params.gradients import split
 from singanet.params.param import Param
 
 if TYPE_CHECKING:
@@ -72,6 +73,14 @@ class UpdateChain:
         """
         alike = isinstance(self.rule, ElementWise) and type(self.rule)._sweep is ElementWise._sweep
         return alike and (self.rule.constraint, self.rule.spec_of(param).constraint) == (None, None)
+
+    def updates_by_each_use(self, param: Param) -> bool:
+        """Whether gradients of the uses of ``param`` are applied one by one; see `Optimizer`."""
+        rule = self.own_rule
+        if rule is None or self.stages or not rule.each_use:
+            return False
+        state = rule.state(param.name)
+        return state.regularizer is None and state.constraint is None
 
     def case(self) -> Hashable:
         """The case of the next step's arithmetic; a user's own rule has one case."""
@@ -167,6 +176,11 @@ class UpdateChain:
         for item in items:
             if on_layer is not None:
                 on_layer(item)
+            unfinished: Any = getattr(item, "unfinished", ())
+            if unfinished:
+                part, item = split(item, unfinished)
+                self.rule.update_part(*part)
+                del part
             if item[0]:
                 update(*item, *(() if scale == 1.0 else (scale,)))
             # Else the loop variable would hold this layer's gradients through the next one's.

@@ -53,6 +53,11 @@ class Optimizer(Counted, Configurable, ABC):
     """Whether `state`, `numbers` and `apply_rule` say all of an update, for programs to record."""
     in_one_call: ClassVar[bool] = False
     """Whether programs call `apply_rule` as it is: it goes over a parameter block by block."""
+    each_use: bool = False
+    """Whether a parameter with several uses is updated by the gradient of each as it comes.
+
+    The update by a sum has to be that by one after the other, to rounding.
+    """
     every: int = 1
     """Updates that are one step to schedules, more than 1 where a rule gathers micro-batches."""
     always_shown = ("lr",)
@@ -137,6 +142,12 @@ class Optimizer(Counted, Configurable, ABC):
         """
         self._run(names, values, grads, scale, None)
 
+    def update_part(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad]
+    ) -> None:
+        """`update` by some of the gradients of a step, of which others come: no step is counted."""
+        self._run(names, values, grads, 1.0, None, counts=False)
+
     def apply(
         self, epoch: int, grad: Grad, value: Array, name: str | None = None, step: int = -1
     ) -> Array:
@@ -196,6 +207,7 @@ class Optimizer(Counted, Configurable, ABC):
         grads: Sequence[Grad],
         scale: float,
         lr: float | None,
+        counts: bool = True,
     ) -> None:
         where = type(self).__name__
         check_lists(where, names, values, grads)
@@ -216,7 +228,7 @@ class Optimizer(Counted, Configurable, ABC):
                 self.apply_rule_to_rows(indices, ParamUpdate(state, value, rows, *numbers))
             else:
                 self.apply_rule(ParamUpdate(state, value, grad, *numbers))
-            state.step += 1
+            state.step += counts
 
     def state(self, name: str) -> ParamState:
         """What is known of a parameter, as it was registered or as the optimizer's own settings."""

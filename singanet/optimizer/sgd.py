@@ -20,6 +20,11 @@ class SGD(ElementWise):
     when the rate changes, what h holds keeps the rate that it was made with. From the second step
     on ``dampening`` d adds (1 − d) lr g to h, as in PyTorch. State: h, one array a parameter, none
     without momentum.
+
+    With ``each_use`` a parameter of several layers, such as a table of words that is the head's,
+    too, is updated by the gradient of each as it comes, where the others look up rows of it: the
+    same to rounding, and no gradient waits for another. Without momentum, decay and constraint
+    alone; behind no other stage, and in memory.
     """
 
     hypers = (*ElementWise.hypers, "momentum", "dampening")
@@ -34,6 +39,7 @@ class SGD(ElementWise):
         constraint: Constraint | float | None = None,
         nesterov: bool = False,
         dampening: Hyper = 0.0,
+        each_use: bool = False,
     ) -> None:
         super().__init__(lr, weight_decay, regularizer, constraint)
         self.momentum = checked(type(self).__name__, "momentum", momentum or 0.0, 0.0, 1.0)
@@ -52,6 +58,14 @@ class SGD(ElementWise):
                 expected="a momentum above 0, and not Nesterov's",
                 received=f"momentum={momentum!r}, nesterov={nesterov}",
                 advice="leave dampening out",
+            )
+        self.each_use = bool(each_use)
+        if self.each_use and (self.momentum != 0.0 or self.regularizer or self.constraint):
+            raise ArgumentError(
+                f"{type(self).__name__}(each_use=)",
+                expected="neither momentum nor decay nor a constraint: they need the sum",
+                received=repr(self),
+                advice="leave each_use out",
             )
         if self.momentum != 0.0:
             self.slots = ("momentum",)

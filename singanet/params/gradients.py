@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from singanet.ops.interface import Ops
@@ -18,6 +19,8 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
 
     layer: str
     output_grads: dict[str, Any]
+    unfinished: tuple[str, ...] = ()
+    """The parameters of which more comes, by other uses: these are parts of one update."""
 
     def __new__(
         cls,
@@ -50,6 +53,18 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
     def grads(self) -> list[Gradient]:
         """Their gradients."""
         return self[2]
+
+
+def split(item: LayerGradients, names: Collection[str]) -> tuple[LayerGradients, LayerGradients]:
+    """What ``item`` has of the parameters ``names``, and of the others."""
+    found: list[list[Any]] = [[], []]
+    for row in zip(*item, strict=True):
+        found[row[0] not in names].append(row)
+    made = []
+    for rows in found:
+        names, values, grads = [list(column) for column in zip(*rows, strict=True)] or ([], [], [])
+        made.append(LayerGradients(names, values, grads, item.layer, item.output_grads))
+    return made[0], made[1]
 
 
 def add_gradients(ops: Ops, a: Gradient, b: Gradient, over: bool = False) -> Gradient:

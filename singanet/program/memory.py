@@ -137,7 +137,8 @@ def planned_step(
     # Without targets it is taken for one that has labels.
     given = labels_of(net, feed, extent) if y is None else y
     plan = plan_of_step(net, StepRequest(feed, given, optimizer, measure=_measure_of(net)))
-    if plan is not None and optimizer is not None:
+    of_loss = plan is not None and plan.head is not None
+    if of_loss and optimizer is not None:
         y = given
 
     def record(recorder: Recorder) -> None:
@@ -149,7 +150,8 @@ def planned_step(
 
     with _state_stays(optimizer), _at_last_micro_batch(net, optimizer):
         walks = 1 if UpdateChain(optimizer).norm is None else 2
-        recorder = rehearse(net, record, None if plan is None or y is None else fused(plan))
+        plan = None if plan is None or (of_loss and y is None) else fused(plan)
+        recorder = rehearse(net, record, plan)
         return _planned(recorder, level, at_once, turns_of(optimizer), walks)
 
 

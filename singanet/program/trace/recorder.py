@@ -84,7 +84,9 @@ class Recorder:
             self.guard.param(param, value)
         for step in self.plan.steps:
             layer: Layer = step.recorded.layer  # type: ignore[attr-defined]
-            self.tape.wishes[step.owner] = layer.recompute
+            shared = any(id(param) in plan.apart for param in layer.params.values())
+            # What looks up rows may not do so again after they were changed.
+            self.tape.wishes[step.owner] = False if shared else layer.recompute
             for one in with_inner(layer):
                 if isinstance(one, Layer):
                     self.guard.ties(one)

@@ -25,6 +25,8 @@ class Numbers:
 
     def __init__(self, optimizer: Optimizer, states: Sequence[ParamState]) -> None:
         self.optimizer = optimizer
+        # Whether the update ends the step of its parameters.
+        self.counts = True
         self.state = states[0]
         self.states = tuple(states)
         self._kept = [(state, state.arrays, _bounds(state)) for state in states]
@@ -90,7 +92,7 @@ class Numbers:
     def advance(self) -> None:
         """Count a step."""
         for state in self.states:
-            state.step += 1
+            state.step += self.counts
 
     def read(self) -> tuple[Any, tuple[Any, ...]]:
         """The numbers, as scalars that change from step to step."""

@@ -139,7 +139,20 @@ class Updates:
         if not item.names and self._why is None:
             return
         names, values, grads = list(item.names), list(item.values), list(item.grads)
+        for name in item.unfinished:
+            at = names.index(name)
+            self._part(names.pop(at), values.pop(at), grads.pop(at))
         self.record_scaled(names, values, grads, 1.0)
+
+    def _part(self, name: str, value: Array, grad: Any) -> None:
+        """Record an update that others of the same step and parameter follow."""
+        state = self.rule.settle(name, value)
+        why = self._unfit(state, value, grad) or self._kernels(name, value, grad, 1.0)
+        if why is not None:
+            raise NotRecordableError(why)
+        # The last of them counts the step.
+        self.numbers[-1].counts = False
+        self.members[-1] = []
 
     def record_scaled(
         self, names: list[str], values: list[Array], grads: list[Any], scale: Any
