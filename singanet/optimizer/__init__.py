@@ -43,6 +43,7 @@ from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.rmsprop import RMSProp
 from singanet.optimizer.sgd import SGD
 from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.zeroth_order import ZerothOrder
 
 __all__ = [
     "LAMB",
@@ -81,6 +82,7 @@ __all__ = [
     "RMSProp",
     "Regularizer",
     "Wrapper",
+    "ZerothOrder",
     "clip_by_global_norm",
     "global_norm",
     "schedules",

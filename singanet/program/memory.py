@@ -132,6 +132,13 @@ def planned_step(
     With targets ``y`` the loss's own arrays are in it. Errors: bytes that the arena cannot be kept
     in. Raises `NotRecordableError`.
     """
+    if UpdateChain(optimizer).estimates is not None:
+        raise ArgumentError(
+            "the memory of a step, optimizer",
+            expected="an optimizer whose gradients come of a walk back, which can be planned",
+            received=type(UpdateChain(optimizer).estimates).__name__,
+            advice="train without a budget: a step takes what net.predict takes of the batch",
+        )
     feed = ones(net.execution_plan(), batch_size, net.device, extent)
 
     # Without targets it is taken for one that has labels.
