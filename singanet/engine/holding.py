@@ -15,7 +15,7 @@ from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, one_of
-from singanet.ops.held import BLOCK, Bfloat16Matrix
+from singanet.ops.held import BLOCK, Bfloat16Matrix, HeldMatrix
 from singanet.params.gradients import LayerGradients
 from singanet.params.held import (
     ROUNDINGS,
@@ -79,6 +79,16 @@ class Holding(LayerByLayer):
         return _HeldPass(made)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
+        """As `NetExecutor`. Errors: several ranks that would round each at random."""
+        chain = self.register(net, request.optimizer)
+        several = any(not stage.alone for stage in chain.reducers)
+        if several and any(_is_random(param) for param in net.params()):
+            raise CallOrderError(
+                "training on several ranks",
+                expected="weights that all ranks round alike",
+                received="stochastic rounding, which draws on each rank by itself",
+                advice="call net.as_type('bfloat16', rounding='remainder')",
+            )
         try:
             return super().step(net, request)
         finally:
@@ -103,6 +113,11 @@ class Holding(LayerByLayer):
                 " floats of them again",
             )
         self._checked = changes.now
+
+
+def _is_random(param: Param) -> bool:
+    storage = param.storage
+    return isinstance(storage, Bfloat16Weights) and storage.rounding == ROUNDINGS[0]
 
 
 class _HeldPass(Pass):
@@ -250,16 +265,20 @@ def hold_blocks(
             return weights_of_blocks(given[0], turned, given[1])
         values = _values(net, param)
         made = block_weights(values, turned, KINDS[dtype][0])
-        errors[param.name] = _distance(values, made.read())
+        errors[param.name] = _distance(values.T if turned else values, made.matrix)
         return made
 
     hold(net, where, holder)
     return errors
 
 
-def _distance(values: Array, others: Array) -> float:
-    size = float(np.linalg.norm(values))
-    return float(np.linalg.norm(values - others)) / size if size else 0.0
+def _distance(values: Array, matrix: HeldMatrix) -> float:
+    size = off = 0.0
+    for part in matrix.parts():
+        wanted = values[:, part]
+        size += float(np.square(wanted).sum())
+        off += float(np.square(wanted - matrix.columns(part.start, part.stop)).sum())
+    return (off / size) ** 0.5 if size else 0.0
 
 
 def _values(net: Net, param: Param) -> Array:

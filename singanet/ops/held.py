@@ -90,7 +90,7 @@ class HeldMatrix(ABC):
 
     @abstractmethod
     def few(self, x: Array) -> Array:
-        """x (few, inputs) times the matrix, float32."""
+        """x (few, inputs) times the matrix, as float32 in C order."""
 
     def parts(self, numbers: int = _AT_A_TIME) -> Iterator[slice]:
         """The columns in runs of about so many ``numbers``, which end at panels."""
@@ -176,7 +176,7 @@ class Bfloat16Matrix(HeldMatrix):
             np.bitwise_and(both, _UPPER, out=room)
             made += np.matmul(halves[1 - _FIRST], room.view(np.float32))
             y[:, part] = made.transpose(1, 0, 2)
-        return y.reshape(rows, panels * PANEL)[:, : self.outputs]
+        return np.ascontiguousarray(y.reshape(rows, panels * PANEL)[:, : self.outputs])
 
 
 _FIRST = 0 if sys.byteorder == "little" else 1

@@ -92,7 +92,10 @@ def test_products_are_those_of_the_numbers(kind, rows):
         for ops in all_ops():
             near = 1e-5 if ops is numpy_ops else 1e-2
             bound = near * np.abs(exact).max()
-            np.testing.assert_allclose(ops.matmul(x, held), exact, rtol=0, atol=bound)
+            y = ops.matmul(x, held)
+            np.testing.assert_allclose(y, exact, rtol=0, atol=bound)
+            # Kernels after it write into it.
+            assert y.flags.c_contiguous
             np.testing.assert_allclose(ops.affine(x, held, bias), exact + bias, rtol=0, atol=bound)
             out = np.empty_like(back, np.float32)
             assert ops.matmul(dy, held.T, out=out) is out
@@ -134,6 +137,19 @@ def test_rows_of_zeros_and_empty_ones():
         for ops in all_ops():
             assert not ops.matmul(np.zeros((1, 64), np.float32), held).any()
             assert ops.matmul(np.zeros((0, 64), np.float32), held).shape == (0, 64)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", *KINDS])
+def test_what_is_no_number_shows(kind):
+    held, _ = made(kind, 64, 128)
+    for value in (np.nan, np.inf):
+        x = np.ones((2, 64), np.float32)
+        x[1, 3] = value
+        for ops in all_ops():
+            with np.errstate(invalid="ignore"):
+                y = ops.matmul(x, held)
+            assert np.isfinite(y[0]).all()
+            assert not np.isfinite(y[1]).any()
 
 
 def test_what_is_held_is_a_half_a_quarter_or_an_eighth_with_scales():

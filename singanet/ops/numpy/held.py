@@ -50,4 +50,4 @@ def gather_rows(ops: Any, table: HeldMatrix, indices: Array) -> Array:
     """`Ops.gather_rows` of such a matrix."""
     flat = indices.reshape(-1)
     rows = table.picked(flat) if table.turned else ops.xp.asarray(table)[flat]
-    return rows.reshape(*indices.shape, rows.shape[1])
+    return ops.xp.ascontiguousarray(rows).reshape(*indices.shape, rows.shape[1])

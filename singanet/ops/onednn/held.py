@@ -114,7 +114,7 @@ def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix) -> Array | None:
             np.matmul(steps[row], factors, out=into[row])
         if held.minima is not None:
             into += sums @ _wide(ops, runtime, held.minima[slab])
-    return y[:, : held.outputs]
+    return np.ascontiguousarray(y[:, : held.outputs])
 
 
 def _whole_rows(runtime: Runtime, x: Array, held: BlockMatrix) -> tuple[Array, Array, Array]:
@@ -126,7 +126,8 @@ def _whole_rows(runtime: Runtime, x: Array, held: BlockMatrix) -> tuple[Array, A
     """
     key = held.kind, x.shape, x.tobytes()
     if runtime.last[0] != key:
-        runtime.last = key, _made_whole(x, held)
+        with np.errstate(invalid="ignore"):  # NaN and infinity make what they make of any numbers
+            runtime.last = key, _made_whole(x, held)
     made: tuple[Array, Array, Array] = runtime.last[1]
     return made
 
