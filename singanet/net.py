@@ -643,22 +643,24 @@ class FeedForwardNet(Net):
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
-        stop: int | None = None,
+        stop: int | Sequence[int | Sequence[int]] | None = None,
         max_length: int | None = None,
     ) -> list[Array]:
         """Go on with each of ``prompts``, an array (N, P) of ids or N arrays of any length.
 
         The next id is drawn by the net's probabilities to the power of 1 / ``temperature``, at 0
         the likeliest is taken; ``top_k`` and ``top_p`` leave the likeliest alone, as `Sampling`
-        says. Each row ends after ``length`` ids, or with the id ``stop``. The net remembers what
-        it has read, `decoder`; past ``max_length`` steps it reads the last half anew. The same
-        ``seed`` and prompts give the same ids. Errors: a net whose output is no probabilities
-        (N, T, C), and those of `decoder`.
+        says. Each row ends after ``length`` ids, or with the id ``stop``, of several with the first
+        of these, each an id or a run of ids. The net remembers what it has read, `decoder`; past
+        ``max_length`` steps it reads the last half anew. The same ``seed`` and prompts give the
+        same ids. `decoding.generate` tells how probable each was. Errors: a net whose output is no
+        probabilities (N, T, C), and those of `decoder`.
         """
         from singanet.decoding import Sampling, generate
 
         sampling = Sampling(temperature, top_k, top_p)
-        return generate(self, prompts, length, sampling, seed, stop, max_length)
+        made = generate(self, prompts, length, sampling, seed, stop, max_length)
+        return [each.ids for each in made]
 
     # -- programs ---------------------------------------------------------------------------
 

@@ -27,6 +27,13 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--raw", action="store_true", help="write on, without the chat template")
     parser.add_argument("--system", metavar="TEXT", help="what the template is told before all")
     parser.add_argument("--length", type=int, default=500, metavar="N", help="tokens at most; 500")
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end before this text; may be given several times",
+    )
     add_sampling(parser)
     parser.set_defaults(command=_run)
 
@@ -45,7 +52,8 @@ def _run(arguments: argparse.Namespace) -> int:
     chats = tokenizer.chat_template is not None and not arguments.raw
     ids = _asked(tokenizer, arguments) if chats else tokenizer.encode(arguments.prompt)
     ends = ends_of(net, tokenizer)
-    told = streamed(net, tokenizer, ids, arguments.length, sampling, arguments.seed, ends)
+    drawn = arguments.length, sampling, arguments.seed, ends, arguments.stop
+    told = streamed(net, tokenizer, ids, *drawn)
     if not chats:
         print(arguments.prompt, end="", flush=True)
     for text in told:

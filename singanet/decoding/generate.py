@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.base.arguments import checked_count
+from singanet.base.arguments import checked_count, is_int
 from singanet.base.seeding import next_seed
 from singanet.decoding.decoder import Decoder
 from singanet.decoding.sampling import Sampling
@@ -17,34 +17,68 @@ from singanet.errors import ArgumentError, DataError
 from singanet.types import Array
 
 
+class Generated(NamedTuple):
+    """What was drawn for a prompt: ``ids`` (L,), and the ``log_probabilities`` (L,) of each.
+
+    These are the net's own, in float64, whatever temperature and choice the draw was made with.
+    """
+
+    ids: Array
+    log_probabilities: Array
+
+
 def generate(
     net: Net,
     prompts: Any,
     length: int,
     sampling: Sampling,
     seed: int | None = None,
-    stop: int | None = None,
+    stop: Any = None,
     max_length: int | None = None,
-) -> list[Array]:
+) -> list[Generated]:
     """See `FeedForwardNet.generate`."""
     checked_count("net.generate", "length", length, 1)
-    rows = _checked(prompts)
+    rows, stops = _checked(prompts), _stops(stop)
     rng = np.random.default_rng(next_seed() if seed is None else seed)
     found: list[list[int]] = [[] for _ in rows]
+    told: list[list[float]] = [[] for _ in rows]
     ended = np.zeros(len(rows), bool)
-    for ids, fresh in written(Decoder(net, max_length), rows, sampling, rng):
+    for ids, fresh, chances in written(Decoder(net, max_length), rows, sampling, rng):
         for k in np.flatnonzero(fresh & ~ended):
             found[k].append(int(ids[k]))
-            ended[k] = len(found[k]) == length or found[k][-1] == stop
+            told[k].append(float(chances[k]))
+            ends = any(found[k][-len(each) :] == each for each in stops)
+            ended[k] = ends or len(found[k]) == length
         if ended.all():
             break
-    return [np.array(row) for row in found]
+    with np.errstate(divide="ignore"):
+        pairs = zip(found, told, strict=True)
+        return [Generated(np.array(ids), np.log(np.array(chances))) for ids, chances in pairs]
+
+
+def _stops(given: Any) -> list[list[int]]:
+    """The runs of ids that end a row: of an id, ids, or runs of them."""
+    parts: Any = [given] if is_int(given, 0) else [] if given is None else given
+    try:
+        runs = [[part] if is_int(part, 0) else list(part) for part in parts]
+    except TypeError:
+        runs = [[]]
+    if not all(run and all(is_int(k, 0) for k in run) for run in runs):
+        raise ArgumentError(
+            "net.generate, argument stop",
+            expected="an id, several, or runs of ids, such as [2, [13, 13]]",
+            received=repr(given)[:80],
+            advice="texts become ids by tokenizer.encode(text, special=False).tolist()",
+        )
+    return [[int(k) for k in run] for run in runs]
 
 
 def written(
     decoder: Decoder, prompts: Sequence[Array], sampling: Sampling, rng: np.random.Generator
-) -> Iterator[tuple[Array, Array]]:
-    """Without end, what comes next in each row: (N,) ids, and whether they were drawn, not given.
+) -> Iterator[tuple[Array, Array, Array]]:
+    """Without end, what comes next in each row: (N,) ids, whether they were drawn, not given.
+
+    And how probable the net finds each.
 
     The first ids are those behind the shortest prompt; longer ones go on being read meanwhile.
     Where the decoder's limit is met, it begins anew with the last half of what it has seen: a step
@@ -57,11 +91,12 @@ def written(
         if decoder.limit is not None and decoder.steps + new.shape[1] > decoder.limit:
             decoder.reset()
             new = seen[:, -((decoder.limit + 1) // 2) :]
-        ids = sampling.draw(_probabilities(decoder.net.device.ops.host, decoder(new)), rng)
+        probabilities = _probabilities(decoder.net.device.ops.host, decoder(new))
+        ids = sampling.draw(probabilities, rng)
         fresh = np.array([place >= len(prompt) for prompt in prompts])
         given = [prompt[min(place, len(prompt) - 1)] for prompt in prompts]
         ids = np.where(fresh, ids, given)
-        yield ids, fresh
+        yield ids, fresh, np.take_along_axis(probabilities, ids[:, None], axis=1)[:, 0]
         new = ids[:, None]
         seen = np.concatenate([seen, new], axis=1)[:, -(decoder.limit or 1) :]
 

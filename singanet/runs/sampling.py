@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -42,17 +42,49 @@ def streamed(
     sampling: Sampling,
     seed: int = 0,
     ends: Collection[int] = (),
+    stops: Sequence[str] = (),
 ) -> Iterator[str]:
     """What comes after ``ids``, as text that is whole: at most ``length`` tokens, up to an end.
 
-    ``ends`` are the tokens with which a text ends. Past the most steps of ``net`` it reads the last
-    half anew. Errors, at once: a number out of range; more ``ids`` than the net has steps, or none.
+    ``ends`` are the tokens with which a text ends; it ends before the first of the texts ``stops``,
+    too, and what may begin one is told once it is seen not to. Past the most steps of ``net`` it
+    reads the last half anew. Errors, at once: a number out of range; more ``ids`` than the net has
+    steps, or none.
     """
     most = getattr(net, "most_steps", None)
     if not len(ids) or (most is not None and len(ids) > most):
         expected = f"1 to {most} tokens" if most is not None else "at least one token"
         raise _wrong("the prompt", expected, str(len(ids)), "shorten it, or give it some words")
-    return _texts(_drawn(net, ids, length, sampling, seed), tokenizer, ends)
+    if "" in stops:
+        raise _wrong("--stop", "a text", "none", "leave it out")
+    told = _texts(_drawn(net, ids, length, sampling, seed), tokenizer, ends)
+    return before_stops(told, stops) if stops else told
+
+
+def before_stops(texts: Iterable[str], stops: Sequence[str]) -> Iterator[str]:
+    """``texts`` up to the beginning of the one of ``stops`` that is complete first."""
+    waiting, longest = "", max(map(len, stops))
+    for text in texts:
+        waiting += text
+        found = [(p + len(stop), p) for stop in stops if (p := waiting.find(stop)) >= 0]
+        if found:
+            _, place = min(found)
+            if place:
+                yield waiting[:place]
+            return
+        # The end may be the beginning of one.
+        most = min(len(waiting), longest - 1)
+        begins = (k for k in range(most, 0, -1) if _begins(waiting[-k:], stops))
+        kept = next(begins, 0)
+        if ready := waiting[: len(waiting) - kept]:
+            yield ready
+        waiting = waiting[len(waiting) - kept :]
+    if waiting:
+        yield waiting
+
+
+def _begins(text: str, stops: Sequence[str]) -> bool:
+    return any(stop.startswith(text) for stop in stops)
 
 
 def _texts(drawn: Iterator[Array], tokenizer: Tokenizer, ends: Collection[int]) -> Iterator[str]:
@@ -75,7 +107,7 @@ def _drawn(
     if seed < 0:
         raise _wrong("--seed", "0 or more", str(seed), "pass another seed")
     drawn = written(Decoder(net), [ids], sampling, np.random.default_rng(seed))
-    return (new for new, _ in islice(drawn, length))
+    return (new for new, *_ in islice(drawn, length))
 
 
 def start_of(data: TextDataset) -> str:

@@ -53,6 +53,14 @@ def test_it_answers_by_the_template_and_writes_on_without(llama, capsys, drawn):
     assert told == "Speak" + expected(llama, tokenizer.encode("Speak"), **drawn) + "\n"
 
 
+def test_it_ends_before_a_stop(llama, capsys):
+    argv = ("generate", llama, "Speak", "--temperature", 0, "--length", 12)
+    whole = out_of(capsys, *argv)
+    stop = whole[4:6]
+    told = out_of(capsys, *argv, "--stop", stop, "--stop", "never, never")
+    assert told == whole[: whole.index(stop)] + "\n"
+
+
 def test_the_system_is_told_first(llama, capsys):
     tokenizer = pretrained.tokenizer(llama)
     roles = [("system", "Be kind."), ("user", "Speak")]

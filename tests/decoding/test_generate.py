@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, set_seed
-from singanet.decoding import Decoder, Sampling, written
+from singanet.decoding import Decoder, Sampling, generate, written
 from singanet.errors import ArgumentError, DataError
 from singanet.layers import GRU, Dense, Embedding, TimeDistributed
 from singanet.models import build
@@ -69,6 +69,38 @@ def test_rows_end_where_the_stop_is_drawn(rng):
         row = row.tolist()
         end = row.index(stop) + 1 if stop in row else 30
         assert ended.tolist() == row[:end]
+
+
+def test_rows_end_with_any_of_several_stops(rng):
+    net = model("char_rnn")
+    prompts = rng.integers(0, WORDS, (6, 4))
+    free = [row.tolist() for row in net.generate(prompts, 30, seed=1)]
+    run, one = free[0][5:8], free[1][3]
+    for row, ended in zip(free, net.generate(prompts, 30, seed=1, stop=[run, one]), strict=True):
+        ends = [k for k in range(1, 31) if row[:k][-3:] == run or row[k - 1] == one]
+        assert ended.tolist() == row[: ends[0] if ends else 30]
+
+
+@pytest.mark.parametrize("stop", [-1, "ab", [[]], [1, [2, -1]], 1.5, [None]])
+def test_stops_that_are_no_ids_are_refused(stop):
+    with pytest.raises(ArgumentError, match="argument stop: expected an id"):
+        model().generate([[1]], 3, stop=stop)
+
+
+def test_how_probable_each_is(rng):
+    net = model()
+    prompts = [rng.integers(0, WORDS, size) for size in (3, 5)]
+    found = generate(net, prompts, 6, Sampling(2.0, top_k=4), seed=2)
+    for prompt, (ids, logs) in zip(prompts, found, strict=True):
+        known = [*prompt]
+        for id, log in zip(ids, logs, strict=True):
+            padded = np.zeros((1, 16), np.int64)
+            padded[0, : len(known)] = known
+            assert log == pytest.approx(np.log(net.predict(padded)[0, len(known) - 1, id]))
+            known.append(id)
+    assert [each.ids.tolist() for each in found] == [
+        row.tolist() for row in net.generate(prompts, 6, 2.0, 4, seed=2)
+    ]
 
 
 def test_the_seed_decides(rng):
@@ -175,7 +207,7 @@ def test_any_loop_may_draw(rng):
 def test_ids_come_one_by_one(rng):
     net = model("char_rnn")
     drawn = written(Decoder(net), [np.array([1]), np.array([2, 3])], Sampling(), rng)
-    ids, fresh = next(drawn)
+    ids, fresh, _ = next(drawn)
     assert fresh.tolist() == [True, False]
     assert ids[1] == 3
     assert next(drawn)[1].tolist() == [True, True]

@@ -6,6 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from singanet import FeedForwardNet
 from singanet.data import TextDataset
@@ -13,7 +15,7 @@ from singanet.decoding import Sampling
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.layers import Layer, Traits
 from singanet.models import build
-from singanet.runs.sampling import sampled
+from singanet.runs.sampling import before_stops, sampled
 
 TEXT = TextDataset("abcdefgh" * 40)
 
@@ -76,3 +78,26 @@ def test_what_cannot_be_is_refused_at_once(change, error, words):
     arguments = {"prompt": "a", "length": 3, "seed": 0} | change
     with pytest.raises(error, match=words):
         sampled(following(), TEXT, **arguments)
+
+
+@given(
+    st.lists(st.text("abc", max_size=5), max_size=8),
+    st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_a_text_ends_before_the_stop_that_is_complete_first(parts, stops):
+    known = ""
+    for letter in "".join(parts):
+        known += letter
+        there = [len(stop) for stop in stops if known.endswith(stop)]
+        if there:
+            known = known[: len(known) - max(there)]
+            break
+    told = [*before_stops(iter(parts), stops)]
+    assert "".join(told) == known
+    assert all(told)
+
+
+def test_what_begins_no_stop_is_told_at_once():
+    told = before_stops(iter(["ab", "c", "x", "<e", "y<", "end>", "more"]), ["<end>"])
+    assert next(told) == "ab"
+    assert [*told] == ["c", "x", "<ey"]
