@@ -12,16 +12,19 @@ from singanet import FeedForwardNet
 from singanet.layers import Input
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from tests.pairs.training import (
+    ALPHA,
     CLIP,
     DECAY,
     GATHERED,
     LR,
     MOMENTUM,
+    RANK,
     SCALE,
     STEPS,
     TURN,
     Case,
     Outcome,
+    adapted,
     batches,
     data,
     epochs_of,
@@ -50,7 +53,9 @@ class Plain:
                 given["text"] = Input("text", (length,))
             made = dict(zip(OF_PART, outputs(self.case, given, masked=False), strict=False))
             net = FeedForwardNet(inputs=[*given.values()], outputs=made[output], seed=7)
-            if dtype != "float32":
+            if dtype == "bfloat16":
+                net.run_on(net.device.narrowed("tests"), net.dtype)
+            elif dtype != "float32":
                 net.as_type(dtype)
             net.programs.enabled = dtype == "bfloat16"
             self.nets[key] = net
@@ -122,7 +127,10 @@ def by_hand(case: Case) -> Outcome:
     kinds = y if isinstance(y, dict) else {"kinds": y}
     values: dict[str, Any] = {}
     for output in kinds:
-        net = plain.net(output, STEPS, "float32" if dtype != "float64" else dtype)
+        # Another net than those of the steps, in which the weights themselves are trained.
+        net = Plain(case).net(output, STEPS, "float32" if dtype != "float64" else dtype)
+        if "low-rank pairs" in case:
+            net.adapt(RANK, adapted(case))
         values |= {param.name: param.value.copy() for param in net.params()}
     averages = {name: value.copy() for name, value in values.items()}
     state = {name: np.zeros_like(value) for name, value in values.items()}
@@ -132,7 +140,9 @@ def by_hand(case: Case) -> Outcome:
     for samples in batches(case):
         given, targets = part_of(x, samples), part_of(y, samples)
         count = len(given["x"])
-        grads, loss = plain.gradients(values, given, targets, dtype)
+        grads, loss = plain.gradients(with_pairs(values), given, targets, dtype)
+        if "low-rank pairs" in case:
+            grads = of_pairs(values, grads)
         losses.append(loss)
         gathered.append((grads, named_rows(case, given), count))
         if len(gathered) < (GATHERED if "accumulation" in case else 1):
@@ -165,6 +175,29 @@ def by_hand(case: Case) -> Outcome:
                 averages[name] = DECAY * averages[name] + (1 - DECAY) * value
     ended = averages if "EMA" in case else values
     return Outcome(ended, epochs_of(losses))
+
+
+def pairs(values: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """The names A and B of the pair beside each weight that has one."""
+    ends = (name.removesuffix(".lora_a") for name in values if name.endswith(".lora_a"))
+    return {name: (f"{name}.lora_a", f"{name}.lora_b") for name in ends}
+
+
+def with_pairs(values: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of the net without pairs: W + (alpha / rank) A B."""
+    made = dict(values)
+    for weight, (a, b) in pairs(values).items():
+        made[weight] = values[weight] + ALPHA / RANK * (values[a] @ values[b])
+    return made
+
+
+def of_pairs(values: dict[str, Any], grads: dict[str, Any]) -> dict[str, Any]:
+    """The gradients of pairs by those of weights: dA = s dW Bᵀ, dB = s Aᵀ dW; others stay."""
+    found, scale = {}, ALPHA / RANK
+    for weight, (a, b) in pairs(values).items():
+        found[a] = scale * (grads[weight] @ values[b].T)
+        found[b] = scale * (values[a].T @ grads[weight])
+    return found
 
 
 def update(case: Case, value: Any, state: Any, grad: Any, rows: Any) -> None:

@@ -49,6 +49,7 @@ FEATURES = [
     Feature("Executor", "bits"),
     Feature("head in blocks", "close"),
     Feature("one block at a time"),
+    Feature("low-rank pairs"),
 ]
 NAMES = [feature.name for feature in FEATURES]
 BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
@@ -165,6 +166,12 @@ APART = [
         "whose turn it is depends on what all layers train, of which a server or a stage sees some",
         each_with("one block at a time", "parameter server", "pipeline"),
         "BlockCoordinate",
+    ),
+    Apart(
+        "refused",
+        "programs of an Executor would not train the pairs",
+        each_with("low-rank pairs", "Executor"),
+        "net.adapt",
     ),
     Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
     Apart(

@@ -89,28 +89,6 @@ def test_some_of_three_train_as_the_plain_step(features, tmp_path):
     assert not left_out
 
 
-ADAPTED = [name for name in NAMES if name in BITS | CLOSE and name != "Executor"]
-"""What steps otherwise; the net of an Executor takes no pairs."""
-
-
-@pytest.mark.parametrize("name", ADAPTED)
-def test_low_rank_pairs_train_as_in_the_plain_step(name, tmp_path, monkeypatch):
-    prepare = training.prepare
-
-    def adapted(case, net):
-        prepare(case, net)
-        net.adapt(2, ["a", "g"])
-
-    monkeypatch.setattr(training, "prepare", adapted)
-    features = frozenset({name})
-    made = comparison_of(features)
-    case = Case(shape_of(features), features, made.dtype)
-    # Not out of the cache, which has nets without pairs.
-    wanted = expected.__wrapped__(case.shape, made)
-    assert sum("lora" in each for each in wanted.values) == 4
-    assert not difference(carried_out(case, tmp_path), wanted, made.tolerance)
-
-
 HELD = [n for n in NAMES if n not in ("budget", "offload", "bfloat16", "pipeline", "Executor")]
 """What trains a net whose weights are held in fewer bits; the others but bfloat16 refuse one."""
 

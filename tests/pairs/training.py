@@ -55,6 +55,7 @@ SAMPLES = BATCH * BATCHES - 3
 """The last batch of an epoch is smaller."""
 COLUMNS, WORDS, STEPS, KINDS = 10, 12, 4, 3
 LR, MOMENTUM, CLIP, GATHERED, DECAY, SCALE, KEPT = 0.1, 0.5, 0.25, 2, 0.5, 2.0**8, "400kB"
+RANK, ALPHA = 2, 6.0
 WIDE = 136
 """A layer of so many inputs and outputs is larger than what an offloaded net keeps in memory."""
 
@@ -215,7 +216,14 @@ def prepare(case: Case, net: Any) -> None:
         net["t"].recompute = True
     if "freezing" in case:
         net.freeze("g")
+    if "low-rank pairs" in case:
+        net.adapt(RANK, adapted(case), alpha=ALPHA)
     case.nets.append(net)
+
+
+def adapted(case: Case) -> list[str]:
+    """The layers with pairs beside their weights: none can be beside what reads sparse inputs."""
+    return ["g"] if "sparse inputs" in case else ["a", "g"]
 
 
 # -- the data -----------------------------------------------------------------------------------
