@@ -17,6 +17,7 @@ from singanet.layers import (
     Dropout,
     Embedding,
     Flatten,
+    Layer,
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
@@ -58,6 +59,58 @@ def test_the_same_is_counted_on_a_device(xp):
     for name in here.shapes:
         assert there.kept(name, 10) == pytest.approx(here.kept(name, 10), rel=0.05)
     assert there.peak(32)[0] == pytest.approx(here.peak(32)[0], rel=0.05)
+
+
+def moments(net, size):
+    """The layers at work in a step of 2 samples or 3, and the bytes that are held then."""
+    step = {2: (found := measure(net)).small, 3: found.large}[size]
+    ops = step.units.kept()
+    return list(
+        zip((step.units.units[op.unit].name for op in ops), step.units.live(ops), strict=True)
+    )
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_moments_of_a_step_add_up_by_hand(size):
+    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    net.add(Dense("a", 8, input_sample_shape=(4,)))
+    net.add(Activation("t", "tanh"))
+    net.add(Dense("out", 2))
+    wide, narrow = 4 * 8 * size, 4 * 2 * size
+    assert moments(net, size) == [
+        ("a", wide),
+        ("t", 2 * wide),  # its input and its output
+        ("out", wide + narrow),
+        ("out", wide + 2 * narrow),  # the gradient of the loss beside the output
+        ("out", wide),
+        ("out", wide + narrow + wide + 4 * (8 * 2 + 2)),
+        ("t", 3 * wide),  # what it keeps, and both gradients
+        ("a", wide + 4 * (4 * 8 + 8)),
+    ]
+
+
+def test_a_gradient_in_memory_that_is_kept_counts_once():
+    class Keeps(Layer):
+        """y = 2x, whose backward hands out what the context holds."""
+
+        def setup(self, in_shape):
+            return in_shape
+
+        def forward(self, ctx, x):
+            ctx.save(slope=2 * np.ones_like(x))
+            return 2 * x
+
+        def backward(self, ctx, dy):
+            ctx.saved["slope"] *= dy
+            return ctx.saved["slope"], {}
+
+    net = FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
+    net.add(Dense("a", 8, input_sample_shape=(4,)))
+    net.add(Keeps("keeps"))
+    net.add(Dense("out", 2))
+    wide = 4 * 8 * 2
+    # Its slope, with its gradient in it, and the one that came.
+    assert dict(moments(net, 2))["keeps"] == 2 * wide
 
 
 def test_what_two_layers_keep_is_counted_once():
