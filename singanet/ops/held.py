@@ -99,10 +99,10 @@ class HeldMatrix(ABC):
             yield slice(start, min(start + step, self.outputs))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        whole = np.empty((self.inputs, self.outputs), np.float32)
+        found = np.empty(self.shape, np.float32)
+        plain = found.T if self.turned else found
         for part in self.parts():
-            whole[:, part] = self.columns(part.start, part.stop)
-        found: Array = whole.T if self.turned else whole
+            plain[:, part] = self.columns(part.start, part.stop)
         return found if dtype is None else found.astype(dtype, copy=False)
 
 

@@ -106,10 +106,11 @@ class Bfloat16Weights(HeldWeights):
             self._lent = self._rng = None
 
     def _exact(self) -> Array:
-        made = np.empty((self.matrix.inputs, self.matrix.outputs), np.float32)
+        made = np.empty(super().factor().shape, np.float32)
+        plain = made.T if self.turned else made
         for part in self.matrix.parts(_PIECE):
-            made[:, part] = self._columns(part)
-        return made.T if self.turned else made
+            plain[:, part] = self._columns(part)
+        return made
 
     def _columns(self, part: slice) -> Array:
         if self.rest is None:

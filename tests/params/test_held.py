@@ -35,6 +35,8 @@ def test_what_is_assigned_is_rounded_to_nearest(turned):
     np.testing.assert_array_equal(held.read(), nearest(values))
     np.testing.assert_array_equal(np.asarray(held.factor()), nearest(values))
     assert held.dtype == np.float32
+    # Rules that go through blocks of rows would else copy it.
+    assert held.lend().flags.c_contiguous
 
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40))
