@@ -221,6 +221,7 @@ STAGES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("rule", ["sgd", "adafactor", "adamw"])
 def test_clipping_and_accumulation_cost_the_sums_alone(tied, rule):
@@ -237,6 +238,7 @@ def test_clipping_and_accumulation_cost_the_sums_alone(tied, rule):
         assert sum(parts.values()) - parts["program"] <= most, name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_steps_through_stages_stay_within_what_was_told(monkeypatch, tied, stage):

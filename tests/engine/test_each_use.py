@@ -99,6 +99,7 @@ def test_no_use_waits_for_another():
     assert shapes[False] == [("whole", "head/bias"), middle, ("whole", "table/weight")]
 
 
+@pytest.mark.full
 def test_blocks_that_run_again_run_beside_no_table(monkeypatch):
     """Of a Llama; what it takes is told, and its steps are those of the sum."""
     monkeypatch.setattr(head_loss, "BLOCK", 1 << 18)

@@ -232,7 +232,7 @@ METRICS = {
 }
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(
     rows=st.integers(1, 12),
     names=st.lists(st.sampled_from(sorted(METRICS)), min_size=1, max_size=3, unique=True),

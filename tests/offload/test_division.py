@@ -136,6 +136,7 @@ def test_loops_of_ones_own_and_hooks_have_whole_arrays(tmp_path, tied):
     expect_same(rules[1].state_dict(), rules[0].state_dict())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "rule",
     [
