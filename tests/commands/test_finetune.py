@@ -234,6 +234,7 @@ def test_pairs_are_trained_and_added_into_the_weights(llama, chats, tmp_path, bu
     assert samples["after"] == tokenizer.decode(written[: ends[0] if ends else None])
 
 
+@pytest.mark.full
 def test_blocks_are_trained_in_turns(llama, texts, tmp_path):
     out = tmp_path / "run"
     done(llama, texts, out, "--method", "blocks", "--epochs", 2, "--lr", 0.01)

@@ -124,6 +124,7 @@ def test_a_recorded_step_makes_no_gradient_that_nobody_gets():
 @pytest.mark.parametrize(
     "extra", [{}, {"clip": 0.3}, {"clip": 0.3, "clip_by": "global"}, {"accumulate": 2}]
 )
+@pytest.mark.few(1)
 def test_a_fit_goes_on_where_it_was_interrupted(extra, tmp_path):
     x, y = (np.concatenate(part) for part in zip(*batches(6), strict=True))
     nets = [net_of(), net_of()]
@@ -220,6 +221,7 @@ def test_a_state_of_another_is_refused(state):
 
 
 @pytest.mark.parametrize("activations", [False, True])
+@pytest.mark.few(1)
 def test_offloaded_steps_are_those_in_memory(tmp_path, activations, monkeypatch):
     monkeypatch.setattr("singanet.offload.executor.SMALL", 100)
     monkeypatch.setattr("singanet.params.storage.SMALL", 100)

@@ -79,6 +79,7 @@ def test_the_noise_is_normal_and_another_in_each_step_and_parameter():
         assert abs((first * other).mean()) < 0.01
 
 
+@pytest.mark.full
 def test_the_estimates_point_where_the_gradient_does():
     x, y = batch()
     net = net_of()
@@ -100,6 +101,7 @@ def test_the_estimates_point_where_the_gradient_does():
 @pytest.mark.parametrize(
     "extra", [{}, {"clip": 0.3, "clip_by": "global"}, {"clip": 0.3}, {"accumulate": 2}]
 )
+@pytest.mark.few(1)
 def test_a_fit_goes_on_where_it_was_interrupted(extra, tmp_path):
     x, y = batch(count=24)
     told = {"batch_size": 6, "verbose": False, **extra}

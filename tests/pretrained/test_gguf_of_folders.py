@@ -34,7 +34,7 @@ def folder_of(name, path):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_file_made_of_a_folder_is_the_model(name, tmp_path):
     folder, file = folder_of(name, tmp_path), tmp_path / "m.gguf"
     net = pretrained.load(folder)
