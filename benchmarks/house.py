@@ -31,7 +31,7 @@ STAGES, STORAGES = {"Wrapper", "Reducer"}, {"ParamStorage", "ServedRows", "Stand
 
 KNOWS_RANKS = ("parallel/", "training/ranks/", "launch/")
 KNOWS_STAGES = ("optimizer/", "parallel/")
-KNOWS_PLACES = ("params/", "offload/", "parallel/")
+KNOWS_PLACES = ("params/", "offload/", "parallel/", "engine/holding")
 
 
 @dataclass

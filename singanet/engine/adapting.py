@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
-from singanet.engine.holding import Holding
-from singanet.engine.net import Net
+from singanet.engine.net import Net, expect_whole
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Constant, Uniform
 from singanet.layers.layer import Layer
@@ -53,7 +52,7 @@ def adapt(
 ) -> list[str]:
     """`FeedForwardNet.adapt`."""
     pair = _checked_pair(lora, alpha, dropout)
-    _expect_whole(net, _WHERE)
+    expect_whole(net, _WHERE)
     layers = net.layers
     adapted = [layer.name for layer in layers if layer.adapters]
     if adapted:
@@ -77,7 +76,7 @@ def adapt(
 def merge(net: Net) -> list[str]:
     """`FeedForwardNet.merge`."""
     where = "net.merge"
-    _expect_whole(net, where)
+    expect_whole(net, where)
     found = [weight for weight in _weights(net) if weight.suffix in weight.layer.adapters]
     if not found:
         raise CallOrderError(
@@ -277,18 +276,6 @@ def _checked_pair(rank: Any, alpha: Any, dropout: Any) -> LowRank:
             advice="leave it out for none",
         )
     return LowRank(rank, float(rank if alpha is None else alpha), float(dropout))
-
-
-def _expect_whole(net: Net, where: str) -> None:
-    """Errors: a net that is offloaded or on several ranks, whose executor knows its parameters."""
-    can = net.executor.can
-    if not (can.records or isinstance(net.executor, Holding)):
-        raise CallOrderError(
-            where,
-            expected="a net in memory, whole",
-            received=f"one that {can.is_so}",
-            advice=can.way_back,
-        )
 
 
 def _expect_rank(weights: Iterable[_Weight], pair: LowRank) -> None:

@@ -31,12 +31,14 @@ class Can:
 
     ``records``: steps and passes become programs, which can be planned, tuned and looked at.
     ``parts``: it carries out the parts of the net that named programs are. What it refuses is told
-    by what ``is_so`` of the net, and by the ``way_back``. ``coarse`` is by how much, relatively,
-    kernels may differ by how many rows they are given at a time, where that is more than rounding.
+    by what ``is_so`` of the net, and by the ``way_back``. ``holds``: the net is in memory, and its
+    weights are held in fewer bits. ``coarse`` is by how much, relatively, kernels may differ by how
+    many rows they are given at a time, where that is more than rounding.
     """
 
     records: bool = False
     parts: bool = True
+    holds: bool = False
     coarse: float = 0.0
     is_so: str = "runs by its layers alone"
     way_back: str = "build a singanet.FeedForwardNet"

@@ -10,7 +10,7 @@ import numpy as np
 from singanet.base.edits import changes
 from singanet.engine.executor import Can, LayerByLayer, NetExecutor
 from singanet.engine.model import StepRequest
-from singanet.engine.net import Net, expect_host, expect_in_memory
+from singanet.engine.net import Net, expect_host, expect_in_memory, expect_whole
 from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
@@ -42,6 +42,7 @@ class Holding(LayerByLayer):
     """
 
     can = Can(
+        holds=True,
         coarse=2.0**-8,
         is_so="holds weights in fewer bits",
         way_back="call net.as_type('float32') first",
@@ -185,14 +186,8 @@ def hold(net: Net, where: str, holder: Holder) -> list[str]:
     """
     expect_host(net, where)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
-    if not (net.executor.can.records or isinstance(net.executor, Holding)):
-        raise CallOrderError(
-            where,
-            expected="a net in memory, whole",
-            received=f"one that {net.executor.can.is_so}",
-            advice=net.executor.can.way_back,
-        )
-    if not isinstance(net.executor, Holding):
+    expect_whole(net, where)
+    if not net.executor.can.holds:
         expect_in_memory(params, where)
     net.refit(where)
     before: list[tuple[Param, ParamStorage]] = []
@@ -208,7 +203,7 @@ def hold(net: Net, where: str, holder: Holder) -> list[str]:
         for param, old in before:
             param.storage = old
         raise
-    if before and not isinstance(net.executor, Holding):
+    if before and not net.executor.can.holds:
         net.executor = Holding(net.executor)
     return [param.name for param, _ in before]
 

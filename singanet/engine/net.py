@@ -485,6 +485,18 @@ def expect_in_memory(params: Iterable[Param], where: str) -> None:
             )
 
 
+def expect_whole(net: Net, where: str) -> None:
+    """Errors: a net that is offloaded or on several ranks, whose executor knows its parameters."""
+    can = net.executor.can
+    if not (can.records or can.holds):
+        raise CallOrderError(
+            where,
+            expected="a net in memory, whole",
+            received=f"one that {can.is_so}",
+            advice=can.way_back,
+        )
+
+
 def expect_host(net: Net, where: str) -> None:
     """Refuse a net that is not on the CPU. Errors: `BackendError`."""
     if net.device.ops.xp is not np:

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 from singanet.base.origin import is_library
 from singanet.base.text import snake_case
-from singanet.engine.holding import Holding
 from singanet.engine.model import Model, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
@@ -158,7 +157,7 @@ def _expect_one_output(net: Net, loss: Any) -> None:
 
 def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> None:
     if narrow is not None:
-        if not isinstance(net.executor, Holding):
+        if not net.executor.can.holds:
             net.as_type("float32_fast")
         device = net.device.narrowed("net.compile", stores=narrow == "bfloat16")
         net.run_on(device, net.dtype)
