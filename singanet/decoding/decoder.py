@@ -18,6 +18,7 @@ from singanet.engine.plan import Plan
 from singanet.engine.step import widened
 from singanet.errors import ArgumentError, CallOrderError, ShapeError, SingaNetError
 from singanet.layers.context import Past
+from singanet.layers.layer import Layer
 from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.types import Array
 
@@ -185,11 +186,7 @@ class Decoder:
     def _tried(self) -> int:
         """How many steps are tried: few, where no layer can read only steps that are far apart."""
         steps = [self._plan.by_name[name] for name in self._readers]
-        near = all(
-            (each.layer.traits.masks == "keeps" or isinstance(each.layer, MultiHeadAttention))
-            and not each.foreign
-            for each in steps
-        )
+        near = all(_is_near(each.layer) and not each.foreign for each in steps)
         most = _FEW if near else _TRIED
         return min(self._limit or most, most)
 
@@ -274,3 +271,11 @@ class Decoder:
             advice="attention is made so by causal=True, recurrent layers by running forwards"
             " alone; inputs that are no sequences of steps are fixed={name: array}",
         )
+
+
+def _is_near(layer: Layer) -> bool:
+    """Whether a few steps show how the layer computes any number of them."""
+    if isinstance(layer, MultiHeadAttention):
+        # Else angles change where sequences grow longer.
+        return layer.rotary is None or layer.rotary.longest is None
+    return layer.traits.masks == "keeps"
