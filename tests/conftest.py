@@ -74,6 +74,15 @@ def pytest_collection_modifyitems(config, items):
 ON_BOTH = {"test_forward_equals_the_formula", "test_keeps_the_float_type"}
 """What the default selection asks of each layer on arrays as strict as a GPU's, too."""
 
+OF_EACH = {
+    "test_forward_equals_the_formula",
+    "test_gradients_equal_numerical_ones",
+    "test_a_sample_alone_equals_itself_in_a_batch",
+    "test_a_recorded_step_equals_the_layers",
+}
+"""What it asks of each case of a layer, and all else of `SOME` cases a file."""
+SOME = 6
+
 
 def _mark_breadth(items):
     """Mark `full` those cases of a test in which no value of a parameter is met for the first time.
@@ -81,14 +90,16 @@ def _mark_breadth(items):
     So the default selection meets each value of each parameter of a product, and not their pairs;
     of a test marked ``few(n)`` only ``n`` cases, as different as there are.
     """
-    tests = {}
+    tests, of_layers = {}, {}
     for item in items:
-        if hasattr(item, "callspec") and not {"full", "slow", "device"} & set(item.keywords):
-            if item.function.__module__ == "singanet.testing.layer_case":
-                if "device_like" in item.callspec.id and item.originalname not in ON_BOTH:
-                    item.add_marker(pytest.mark.full)
-            else:
-                tests.setdefault((item.parent, item.originalname), []).append(item)
+        if {"full", "slow", "device"} & set(item.keywords) or not isinstance(item, pytest.Function):
+            continue
+        if item.function.__module__ == "singanet.testing.layer_case":
+            of_layers.setdefault((item.path, item.originalname), []).append(item)
+        elif hasattr(item, "callspec"):
+            tests.setdefault((item.parent, item.originalname), []).append(item)
+    for (_, name), of_layer in of_layers.items():
+        _mark_layers(name, of_layer)
     for cases in tests.values():
         few = cases[0].get_closest_marker("few")
         count = few.args[0] if few else len(cases)
@@ -105,6 +116,16 @@ def _mark_breadth(items):
             for each in cases:
                 values[each] -= met
         for item in cases:
+            item.add_marker(pytest.mark.full)
+
+
+def _mark_layers(name, items):
+    """Mark ``items``, the check ``name`` of all cases in a file, as `OF_EACH` and `ON_BOTH` say."""
+    cases = list(dict.fromkeys(item.parent for item in items))
+    some = cases if name in OF_EACH else cases[:: -(-len(cases) // SOME)]
+    for item in items:
+        strict = hasattr(item, "callspec") and "device_like" in item.callspec.id
+        if item.parent not in some or (strict and name not in ON_BOTH):
             item.add_marker(pytest.mark.full)
 
 

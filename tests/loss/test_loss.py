@@ -246,6 +246,7 @@ def test_one_value_a_sample_and_evaluate_is_their_mean(case: Case) -> None:
         np.testing.assert_allclose(one, values[i])
 
 
+@pytest.mark.few(12)
 def test_float32_stays(case: Case) -> None:
     x, y = case.data
     loss = case.make()
@@ -257,6 +258,7 @@ def test_float32_stays(case: Case) -> None:
     assert loss.backward().dtype == np.float32
 
 
+@pytest.mark.few(12)
 def test_strided_outputs_and_targets(case: Case) -> None:
     x, y = case.data
     loss = case.make()
@@ -267,6 +269,7 @@ def test_strided_outputs_and_targets(case: Case) -> None:
     np.testing.assert_array_equal(loss.backward(), dx)
 
 
+@pytest.mark.few(12)
 def test_inputs_are_left_alone(case: Case) -> None:
     x, y = case.data
     x_before, y_before = x.copy(), y.copy()
@@ -277,6 +280,7 @@ def test_inputs_are_left_alone(case: Case) -> None:
     np.testing.assert_array_equal(y, y_before)
 
 
+@pytest.mark.few(12)
 def test_empty_batch(case: Case) -> None:
     x, y = case.data
     loss = case.make()
@@ -285,6 +289,7 @@ def test_empty_batch(case: Case) -> None:
     assert loss.evaluate(False, x[:0], y[:0]) == 0.0
 
 
+@pytest.mark.few(12)
 def test_the_second_training_forward_replaces_the_first(case: Case) -> None:
     x, y = case.data
     loss = case.make()
@@ -294,6 +299,7 @@ def test_the_second_training_forward_replaces_the_first(case: Case) -> None:
     assert loss.backward().shape == x[1:].shape
 
 
+@pytest.mark.few(12)
 def test_backward_without_training_forward(case: Case) -> None:
     x, y = case.data
     loss = case.make()
@@ -308,17 +314,20 @@ def test_backward_without_training_forward(case: Case) -> None:
         loss.backward()
 
 
+@pytest.mark.few(12)
 def test_a_bad_flag(case: Case) -> None:
     x, y = case.data
     with pytest.raises(ArgumentError, match="kTrain"):
         case.make().forward(2, x, y)
 
 
+@pytest.mark.few(12)
 def test_a_bad_reduction(case: Case) -> None:
     with pytest.raises(ArgumentError, match="'mean', 'sum'"):
         case.make(reduction="max")
 
 
+@pytest.mark.few(12)
 def test_targets_of_another_length(case: Case) -> None:
     x, y = case.data
     loss = case.make()
@@ -326,6 +335,7 @@ def test_targets_of_another_length(case: Case) -> None:
         loss.forward(True, x, y[:-1])
 
 
+@pytest.mark.few(12)
 def test_outputs_that_are_no_floats(case: Case) -> None:
     x, y = case.data
     with pytest.raises(DataError, match="floats"):
@@ -354,6 +364,7 @@ def test_weights_of_positions(case: Case) -> None:
         loss.forward(True, x, y, sample_weight=np.ones((*shape, 2)))
 
 
+@pytest.mark.few(12)
 def test_bad_sample_weights(case: Case) -> None:
     x, y = case.data
     with pytest.raises(ShapeError, match="one weight a sample"):
