@@ -38,10 +38,11 @@ def looks_of(measure: Measure) -> tuple[Hashable, ...] | None:
     """
     if measure is None:
         return ()
-    if not hasattr(measure, "shows"):
+    shown = getattr(measure, "shows", None)
+    if shown is None:
         return None
     found = []
-    for metric in metrics_of(measure):
+    for metric in shown:
         # A user's own that only judges single batches has none.
         settings = metric.row_settings() if hasattr(metric, "row_settings") else None
         if settings is None:

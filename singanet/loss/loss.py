@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from singanet.base.byte_order import native
@@ -277,11 +277,9 @@ def steps_there(x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array,
     return x[mask], y[mask], *(xp.broadcast_to(spread(w, mask), mask.shape)[mask] for w in weight)
 
 
-def losses_of(loss: Any) -> Iterator[Any]:
+def losses_of(loss: Any) -> list[Any]:
     """``loss``, unless it is None, and those of several outputs inside of it."""
-    if loss is not None:
-        yield loss
-        yield from getattr(loss, "losses", {}).values()
+    return [] if loss is None else [loss, *getattr(loss, "losses", {}).values()]
 
 
 def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:

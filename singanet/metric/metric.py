@@ -139,7 +139,8 @@ class Metric(Configurable):
         """What decides over `rows` beside arrays; None for a metric that needs all scores."""
         if self.by_rows is None or self.linked or vars(self).keys() & _OF_ROWS:
             return None
-        return (type(self), *(getattr(self, name) for name in self.by_rows))
+        # A list rather than a generator: every replayed step asks.
+        return (type(self), *[getattr(self, name) for name in self.by_rows])
 
     def state(self) -> dict[str, Any]:
         """The state since `reset`, as plain data and arrays, for the `merge` of another metric."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -62,10 +62,9 @@ class Measures:
         return bool(self.weighted)
 
     @property
-    def seers(self) -> Iterator[Any]:
+    def seers(self) -> Sequence[Any]:
         """The metrics and the losses, which are shown the outputs."""
-        yield from self.metrics.values()
-        yield from losses_of(self.of)
+        return (*self.metrics.values(), *losses_of(self.of))
 
     @property
     def shows(self) -> Collection[Any]:
