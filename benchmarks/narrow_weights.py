@@ -17,11 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pretrained as models
@@ -138,15 +137,7 @@ JOBS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def apart(threads: int, job: str, *args: object) -> dict[str, Any]:
-    """What a process of its own tells of the job."""
-    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-    command = [sys.executable, __file__, "--job", json.dumps([job, *args])]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"failed": done.stderr.strip().splitlines()[-1][:200]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+apart = partial(models.alone, script=__file__)
 
 
 def speed_table(folder: str, steps: int, threads: int) -> str:

@@ -317,10 +317,10 @@ def rival(library: str, row: int) -> Entrant:
     return speed_theirs(folder, steps, task, rule, theirs)
 
 
-def alone(threads: int, job: str, *args: object) -> dict[str, Any]:
-    """What a process of its own tells of the job."""
+def alone(threads: int, job: str, *args: object, script: str = __file__) -> dict[str, Any]:
+    """What a process of its own tells of the job of ``script``."""
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-    command = [sys.executable, __file__, "--job", json.dumps([job, *args])]
+    command = [sys.executable, script, "--job", json.dumps([job, *args])]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"failed": done.stderr.strip().splitlines()[-1][:200]}

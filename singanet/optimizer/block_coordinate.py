@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.errors import ArgumentError, DataError, UnknownNameError
-from singanet.optimizer.checks import Grad, check_lists
+from singanet.errors import ArgumentError, UnknownNameError
+from singanet.optimizer.checks import Grad, check_lists, loaded_count
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed, Wrapper
@@ -146,15 +146,7 @@ class BlockCoordinate(Wrapper):
         return key == _DONE
 
     def _parsed(self, own: Mapping[str, Array]) -> int:
-        done = own.get(_DONE)
-        if done is None or done.size != 1 or done.dtype.kind not in "iu" or done.min() < 0:
-            raise DataError(
-                "BlockCoordinate.load_state_dict",
-                expected=f"the key {_DONE!r}, a count",
-                received="a state without it" if done is None else f"{done}"[:40],
-                advice="load the state of a BlockCoordinate",
-            )
-        return int(done.reshape(-1)[0])
+        return loaded_count("BlockCoordinate", own, _DONE)
 
     def _take(self, parsed: Any) -> None:
         self._done, self._seen = parsed, {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from singanet.base.arguments import checked_count
@@ -152,3 +152,16 @@ def refuse_rows(where: str, names: Sequence[str], grads: Sequence[Grad]) -> None
                 received="a row-sparse one",
                 advice="use Accumulator, which keeps track of the rows",
             )
+
+
+def loaded_count(where: str, own: Mapping[str, Array], key: str) -> int:
+    """The number of steps under ``key`` of a stage's state. Errors: none, or no count."""
+    done = own.get(key)
+    if done is None or done.size != 1 or done.dtype.kind not in "iu" or done.min() < 0:
+        raise DataError(
+            f"{where}.load_state_dict",
+            expected=f"the key {key!r}, a count",
+            received="a state without it" if done is None else f"{done}"[:40],
+            advice=f"load the state of a {where}",
+        )
+    return int(done.reshape(-1)[0])

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.errors import ArgumentError, DataError
+from singanet.errors import ArgumentError
+from singanet.optimizer.checks import loaded_count
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.minimize import Update
 from singanet.optimizer.optimizer import Optimizer
@@ -82,15 +83,7 @@ class ZerothOrder(Wrapper):
         return key == _DONE
 
     def _parsed(self, own: Mapping[str, Array]) -> int:
-        done = own.get(_DONE)
-        if done is None or done.size != 1 or done.dtype.kind not in "iu" or done.min() < 0:
-            raise DataError(
-                "ZerothOrder.load_state_dict",
-                expected=f"the key {_DONE!r}, a count",
-                received="a state without it" if done is None else f"{done}"[:40],
-                advice="load the state of a ZerothOrder",
-            )
-        return int(done.reshape(-1)[0])
+        return loaded_count("ZerothOrder", own, _DONE)
 
     def _take(self, parsed: Any) -> None:
         self._done = parsed
