@@ -18,6 +18,7 @@ from singanet.parallel.communicators.communicator import (
     ReduceOp,
     Request,
     checked_array,
+    checked_bounds,
     checked_group,
     checked_peer,
     late,
@@ -93,14 +94,36 @@ class FakeCommunicator(Communicator):
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
         def reduced(parts: list[Array]) -> Array:
-            total = parts[0].copy()
-            for part in parts[1:]:
-                _SUMS[op](total, part, out=total)
-            return total
+            return _reduced(parts, op)
 
         checked_array(what, array)
         self.count_reduced(array.nbytes)
         return self._collective(f"{op} of", array, what, reduced, (array.shape, array.dtype.str))
+
+    def start_reduce_scatter(
+        self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
+    ) -> Request:
+        checked_array(what, array)
+        start, stop = checked_bounds(self, array, bounds)
+        self.count_scattered(array[start:stop].nbytes, array.nbytes)
+        facts = (array.shape, array.dtype.str, *bounds)
+        own = array[start:stop]
+        begun = self._collective("scattered", array, what, lambda parts: _reduced(parts), facts)
+        begun.only(own, start, stop)
+        return begun
+
+    def start_gather_parts(
+        self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
+    ) -> Request:
+        def joined(parts: list[Array]) -> Array:
+            cuts = zip(parts, bounds, bounds[1:], strict=False)
+            return np.concatenate([part[start:stop] for part, start, stop in cuts])
+
+        checked_array(what, array)
+        start, stop = checked_bounds(self, array, bounds)
+        self.count_gathered(array[start:stop].nbytes, array.nbytes)
+        facts = (array.shape, array.dtype.str, *bounds)
+        return self._collective("parts of", array, what, joined, facts)
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         checked_array(what, array)
@@ -195,7 +218,7 @@ class FakeCommunicator(Communicator):
         result: Callable[[list[Array]], Any],
         facts: tuple[Any, ...],
         in_place: bool = True,
-    ) -> Request:
+    ) -> _FakeRequest:
         world = self._world
         with world.changed:
             world.look(self, what)
@@ -205,6 +228,13 @@ class FakeCommunicator(Communicator):
                 array.fill(np.nan)
             world.changed.notify_all()
         return _FakeRequest(self, meeting, array if in_place else None, what)
+
+
+def _reduced(parts: list[Array], op: str = "sum") -> Array:
+    total = parts[0].copy()
+    for part in parts[1:]:
+        _SUMS[op](total, part, out=total)
+    return total
 
 
 class _DeathError(BaseException):
@@ -478,6 +508,11 @@ class _FakeRequest(Request):
         # What a repair leaves behind stays where it was begun.
         self._world, self._rank = comm._world, comm._own
         self._delivered = False
+        self._cut: slice | None = None
+
+    def only(self, own: Array, start: int, stop: int) -> None:
+        """Let ``own`` alone become the result's elements from ``start`` to ``stop``."""
+        self._array, self._cut = own, slice(start, stop)
 
     def test(self) -> bool:
         """As `Request`. Goes on in real time once it is certain what the clocks say."""
@@ -544,7 +579,8 @@ class _FakeRequest(Request):
             return
         self._delivered = True
         if self._array is not None:
-            self._array[...] = self._awaited.result
+            result = self._awaited.result
+            self._array[...] = result if self._cut is None else result[self._cut]
         elif self._awaited.result is not None:
             parts = enumerate(self._awaited.result)
             rank = self._comm.rank

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError, RankError
+from singanet.parallel import Alone
 from singanet.testing import communicators
 
 
@@ -24,6 +25,40 @@ def test_collective_operations_give_every_rank_what_they_say():
             assert (most == 3).all()
             assert [part.tolist() for part in rows] == [[], [[1] * 3], [[2] * 3, [2] * 3]]
             assert (spread == 3).all()
+
+
+@pytest.mark.parametrize("bounds", [[0, 2, 4, 7], [0, 0, 7, 7], [0, 7, 7, 7]])
+def test_parts_are_summed_where_they_lie_and_gathered_there(bounds):
+    def work(comm):
+        own = np.arange(7.0) * (comm.rank + 1)
+        begun = comm.start_reduce_scatter(own, bounds)
+        hidden = np.isnan(own).all()
+        part = begun.wait()
+        start, stop = bounds[comm.rank], bounds[comm.rank + 1]
+        lies = np.shares_memory(part, own) or not part.size
+        assert comm.gather_parts(own, bounds) is own
+        return hidden, lies, part.tolist(), (6 * np.arange(7.0))[start:stop].tolist(), own
+
+    with communicators(3) as comms:
+        for hidden, lies, part, expected, whole in comms.run(work):
+            assert hidden
+            assert lies
+            assert part == expected
+            assert whole.tolist() == (6 * np.arange(7.0)).tolist()
+    alone = Alone()
+    array = np.arange(3.0)
+    assert alone.reduce_scatter(array, [0, 3]) is not None
+    assert alone.gather_parts(array, [0, 3]) is array
+
+
+@pytest.mark.parametrize("bounds", [[0, 4], [0, 3, 5], [1, 2, 4], [0, 3, 2, 4], [0, 5, 4]])
+def test_bounds_that_do_not_cut_an_array_are_refused(bounds):
+    with communicators(2) as comms:
+        for start in (comms[0].start_reduce_scatter, comms[0].start_gather_parts):
+            with pytest.raises(ArgumentError, match="3 bounds from 0 to its size"):
+                start(np.zeros(4), bounds)
+            with pytest.raises(ArgumentError, match="a flat array"):
+                start(np.zeros((2, 2)), [0, 2, 4])
 
 
 def test_messages_of_one_tag_arrive_in_order_and_others_past_them():
@@ -145,6 +180,9 @@ def test_ranks_that_do_different_things_are_told_so(other):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_bytes_are_counted_as_each_rank_sends_to_each_other_what_that_needs(size):
+    bounds = [rank * (rank + 1) // 2 for rank in range(size + 1)]
+    rows = bounds[-1]
+
     def work(comm):
         told = [comm.exchanged]
         comm.all_reduce(np.zeros(12, np.float32))
@@ -160,18 +198,24 @@ def test_bytes_are_counted_as_each_rank_sends_to_each_other_what_that_needs(size
                 comm.receive(np.zeros(rank, np.uint8), rank)
         comm.barrier()
         told.append(comm.exchanged)
+        comm.reduce_scatter(np.zeros(rows, np.float32), bounds)
+        told.append(comm.exchanged)
+        comm.gather_parts(np.zeros(rows, np.float32), bounds)
+        told.append(comm.exchanged)
         assert (comm.bytes_sent, comm.bytes_received) == comm.exchanged
         return [after.since(before) for before, after in pairwise(told)]
 
     with communicators(size) as comms:
         made = comms.run(work)
-    rows = size * (size + 1) // 2
-    for rank, (reduced, gathered, spread, sent) in enumerate(made):
+    for rank, (reduced, gathered, spread, sent, scattered, joined) in enumerate(made):
         # Scattered in parts, and the sums of the parts to all others.
         assert reduced == ((size - 1) * 48 // size * 2,) * 2
         assert gathered == ((size - 1) * (rank + 1) * 10, (rows - rank - 1) * 10)
         assert spread == (((size - 1) * 24, 0) if rank == size - 1 else (0, 24))
         assert sent == ((rank, 0) if rank else (0, size * (size - 1) // 2))
+        own = 4 * (rank + 1)
+        assert scattered == (4 * rows - own, (size - 1) * own)
+        assert joined == ((size - 1) * own, 4 * rows - own)
     for each in zip(*made, strict=True):
         assert sum(e.sent for e in each) == sum(e.received for e in each)
 

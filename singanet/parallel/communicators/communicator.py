@@ -19,7 +19,7 @@ class Exchanged(NamedTuple):
 
     They are counted as of a direct exchange, in which each rank sends every other rank its share:
     an all-reduce of n bytes over p ranks sends 2 (p − 1) / p · n, an all-gather (p − 1) times the
-    rank's own bytes. Rings send as much in all.
+    rank's own bytes, a reduce-scatter all but these. Rings send as much in all.
     """
 
     sent: int
@@ -78,6 +78,25 @@ class Communicator(ABC):
         """A list of the arrays of all ranks, which may differ in length along axis 0."""
 
     @abstractmethod
+    def start_reduce_scatter(
+        self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
+    ) -> Request:
+        """The part of the flat ``array`` that is this rank's becomes the sum of all; that part.
+
+        Part k lies from ``bounds[k]`` to ``bounds[k + 1]``, on all ranks. What is in the others
+        then is nobody's.
+        """
+
+    @abstractmethod
+    def start_gather_parts(
+        self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
+    ) -> Request:
+        """Every part of the flat ``array`` becomes what its rank has there; the array.
+
+        Part k, of rank k, lies from ``bounds[k]`` to ``bounds[k + 1]``, on all ranks.
+        """
+
+    @abstractmethod
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         """``array`` becomes that of ``root``; the result."""
 
@@ -126,6 +145,20 @@ class Communicator(ABC):
         """As `start_all_gather`, waited for."""
         gathered: list[Array] = self.start_all_gather(array, what).wait()
         return gathered
+
+    def reduce_scatter(
+        self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
+    ) -> Array:
+        """As `start_reduce_scatter`, waited for."""
+        part: Array = self.start_reduce_scatter(array, bounds, what).wait()
+        return part
+
+    def gather_parts(
+        self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
+    ) -> Array:
+        """As `start_gather_parts`, waited for."""
+        whole: Array = self.start_gather_parts(array, bounds, what).wait()
+        return whole
 
     def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
         """As `start_broadcast`, waited for."""
@@ -176,6 +209,11 @@ class Communicator(ABC):
         self.bytes_sent += (self.size - 1) * own
         self.bytes_received += total - own
 
+    def count_scattered(self, own: int, total: int) -> None:
+        """Count a reduce-scatter of ``total`` bytes, of which ``own`` are this rank's part."""
+        self.bytes_sent += total - own
+        self.bytes_received += (self.size - 1) * own
+
     def count_broadcast(self, root: int, nbytes: int) -> None:
         """Count a broadcast of ``nbytes`` from ``root``."""
         if self.rank == root:
@@ -218,6 +256,17 @@ class Alone(Communicator):
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
         return Done([array.copy()])
 
+    def start_reduce_scatter(
+        self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
+    ) -> Request:
+        return Done(array[slice(*checked_bounds(self, array, bounds))])
+
+    def start_gather_parts(
+        self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
+    ) -> Request:
+        checked_bounds(self, array, bounds)
+        return Done(array)
+
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         checked_peer("Alone", root, 1)
         return Done(array)
@@ -253,6 +302,23 @@ def checked_array(where: str, array: Any) -> Array:
             advice="pass numpy.ascontiguousarray(array), and copy the result back",
         )
     return array
+
+
+def checked_bounds(comm: Communicator, array: Array, bounds: Sequence[int]) -> tuple[int, int]:
+    """Where this rank's part of ``array`` lies.
+
+    Errors: ``bounds`` that do not cut a flat array into as many parts as there are ranks.
+    """
+    ends = list(bounds)
+    cuts = len(ends) == comm.size + 1 and ends == sorted(ends)
+    if array.ndim != 1 or not cuts or (ends[0], ends[-1]) != (0, array.size):
+        raise ArgumentError(
+            "comm, the parts of an array",
+            expected=f"a flat array, and {comm.size + 1} bounds from 0 to its size",
+            received=f"shape {array.shape}, bounds {ends}"[:200],
+            advice="pass array.reshape(-1), and where each rank's part begins, then the size",
+        )
+    return ends[comm.rank], ends[comm.rank + 1]
 
 
 def checked_peer(where: str, rank: int, size: int) -> int:

@@ -20,6 +20,7 @@ from singanet.parallel.communicators.communicator import (
     ReduceOp,
     Request,
     checked_array,
+    checked_bounds,
     checked_group,
     checked_peer,
     late,
@@ -163,6 +164,42 @@ class MpiCommunicator(Communicator):
         with self._losing(what):
             request = self._comm.Iallgatherv(array.reshape(-1), [flat, counts])
         return self._under_way(request, (array, flat, made), what, parts)
+
+    def start_reduce_scatter(
+        self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
+    ) -> Request:
+        checked_array(what, array)
+        start, stop = checked_bounds(self, array, bounds)
+        own = array[start:stop]
+        self.count_scattered(own.nbytes, array.nbytes)
+        if array.nbytes >= LARGE:
+            with self._losing(what):
+                parted = self._sums.start(array, bounds)
+            return self._under_way(parted, array, what, lambda _: own)
+        # By MPI's own the part does not come where it lies.
+        part, counts = np.empty_like(own), np.diff(bounds).tolist()
+
+        def put(_: Any) -> Array:
+            own[...] = part
+            return own
+
+        with self._losing(what):
+            request = self._comm.Ireduce_scatter(array, part, counts)
+        return self._under_way(request, (array, part), what, put)
+
+    def start_gather_parts(
+        self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
+    ) -> Request:
+        checked_array(what, array)
+        start, stop = checked_bounds(self, array, bounds)
+        own = array[start:stop]
+        self.count_gathered(own.nbytes, array.nbytes)
+        # MPI has no type for halves of a float, but moves them as any two bytes.
+        moved = array.view(np.int16) if array.itemsize == 2 else array
+        places = np.diff(bounds).tolist(), list(bounds[:-1])
+        with self._losing(what):
+            request = self._comm.Iallgatherv(MPI.IN_PLACE, [moved, places])
+        return self._under_way(request, (array, moved), what, lambda _: array)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         checked_array(what, array)

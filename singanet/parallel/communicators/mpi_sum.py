@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,13 @@ class Sums:
         """Sums of which a part is under way, as a rank has died."""
         self._free: dict[tuple[Any, int], list[Array]] = {}
 
-    def start(self, array: Array) -> PartedSum:
-        """``array``, flat, becomes the sum of those of all ranks, who start sums in one order."""
+    def start(self, array: Array, bounds: Sequence[int] | None = None) -> PartedSum:
+        """``array``, flat, becomes the sum of those of all ranks, who start sums in one order.
+
+        With ``bounds`` only the part of it that is this rank's does.
+        """
         self._count += 1
-        made = PartedSum(self, array, _TAGS[self._count % len(_TAGS)])
+        made = PartedSum(self, array, _TAGS[self._count % len(_TAGS)], bounds)
         try:
             made.start()
         except BaseException:
@@ -52,13 +55,17 @@ class PartedSum:
     """A sum that `Sums` has begun; ``Test`` as a request of MPI.
 
     Each rank gets its part of all arrays, adds them in the order of ranks, and sends the sum to
-    all: as many bytes as a ring takes, in two steps, and the same bits whatever lies beside.
+    all: as many bytes as a ring takes, in two steps, and the same bits whatever lies beside. With
+    ``bounds`` of the parts the first of these steps is all.
     """
 
-    def __init__(self, sums: Sums, array: Array, tag: int) -> None:
+    def __init__(
+        self, sums: Sums, array: Array, tag: int, bounds: Sequence[int] | None = None
+    ) -> None:
         self._sums, self._array, self._tag = sums, array, tag
         self._size, self._rank = sums.comm.Get_size(), sums.comm.Get_rank()
-        self._bounds = [array.size * k // self._size for k in range(self._size + 1)]
+        even = [array.size * k // self._size for k in range(self._size + 1)]
+        self._bounds, self._scattered = list(bounds or even), bounds is not None
         own = self._part(self._rank)
         self._parts = [
             own if rank == self._rank else sums.take(array.dtype, own.size)
@@ -77,7 +84,8 @@ class PartedSum:
         if not self._parts:
             return True
         self._add()
-        self.requests.extend(self._exchange(1))
+        if not self._scattered:
+            self.requests.extend(self._exchange(1))
         return _all_done(self.requests)
 
     def _part(self, rank: int) -> Array:
@@ -91,8 +99,10 @@ class PartedSum:
             if rank != self._rank:
                 theirs = self._part(rank)
                 sent, received = (theirs, self._parts[rank]) if phase == 0 else (own, theirs)
-                yield comm.Irecv(received, rank, tag)
-                yield comm.Isend(sent, rank, tag)
+                if received.size:
+                    yield comm.Irecv(received, rank, tag)
+                if sent.size:
+                    yield comm.Isend(sent, rank, tag)
 
     def _add(self) -> None:
         parts, self._parts = self._parts, []

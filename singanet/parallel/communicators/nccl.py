@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from singanet.parallel.communicators.communicator import (
     Communicator,
     ReduceOp,
     Request,
+    checked_bounds,
     checked_peer,
     late,
 )
@@ -100,6 +102,59 @@ class NcclCommunicator(Communicator):
         return self._started(
             start, (sent, made), what, lambda _: [made[k, :n] for k, n in enumerate(lengths)]
         )
+
+    def start_reduce_scatter(
+        self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
+    ) -> Request:
+        """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
+        if _is_on_host(array):
+            return self._by_control(self.control.start_reduce_scatter, array, bounds, what)
+        start, stop = checked_bounds(self, array, bounds)
+        lengths = np.diff(bounds)
+        longest = int(lengths.max())
+        with self._cupy.cuda.Device(self.index):
+            sent = array
+            if (lengths != longest).any():
+                sent = self._cupy.zeros(self.size * longest, array.dtype)
+                for rank, (first, last) in enumerate(pairwise(bounds)):
+                    sent[rank * longest : rank * longest + last - first] = array[first:last]
+            made = self._cupy.empty(longest, array.dtype)
+
+        def begin(stream: int) -> None:
+            kind, add = self._type(array), self._nccl.NCCL_SUM
+            self._comm.reduceScatter(_pointer(sent), _pointer(made), longest, kind, add, stream)
+
+        def put(_: Any) -> Array:
+            own = array[start:stop]
+            own[...] = made[: stop - start]
+            return own
+
+        self.count_scattered(made.nbytes, self.size * made.nbytes)
+        return self._started(begin, (sent, made), what, put)
+
+    def start_gather_parts(
+        self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
+    ) -> Request:
+        """As `Communicator`. NCCL's parts have one length: they are filled up to the longest."""
+        if _is_on_host(array):
+            return self._by_control(self.control.start_gather_parts, array, bounds, what)
+        start, stop = checked_bounds(self, array, bounds)
+        longest = int(np.diff(bounds).max())
+        with self._cupy.cuda.Device(self.index):
+            sent = self._cupy.zeros(longest, array.dtype)
+            sent[: stop - start] = array[start:stop]
+            made = self._cupy.empty((self.size, longest), array.dtype)
+
+        def begin(stream: int) -> None:
+            self._comm.allGather(_pointer(sent), _pointer(made), longest, self._type(array), stream)
+
+        def put(_: Any) -> Array:
+            for part, (first, last) in zip(made, pairwise(bounds), strict=True):
+                array[first:last] = part[: last - first]
+            return array
+
+        self.count_gathered(sent.nbytes, made.nbytes)
+        return self._started(begin, (sent, made), what, put)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         root = checked_peer(what, root, self.size)

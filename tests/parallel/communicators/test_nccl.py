@@ -70,6 +70,13 @@ class Nccl:
         for k, part in enumerate(self.wire.all_gather(source.get())):
             target.view(np.ndarray)[k] = part
 
+    def reduceScatter(self, source, target, count, kind, op, stream):
+        assert source.size == count * self.wire.size
+        self._expect(target, count, kind, stream)
+        summed = self.wire.all_reduce(np.array(source.get()), op)
+        part = slice(self.wire.rank * count, (self.wire.rank + 1) * count)
+        target.view(np.ndarray)[...] = summed[part]
+
     def broadcast(self, source, target, count, kind, root, stream):
         self._expect(source, count, kind, stream)
         target.view(np.ndarray)[...] = self.wire.broadcast(source.get(), root)
@@ -119,6 +126,27 @@ def on_gpus(work, size=2):
         made = control.run(one)
         assert all(each.over == "" for each in (control[0]._world, wire[0]._world))
         return made, told
+
+
+@pytest.mark.parametrize("bounds", [[0, 2, 4, 6], [0, 1, 1, 6], [0, 6, 6, 6]])
+def test_parts_of_any_length_go_by_nccl(bounds):
+    def work(comm):
+        array = device_like.asarray(np.arange(6.0) * (comm.rank + 1))
+        part = comm.reduce_scatter(array, bounds)
+        whole = comm.gather_parts(array, bounds)
+        host = comm.reduce_scatter(np.arange(6.0), bounds)
+        host_whole = comm.gather_parts(np.arange(6.0), bounds)
+        return part.get(), whole.get(), host, host_whole
+
+    made, told = on_gpus(work, 3)
+    for rank, (part, whole, host, host_whole) in enumerate(made):
+        own = np.arange(6.0)[bounds[rank] : bounds[rank + 1]]
+        np.testing.assert_array_equal(part, 6 * own)
+        np.testing.assert_array_equal(whole, 6 * np.arange(6.0))
+        np.testing.assert_array_equal(host, 3 * own)
+        np.testing.assert_array_equal(host_whole, np.arange(6.0))
+    longest = 8 * max(np.diff(bounds))
+    assert told == [[longest, longest]] * 3
 
 
 @pytest.mark.parametrize("size", [2, 3])
