@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from singanet.budget import MemoryPlan
     from singanet.checkpoint import LoadReport
-    from singanet.decoding import Decoder
+    from singanet.decoding import Decoder, Drafter
     from singanet.engine.peak_memory import PeakMemory
     from singanet.gradients.names import Directions, N, Names, Y
     from singanet.layers.layer import Layer
@@ -623,17 +623,22 @@ class FeedForwardNet(Net):
     # -- step by step -----------------------------------------------------------------------
 
     def decoder(
-        self, max_length: int | None = None, fixed: Mapping[str, Any] | None = None
+        self,
+        max_length: int | None = None,
+        fixed: Mapping[str, Any] | None = None,
+        spare: int = 0,
     ) -> Decoder:
         """An object that takes sequences in parts, and remembers what layers need of earlier steps.
 
         ``decoder(x)`` is the part of `predict` of the whole sequences at the steps ``x``. It has
         memory for ``max_length`` steps, the net's own number by default; ``fixed`` are inputs
-        without steps. Errors: a net whose outputs for parts differ from those for the whole.
+        without steps. Sequences may have different numbers of steps, be copied and go back, up to
+        ``spare`` steps where sliding windows let older ones go; see `Decoder`. Errors: a net whose
+        outputs for parts differ from those for the whole.
         """
         from singanet.decoding import Decoder
 
-        return Decoder(self, max_length, fixed)
+        return Decoder(self, max_length, fixed, spare)
 
     def generate(
         self,
@@ -645,6 +650,9 @@ class FeedForwardNet(Net):
         seed: int | None = None,
         stop: int | Sequence[int | Sequence[int]] | None = None,
         max_length: int | None = None,
+        *,
+        draft: FeedForwardNet | Drafter | None = None,
+        prefix: Decoder | None = None,
     ) -> list[Array]:
         """Go on with each of ``prompts``, an array (N, P) of ids or N arrays of any length.
 
@@ -653,13 +661,19 @@ class FeedForwardNet(Net):
         says. Each row ends after ``length`` ids, or with the id ``stop``, of several with the first
         of these, each an id or a run of ids. The net remembers what it has read, `decoder`; past
         ``max_length`` steps it reads the last half anew. The same ``seed`` and prompts give the
-        same ids. `decoding.generate` tells how probable each was. Errors: a net whose output is no
-        probabilities (N, T, C), and those of `decoder`.
+        same ids. Prompts of different lengths are not padded: each goes on as it would alone.
+
+        A ``draft``, a smaller net of the same vocabulary or a `Drafter` of it, foretells ids that
+        this net reads at once and takes or not, so that they are drawn as without. A ``prefix``, a
+        `decoder` of this net that has read one sequence, comes before each prompt and is not read
+        again. `decoding.generate` tells how probable each id was. Errors: a net whose output is no
+        probabilities (N, T, C), and those of `decoder`; a draft of another vocabulary.
         """
         from singanet.decoding import Sampling, generate
 
         sampling = Sampling(temperature, top_k, top_p)
-        made = generate(self, prompts, length, sampling, seed, stop, max_length)
+        drawn = prompts, length, sampling, seed, stop, max_length
+        made = generate(self, *drawn, draft=draft, prefix=prefix)
         return [each.ids for each in made]
 
     # -- programs ---------------------------------------------------------------------------

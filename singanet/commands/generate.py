@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from singanet.commands.sample import add_sampling
@@ -34,6 +35,15 @@ def add_command(commands: Any) -> None:
         metavar="TEXT",
         help="end before this text; may be given several times",
     )
+    parser.add_argument(
+        "--draft",
+        metavar="FOLDER",
+        help="a smaller model with the same tokenizer, which writes ahead; the text is drawn as "
+        "without it, and how many of its tokens were taken is told at the end",
+    )
+    parser.add_argument(
+        "--ahead", type=int, default=4, metavar="N", help="tokens that --draft writes at a time; 4"
+    )
     add_sampling(parser)
     parser.set_defaults(command=_run)
 
@@ -41,7 +51,7 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from singanet import pretrained
     from singanet.decoding import Sampling
-    from singanet.runs.published import ends_of, expect_causal, model_in, tokenizer_for
+    from singanet.runs.published import draft_for, ends_of, expect_causal, model_in, tokenizer_for
     from singanet.runs.sampling import streamed
 
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
@@ -52,13 +62,19 @@ def _run(arguments: argparse.Namespace) -> int:
     chats = tokenizer.chat_template is not None and not arguments.raw
     ids = _asked(tokenizer, arguments) if chats else tokenizer.encode(arguments.prompt)
     ends = ends_of(net, tokenizer)
-    drawn = arguments.length, sampling, arguments.seed, ends, arguments.stop
+    draft = None
+    if arguments.draft is not None:
+        draft = draft_for(tokenizer, arguments.draft, arguments.ahead)
+    drawn = arguments.length, sampling, arguments.seed, ends, arguments.stop, draft
     told = streamed(net, tokenizer, ids, *drawn)
     if not chats:
         print(arguments.prompt, end="", flush=True)
     for text in told:
         print(text, end="", flush=True)
     print()
+    if draft is not None and draft.offered:
+        share = f"{draft.taken} of {draft.offered} tokens, {draft.acceptance:.0%}"
+        print(f"taken of the draft: {share}", file=sys.stderr)
     return 0
 
 

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from itertools import pairwise
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.edits import changes
+from singanet.decoding.trial import KeptSteps, Trial
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import placed_by
 from singanet.engine.net import Net
-from singanet.engine.plan import Plan
 from singanet.engine.step import widened
-from singanet.errors import ArgumentError, CallOrderError, ShapeError, SingaNetError
-from singanet.layers.context import Past
-from singanet.layers.layer import Layer
-from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
+from singanet.layers.past import Counts, Past, each_of, least, most, together
 from singanet.types import Array
-
-_TRIED = 256
-"""The steps that a new decoder tries at most: a layer may read steps that are this far apart."""
-
-_FEW = 6
-"""The steps that are enough for layers that compute each step for itself, or from all of them."""
-
-_joined: WeakKeyDictionary[Plan, dict[Hashable, bool]] = WeakKeyDictionary()
-"""Results of trials that went well, by their cases: whether layers count steps."""
 
 
 class Decoder:
@@ -41,14 +28,22 @@ class Decoder:
     many steps there may be until `reset`, None if no layer counts them. A call that raises an
     error leaves the sequences as they were. After the net was trained further, reset.
 
+    Sequences may have different numbers of steps: `read` takes parts of any lengths, `back` takes
+    steps back, `fork` goes on from here more than once, `joined` puts sequences side by side.
+
     ``fixed`` are inputs that are no sequences of steps, such as what an encoder reads: the same
-    at every call. Errors: a net of which parts of a sequence have other outputs than the whole; a
-    net without a declared length whose layers count steps, without ``max_length``; one on
-    several ranks, or with a forward of its own.
+    at every call. Where windows let old steps go, ``spare`` steps can be taken back. Errors: a net
+    of which parts of a sequence have other outputs than the whole; a net without a declared length
+    whose layers count steps, without ``max_length``; one on several ranks, or with a forward of
+    its own.
     """
 
     def __init__(
-        self, net: Net, max_length: int | None = None, fixed: Mapping[str, Any] | None = None
+        self,
+        net: Net,
+        max_length: int | None = None,
+        fixed: Mapping[str, Any] | None = None,
+        spare: int = 0,
     ) -> None:
         if placed_by(net) is not None or not net.passes_are_its_own:
             raise ArgumentError(
@@ -75,35 +70,43 @@ class Decoder:
         self._limit = max_length
         if max_length is not None:
             checked_count("net.decoder", "max_length", max_length, 1)
-        self._counts = False
+        self._spare = checked_count("net.decoder", "spare", spare, 0)
+        self._kept = KeptSteps()
         self.reset()
-        known = _joined.setdefault(self._plan, {})
-        case = self._case()
-        if case not in known:
-            self._expect_parts_to_join()
-            known[case] = self._counts
-        self._counts = known[case]
+        parts = self._plan, self._sequences, self._readers, self._limit, self._fixed
+        self._kept = Trial(net, *parts).kept(self._run, lambda: self._pasts, self.reset)
         self.reset()
 
     @property
     def limit(self) -> int | None:
         """How many steps a sequence may have, None for any number."""
-        return self._limit if self._counts else None
+        return self._limit if self._kept.counts else None
 
     @property
     def steps(self) -> int:
-        """How many steps the sequences have so far."""
-        return self._steps
+        """How many steps the sequences have so far, the longest where they differ."""
+        return most(self._starts)
+
+    @property
+    def samples(self) -> int:
+        """How many sequences there are, 0 before the first part."""
+        return self._samples
+
+    @property
+    def lengths(self) -> Array:
+        """How many steps each sequence has so far, (N,)."""
+        return each_of(self._starts, self._samples)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of what is kept for further steps."""
+        """The bytes of what is kept for further steps, with what is shared with forks."""
         return sum(past.nbytes for past in self._pasts.values())
 
     def reset(self) -> None:
         """Begin new sequences."""
-        self._pasts = {name: Past(self._limit) for name in self._readers}
-        self._steps, self._samples = 0, 0
+        self._pasts = {name: Past(self._limit, self._spare) for name in self._readers}
+        self._starts: Counts = 0
+        self._samples = 0
 
     def __call__(self, x: Any) -> Array:
         """The output at the further steps ``x``, of several a dict by name.
@@ -111,11 +114,11 @@ class Decoder:
         Errors: those of ``net.predict``; too many steps.
         """
         steps, samples = self._extent(x)
-        if self.limit is not None and self._steps + steps > self.limit:
+        if self.limit is not None and self.steps + steps > self.limit:
             raise CallOrderError(
                 "decoder",
                 expected=f"sequences of at most {self.limit} steps",
-                received=f"{steps} steps after {self._steps}",
+                received=f"{steps} steps after {self.steps}",
                 advice="call reset(), then give the last of the steps again",
             )
         if self._samples not in (0, samples):
@@ -125,17 +128,136 @@ class Decoder:
                 received=f"{samples}",
                 advice="call reset() before other sequences",
             )
-        if self.net.execution_plan() is not self._plan:
-            raise CallOrderError(
-                "decoder",
-                expected="the net as it was",
-                received="one whose layers were changed since",
-                advice="make a new decoder",
-            )
+        self._expect_same_net()
         results = self._run(x, self._plan.outputs, self._fixed)
-        self._steps, self._samples = self._steps + steps, samples
+        self._starts, self._samples = self._starts + steps, samples
         out: Array = widened(results if len(results) > 1 else results[self._plan.outputs[0]])
         return out if self.net.loss is None else self.net.loss.link(out)
+
+    def read(self, parts: Sequence[Any], anew: Collection[int] = ()) -> Array:
+        """Further steps of each sequence, (t, ...) each with a t of its own; the last's outputs.
+
+        (N, ...), what each sequence alone gives: nothing is padded, sequences with equally many
+        steps go together. Those of the rows ``anew`` begin with their parts. Errors: as of a call,
+        which leave the sequences as they were; a net of several sequences or outputs.
+        """
+        if len(self._sequences) > 1 or len(self._plan.outputs) > 1:
+            raise ArgumentError(
+                "decoder.read",
+                expected="a net of one sequence and one output",
+                received=f"{self._sequences} and {self._plan.outputs}",
+                advice="call the decoder with parts of one length, a dict by input",
+            )
+        rows = [np.asarray(part) for part in parts]
+        if not rows or not all(row.ndim and len(row) for row in rows):
+            raise DataError(
+                "decoder.read",
+                expected="an array (steps, ...) of at least one step for each sequence",
+                received=f"the shapes {[row.shape for row in rows][:8]}",
+                advice="leave sequences that do not go on out by decoder.fork(rows)",
+            )
+        if self._samples not in (0, len(rows)):
+            raise ShapeError(
+                "decoder.read",
+                expected=f"parts of {self._samples} sequences",
+                received=f"{len(rows)}",
+                advice="call reset() before other sequences",
+            )
+        groups: dict[tuple[int, bool], list[int]] = {}
+        for n, row in enumerate(rows):
+            groups.setdefault((len(row), n in anew or not self._samples), []).append(n)
+        if len(groups) == 1 and not anew:
+            return self._last(self(np.stack(rows)))
+        found: list[Decoder] = []
+        last: list[Array] = []
+        for (_, begins), places in groups.items():
+            part = self._begun(places) if begins else self.fork(places)
+            last.append(part._last(part(np.stack([rows[n] for n in places]))))
+            found.append(part)
+        order = [n for places in groups.values() for n in places]
+        self._take(_side_by_side(found, np.array(order)))
+        outputs: Array = self.net.device.ops.concat(last, axis=0)[np.argsort(order)]
+        return outputs
+
+    def fork(self, rows: Sequence[int] | Array | None = None) -> Decoder:
+        """Another decoder, whose sequences are those of ``rows`` as they are now, all by default.
+
+        Both go on by themselves: a prefix that was read once has any number of continuations. A row
+        may be named several times. A fork of all shares the memory of what was read, and makes a
+        copy of it when it goes on. Errors: rows that are not there.
+        """
+        made = copy(self)
+        if rows is None:
+            made._pasts = {name: past.fork(None) for name, past in self._pasts.items()}
+            return made
+        index = np.asarray(rows, np.int64).reshape(-1)
+        if not len(index) or index.min() < 0 or index.max() >= self._samples:
+            raise ArgumentError(
+                "decoder.fork, argument rows",
+                expected=f"numbers from 0 to {self._samples - 1}, of the {self._samples} sequences",
+                received=str(index.tolist()[:8]),
+                advice="read the prefix first; fork([0, 0]) goes on from one sequence twice",
+            )
+        for name, past in self._pasts.items():
+            past.expect_rows(name, self._samples)
+        made._pasts = {name: past.fork(index) for name, past in self._pasts.items()}
+        made._fixed = {name: np.asarray(given)[index] for name, given in self._fixed.items()}
+        made._samples = len(index)
+        if not isinstance(self._starts, int):
+            made._starts = together(self._starts[index])
+        return made
+
+    @classmethod
+    def joined(cls, decoders: Sequence[Decoder]) -> Decoder:
+        """The sequences of several decoders of one net in one, whatever steps each has.
+
+        Errors: none, those of different nets or limits, one that has read nothing.
+        """
+        if not decoders or any(
+            each._plan is not decoders[0]._plan or each._limit != decoders[0]._limit
+            for each in decoders
+        ):
+            raise ArgumentError(
+                "Decoder.joined",
+                expected="decoders of one net and one max_length",
+                received=f"{len(decoders)} of others" if decoders else "none",
+                advice="make them by net.decoder(), or as forks of one",
+            )
+        if not all(each._samples for each in decoders):
+            raise CallOrderError(
+                "Decoder.joined",
+                expected="decoders that have read something",
+                received="one without sequences",
+                advice="leave it out",
+            )
+        return _side_by_side(decoders, np.arange(sum(each._samples for each in decoders)))
+
+    def goes_back(self, steps: int) -> bool:
+        """Whether so many steps can be taken back at any time, as far as there are so many."""
+        return not self._kept.states and (not self._kept.lets_go or steps <= self._spare)
+
+    def back(self, steps: int | Sequence[int] | Array) -> None:
+        """Forget the last ``steps`` of all sequences, or of each its own number.
+
+        Errors, before anything is changed: more than there are; layers that keep their last state
+        alone, such as recurrent ones, of which a `fork` has to be made before; more than ``spare``
+        steps, where windows have let older ones go.
+        """
+        less: Any = np.asarray(steps)
+        given = less.dtype.kind in "iu" and less.shape in ((), (self._samples,))
+        starts = together(self.lengths - less.astype(np.int64)) if given and self._samples else -1
+        if least(starts) < 0 or less.min() < 0:
+            raise ArgumentError(
+                "decoder.back",
+                expected=f"a number of steps up to {self.lengths.tolist()[:8]}, or one each",
+                received=str(less.tolist()),
+                advice="reset() forgets all of them",
+            )
+        for past in self._pasts.values():
+            past.expect_back(starts)
+        for past in self._pasts.values():
+            past.go_back(starts)
+        self._starts = starts
 
     def _reading(self) -> list[str]:
         """The nodes that sequences come to, the inputs too."""
@@ -146,6 +268,15 @@ class Decoder:
                 found.append(step.name)
                 slots.update(step.out_slots)
         return found
+
+    def _expect_same_net(self) -> None:
+        if self.net.execution_plan() is not self._plan:
+            raise CallOrderError(
+                "decoder",
+                expected="the net as it was",
+                received="one whose layers were changed since",
+                advice="make a new decoder",
+            )
 
     def _extent(self, x: Any) -> tuple[int, int]:
         """The steps and samples of all sequences of a call."""
@@ -176,106 +307,38 @@ class Decoder:
             past.advance(steps)
         return results
 
-    # -- whether the net goes by steps ------------------------------------------------------
+    def _begun(self, rows: Sequence[int]) -> Decoder:
+        """One without steps, for some of the sequences."""
+        made = copy(self)
+        made.reset()
+        made._fixed = {name: np.asarray(given)[[*rows]] for name, given in self._fixed.items()}
+        return made
 
-    def _case(self) -> Hashable:
-        """The case of a trial beside the plan; an edit of any layer is a new case."""
-        fixed = sorted((name, np.shape(given)[1:]) for name, given in self._fixed.items())
-        return changes.now, tuple(fixed), self._tried()
+    def _last(self, out: Array) -> Array:
+        """The outputs at the last step, as an array of their own."""
+        last: Array = out[:, -1].copy()
+        return last
 
-    def _tried(self) -> int:
-        """How many steps are tried: few, where no layer can read only steps that are far apart."""
-        steps = [self._plan.by_name[name] for name in self._readers]
-        near = all(_is_near(each.layer) and not each.foreign for each in steps)
-        most = _FEW if near else _TRIED
-        return min(self._limit or most, most)
-
-    def _expect_parts_to_join(self) -> None:
-        """Run a sequence whole and in parts. Errors: the outputs differ."""
-        steps = self._tried()
-        x = {name: self._drawn(name, steps) for name in self._sequences}
-        fixed = {name: array[:1] for name, array in self._fixed.items()}
-        names = [*self._readers, *self._plan.outputs]
-        others = f", or fixed={{{self._sequences[0]!r}: array}} for what is no sequence of steps"
-        others = others if len(self._sequences) > 1 else ""
-        try:
-            whole = self._run(x, names, fixed)
-        except SingaNetError as error:
-            raise error.within("net.decoder, tried on a sequence").advising(
-                f"pass max_length, the steps that the net has positions for{others}"
-            ) from error
-        self._counts = any(past.counts for past in self._pasts.values())
-        if self._counts and self._limit is None:
-            raise ArgumentError(
-                "net.decoder, argument max_length",
-                expected="how many steps a sequence has at most, as layers count them",
-                received="None, for a net of any length",
-                advice=f"pass max_length=1000, or as many as positions were learned{others}",
-            )
-        self.reset()
-        parts: list[dict[str, Any]] = []
-        cuts = sorted({0, min(1, steps), (steps + 1) // 2, steps})
-        try:
-            for start, end in pairwise(cuts):
-                part = {name: array[:, start:end] for name, array in x.items()}
-                parts.append(self._run(part, names, fixed))
-        except (SingaNetError, ValueError, IndexError) as error:
-            raise self._refusal(f"this error in the middle of a sequence: {error}") from error
-        if all(self._joins(name, whole, parts) for name in self._plan.outputs):
-            return
-        first = next(name for name in names if not self._joins(name, whole, parts))
-        kind = type(self._plan.by_name[first].layer).__name__
-        raise self._refusal(f"other outputs, from the {kind} {first!r} on")
-
-    def _drawn(self, name: str, steps: int) -> Array:
-        """A random sequence for the input ``name``, of 0 and 1 where it takes whole numbers."""
-        step = self._plan.by_name[name]
-        shape = step.layer.in_shapes
-        assert isinstance(shape, tuple)
-        size = (1, steps, *(max(extent, 1) for extent in shape[1:]))
-        rng = np.random.default_rng(0)
-        if step.integers:
-            return rng.integers(0, 2, size).astype(step.fed_type(0))
-        return rng.standard_normal(size)
-
-    def _joins(self, name: str, whole: dict[str, Any], parts: list[dict[str, Any]]) -> bool:
-        """Whether what the node ``name`` made of the parts is what it made of the whole."""
-        host = self.net.device.ops.host
-        several = self._plan.by_name[name].many_out
-        steps = self._extent({key: whole[key] for key in self._sequences})[0]
-        for k in range(len(whole[name]) if several else 1):
-            want, *got = (
-                np.asarray(host(made[name][k] if several else made[name]), np.float64)
-                for made in (whole, *parts)
-            )
-            try:
-                joined = np.concatenate(got, axis=1)
-            except ValueError:
-                return False
-            if joined.shape != want.shape or (
-                name in self._plan.outputs and want.shape[1] != steps
-            ):
-                return False
-            step = max(np.finfo(self.net.dtype).eps, self.net.executor.can.coarse)
-            bound = step**0.5 * np.abs(want).max(initial=0.0)
-            if not np.allclose(joined, want, rtol=0.0, atol=bound, equal_nan=True):
-                return False
-        return True
-
-    def _refusal(self, received: str) -> ArgumentError:
-        return ArgumentError(
-            "net.decoder",
-            expected="a net whose output at a step depends on the steps up to it, and that goes"
-            " on where a part of a sequence ended",
-            received=received,
-            advice="attention is made so by causal=True, recurrent layers by running forwards"
-            " alone; inputs that are no sequences of steps are fixed={name: array}",
-        )
+    def _take(self, other: Decoder) -> None:
+        self._pasts, self._starts, self._samples = other._pasts, other._starts, other._samples
 
 
-def _is_near(layer: Layer) -> bool:
-    """Whether a few steps show how the layer computes any number of them."""
-    if isinstance(layer, MultiHeadAttention):
-        # Else angles change where sequences grow longer.
-        return layer.rotary is None or layer.rotary.longest is None
-    return layer.traits.masks == "keeps"
+def _side_by_side(decoders: Sequence[Decoder], order: Array) -> Decoder:
+    """Their sequences in one, the k-th of them all in row ``order[k]``."""
+    made = copy(decoders[0])
+    samples = [each._samples for each in decoders]
+    for each in decoders:
+        for name, past in each._pasts.items():
+            past.expect_rows(name, each._samples)
+    ops, back = made.net.device.ops, np.argsort(order)
+    made._pasts = {
+        name: Past.joined(ops, [each._pasts[name] for each in decoders], samples, order)
+        for name in made._pasts
+    }
+    made._fixed = {
+        name: np.concatenate([np.asarray(each._fixed[name]) for each in decoders])[back]
+        for name in made._fixed
+    }
+    made._starts = together(np.concatenate([each.lengths for each in decoders])[back])
+    made._samples = len(order)
+    return made

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_int
 from singanet.base.seeding import next_seed
 from singanet.decoding.decoder import Decoder
+from singanet.decoding.draft import Drafter
 from singanet.decoding.sampling import Sampling
+from singanet.decoding.writer import Generated, Writer
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
 from singanet.types import Array
-
-
-class Generated(NamedTuple):
-    """What was drawn for a prompt: ``ids`` (L,), and the ``log_probabilities`` (L,) of each.
-
-    These are the net's own, in float64, whatever temperature and choice the draw was made with.
-    """
-
-    ids: Array
-    log_probabilities: Array
 
 
 def generate(
@@ -35,25 +25,68 @@ def generate(
     seed: int | None = None,
     stop: Any = None,
     max_length: int | None = None,
+    *,
+    draft: Net | Drafter | None = None,
+    prefix: Decoder | None = None,
 ) -> list[Generated]:
     """See `FeedForwardNet.generate`."""
     checked_count("net.generate", "length", length, 1)
     rows, stops = _checked(prompts), _stops(stop)
+    small = Drafter(draft) if isinstance(draft, Net) else draft
+    if prefix is None:
+        spare = 0 if small is None else small.spare
+        prefix = Decoder(net, max_length, spare=spare)
+    else:
+        _expect_prefix(net, prefix, max(map(len, rows)) + length - 1, max_length)
     rng = np.random.default_rng(next_seed() if seed is None else seed)
-    found: list[list[int]] = [[] for _ in rows]
-    told: list[list[float]] = [[] for _ in rows]
-    ended = np.zeros(len(rows), bool)
-    for ids, fresh, chances in written(Decoder(net, max_length), rows, sampling, rng):
-        for k in np.flatnonzero(fresh & ~ended):
-            found[k].append(int(ids[k]))
-            told[k].append(float(chances[k]))
-            ends = any(found[k][-len(each) :] == each for each in stops)
-            ended[k] = ends or len(found[k]) == length
-        if ended.all():
-            break
-    with np.errstate(divide="ignore"):
-        pairs = zip(found, told, strict=True)
-        return [Generated(np.array(ids), np.log(np.array(chances))) for ids, chances in pairs]
+    writer = Writer(prefix, rows, sampling, rng, small, max_length)
+    found: list[list[Generated]] = [[] for _ in rows]
+    known: list[list[int]] = [[] for _ in rows]
+    for further in writer:
+        ended = []
+        for row, new in further.items():
+            count = _until_end(known[row], new.ids.tolist(), length, stops)
+            found[row].append(Generated(new.ids[:count], new.log_probabilities[:count]))
+            if len(known[row]) == length or _ends(known[row], stops):
+                ended.append(row)
+        writer.end(ended)
+    return [_whole(parts) for parts in found]
+
+
+def _until_end(known: list[int], new: list[int], length: int, stops: list[list[int]]) -> int:
+    """How many of ``new`` ids still belong to the row; these are put behind those ``known``."""
+    for count, id in enumerate(new, 1):
+        known.append(id)
+        if len(known) == length or _ends(known, stops):
+            return count
+    return len(new)
+
+
+def _ends(known: list[int], stops: list[list[int]]) -> bool:
+    return any(known[-len(stop) :] == stop for stop in stops)
+
+
+def _whole(parts: list[Generated]) -> Generated:
+    return Generated(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def _expect_prefix(net: Net, prefix: Decoder, steps: int, max_length: int | None) -> None:
+    """Errors: a prefix of another net, or behind which ``steps`` find no room."""
+    if prefix.net is not net or prefix.samples != 1 or max_length is not None:
+        raise ArgumentError(
+            "net.generate, argument prefix",
+            expected="a decoder of this net that has read one sequence, and no max_length beside",
+            received=f"one of {prefix.samples} sequences"
+            + ", of another net" * (prefix.net is not net),
+            advice="decoder = net.decoder(max_length); decoder(ids[None])",
+        )
+    if prefix.limit is not None and prefix.steps + steps > prefix.limit:
+        raise ArgumentError(
+            "net.generate, argument prefix",
+            expected=f"at most {prefix.limit} steps of prefix, prompt and what is written",
+            received=f"{prefix.steps} and {steps}",
+            advice="write less, or give whole prompts: then the last half is read anew",
+        )
 
 
 def _stops(given: Any) -> list[list[int]]:
@@ -71,48 +104,6 @@ def _stops(given: Any) -> list[list[int]]:
             advice="texts become ids by tokenizer.encode(text, special=False).tolist()",
         )
     return [[int(k) for k in run] for run in runs]
-
-
-def written(
-    decoder: Decoder, prompts: Sequence[Array], sampling: Sampling, rng: np.random.Generator
-) -> Iterator[tuple[Array, Array, Array]]:
-    """Without end, what comes next in each row: (N,) ids, whether they were drawn, not given.
-
-    And how probable the net finds each.
-
-    The first ids are those behind the shortest prompt; longer ones go on being read meanwhile.
-    Where the decoder's limit is met, it begins anew with the last half of what it has seen: a step
-    depends on half to all of ``limit`` steps before it. Errors: outputs that are no probabilities.
-    """
-    start = min(map(len, prompts))
-    seen = np.stack([prompt[:start] for prompt in prompts])
-    new = seen
-    for place in count(start):
-        if decoder.limit is not None and decoder.steps + new.shape[1] > decoder.limit:
-            decoder.reset()
-            new = seen[:, -((decoder.limit + 1) // 2) :]
-        probabilities = _probabilities(decoder.net.device.ops.host, decoder(new))
-        ids = sampling.draw(probabilities, rng)
-        fresh = np.array([place >= len(prompt) for prompt in prompts])
-        given = [prompt[min(place, len(prompt) - 1)] for prompt in prompts]
-        ids = np.where(fresh, ids, given)
-        yield ids, fresh, np.take_along_axis(probabilities, ids[:, None], axis=1)[:, 0]
-        new = ids[:, None]
-        seen = np.concatenate([seen, new], axis=1)[:, -(decoder.limit or 1) :]
-
-
-def _probabilities(host: Callable[[Array], Array], out: Any) -> Array:
-    """The last step (N, C) of what a net gave."""
-    shape = getattr(out, "shape", ())
-    last = host(out[:, -1]) if len(shape) == 3 else None
-    if last is None or not (last.min() >= 0 and np.allclose(last.sum(axis=-1), 1, atol=1e-2)):
-        raise ArgumentError(
-            "net.generate",
-            expected="a net whose one output is probabilities (N, T, C) of what comes next",
-            received=f"outputs of shape {shape} that are none" if shape else type(out).__name__,
-            advice="give it the loss SoftmaxCrossEntropy, or end it with Softmax",
-        )
-    return last
 
 
 def _checked(prompts: Any) -> list[Array]:

@@ -34,24 +34,56 @@ class Sampling:
 
     def draw(self, probabilities: Array, rng: np.random.Generator) -> Array:
         """One number (N,) for each row of ``probabilities`` (N, C); one draw a row, in order."""
-        chances = np.asarray(probabilities, np.float64)
+        return self.chosen(probabilities, rng.random(len(probabilities)))
+
+    def chosen(self, probabilities: Array, chances: Array) -> Array:
+        """One number (N,) for each row of ``probabilities`` (N, C), drawn by ``chances`` (N,).
+
+        These are from 0 to below 1.
+        """
         found: Array
         if self.temperature == 0:
-            found = chances.argmax(axis=1)
+            found = np.asarray(probabilities, np.float64).argmax(axis=1)
             return found
-        with np.errstate(divide="ignore"):
-            scores = np.log(chances) / self.temperature
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        order = np.argsort(-weights, axis=1, kind="stable")
-        falling = np.take_along_axis(weights, order, axis=1)[:, : self.top_k]
+        order, falling = self._falling(self._weights(probabilities))
         total = falling.cumsum(axis=1)
-        if self.top_p is not None:
-            falling = np.where(total - falling < self.top_p * total[:, -1:], falling, 0.0)
-            total = falling.cumsum(axis=1)
-        below = total <= rng.random((len(total), 1)) * total[:, -1:]
+        below = total <= chances[:, None] * total[:, -1:]
         place = np.minimum(below.sum(axis=1), (falling > 0).sum(axis=1) - 1)
         found = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
         return found
+
+    def adjusted(self, probabilities: Array) -> Array:
+        """The probabilities (N, C) with which each is drawn, in float64; ones where it is sure."""
+        made = np.zeros(probabilities.shape)
+        if self.temperature == 0:
+            likeliest = np.asarray(probabilities, np.float64).argmax(axis=1)
+            np.put_along_axis(made, likeliest[:, None], 1.0, axis=1)
+            return made
+        weights = self._weights(probabilities)
+        if self.top_k is None and self.top_p is None:
+            made = weights
+        else:
+            order, falling = self._falling(weights)
+            np.put_along_axis(made, order[:, : falling.shape[1]], falling, axis=1)
+        made /= made.sum(axis=1, keepdims=True)
+        return made
+
+    def _weights(self, probabilities: Array) -> Array:
+        """p^(1/temperature), multiplied so that the largest of a row is 1."""
+        chances = np.asarray(probabilities, np.float64)
+        with np.errstate(divide="ignore"):
+            scores = np.log(chances) / self.temperature
+        weights: Array = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return weights
+
+    def _falling(self, weights: Array) -> tuple[Array, Array]:
+        """The places of all weights, the largest first, and the weights of those that may be."""
+        order = np.argsort(-weights, axis=1, kind="stable")
+        falling = np.take_along_axis(weights, order, axis=1)[:, : self.top_k]
+        if self.top_p is not None:
+            total = falling.cumsum(axis=1)
+            falling = np.where(total - falling < self.top_p * total[:, -1:], falling, 0.0)
+        return order, falling
 
 
 def _wrong(what: str, expected: str, received: object, advice: str) -> ArgumentError:

@@ -14,9 +14,10 @@ from singanet.base.edits import changes
 from singanet.engine.foreign import apart, is_foreign, run_forward
 from singanet.errors import GraphError
 from singanet.graph.nodes import Node
-from singanet.layers.context import Context, Past
+from singanet.layers.context import Context
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import InputKind, Layer
+from singanet.layers.past import Past
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
 

@@ -8,80 +8,9 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import SignatureError
+from singanet.layers.past import Counts, Past
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
-
-
-class Past:
-    """What one layer has left for the further steps of its sequences, at most ``limit`` steps.
-
-    A context has one where sequences come in parts. The layer then computes as if the steps
-    before stood in front of those it is given: it reads ``get`` and `before`, and leaves behind
-    what it `put` and what it has `extended`. That counts once the whole net has taken the part
-    (`advance`), so after an error the part may be given again.
-    """
-
-    def __init__(self, limit: int | None = None) -> None:
-        self.limit = limit
-        self.counts = False
-        self._before = 0
-        self._left: dict[str, Any] = {}
-        self._coming: dict[str, Any] = {}
-        self._rows: dict[str, Array] = {}
-        # Which step the first row is of.
-        self._at: dict[str, int] = {}
-
-    @property
-    def before(self) -> int:
-        """How many steps came before; a layer that asks has a limit."""
-        self.counts = True
-        return self._before
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of what is kept."""
-        left = [part for parts in self._left.values() for part in parts]
-        return sum(array.nbytes for array in [*left, *self._rows.values()])
-
-    def get(self, key: str) -> Any:
-        """The arrays that the last part has `put` there, None before the first."""
-        return self._left.get(key)
-
-    def put(self, key: str, arrays: list[Array]) -> None:
-        """Leave ``arrays`` for the next part."""
-        self._coming[key] = arrays
-
-    def extended(self, ops: Ops, key: str, new: Array, last: int | None = None) -> Array:
-        """(N, h, all steps so far, d), of which ``new`` (N, h, t, d) are the last.
-
-        With ``last`` they begin at `first_of` it: each new step sees so many, itself included.
-        """
-        first, start = self.first_of(last), self.before
-        end = start + new.shape[2]
-        rows, at = self._rows.get(key), self._at.get(key, 0)
-        if rows is None or rows.shape[2] < end - at:
-            room = end - first
-            if rows is not None:
-                # Steps that none sees any more are left behind.
-                room = max(room, 2 * min(rows.shape[2], last or rows.shape[2]))
-            room = min(room, max(self.limit or room, end - first))
-            grown = ops.empty((*new.shape[:2], room, new.shape[3]), new)
-            if rows is not None:
-                ops.copyto(grown[:, :, : start - first], rows[:, :, first - at : start - at])
-            rows, at = grown, first
-            self._rows[key], self._at[key] = rows, at
-        ops.copyto(rows[:, :, start - at : end - at], new)
-        return rows[:, :, first - at : end - at]
-
-    def first_of(self, last: int | None) -> int:
-        """The first step that the next one sees, if that is the ``last`` ones with itself."""
-        return 0 if last is None else max(0, self.before - last + 1)
-
-    def advance(self, steps: int) -> None:
-        """The net has taken a part of ``steps`` steps."""
-        self._before += steps
-        self._left.update(self._coming)
-        self._coming.clear()
 
 
 class Context:
@@ -137,8 +66,16 @@ class Context:
 
     @property
     def before(self) -> int:
-        """How many steps of the sequences came before those of this call."""
+        """How many steps of the sequences came before those of this call.
+
+        Errors: sequences that have different numbers of them, which `starts` tells.
+        """
         return 0 if self.past is None else self.past.before
+
+    @property
+    def starts(self) -> Counts:
+        """How many steps came before: a number, or (N,) where sequences have different ones."""
+        return 0 if self.past is None else self.past.starts
 
     def save(self, *nameless: Any, **values: Any) -> None:
         """Keep ``values`` for backward, where ``saved[name]`` gives them back.

@@ -13,6 +13,7 @@ from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.heads import heads_of, merged_heads
 from singanet.layers.layer import InputKind, Layer, ParamSpecs, Traits
+from singanet.layers.past import Counts, together
 from singanet.layers.product import product, product_back
 from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import check_batches, read_whole_lengths
@@ -318,10 +319,10 @@ class MultiHeadAttention(Layer):
                     "give an id for each step that is there, and of a decoder take no segments",
                 )
         drops = ctx.train and self.dropout > 0.0
-        return Attention(
+        case = Attention(
             scale=self.scale or self.dims["key"] ** -0.5,
             causal=self.causal,
-            first=self._first(ctx),
+            first=0,
             window=self.window,
             softcap=self.softcap,
             lengths=lengths,
@@ -329,17 +330,19 @@ class MultiHeadAttention(Layer):
             dropout=self.dropout if drops else 0.0,
             **({} if mask is None else self._mask(mask, n, (queries, keys))),
         )
+        first = self._first(ctx)
+        return case.placed(ops.xp, first, (queries, keys)) if self.causal else case
 
     def _last(self) -> int | None:
         """How many of its own keys are kept for further steps, None for all."""
         beside = self.mask or self.relative or self.has_lengths or self.segments
         return None if beside or self.given > 1 else self.window
 
-    def _first(self, ctx: Context) -> int:
-        """Where the first query stands among the keys."""
+    def _first(self, ctx: Context) -> Counts:
+        """Where the first query stands among the keys, (N,) where samples differ."""
         if not self.causal or ctx.past is None:
             return 0
-        return ctx.before - ctx.past.first_of(self._last())
+        return together(ctx.starts - ctx.past.shown_from("key"))
 
     def _normed(self, ctx: Context, part: str, source: Array) -> Array:
         """The projection ``part`` of its source, normalised where there is a norm."""
@@ -362,7 +365,7 @@ class MultiHeadAttention(Layer):
         """The heads of ``x``, turned; of its own keys and values those of the steps before, too."""
         heads = heads_of(x, self.dims[part])
         if self.rotary is not None and part != "value":
-            heads = self.rotary.turned(ctx.ops, heads, ctx.before if own else 0)
+            heads = self.rotary.turned(ctx.ops, heads, ctx.starts if own else 0)
         if ctx.past is None or part == "query" or not own:
             return heads
         return ctx.past.extended(ctx.ops, part, heads, self._last())
@@ -419,7 +422,7 @@ class MultiHeadAttention(Layer):
         if self.relative is None:
             return case
         table, extents = ctx.params["relative_weight"], (q.shape[2], k.shape[2])
-        added = self.relative.added(ctx.ops, table, *extents, ctx.before)
+        added = self.relative.added(ctx.ops, table, *extents, ctx.starts)
         return replace(case, added=added if case.added is None else ctx.ops.add(case.added, added))
 
     def _added_back(self, ctx: Context, d: Array, grads: dict[str, Array]) -> Array | None:

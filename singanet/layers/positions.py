@@ -11,6 +11,7 @@ from singanet.initializer import Gaussian
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.layers.past import most
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -60,9 +61,12 @@ class PositionEmbedding(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The sequences with their positions added."""
-        weight, first = ctx.params["weight"], ctx.before
-        self._expect_steps(first + x.shape[1], len(weight))
-        return ctx.ops.add(x, weight[first : first + x.shape[1]])
+        weight, starts, steps = ctx.params["weight"], ctx.starts, x.shape[1]
+        self._expect_steps(most(starts) + steps, len(weight))
+        if isinstance(starts, int):
+            return ctx.ops.add(x, weight[starts : starts + steps])
+        places = ctx.ops.xp.asarray(starts[:, None] + np.arange(steps))
+        return ctx.ops.add(x, ctx.ops.gather_rows(weight, places))
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy``, and its sum over the samples for the positions that were there."""
@@ -87,7 +91,12 @@ class SinusoidalPosition(Layer):
 
     def forward(self, ctx: Context, x: Array) -> Array:
         """The sequences with their positions added."""
-        table = ctx.ops.xp.asarray(_waves(ctx.before, *x.shape[1:]), x.dtype)
+        starts, sizes = ctx.starts, x.shape[1:]
+        if isinstance(starts, int):
+            waves = _waves(starts, *sizes)
+        else:
+            waves = np.stack([_waves(first, *sizes) for first in starts.tolist()])
+        table = ctx.ops.xp.asarray(waves, x.dtype)
         return ctx.ops.add(x, table)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:

@@ -11,6 +11,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
+from singanet.layers.past import Counts
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
@@ -48,11 +49,15 @@ class RelativePositions(Configurable):
                 advice="32 are usual",
             )
 
-    def added(self, ops: Ops, table: Array, queries: int, keys: int, first: int = 0) -> Array:
+    def added(self, ops: Ops, table: Array, queries: int, keys: int, first: Counts = 0) -> Array:
         """The summand of the scores, (1, heads, queries, keys); a view of one number a distance.
 
-        Queries stand at the positions from ``first`` on, keys at those from 0 on.
+        Queries stand at the positions from ``first`` on, keys at those from 0 on. Where samples
+        have a first position each, (N,), it is (N, heads, queries, keys).
         """
+        if not isinstance(first, int):
+            each = [self.added(ops, table, queries, keys, one) for one in first.tolist()]
+            return ops.concat(each, axis=0)
         row = ops.empty((table.shape[1], queries + keys - 1), table)
         buckets = ops.xp.asarray(_buckets(queries, keys, first, *self._key))
         ops.copyto(row, ops.gather_rows(table, buckets).T)

@@ -11,6 +11,7 @@ import numpy as np
 from singanet.base.arguments import is_number
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.layers.past import Counts, most
 from singanet.layers.rotary_scaling import Scaling, plain_speeds, scaling_of
 from singanet.ops.interface import Ops
 from singanet.types import Array
@@ -83,20 +84,22 @@ class RotaryEmbedding(Configurable):
         """
         return _speeds(self.features(size), self.theta, self._scaling, steps)
 
-    def turned(self, ops: Ops, x: Array, first: int = 0, back: bool = False) -> Array:
+    def turned(self, ops: Ops, x: Array, first: Counts = 0, back: bool = False) -> Array:
         """``x`` (..., T, d) at the positions from ``first`` on; with ``back`` the transposed map.
 
-        Errors: steps after others that change the angles of those.
+        Of samples (N, heads, T, d) each may have a first position of its own, (N,). Errors: steps
+        after others that change the angles of those.
         """
         steps, size = x.shape[-2:]
-        if first and self.longest is not None and first + steps > self.longest:
+        if most(first) and self.longest is not None and most(first) + steps > self.longest:
             raise CallOrderError(
                 "RotaryEmbedding, whose angles depend on the length of the sequence",
                 expected=f"at most {self.longest} steps, where sequences come in parts",
-                received=f"{steps} steps after {first}",
+                received=f"{steps} steps after {most(first)}",
                 advice=f"use net.decoder(max_length={self.longest}), or predict sequences whole",
             )
-        turns = _turns(first, steps, self.features(size), self.theta, self._scaling, x.dtype)
+        at = first if isinstance(first, int) else tuple(first.tolist())
+        turns = _turns(at, steps, self.features(size), self.theta, self._scaling, x.dtype)
         cos, sin, other = map(ops.xp.asarray, turns)
         return ops.rotate(x, cos, other if back else sin, self.interleaved)
 
@@ -109,7 +112,7 @@ def _speeds(size: int, theta: float, scaling: Scaling | None, steps: int) -> tup
 
 @lru_cache(maxsize=8)
 def _turns(
-    first: int,
+    first: int | tuple[int, ...],
     steps: int,
     size: int,
     theta: float,
@@ -118,12 +121,29 @@ def _turns(
 ) -> list[Array]:
     """Cosine and sine (T, size / 2) of every angle, lengthened, and what turns back.
 
-    Layers that turn alike have the same arrays, which programs so hold once.
+    Of several firsts (N, 1, T, size / 2). Layers that turn alike have the same arrays, which
+    programs so hold once.
     """
-    speed, gain = _speeds(size, theta, scaling, first + steps)
-    angle = np.arange(first, first + steps)[:, None] * speed
-    sin = gain * np.sin(angle)
-    made = [array.astype(dtype) for array in (gain * np.cos(angle), sin, -sin)]
+    if isinstance(first, int):
+        made = _angled(first, steps, size, theta, scaling, dtype)
+    else:
+        each = [_angled(one, steps, size, theta, scaling, dtype) for one in first]
+        made = [np.stack(arrays)[:, None] for arrays in zip(*each, strict=True)]
     for array in made:
         array.setflags(write=False)
     return made
+
+
+def _angled(
+    first: int,
+    steps: int,
+    size: int,
+    theta: float,
+    scaling: Scaling | None,
+    dtype: np.dtype[Any],
+) -> list[Array]:
+    """`_turns` of sequences that stand at ``first``."""
+    speed, gain = _speeds(size, theta, scaling, first + steps)
+    angle = np.arange(first, first + steps)[:, None] * speed
+    sin = gain * np.sin(angle)
+    return [array.astype(dtype) for array in (gain * np.cos(angle), sin, -sin)]

@@ -42,6 +42,22 @@ class Attention:
         nothing: dict[str, Any] = dict.fromkeys(there)
         return replace(self, **nothing), there
 
+    def placed(self, xp: Any, first: int | Array, extents: tuple[int, int]) -> Attention:
+        """The same, where the first of the queries stands ``first`` among the keys.
+
+        Samples that have a place each, (N,), are shown by ``seen`` what positions hide.
+        """
+        if isinstance(first, int):
+            return replace(self, first=first)
+        queries, keys = extents
+        behind = xp.asarray(first)[:, None, None] + xp.arange(queries)[:, None] - xp.arange(keys)
+        seen = behind >= 0 if self.window is None else (behind >= 0) & (behind < self.window)
+        if self.seen is not None:
+            seen = seen[:, None] & (self.seen != 0)
+        else:
+            seen = seen[:, None]
+        return replace(self, causal=False, window=None, seen=seen)
+
     def visible(self, queries: slice, keys: int) -> tuple[int, int]:
         """The range of the ``keys`` outside of which positions hide all from these queries."""
         low, high = 0, keys

@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet import pretrained
 from singanet.data import Tokenizer
+from singanet.decoding import Drafter
 from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ArgumentError, DataError
 from singanet.pretrained import PretrainedNet
@@ -91,6 +92,21 @@ def tokenizer_for(net: PretrainedNet, path: str | os.PathLike[str]) -> Tokenizer
             advice="take the tokenizer that was published with the model",
         )
     return tokenizer
+
+
+def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) -> Drafter:
+    """The model at ``path`` as a draft for one with this ``tokenizer``. Errors: another one."""
+    place = model_in(path)
+    net = pretrained.load(place, inputs=["input_ids"])
+    expect_causal(net, place)
+    if tokenizer_for(net, place).backend.get_vocab() != tokenizer.backend.get_vocab():
+        raise ArgumentError(
+            f"--draft {str(path)!r}",
+            expected="a model with the tokenizer of the one that writes",
+            received="one with other tokens",
+            advice="take a smaller model of the same family",
+        )
+    return Drafter(net, ahead)
 
 
 def ends_of(net: PretrainedNet, tokenizer: Tokenizer) -> frozenset[int]:

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from singanet.data import TextDataset, Tokenizer
-from singanet.decoding import Decoder, Sampling, written
+from singanet.decoding import Decoder, Drafter, Sampling, Writer
 from singanet.errors import ArgumentError
 from singanet.net import FeedForwardNet
 from singanet.types import Array
@@ -31,7 +31,7 @@ def sampled(
     if not prompt:
         raise _wrong("--prompt", "at least one character", "none", "leave it out")
     drawn = _drawn(net, data.encode(prompt), length, sampling or Sampling(), seed)
-    return (data.decode(new) for new in drawn)
+    return (data.decode(np.array([new])) for new in drawn)
 
 
 def streamed(
@@ -43,13 +43,14 @@ def streamed(
     seed: int = 0,
     ends: Collection[int] = (),
     stops: Sequence[str] = (),
+    draft: Drafter | None = None,
 ) -> Iterator[str]:
     """What comes after ``ids``, as text that is whole: at most ``length`` tokens, up to an end.
 
     ``ends`` are the tokens with which a text ends; it ends before the first of the texts ``stops``,
     too, and what may begin one is told once it is seen not to. Past the most steps of ``net`` it
-    reads the last half anew. Errors, at once: a number out of range; more ``ids`` than the net has
-    steps, or none.
+    reads the last half anew. A ``draft`` writes ahead, see `Drafter`. Errors, at once: a number out
+    of range; more ``ids`` than the net has steps, or none.
     """
     most = getattr(net, "most_steps", None)
     if not len(ids) or (most is not None and len(ids) > most):
@@ -57,7 +58,7 @@ def streamed(
         raise _wrong("the prompt", expected, str(len(ids)), "shorten it, or give it some words")
     if "" in stops:
         raise _wrong("--stop", "a text", "none", "leave it out")
-    told = _texts(_drawn(net, ids, length, sampling, seed), tokenizer, ends)
+    told = _texts(_drawn(net, ids, length, sampling, seed, draft), tokenizer, ends)
     return before_stops(told, stops) if stops else told
 
 
@@ -87,27 +88,34 @@ def _begins(text: str, stops: Sequence[str]) -> bool:
     return any(stop.startswith(text) for stop in stops)
 
 
-def _texts(drawn: Iterator[Array], tokenizer: Tokenizer, ends: Collection[int]) -> Iterator[str]:
+def _texts(drawn: Iterator[int], tokenizer: Tokenizer, ends: Collection[int]) -> Iterator[str]:
     stream = tokenizer.stream()
-    for (new,) in drawn:
-        if int(new) in ends:
+    for new in drawn:
+        if new in ends:
             break
-        if text := stream.push(int(new)):
+        if text := stream.push(new):
             yield text
     if rest := stream.close():
         yield rest
 
 
 def _drawn(
-    net: FeedForwardNet, ids: Array, length: int, sampling: Sampling, seed: int
-) -> Iterator[Array]:
-    """So many ids (1,) after ``ids``; errors at once."""
+    net: FeedForwardNet,
+    ids: Array,
+    length: int,
+    sampling: Sampling,
+    seed: int,
+    draft: Drafter | None = None,
+) -> Iterator[int]:
+    """So many ids after ``ids``; errors at once."""
     if length < 1:
         raise _wrong("--length", "a positive number", str(length), "500 is usual")
     if seed < 0:
         raise _wrong("--seed", "0 or more", str(seed), "pass another seed")
-    drawn = written(Decoder(net), [ids], sampling, np.random.default_rng(seed))
-    return (new for new, *_ in islice(drawn, length))
+    spare = 0 if draft is None else draft.spare
+    rng = np.random.default_rng(seed)
+    writer = Writer(Decoder(net, spare=spare), [ids], sampling, rng, draft)
+    return islice((int(new) for further in writer for new in further[0].ids), length)
 
 
 def start_of(data: TextDataset) -> str:

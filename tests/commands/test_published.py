@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -59,6 +60,34 @@ def test_it_ends_before_a_stop(llama, capsys):
     stop = whole[4:6]
     told = out_of(capsys, *argv, "--stop", stop, "--stop", "never, never")
     assert told == whole[: whole.index(stop)] + "\n"
+
+
+@pytest.mark.parametrize(
+    "drawn", [("--temperature", 0), ("--temperature", 0, "--raw", "--stop", "never"), ("--seed", 3)]
+)
+def test_a_draft_writes_ahead(llama, capsys, tmp_path, drawn):
+    published(LLAMA | {"num_hidden_layers": 1}, tmp_path)
+    argv = ("generate", llama, "Speak", "--length", 12, *drawn)
+    whole = out_of(capsys, *argv)
+    assert main([str(part) for part in (*argv, "--draft", tmp_path, "--ahead", 3)]) == 0
+    told = capsys.readouterr()
+    assert re.fullmatch(r"taken of the draft: \d+ of \d+ tokens, \d+%\n", told.err)
+    if "--temperature" in drawn:
+        assert told.out == whole
+    argv = (*argv, "--draft", llama)
+    assert main([str(part) for part in argv]) == 0
+    assert ", 100%" in capsys.readouterr().err
+
+
+def test_a_draft_with_other_tokens_is_refused(llama, capsys, tmp_path):
+    published(LLAMA, tmp_path)
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    words = tokenizer["model"]["vocab"]
+    first, second = list(words)[:2]
+    words[first], words[second] = words[second], words[first]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
+    assert main(["generate", str(llama), "Speak", "--draft", str(tmp_path)]) == 2
+    assert "a model with the tokenizer of the one that writes" in capsys.readouterr().err
 
 
 def test_the_system_is_told_first(llama, capsys):

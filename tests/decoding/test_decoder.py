@@ -12,73 +12,24 @@ from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers import (
     GRU,
     LSTM,
-    RNN,
     Activation,
     Add,
     Conv1D,
     Dense,
     Embedding,
     Flatten,
-    GatedUnit,
     Input,
     Layer,
-    LayerNorm,
     MultiHeadAttention,
     Permute,
     PositionEmbedding,
-    QueryKeyNorm,
     Reduce,
     Reshape,
     RotaryEmbedding,
-    SinusoidalPosition,
     TimeDistributed,
 )
-from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
-
-T, WORDS, E = 12, 7, 8
-
-
-def net_of(*layers, steps=T, loss=True):
-    """Ids → embedding → ``layers`` → scores, in float64."""
-    x = Embedding("words", WORDS, E)(Input("ids", (steps,), "int64"))
-    for layer in layers:
-        x = layer(x)
-    x = TimeDistributed("scores", Dense("fc", WORDS))(x)
-    source = x
-    while source.call.inputs:
-        source = source.call.inputs[0]
-    net = FeedForwardNet(
-        inputs=source, outputs=x, loss=SoftmaxCrossEntropy() if loss else None, seed=0
-    )
-    net.as_type("float64")
-    return net
-
-
-def attention(name="att", **options):
-    return MultiHeadAttention(name, 2, causal=True, **options)
-
-
-MIXES = {
-    "learned positions": lambda: [PositionEmbedding("where"), attention()],
-    "sines": lambda: [SinusoidalPosition("where"), attention(num_kv_heads=1), LayerNorm("norm")],
-    "rotary, two layers": lambda: [
-        attention("one", rotary=RotaryEmbedding()),
-        attention("two", rotary=RotaryEmbedding(50.0, interleaved=True), dropout=0.3),
-    ],
-    "norm, gated unit": lambda: [
-        attention("one", norm=QueryKeyNorm(), rotary=RotaryEmbedding(fraction=0.5), num_kv_heads=1),
-        GatedUnit("unit", 5, E),
-    ],
-    "windows": lambda: [
-        attention("one", window=3, rotary=RotaryEmbedding()),
-        attention("two", window=5, softcap=2.0, num_kv_heads=1),
-    ],
-    "LSTM": lambda: [LSTM("r", 5, num_stacks=2)],
-    "GRU": lambda: [GRU("r", 5)],
-    "tanh": lambda: [RNN("r", 5, "tanh")],
-    "both": lambda: [GRU("r", E), attention(rotary=RotaryEmbedding()), LSTM("s", 3)],
-}
+from tests.decoding.nets import MIXES, WORDS, E, T, attention, net_of
 
 
 @pytest.mark.parametrize("mix", MIXES)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, set_seed
-from singanet.decoding import Decoder, Sampling, generate, written
+from singanet.decoding import Decoder, Sampling, Writer, generate
 from singanet.errors import ArgumentError, DataError
 from singanet.layers import GRU, Dense, Embedding, TimeDistributed
 from singanet.models import build
@@ -204,10 +204,16 @@ def test_any_loop_may_draw(rng):
     np.testing.assert_allclose(out[0, -1], whole[len(ids) - 1], rtol=0, atol=1e-9)
 
 
-def test_ids_come_one_by_one(rng):
+def test_ids_come_round_by_round(rng):
     net = model("char_rnn")
-    drawn = written(Decoder(net), [np.array([1]), np.array([2, 3])], Sampling(), rng)
-    ids, fresh, _ = next(drawn)
-    assert fresh.tolist() == [True, False]
-    assert ids[1] == 3
-    assert next(drawn)[1].tolist() == [True, True]
+    prompts = [np.array([1]), np.array([2, 3])]
+    writer = Writer(Decoder(net), prompts, Sampling(0), rng)
+    found = {0: [], 1: []}
+    for _ in range(4):
+        for row, new in next(writer).items():
+            found[row] += new.ids.tolist()
+    assert [found[k] for k in (0, 1)] == [row.tolist() for row in net.generate(prompts, 4, 0)]
+    writer.end([0])
+    assert list(next(writer)) == writer.rows == [1]
+    writer.end([1])
+    assert list(writer) == []

@@ -1,0 +1,189 @@
+"""Whether a net goes by steps: a sequence run whole and in parts gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from singanet.base.edits import changes
+from singanet.engine.net import Net
+from singanet.engine.plan import Plan
+from singanet.errors import ArgumentError, SingaNetError
+from singanet.layers.layer import Layer
+from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.layers.past import Past
+
+_TRIED = 256
+"""The steps that a new decoder tries at most: a layer may read steps that are this far apart."""
+
+_FEW = 6
+"""The steps that are enough for layers that compute each step for itself, or from all of them."""
+
+
+class KeptSteps(NamedTuple):
+    """What layers keep of earlier steps, as a trial has shown.
+
+    Whether they count steps, keep states of which there is the last one alone, and let old steps
+    go.
+    """
+
+    counts: bool = False
+    states: bool = False
+    lets_go: bool = False
+
+    @classmethod
+    def by(cls, pasts: Mapping[str, Past]) -> KeptSteps:
+        """What these have."""
+        each = list(pasts.values())
+        return cls(
+            any(past.counts for past in each),
+            any(past.has_states for past in each),
+            any(past.lets_go for past in each),
+        )
+
+
+_known: WeakKeyDictionary[Plan, dict[Hashable, KeptSteps]] = WeakKeyDictionary()
+"""Results of trials that went well, by their cases."""
+
+Run = Callable[[Any, list[str], Mapping[str, Any]], dict[str, Any]]
+"""One part of sequences through a net: its arrays, which outputs are wanted, what is fixed."""
+
+
+class Trial:
+    """A net, of which the nodes ``readers`` read the sequences of the inputs ``sequences``."""
+
+    def __init__(
+        self,
+        net: Net,
+        plan: Plan,
+        sequences: Sequence[str],
+        readers: Sequence[str],
+        limit: int | None,
+        fixed: Mapping[str, Any],
+    ) -> None:
+        self.net, self.plan = net, plan
+        self.sequences, self.readers = list(sequences), list(readers)
+        self.limit, self.fixed = limit, fixed
+
+    def kept(
+        self, run: Run, pasts: Callable[[], Mapping[str, Past]], anew: Callable[[], None]
+    ) -> KeptSteps:
+        """What layers keep; tried once, by ``run``, which leaves ``pasts`` until ``anew``.
+
+        Errors: the outputs of parts are not those of the whole.
+        """
+        known = _known.setdefault(self.plan, {})
+        case = self._case()
+        if case not in known:
+            known[case] = self._tried_by(run, pasts, anew)
+        return known[case]
+
+    def _case(self) -> Hashable:
+        """The case of a trial beside the plan; an edit of any layer is a new case."""
+        fixed = sorted((name, np.shape(given)[1:]) for name, given in self.fixed.items())
+        return changes.now, tuple(fixed), self._steps()
+
+    def _steps(self) -> int:
+        """How many steps are tried: few, where no layer can read only steps that are far apart."""
+        steps = [self.plan.by_name[name] for name in self.readers]
+        near = all(_is_near(each.layer) and not each.foreign for each in steps)
+        most = _FEW if near else _TRIED
+        return min(self.limit or most, most)
+
+    def _tried_by(
+        self, run: Run, pasts: Callable[[], Mapping[str, Past]], anew: Callable[[], None]
+    ) -> KeptSteps:
+        steps = self._steps()
+        x = {name: self._drawn(name, steps) for name in self.sequences}
+        fixed = {name: array[:1] for name, array in self.fixed.items()}
+        names = [*self.readers, *self.plan.outputs]
+        others = f", or fixed={{{self.sequences[0]!r}: array}} for what is no sequence of steps"
+        others = others if len(self.sequences) > 1 else ""
+        try:
+            whole = run(x, names, fixed)
+        except SingaNetError as error:
+            raise error.within("net.decoder, tried on a sequence").advising(
+                f"pass max_length, the steps that the net has positions for{others}"
+            ) from error
+        kept = KeptSteps.by(pasts())
+        if kept.counts and self.limit is None:
+            raise ArgumentError(
+                "net.decoder, argument max_length",
+                expected="how many steps a sequence has at most, as layers count them",
+                received="None, for a net of any length",
+                advice=f"pass max_length=1000, or as many as positions were learned{others}",
+            )
+        anew()
+        parts: list[dict[str, Any]] = []
+        cuts = sorted({0, min(1, steps), (steps + 1) // 2, steps})
+        try:
+            for start, end in pairwise(cuts):
+                part = {name: array[:, start:end] for name, array in x.items()}
+                parts.append(run(part, names, fixed))
+        except (SingaNetError, ValueError, IndexError) as error:
+            raise _refusal(f"this error in the middle of a sequence: {error}") from error
+        if all(self._joins(name, steps, whole, parts) for name in self.plan.outputs):
+            return kept
+        first = next(name for name in names if not self._joins(name, steps, whole, parts))
+        kind = type(self.plan.by_name[first].layer).__name__
+        raise _refusal(f"other outputs, from the {kind} {first!r} on")
+
+    def _drawn(self, name: str, steps: int) -> Array:
+        """A random sequence for the input ``name``, of 0 and 1 where it takes whole numbers."""
+        step = self.plan.by_name[name]
+        shape = step.layer.in_shapes
+        assert isinstance(shape, tuple)
+        size = (1, steps, *(max(extent, 1) for extent in shape[1:]))
+        rng = np.random.default_rng(0)
+        if step.integers:
+            return rng.integers(0, 2, size).astype(step.fed_type(0))
+        return rng.standard_normal(size)
+
+    def _joins(
+        self, name: str, steps: int, whole: dict[str, Any], parts: list[dict[str, Any]]
+    ) -> bool:
+        """Whether what the node ``name`` made of the parts is what it made of the whole."""
+        host = self.net.device.ops.host
+        several = self.plan.by_name[name].many_out
+        for k in range(len(whole[name]) if several else 1):
+            want, *got = (
+                np.asarray(host(made[name][k] if several else made[name]), np.float64)
+                for made in (whole, *parts)
+            )
+            try:
+                joined = np.concatenate(got, axis=1)
+            except ValueError:
+                return False
+            if joined.shape != want.shape or (name in self.plan.outputs and want.shape[1] != steps):
+                return False
+            step = max(np.finfo(self.net.dtype).eps, self.net.executor.can.coarse)
+            bound = step**0.5 * np.abs(want).max(initial=0.0)
+            if not np.allclose(joined, want, rtol=0.0, atol=bound, equal_nan=True):
+                return False
+        return True
+
+
+def _refusal(received: str) -> ArgumentError:
+    return ArgumentError(
+        "net.decoder",
+        expected="a net whose output at a step depends on the steps up to it, and that goes"
+        " on where a part of a sequence ended",
+        received=received,
+        advice="attention is made so by causal=True, recurrent layers by running forwards"
+        " alone; inputs that are no sequences of steps are fixed={name: array}",
+    )
+
+
+def _is_near(layer: Layer) -> bool:
+    """Whether a few steps show how the layer computes any number of them."""
+    if isinstance(layer, MultiHeadAttention):
+        # Else angles change where sequences grow longer.
+        return layer.rotary is None or layer.rotary.longest is None
+    return layer.traits.masks == "keeps"

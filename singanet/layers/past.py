@@ -1,0 +1,293 @@
+"""What layers leave behind for further steps of their sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from singanet.errors import CallOrderError, ShapeError
+from singanet.ops.interface import Ops
+from singanet.types import Array
+
+Counts = int | Array
+"""A number of steps: one for all sequences, or one each (N,) where they differ."""
+
+
+def together(counts: Counts) -> Counts:
+    """One number where all are the same."""
+    if isinstance(counts, int):
+        return counts
+    if not counts.ndim:
+        return int(counts)
+    first = int(counts[0])
+    return first if bool((counts == first).all()) else counts
+
+
+def most(counts: Counts) -> int:
+    """The largest of them."""
+    return counts if isinstance(counts, int) else int(counts.max())
+
+
+def least(counts: Counts) -> int:
+    """The smallest of them."""
+    return counts if isinstance(counts, int) else int(counts.min())
+
+
+def each_of(counts: Counts, samples: int) -> Array:
+    """(N,) numbers."""
+    return np.array(np.broadcast_to(counts, (samples,)), np.int64)
+
+
+class StepRows:
+    """Vectors (N, h, steps, d) of the steps of N sequences, of which the oldest are let go.
+
+    ``first`` is the step of each sequence that stands in column 0. Columns before ``lent`` are
+    read by other decoders, too: whoever writes there makes a copy. ``last`` is how many steps are
+    seen from a step, itself included; None for all.
+    """
+
+    def __init__(self, array: Array, first: Counts, last: int | None, lent: int = 0) -> None:
+        self.array, self.first, self.last, self.lent = array, first, last, lent
+
+    def fork(self, ends: Counts, rows: Array | None) -> StepRows:
+        """The same of some sequences, which have got to ``ends``; of all in the same memory."""
+        width = most(ends - self.first)
+        if rows is None:
+            self.lent = max(self.lent, width)
+            return StepRows(self.array[:, :, :width], self.first, self.last, width)
+        first = self.first if isinstance(self.first, int) else together(self.first[rows])
+        return StepRows(self.array[rows, :, :width], first, self.last)
+
+    def copied(self, ops: Ops, first: Counts, ends: Counts, room: int) -> StepRows:
+        """The steps from ``first`` up to ``ends`` in new memory of ``room`` steps."""
+        array = self.array
+        # Zeros: what a longer sequence shows of a shorter one is hidden, but must be numbers.
+        made = StepRows(
+            ops.zeros((*array.shape[:2], room, array.shape[3]), array), together(first), self.last
+        )
+        self.copy_into(ops, made, range(len(array)), first, ends)
+        return made
+
+    def copy_into(
+        self, ops: Ops, made: StepRows, places: Sequence[int], first: Counts, ends: Counts
+    ) -> None:
+        """Put the steps from ``first`` up to ``ends`` into the rows ``places`` of ``made``."""
+        low, size = together(first - self.first), together(ends - first)
+        if isinstance(low, int) and isinstance(size, int) and [*places] == [*range(len(places))]:
+            here = made.array[: len(places)]
+            ops.copyto(here[:, :, :size], self.array[:, :, low : low + size])
+            return
+        lows, sizes = each_of(low, len(places)), each_of(size, len(places))
+        for n, (place, at, many) in enumerate(zip(places, lows, sizes, strict=True)):
+            ops.copyto(made.array[place, :, :many], self.array[n, :, at : at + many])
+
+    def write(self, ops: Ops, starts: Counts, new: Array) -> None:
+        """Put ``new`` (N, h, t, d) at the steps from ``starts`` on."""
+        begin = together(starts - self.first)
+        if isinstance(begin, int):
+            ops.copyto(self.array[:, :, begin : begin + new.shape[2]], new)
+            return
+        for n, at in enumerate(begin):
+            ops.copyto(self.array[n, :, at : at + new.shape[2]], new[n])
+
+
+class Past:
+    """What one layer has left for the further steps of its sequences, at most ``limit`` steps.
+
+    A context has one where sequences come in parts. The layer then computes as if the steps
+    before stood in front of those it is given: it reads ``get`` and `starts`, and leaves behind
+    what it `put` and what it has `extended`. That counts once the whole net has taken the part
+    (`advance`), so after an error the part may be given again. Sequences may have different
+    numbers of steps. ``spare`` is how many steps may be taken back where old ones are let go.
+    """
+
+    def __init__(self, limit: int | None = None, spare: int = 0) -> None:
+        self.limit, self.spare = limit, spare
+        self.counts = False
+        self._starts: Counts = 0
+        self._left: dict[str, list[Array]] = {}
+        self._coming: dict[str, list[Array]] = {}
+        self._rows: dict[str, StepRows] = {}
+        # Which step the first one is that a layer was last shown.
+        self._shown: dict[str, Counts] = {}
+
+    @property
+    def starts(self) -> Counts:
+        """How many steps came before: (N,) where sequences have different numbers of them.
+
+        A layer that asks has a limit.
+        """
+        self.counts = True
+        return self._starts
+
+    @property
+    def before(self) -> int:
+        """How many steps came before in each sequence. Errors: different numbers of them."""
+        if isinstance(starts := self.starts, int):
+            return starts
+        raise CallOrderError(
+            "ctx.before",
+            expected="sequences that have as many steps each",
+            received=f"{starts.tolist()[:8]} steps",
+            advice="let the layer go by ctx.starts, a number for each, or decode them apart",
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept."""
+        left = [part for parts in self._left.values() for part in parts]
+        return sum(a.nbytes for a in [*left, *(kept.array for kept in self._rows.values())])
+
+    @property
+    def has_states(self) -> bool:
+        """Whether something was `put` there, of which no earlier value is kept."""
+        return bool(self._left)
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether old steps are let go."""
+        return any(kept.last is not None for kept in self._rows.values())
+
+    def get(self, key: str) -> Any:
+        """The arrays that the last part has `put` there, None before the first."""
+        return self._left.get(key)
+
+    def put(self, key: str, arrays: list[Array]) -> None:
+        """Leave ``arrays`` (N, ...) for the next part."""
+        self._coming[key] = arrays
+
+    def extended(self, ops: Ops, key: str, new: Array, last: int | None = None) -> Array:
+        """(N, h, steps, d) of the steps so far, of which ``new`` (N, h, t, d) are the last.
+
+        They begin at the step `shown_from`; with ``last`` a step sees so many, itself included,
+        and those that none sees any more are let go. Of sequences with fewer steps than others
+        what stands behind theirs has no meaning.
+        """
+        starts = self.starts
+        ends, wanted = starts + new.shape[2], self._first_of(starts, last, self.spare)
+        kept = self._rows.get(key)
+        if kept is not None and last is not None:
+            # Of sequences that went back less is spared.
+            wanted = together(np.maximum(wanted, kept.first))
+        if kept is None:
+            # Without room for what may not come.
+            room = most(ends - wanted)
+            kept = StepRows(ops.zeros((*new.shape[:2], room, new.shape[3]), new), wanted, last)
+            self._rows[key] = kept
+        elif self._is_full(kept, starts, ends):
+            kept = kept.copied(ops, wanted, starts, self._room(kept, most(ends - wanted)))
+            self._rows[key] = kept
+        kept.write(ops, starts, new)
+        low = least(wanted - kept.first)
+        self._shown[key] = together(kept.first + low)
+        return kept.array[:, :, low : most(ends - kept.first)]
+
+    def shown_from(self, key: str) -> Counts:
+        """Which step the first one is that `extended` last gave; 0 where it gave none."""
+        return self._shown.get(key, 0)
+
+    def _first_of(self, starts: Counts, last: int | None, spare: int) -> Counts:
+        """The first step that the next one sees, and so many before it."""
+        if last is None:
+            return 0
+        first: Counts = starts - last + 1 - spare
+        return max(0, first) if isinstance(first, int) else np.maximum(0, first)
+
+    def _is_full(self, kept: StepRows, starts: Counts, ends: Counts) -> bool:
+        """Whether there is no room for the steps up to ``ends``, or others read what is there."""
+        over = most(ends - kept.first) > kept.array.shape[2]
+        return over or least(starts - kept.first) < kept.lent
+
+    def _room(self, kept: StepRows, needed: int) -> int:
+        """How many steps to have memory for: twice what was there, or seen."""
+        there = kept.array.shape[2]
+        room = max(needed, 2 * min(there, kept.last or there))
+        return min(room, max(self.limit or room, needed))
+
+    def advance(self, steps: int) -> None:
+        """The net has taken a part of ``steps`` steps."""
+        self._starts = self._starts + steps
+        self._left.update(self._coming)
+        self._coming.clear()
+
+    def expect_back(self, starts: Counts) -> None:
+        """Errors: what is kept does not tell how it was when ``starts`` steps had come."""
+        of_states = self.has_states and bool(np.any(starts != self._starts))
+        early = [
+            kept
+            for kept in self._rows.values()
+            if np.any(self._first_of(starts, kept.last, 0) < kept.first)
+        ]
+        if of_states or early:
+            raise CallOrderError(
+                "decoder.back",
+                expected="layers that keep earlier steps"
+                + f", of windows {self.spare} more than they show" * bool(early),
+                received="one that keeps its last state alone"
+                if of_states
+                else f"{most(self._starts - starts)} steps",
+                advice="fork the decoder before, and go on with the fork"
+                if of_states
+                else "make it by net.decoder(spare=...), as many steps as are taken back",
+            )
+
+    def go_back(self, starts: Counts) -> None:
+        """Go on from where ``starts`` steps had come, after `expect_back`."""
+        self._starts = starts
+
+    def fork(self, rows: Array | None) -> Past:
+        """The same for the sequences ``rows``; for all of them in the same memory."""
+        made = Past(self.limit, self.spare)
+        made.counts, made._starts = self.counts, self._starts
+        if rows is not None and not isinstance(self._starts, int):
+            made._starts = together(self._starts[rows])
+        for key, arrays in self._left.items():
+            made._left[key] = arrays if rows is None else [array[rows] for array in arrays]
+        for key, kept in self._rows.items():
+            made._rows[key] = kept.fork(self._starts, rows)
+        return made
+
+    @staticmethod
+    def joined(ops: Ops, pasts: Sequence[Past], samples: Sequence[int], order: Array) -> Past:
+        """The sequences of several, ``samples`` of each, that of row k then in row ``order[k]``."""
+        made = Past(pasts[0].limit, pasts[0].spare)
+        made.counts = pasts[0].counts
+        total, starts = len(order), np.empty(len(order), np.int64)
+        cuts = np.cumsum([0, *samples])
+        places = [order[a:b] for a, b in pairwise(cuts.tolist())]
+        for past, there, count in zip(pasts, places, samples, strict=True):
+            starts[there] = each_of(past._starts, count)
+        made._starts = together(starts)
+        back = np.argsort(order)
+        for key, first in pasts[0]._left.items():
+            parts = [past._left[key] for past in pasts]
+            made._left[key] = [
+                ops.concat([part[k] for part in parts], axis=0)[back] for k in range(len(first))
+            ]
+        for key, kept in pasts[0]._rows.items():
+            firsts = each_of(made._first_of(starts, kept.last, made.spare), total)
+            for past, there, count in zip(pasts, places, samples, strict=True):
+                old = each_of(past._rows[key].first, count)
+                firsts[there] = np.maximum(firsts[there], old)
+            needed = int((starts - firsts).max())
+            room = min(2 * needed, max(made.limit or needed, needed))
+            shape = (total, kept.array.shape[1], room, kept.array.shape[3])
+            into = StepRows(ops.zeros(shape, kept.array), together(firsts), kept.last)
+            for past, there in zip(pasts, places, strict=True):
+                past._rows[key].copy_into(ops, into, there.tolist(), firsts[there], starts[there])
+            made._rows[key] = into
+        return made
+
+    def expect_rows(self, layer: str, samples: int) -> None:
+        """Errors: something was left that has no row for each of ``samples`` sequences."""
+        shapes = [array.shape for arrays in self._left.values() for array in arrays]
+        if any(not shape or shape[0] != samples for shape in shapes):
+            raise ShapeError(
+                f"layer {layer!r}, what it left by ctx.past.put",
+                expected=f"arrays ({samples}, ...), a row for each sequence",
+                received=str(shapes),
+                advice="put the axis of samples first",
+            )
