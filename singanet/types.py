@@ -82,11 +82,16 @@ class CSRMatrix:
 
     def __getitem__(self, rows: Any) -> CSRMatrix:
         """The matrix of these ``rows``: a slice, or an array of their numbers."""
+        like: Any = self.indptr
+        # Counted on the host, wherever the entries are.
+        starts: Array = like if type(like) is np.ndarray else like.get()
         chosen = np.arange(len(self))[rows]
-        counts = np.diff(self.indptr)[chosen]
+        counts = np.diff(starts)[chosen]
         indptr = np.concatenate([[0], np.cumsum(counts)])
         # Of each entry the place in its row, behind where that row begins.
-        places = np.arange(indptr[-1]) + np.repeat(self.indptr[chosen] - indptr[:-1], counts)
+        places = np.arange(indptr[-1]) + np.repeat(starts[chosen] - indptr[:-1], counts)
+        if starts is not like:
+            indptr, places = (np.asarray(each, like=like) for each in (indptr, places))
         return CSRMatrix(indptr, self.indices[places], self.values[places], self.shape[1])
 
     def entry_rows(self, xp: Any = np) -> Array:

@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from singanet.testing.device_like import device_like
+from singanet.device import cuda
+from singanet.testing import device_like, strict_device
 
 # The default selection says the same each time; wider ones see other examples in each run but CI's.
 settings.register_profile("default", max_examples=10, deadline=None, derandomize=True)
@@ -162,6 +163,12 @@ def pytest_runtest_setup(item):
 def xp(request):
     """The array module under test: numpy, arrays as strict as a GPU's, then cupy."""
     return {"numpy": np, "device_like": device_like, "cupy": CUPY}[request.param]
+
+
+@pytest.fixture(params=["strict", *ON_GPU])
+def gpu(request):
+    """A device other than the CPU: one as strict as a GPU, then a GPU."""
+    return strict_device() if request.param == "strict" else cuda()
 
 
 @pytest.fixture

@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 
 
-def native(array: Any) -> Any:
-    """``array`` in the machine's byte order: itself where it is, as is what is no array."""
+def native(array: Any, xp: Any = np) -> Any:
+    """``array`` in the machine's byte order: itself where it is, as is what is no array.
+
+    One of NumPy's comes over to the array module ``xp``.
+    """
     dtype = getattr(array, "dtype", None)
     if isinstance(dtype, np.dtype) and not dtype.isnative:
-        return array.astype(dtype.newbyteorder("="))
+        array = array.astype(dtype.newbyteorder("="))
+    if xp is not np and type(array) is np.ndarray:
+        return xp.asarray(array)
     return array

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.byte_order import native
 from singanet.engine.feeds import check_feed
 from singanet.engine.head import beside, headed
 from singanet.engine.model import NetCore, StepRequest
@@ -21,6 +22,7 @@ from singanet.engine.step import (
     widened,
 )
 from singanet.errors import ArgumentError, SingaNetError
+from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.optimizer.zeroth_order import ZerothOrder
@@ -60,7 +62,7 @@ class _Moved(ParamStorage):
 
     def read(self) -> Array:
         value = self.inner.read()
-        moved = self.stage.noise(self.name, value.shape, value.dtype)
+        moved = native(self.stage.noise(self.name, value.shape, value.dtype), ops_for(value).xp)
         moved *= value.dtype.type(self.by)
         moved += value
         return moved
@@ -109,9 +111,10 @@ class ByForwards(ByLayers):
         self._stage.advance()
 
     def _drawn(self, slope: float) -> Iterator[LayerGradients]:
+        put, noise = self.net.device.put, self._stage.noise
         for layer, params in reversed(self._of_steps):
             if params:
-                grads = [self._stage.noise(p.name, p.shape, p.array_type) for p in params]
+                grads = [put(noise(p.name, p.shape, p.array_type)) for p in params]
                 for grad in grads:
                     grad *= grad.dtype.type(slope)
                 names, values = [p.name for p in params], [p.value for p in params]

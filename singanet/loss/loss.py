@@ -85,7 +85,7 @@ class Loss(Counted, Configurable, ABC):
         ops = ops_for(x)
         if sample_weight is not None:
             sample_weight = self.checked_weight(ops, x, sample_weight)
-        losses, saved, count = self.of_samples(ops, x, native(y), sample_weight, mask)
+        losses, saved, count = self.of_samples(ops, x, native(y, ops.xp), sample_weight, mask)
         if training:
             scale = 1.0 if self.reduction == "sum" else reciprocal(ops, count, x)
             self._kept[:] = [(ops, saved, scale, sample_weight)]

@@ -44,7 +44,7 @@ def class_labels(
             received=f"labels of shape {y.shape}",
             advice=_label_advice(x.shape, y.shape),
         )
-    labels = native(y).reshape(-1)
+    labels = native(y, ops.xp).reshape(-1)
     if labels.size == 0:
         return labels, None
     mask = None

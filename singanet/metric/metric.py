@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from singanet.base.byte_order import native
 from singanet.base.described import Configurable
 from singanet.errors import CallOrderError, DataError, ShapeError
 from singanet.metric.symbol import MetricSymbol
@@ -203,7 +204,8 @@ class Metric(Configurable):
                 received=f"outputs of type {x.dtype} and shape {x.shape}",
                 advice="pass the net's output for a batch",
             )
-        return ops_for(x), x, y
+        ops = ops_for(x)
+        return ops, x, native(y, ops.xp)
 
 
 class MeanMetric(Metric):

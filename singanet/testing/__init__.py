@@ -1,6 +1,7 @@
 """Tools to test with: numerical gradients, the case that every layer inherits, ranks in threads."""
 
 from singanet.testing.communicators import FakeCommunicator, Ranks, communicators
+from singanet.testing.device_like import device_like, strict_device
 from singanet.testing.gradients import (
     GradientError,
     GradientRow,
@@ -18,4 +19,6 @@ __all__ = [
     "check_gradients",
     "check_net_gradients",
     "communicators",
+    "device_like",
+    "strict_device",
 ]

@@ -7,14 +7,19 @@ runs with it handles arrays by their own module, which is what a GPU asks of it.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from singanet.ops import add_array_module
+from singanet.device import Device
+from singanet.ops import add_array_module, ops_for
 
-__all__ = ["DeviceArray", "device_like"]
+__all__ = ["DeviceArray", "device_like", "strict_device"]
+
+_FROM_HOST = ("asarray", "array")
+"""The functions that bring arrays over."""
 
 
 class DeviceArray(np.ndarray[Any, Any]):
@@ -36,7 +41,8 @@ class DeviceArray(np.ndarray[Any, Any]):
         return _wrapped(getattr(ufunc, method)(*_plain(inputs), **_plain(kwargs)), kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        _refuse_host(function.__name__, args, kwargs)
+        if function.__name__ not in _FROM_HOST:
+            _refuse_host(function.__name__, args, kwargs)
         return _wrapped(function(*_plain(args), **_plain(kwargs)), kwargs)
 
     def __getitem__(self, key: Any) -> Any:
@@ -65,14 +71,14 @@ class _Module(ModuleType):
 
 
 class _Function:
-    """One function of the module; ``asarray`` and ``array`` are the way from the host."""
+    """One function of the module."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
         self.__name__ = function.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.__name__ not in ("asarray", "array"):
+        if self.__name__ not in _FROM_HOST:
             _refuse_host(self.__name__, args, kwargs)
         return _wrapped(self.function(*_plain(args), **_plain(kwargs)), kwargs)
 
@@ -122,3 +128,18 @@ def _wrapped(result: Any, kwargs: dict[str, Any]) -> Any:
 DeviceArray.__module__ = "device_like"
 device_like = _Module("device_like", np)
 add_array_module("device_like", device_like)
+
+
+class _StrictDevice(Device):
+    """Where `DeviceArray`s live; as many as wish may be current."""
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def __reduce__(self) -> Any:
+        return strict_device, ()
+
+
+def strict_device() -> Device:
+    """A device whose arrays are as strict as a GPU's: ``net.to_device(strict_device())``."""
+    return _StrictDevice("strict", ops_for(device_like.zeros(1)), 0)

@@ -208,6 +208,7 @@ def _in_one_go(
     net: Model, x: Any, y: Any, weight: Any, measures: Measures, first: str
 ) -> Evaluation:
     weight = joined_weight(y, weight, None)
+    y, weight = on_device(net.device, y), on_device(net.device, weight)
     if isinstance(net, Net) and _gathered_by_rows(net, x, y, weight, measures):
         logs = measures.results()
         return Evaluation(logs.get("loss"), logs.get(first), logs)
@@ -239,8 +240,8 @@ def _judged(metric: Any, *seen: Any) -> Any:
 
 
 def on_device(device: Device, data: Any) -> Any:
-    """Targets beside the outputs; on the CPU they are left as they are."""
-    if device.index is None:
+    """Targets or weights, if any, beside the outputs; on the CPU they are left as they are."""
+    if device.index is None or data is None:
         return data
     if isinstance(data, Mapping):
         return {name: device.put(part) for name, part in data.items()}

@@ -47,7 +47,9 @@ def arrays_of(net: singanet.FeedForwardNet) -> dict[str, np.ndarray]:
 def expect_same(found: dict, wanted: dict) -> None:
     assert found.keys() == wanted.keys()
     for name in wanted:
-        np.testing.assert_array_equal(found[name], wanted[name], name)
+        pair = found[name], wanted[name]
+        on_host = [each.get() if hasattr(each, "get") else each for each in pair]
+        np.testing.assert_array_equal(*on_host, name)
 
 
 @pytest.mark.parametrize(

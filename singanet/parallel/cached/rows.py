@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from singanet.ops import ops_for
 from singanet.parallel.communicators.communicator import Done, Request
 from singanet.parallel.server.table import Table
 from singanet.params.served import ServedRows
@@ -76,8 +77,11 @@ class TableRows(ServedRows):
         _spread(self.table.pull(rows)[0], places, out)
 
     def push(self, grad: RowSparse, scale: float) -> None:
-        rows = np.asarray(grad.indices, np.int64)
-        grads = grad.rows if scale == 1.0 else grad.rows * self.dtype.type(scale)
+        # A table and its caches are on the host, wherever the net computes.
+        host = ops_for(grad.rows).host
+        rows, grads = host(grad.indices).astype(np.int64, copy=False), host(grad.rows)
+        if scale != 1.0:
+            grads = grads * self.dtype.type(scale)
         self.lookups.updates += len(rows)
         self.lookups.nbytes_uncached += len(rows) * (8 + self._row_bytes)
         self._take(rows, grads)
@@ -93,8 +97,9 @@ class TableRows(ServedRows):
 
     def write(self, array: Array) -> None:
         """As `ServedRows`; gradients that wait are dropped with the values that they are of."""
+        host = ops_for(array).host
         for rows in self._pieces():
-            self.table.write(rows, np.asarray(array[rows], self.dtype))
+            self.table.write(rows, host(array[rows]).astype(self.dtype, copy=False))
 
     def prefetch(self, ids: Array) -> None:
         """Begin to pull what the next step will look up, as it is after the one under way."""

@@ -11,6 +11,7 @@ from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.layers.embedding import Embedding
+from singanet.ops import ops_for
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.lines import CachedRows
@@ -62,7 +63,7 @@ def looks_at_gradients_alone(stage: Wrapper) -> bool:
 
 def _is_as_drawn(param: Param) -> bool:
     """Whether the values are those that the parameter began with."""
-    flat = param.value.reshape(-1)
+    flat = ops_for(param.value).host(param.value).reshape(-1)
     return all(
         np.array_equal(flat[start : start + piece.size], piece.astype(flat.dtype))
         for start, piece in param.initial_pieces(_PIECE)

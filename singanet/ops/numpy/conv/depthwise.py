@@ -40,11 +40,14 @@ def depthwise_conv2d(
         for samples, rows, parts in _bands(ops, x[lane], window, m, together):
             part = mine[samples, rows]
             for k, (windows, taps) in enumerate(parts):
+                if not k and ops.on_host:  # CuPy's einsum has no `out`
+                    xp.einsum("nhrabx,abx->nhrx", windows, kernels[:, taps], out=part)
+                    continue
+                sums = xp.einsum("nhrabx,abx->nhrx", windows, kernels[:, taps])
                 if k:
-                    sums = xp.einsum("nhrabx,abx->nhrx", windows, kernels[:, taps])
                     xp.add(part, sums, out=part)
                 else:
-                    xp.einsum("nhrabx,abx->nhrx", windows, kernels[:, taps], out=part)
+                    part[...] = sums
     y = y.reshape(len(x), oh, ow, c * m)
     if bias is not None:
         xp.add(y, bias, out=y)

@@ -1,0 +1,61 @@
+"""Features and their pairs on a GPU's arrays: what they train is what they train on the CPU."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from singanet.errors import BackendError
+from tests.pairs import training
+from tests.pairs.comparing import difference
+from tests.pairs.declared import NAMES, OUTCOMES, PAIRS
+from tests.pairs.training import Case, carried_out, shape_of
+
+THERE = frozenset(NAMES) - {"budget", "bfloat16"}
+"""Those that a GPU has. What programs alone do runs by the layers there."""
+
+
+def trained(features, folder, device, monkeypatch):
+    prepare = training.prepare
+
+    def placed(case, net):
+        prepare(case, net)
+        if device is not None:
+            net.to_device(device)
+
+    folder.mkdir()
+    with monkeypatch.context() as patched, warnings.catch_warnings():
+        patched.setattr(training, "prepare", placed)
+        warnings.simplefilter("ignore")
+        return carried_out(Case(shape_of(features), features, "float32"), folder)
+
+
+def expect_same(features, folder, device, monkeypatch):
+    wanted = trained(features, folder / "cpu", None, monkeypatch)
+    found = trained(features, folder / "there", device, monkeypatch)
+    near = 2.0**-7 if "float16" in features else 2e-5
+    for one, other in zip(found, wanted, strict=True):
+        for name, value in one.values.items():
+            one.values[name] = value.get() if hasattr(value, "get") else value
+        assert not difference([one], other, near)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in THERE])
+def test_each_feature_trains_there_as_on_the_cpu(name, gpu, tmp_path, monkeypatch):
+    expect_same(frozenset({name}), tmp_path, gpu, monkeypatch)
+
+
+@pytest.mark.few(20)
+@pytest.mark.parametrize(
+    "features",
+    [pair for pair in PAIRS if pair <= THERE and pair not in OUTCOMES],
+    ids=lambda pair: " and ".join(sorted(pair, key=NAMES.index)),
+)
+def test_pairs_train_there_as_on_the_cpu(features, gpu, tmp_path, monkeypatch):
+    expect_same(features, tmp_path, gpu, monkeypatch)
+
+
+def test_a_budget_is_refused_there(gpu, tmp_path, monkeypatch):
+    with pytest.raises(BackendError, match="steps on a GPU run by layers"):
+        trained(frozenset({"budget"}), tmp_path / "there", gpu, monkeypatch)

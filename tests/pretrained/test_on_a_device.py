@@ -1,0 +1,66 @@
+"""Published models on a GPU's arrays: outputs, gradients, steps and texts are those of the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import device, pretrained
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import Adafactor, AdamW, ZerothOrder
+from tests.pretrained.peers import MODELS, batch, make, write
+
+
+def told(folder, there, saved):
+    """All that a net of ``folder`` gives on the device ``there``, on the host."""
+    host = there.ops.host
+    net = pretrained.load(folder)
+    net.to_device(there)
+    x = batch(net)
+    y = net.forward(True, x)
+    found = [host(y)]
+    # Targets come from the host, as everything that a user has read.
+    for _, _, grads in net.backward(
+        there.put(np.random.default_rng(1).standard_normal(y.shape, np.float32))
+    ):
+        found += [host(getattr(grad, "rows", grad)) for grad in grads]
+    found.append(host(net.predict(x)))
+    if isinstance(net.loss, SoftmaxCrossEntropy) and y.ndim == 3:
+        words = np.random.default_rng(2).integers(0, 5, y.shape[:2])
+        rule = Adafactor(lr=0.01)
+        found.append(np.array([net.step(x, words, rule)[0] for _ in range(3)]))
+    pretrained.save(net, saved)
+    return found
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_family_is_there_what_it_is_on_the_cpu(name, gpu, tmp_path):
+    write(make(name), tmp_path)
+    wanted = told(tmp_path, device.cpu(), tmp_path / "cpu")
+    found = told(tmp_path, gpu, tmp_path / "there")
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4 * max(1e-3, abs(other).max()))
+
+
+@pytest.mark.parametrize("method", ["full", "pairs", "forwards"])
+def test_a_decoder_learns_and_writes_there_as_on_the_cpu(method, gpu, tmp_path):
+    write(make("llama"), tmp_path)
+    line = np.array([[1, 2, 3, 4, 5, 6, 7, 8]])
+
+    def written(there):
+        net = pretrained.load(tmp_path)
+        if method == "pairs":
+            net.adapt(lora=2)
+            rng = np.random.default_rng(0)
+            for param in net.params():
+                if "lora" in param.name:
+                    param.value[...] = rng.standard_normal(param.shape, np.float32) * 0.1
+        net.to_device(there)
+        rule = ZerothOrder(AdamW(lr=1e-3), seed=1) if method == "forwards" else AdamW(lr=0.05)
+        losses = [net.step(line[:, :-1], line[:, 1:], rule)[0] for _ in range(6)]
+        return losses, np.asarray(net.generate(line[:, :3], length=5, temperature=0.0)).tolist()
+
+    (found, text), (wanted, other) = written(gpu), written(device.cpu())
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    assert text == other
