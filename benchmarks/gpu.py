@@ -43,7 +43,7 @@ def ours(case: Case) -> tuple[Step, int]:
     net.to_device(cuda())
     x, y = net.device.put(x), net.device.put(y)
     sgd = singanet.optimizer.SGD(lr=LR, momentum=MOMENTUM)
-    return lambda: float(net.step(x, y, sgd)), parameters(net)
+    return lambda: net.step(x, y, sgd)[0], parameters(net)
 
 
 def theirs(case: Case, form: str) -> tuple[Step, int]:

@@ -133,14 +133,14 @@ class Pushes(Reduction):
     def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
         """As `Reduction`: in ``buffer`` what is not new is as it was."""
         self._tell()
-        news, found = self._land(names), list[Found]()
-        parts = self.parts(names, buffer)
+        parts, found = self.parts(names, buffer), list[Found]()
+        news = self._land(names, parts)
         for name in names:
             new = news.get(name)
             if name in parts:
                 part = parts[name]
                 if new is None or isinstance(new, RowSparse):
-                    part[...] = self._owner.settled(name, self.value(name))
+                    self.lay(part, self._owner.settled(name, self.value(name)))
                 if isinstance(new, RowSparse):
                     part[new.indices] = new.rows
                 elif new is not None:
@@ -167,7 +167,7 @@ class Pushes(Reduction):
             layout = [(servers.replicas[name].number, NOTHING) for name in entry]
             self._ask(servers, entry, layout, (), now=True)
         for entry in self._entries:
-            yield from self._land(entry).items()
+            yield from self._land(entry, {}).items()
 
     def _tell(self) -> None:
         """Say that all gradients of this step were pushed."""
@@ -189,8 +189,11 @@ class Pushes(Reduction):
         asked = servers.start_step(server, np.array(layout, np.int64), arrays, now=now)
         self._flying.append(asked)
 
-    def _land(self, names: Sequence[str]) -> dict[str, Any]:
-        """What is new of the parameters of an entry, by name: values, or some rows of them."""
+    def _land(self, names: Sequence[str], parts: Mapping[str, Array]) -> dict[str, Any]:
+        """What is new of the parameters of an entry, by name: values, or some rows of them.
+
+        They are where the ``parts`` of the buffer are, and else where the parameter is.
+        """
         began = time.perf_counter()
         layout, *arrays = self._flying.popleft().wait()
         self.traffic.waited += time.perf_counter() - began
@@ -198,7 +201,7 @@ class Pushes(Reduction):
         rest = iter(arrays)
         for name, (_, how) in zip(names, layout.tolist(), strict=True):
             value = self.value(name)
-            xp = ops_for(value).xp
+            xp = ops_for(parts.get(name, value)).xp
             if how == DENSE:
                 found[name] = xp.asarray(next(rest)).reshape(value.shape)
             elif how == ROWS:

@@ -40,7 +40,8 @@ def test_a_family_is_there_what_it_is_on_the_cpu(name, gpu, tmp_path):
     wanted = told(tmp_path, device.cpu(), tmp_path / "cpu")
     found = told(tmp_path, gpu, tmp_path / "there")
     for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4 * max(1e-3, abs(other).max()))
+        # The gradient of a bias of keys is nothing but rounding.
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4 * max(1e-2, abs(other).max()))
 
 
 @pytest.mark.parametrize("method", ["full", "pairs", "forwards"])
