@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,6 +29,11 @@ class Collectives(Protocol):
 
     def all_gather(self, array: Array, what: str = "an all-gather") -> list[Array]:
         """The arrays of all ranks, which may differ in length along axis 0."""
+
+    def gather_parts(
+        self, array: Array, bounds: Sequence[int], what: str = "a gathering of parts"
+    ) -> Array:
+        """Each part of ``array``, between two of ``bounds``, becomes what its rank has there."""
 
     def broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Array:
         """The array of the rank ``root``."""

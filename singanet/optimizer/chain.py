@@ -37,6 +37,9 @@ class ToldNorm(Protocol):
     def knowing(self, norm: Scale) -> AbstractContextManager[None]:
         """Within the block, ``norm`` is that of all gradients that `take` is given."""
 
+    def joined(self, total: Any) -> Any:
+        """As `Wrapper.joined`."""
+
 
 class UpdateChain:
     """The ``stages`` of an optimizer in the order in which gradients meet them, and its ``rule``.
@@ -134,8 +137,13 @@ class UpdateChain:
     def meet(self, net: Any) -> None:
         """Follow what ``net`` says of its parameters, and let every stage meet it."""
         self.follow(net)
+        in_parts = False
         for place, stage in enumerate(self.stages):
+            if stage.over_parts is not None and not in_parts:
+                # It was inside of a reducer before.
+                stage.over_parts = None
             stage.meet(net, self.stages[:place])
+            in_parts = in_parts or (stage.waits and cast("Reducer", stage).in_parts)
 
     # -- within a step ---------------------------------------------------------------------------
 
@@ -255,7 +263,7 @@ class TwoPasses(NamedTuple):
 
     def knowing(self, items: Iterable[Any]) -> AbstractContextManager[None]:
         """Within the block, the norm is that of the gradients ``items``, none of which is kept."""
-        return self.clip.knowing(norm_of(self.previewed(items)))
+        return self.clip.knowing(norm_of(self.previewed(items), self.clip.joined))
 
 
 def within_reduction(

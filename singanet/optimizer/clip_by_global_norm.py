@@ -13,7 +13,7 @@ from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.checks import Grad
-from singanet.optimizer.global_norm import global_norm
+from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, within
@@ -30,6 +30,7 @@ class ClipByGlobalNorm(Wrapper):
     """
 
     needs_norm = True
+    by_parts = True
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
@@ -92,9 +93,10 @@ def clip_by_global_norm(
     limit = at(checked("clip_by_global_norm", "max_norm", max_norm), 0)
     with rehearsal():
         items = passes()
+        joined: Any = None
         for stage in chain.reducers:
-            items = stage.previewed(items)
-        norm = abs(scale) * global_norm(items)
+            items, joined = stage.previewed(items), stage.joined
+        norm = abs(scale) * float(norm_of(items) if joined is None else norm_of(items, joined))
     if not math.isfinite(norm):
         raise ArgumentError(
             "clip_by_global_norm",

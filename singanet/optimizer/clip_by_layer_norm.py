@@ -19,6 +19,8 @@ class ClipByLayerNorm(Wrapper):
     With the streaming backward that is one layer. Costs a reading of the gradients, no memory.
     """
 
+    by_parts = True
+
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float) -> None:
         super().__init__(optimizer)
         self.max_norm = at(checked("ClipByLayerNorm", "max_norm", max_norm), 0)
@@ -32,5 +34,5 @@ class ClipByLayerNorm(Wrapper):
     ) -> Iterator[Handed]:
         """As `Wrapper.take`; the norm is that of ``scale`` · gradients."""
         xp = module_of(values)
-        norm = abs(scale) * xp.sqrt(squares_of(grads))
+        norm = abs(scale) * xp.sqrt(self.joined(squares_of(grads)))
         yield names, values, grads, scale * within(xp, norm, self.max_norm)

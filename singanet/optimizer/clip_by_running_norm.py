@@ -30,6 +30,7 @@ class ClipByRunningNorm(Wrapper):
     """
 
     across_layers = True
+    by_parts = True
 
     def __init__(self, optimizer: Optimizer | Wrapper, max_norm: float, decay: float = 0.9) -> None:
         super().__init__(optimizer)
@@ -59,7 +60,7 @@ class ClipByRunningNorm(Wrapper):
             norm = xp.sqrt(squares)
             mean = self.decay * estimate + (1.0 - self.decay) * norm
             estimate, squares = xp.where(estimate != 0.0, mean, norm), 0.0
-        squares = squares + scale * scale * squares_of(grads)
+        squares = squares + scale * scale * self.joined(squares_of(grads))
         norm = xp.fmax(estimate, xp.sqrt(squares))
         yield names, values, grads, scale * within(xp, norm, self.max_norm)
         # Only now: an update that was refused leaves the estimate as it was.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from singanet.ops import ops_for
@@ -21,14 +21,17 @@ def squares_of(grads: Sequence[Grad]) -> Any:
     return total
 
 
-def norm_of(items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[Grad]]]) -> Any:
-    """`global_norm` as an array without axes."""
+def norm_of(
+    items: Iterable[tuple[Sequence[str], Sequence[Array], Sequence[Grad]]],
+    joined: Callable[[Any], Any] = lambda total: total,
+) -> Any:
+    """`global_norm` as an array without axes; of parts ``joined`` sums the squares of all."""
     total: Any = 0.0
     for item in items:
         total = total + squares_of(item[2])
         # The generator goes on to the next layer only after this one's gradients are let go.
         del item
-    return root(total)
+    return root(joined(total))
 
 
 def root(squares: Any) -> Any:

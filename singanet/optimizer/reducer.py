@@ -12,6 +12,7 @@ from singanet.base.collectives import Collectives, SharedBatch
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad, check_lists
+from singanet.optimizer.cutting import Cutting
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reduction import Reduction, RoundKind
 from singanet.optimizer.running_state import average_state
@@ -36,6 +37,8 @@ class Reducer(Wrapper):
     """The shared batch as synchronized layers see it."""
     serves: ClassVar[bool] = False
     """Whether it refuses stages around that have a part in what becomes of values."""
+    in_parts: ClassVar[bool] = False
+    """Whether what it hands on may be parts of gradients, see `joined`."""
     copies: ClassVar[int] = 2
     """Of what is trained, the copies that it holds at most: sums under way, what is sent."""
 
@@ -115,6 +118,13 @@ class Reducer(Wrapper):
         """
         return {}
 
+    def joined(self, total: Any) -> Any:
+        """The sum of ``total`` over all processes, where each is handed on parts of gradients.
+
+        It is a sum over those that were handed on here. All processes come here.
+        """
+        return total
+
     @property
     @abstractmethod
     def exchanged(self) -> tuple[int, int]:
@@ -180,6 +190,8 @@ class GradientRound:
         self._gone: set[str] = set()
         self._flying: deque[tuple[Sequence[str], Array | None]] = deque()
         self._served: list[tuple[str, Array, Any, Scale]] = []
+        # What was updated here, and not everywhere: names that changed, and all values.
+        self._told: deque[tuple[list[str], dict[str, Array]]] = deque()
 
     def take(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Any], scale: Scale
@@ -199,6 +211,8 @@ class GradientRound:
         yield from self._handed(self._begun())
         yield from self._pushed() if first else ()
         yield from self._handed(self._landed())
+        while self._told:
+            self._heard()
         yield from self._pushed() if not first else ()
         self._reduction.close(self._kind)
 
@@ -226,11 +240,20 @@ class GradientRound:
 
     def _multiplied(self, handed: Handed) -> Any:
         names, values, grads, factor = handed
-        for grad in grads:
+        parts = self._parts(names, grads)
+        for grad in parts:
             # Nobody else has it.
             array: Any = grad[1] if isinstance(grad, tuple) else grad
-            array *= factor
-        return names, values, grads
+            if array is not None:
+                array *= factor
+        return names, values, parts
+
+    def _parts(self, names: Sequence[str], arrays: Sequence[Any]) -> Sequence[Any]:
+        """What this process updates, or updates by, of whole ``arrays``; None where others do."""
+        cutting = self._reduction.cutting
+        if cutting is None:
+            return arrays
+        return [cutting.part(name, array) for name, array in zip(names, arrays, strict=True)]
 
     def _give(self, given: list[tuple[str, Any]], scale: Scale) -> Iterator[Handed]:
         """Take gradients, begin what is complete, and land what the window is over."""
@@ -320,9 +343,36 @@ class GradientRound:
                 stage.refresh(other, [by_name[name] for name in other])
             value, settled = self._reducer.reduction.value, self._reducer.settled
             targets = [settled(name, value(name)) for name in names]
-            yield names, targets, grads, factor
-            for stage in reversed(around):
-                stage.updated(changed, [by_name[name] for name in changed])
+            cutting = self._reduction.cutting
+            if cutting is None:
+                yield names, targets, grads, factor
+            else:
+                yield from self._cut(cutting, (names, targets, grads, factor))
+            self._told.append((changed, by_name))
+            del grads
+            while len(self._told) > (0 if cutting is None else cutting.ahead):
+                self._heard()
+
+    def _cut(self, cutting: Cutting, whole: Handed) -> Iterator[Handed]:
+        """The updates of the parts that are this process's; then the others are told of them.
+
+        What is others' has None for a gradient: stages count on all of a layer.
+        """
+        names, targets, grads, scale = whole
+        parts = self._parts(names, targets)
+        # Of what others have the target is as good as any.
+        own = [t if part is None else part for t, part in zip(targets, parts, strict=True)]
+        yield names, own, self._parts(names, grads), scale
+        cutting.pass_over([n for n, part in zip(names, parts, strict=True) if part is None])
+        cutting.tell(names, targets, grads)
+
+    def _heard(self) -> None:
+        """Let the stages around see what all processes have updated."""
+        changed, by_name = self._told.popleft()
+        if self._reduction.cutting is not None:
+            self._reduction.cutting.hear()
+        for stage in reversed(self._around):
+            stage.updated(changed, [by_name[name] for name in changed])
 
     def _pushed(self) -> Iterator[Handed]:
         """The gradients of rows that tables have."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from singanet.ops import ops_for
+from singanet.optimizer.cutting import Cutting
 from singanet.optimizer.scale import Scale, on_host
 from singanet.optimizer.traffic import Traffic
 from singanet.types import Array, RowSparse
@@ -34,6 +35,8 @@ class Reduction(ABC):
     traffic: Traffic
     rows_first: bool = False
     """Whether gradients of rows that tables have go there before the first `finish`."""
+    cutting: Cutting | None = None
+    """Which parts of parameters this process updates, where it is not all of them."""
 
     @property
     @abstractmethod

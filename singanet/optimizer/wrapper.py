@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeAlias, TypeGuard
 
@@ -34,6 +34,8 @@ class Wrapper(Counted, Configurable, ABC):
     """Whether `take` looks at gradients, and does not only hand them on."""
     by_element: ClassVar[bool] = False
     """Whether each element of a gradient is changed by itself: parts of it may be, elsewhere."""
+    by_parts: ClassVar[bool] = False
+    """Whether gradients may be parts, others of which other processes have: it asks `joined`."""
     across_layers: ClassVar[bool] = False
     """Whether what becomes of a layer's gradients depends on those of layers before."""
     selects: ClassVar[bool] = False
@@ -49,6 +51,8 @@ class Wrapper(Counted, Configurable, ABC):
     """Whether gradients are what forwards tell of them: no walk back is made."""
     waits: ClassVar[bool] = False
     """Whether it is a `Reducer`, which waits for other processes."""
+    over_parts: Callable[[Any], Any] | None = None
+    """What sums a number over the processes that have the other parts of gradients, if any."""
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
         if not is_optimizer(optimizer):
@@ -100,6 +104,13 @@ class Wrapper(Counted, Configurable, ABC):
         decides over it is told by `case`, and goes on by `skip`.
         """
         yield names, values, grads, scale
+
+    def joined(self, total: Any) -> Any:
+        """``total``, a sum over the elements of gradients, with the parts that are elsewhere.
+
+        All processes that have parts come here, at the same gradients.
+        """
+        return total if self.over_parts is None else self.over_parts(total)
 
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
         """Train ``net`` from now on, behind the stages ``around``, the first of them outermost."""

@@ -4,7 +4,13 @@ from singanet.parallel.cached import Hybrid
 from singanet.parallel.communicators import Alone, Communicator, Exchanged, ReduceOp, Request
 from singanet.parallel.parameter_server import ParameterServer
 from singanet.parallel.pipeline import Pipeline, schedule, simulate, stage
-from singanet.parallel.reductions import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
+from singanet.parallel.reductions import (
+    AllReduce,
+    LocalSGD,
+    PartialUpdate,
+    Sharded,
+    SparseAllReduce,
+)
 from singanet.parallel.split import SplitDense, SplitEmbedding
 from singanet.parallel.start import init
 
@@ -20,6 +26,7 @@ __all__ = [
     "Pipeline",
     "ReduceOp",
     "Request",
+    "Sharded",
     "SparseAllReduce",
     "SplitDense",
     "SplitEmbedding",

@@ -17,13 +17,22 @@ from singanet.data import ArrayLoader
 from singanet.layers import Activation, Add, Dense, Embedding, Flatten, Input, LayerNorm
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy
 from singanet.metric import Accuracy, ConfusionMatrix, Perplexity
-from singanet.parallel import AllReduce, Hybrid, LocalSGD, ParameterServer, SparseAllReduce
+from singanet.parallel import (
+    AllReduce,
+    Hybrid,
+    LocalSGD,
+    ParameterServer,
+    Sharded,
+    SparseAllReduce,
+)
 from singanet.training.callbacks import EMA, Callback, ModelCheckpoint
 from tests.parallel.nets import together, values_of
 from tests.parallel.server.ranks import served
 
 IGNORED = -1
 LONG, WORDS = 4, 12
+SMALLEST = 64
+"""Bytes of what is not cut: bias vectors, and nothing else."""
 
 
 def classes(given: Given, outputs: int = 1) -> Any:
@@ -181,6 +190,12 @@ def draw(seed: int) -> Given:
     return given
 
 
+def draw_sharded(seed: int) -> Given:
+    """The training of this number, of which each rank keeps a part."""
+    way = ("state", "gradients")[seed % 2]
+    return replace(draw(seed), way=way)
+
+
 def data(given: Given, seed: int = 0) -> tuple[Any, Any, Any]:
     """Inputs, targets, weights."""
     rng = np.random.default_rng(given.seed + seed)
@@ -261,6 +276,8 @@ def wrapped(given: Given, comm: Any, servers: Any) -> Any:
             "all": lambda: AllReduce(rule, comm),
             "window": lambda: AllReduce(rule, comm, window=1),
             "sparse": lambda: SparseAllReduce(rule, comm, ratio=1.0),
+            "state": lambda: Sharded(rule, comm, level=1, smallest=SMALLEST),
+            "gradients": lambda: Sharded(rule, comm, level=2, smallest=SMALLEST),
             "local": lambda: LocalSGD(rule, comm, every=1),
             "server": lambda: ParameterServer(rule, comm=comm, servers=servers),
             "hybrid": lambda: Hybrid(rule, comm, servers=servers),

@@ -9,7 +9,7 @@ import pytest
 
 from singanet.errors import SingaNetError
 from singanet.parallel import AllReduce
-from tests.parallel.random_settings import difference, draw
+from tests.parallel.random_settings import difference, draw, draw_sharded
 
 REFUSED = (
     # Rows are with servers, which see neither other gradients nor those of one step together.
@@ -27,8 +27,8 @@ REFUSED = (
 )
 
 
-def check(seed):
-    given, refused = draw(seed), ""
+def check(seed, drawn=draw):
+    given, refused = drawn(seed), ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -43,6 +43,19 @@ def check(seed):
 @pytest.mark.parametrize("seed", [*range(60), 2957, 3024])
 def test_several_processes_are_one(seed):
     check(seed)
+
+
+@pytest.mark.few(8)
+@pytest.mark.parametrize("seed", range(60))
+def test_processes_that_each_keep_a_part_are_one(seed):
+    check(seed, draw_sharded)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(100, 2_100, 250))
+def test_processes_that_each_keep_a_part_are_one_2000(start):
+    for seed in range(start, start + 250):
+        check(seed, draw_sharded)
 
 
 @pytest.mark.slow

@@ -138,12 +138,13 @@ class AllReduce(RankReducer):
                 for outer in self._around if said.refused else ():
                     outer.conclude("of another rank")
             elif said.kind == "preview":
-                norm = norm_of(self._joined("preview", heard).previewed(()))
                 clipped = UpdateChain(self).norm
+                joined = self.joined if clipped is None else clipped.clip.joined
+                norm = norm_of(self._without_batch("preview", heard).previewed(()), joined)
                 knowing = nullcontext() if clipped is None else clipped.clip.knowing(norm)
             elif said.kind == "step":
                 with knowing:
-                    self._sums = self._joined("step", heard)
+                    self._sums = self._without_batch("step", heard)
                     self.end()
                 knowing = nullcontext()
                 for outer in self._around:
@@ -152,7 +153,7 @@ class AllReduce(RankReducer):
             else:
                 return
 
-    def _joined(self, kind: RoundKind, heard: Announcement) -> GradientRound:
+    def _without_batch(self, kind: RoundKind, heard: Announcement) -> GradientRound:
         """What this rank has a part in without gradients, once others were ``heard`` to begin."""
         self.reduction.join(heard)
         return self._round_of(kind, opened=True)

@@ -259,7 +259,7 @@ class Round(Reduction):
         if buffer is not None:
             for k, name in enumerate(parts):
                 buffer[k - len(parts)] = of[name] is not None
-            flight.sums = self._summed(buffer, f"the gradients of {listed([*parts])}")
+            flight.sums = self._summed(names, buffer, f"the gradients of {listed([*parts])}")
         return flight
 
     def _weigh(self, part: Array, scale: Scale | None) -> None:
@@ -269,7 +269,8 @@ class Round(Reduction):
         elif weight != 1:
             np.multiply(part, weight, out=part)
 
-    def _summed(self, buffer: Array, what: str) -> Request:
+    def _summed(self, names: Sequence[str], buffer: Array, what: str) -> Request:
+        """What sums the ``buffer`` of the gradients ``names``, and of one element for each."""
         self._count(buffer.nbytes // (1 if self.halves is None else 2))
         if self.halves is None:
             return self.comm.start_all_reduce(buffer, what=what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from singanet.engine.memory import root_of
 from singanet.errors import one_of
 from singanet.optimizer.chain import TwoPasses, UpdateChain
+from singanet.optimizer.cutting import Cutting
 from singanet.optimizer.reducer import GradientRound, Reducer
 from singanet.optimizer.reduction import Found, Reduction, RoundKind
 from singanet.optimizer.scale import Scale, is_one
@@ -79,6 +81,9 @@ class ReducedUpdates:
             )
         tape.carry_on = reduction.test
         self.numbers, self.members = self._inner.numbers, self._inner.members
+        written = WrittenReduction(tape, reduction, reducer.joined)
+        for stage in self._inner.traced if reducer.in_parts else ():
+            stage.over_parts = written.joined
 
     @property
     def reasons(self) -> list[str]:
@@ -108,7 +113,7 @@ class ReducedUpdates:
     previewed_in_parts = previewed
 
     def _made(self, kind: RoundKind) -> GradientRound:
-        written = WrittenReduction(self.tape, self.reduction)
+        written = WrittenReduction(self.tape, self.reduction, self._reducer.joined)
         return GradientRound(self._reducer, written, self._outer.traced, kind)
 
     def _seen(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -150,6 +155,9 @@ class ReducedUpdates:
                 self._inner.record_scaled([*names], [*values], [*grads], factor)
             else:
                 for name, value, grad in zip(names, values, grads, strict=True):
+                    if grad is None:
+                        # Another process updates it.
+                        continue
                     self.tape.layer = self._layers[name]
                     self._inner.record_scaled([name], [value], [grad], factor)
             self._inner.update_waiting()
@@ -165,9 +173,10 @@ class ReducedUpdates:
 class WrittenReduction(Reduction):
     """Writes the calls of ``made`` on the ``tape``; gradients lie in buffers of the program's."""
 
-    def __init__(self, tape: Tape, made: Reduction) -> None:
-        self.tape, self._made = tape, made
+    def __init__(self, tape: Tape, made: Reduction, join: Callable[[Any], Any]) -> None:
+        self.tape, self._made, self._join = tape, made, join
         self.window, self.traffic, self.rows_first = made.window, made.traffic, made.rows_first
+        self.cutting = None if made.cutting is None else WrittenCutting(self, made.cutting)
         self._scalars: dict[str, StepScalar] = {}
         self._heard = False
         # Copies of gradients to buffers: the call, the token of the gradient, from which byte on.
@@ -218,7 +227,7 @@ class WrittenReduction(Reduction):
             self._copies.append((copy, ref.token, start))
 
     def open(self, kind: RoundKind) -> None:
-        self._call("open", self._made.open, kind)
+        self.call("open", self._made.open, kind)
 
     def start(
         self,
@@ -238,7 +247,7 @@ class WrittenReduction(Reduction):
             now: dict[str, Any] = {name: of and of.now() for name, of in sources.items()}
             self._made.start(names, buffer, [*map(number_now, scales)], now)
 
-        self._call("start", start, scales, entry=names, buffer=buffer)
+        self.call("start", start, scales, entry=names, buffer=buffer)
 
     def test(self) -> None:
         """Nothing: the program looks at what is under way between its calls."""
@@ -249,10 +258,10 @@ class WrittenReduction(Reduction):
         def finish(buffer: Array | None = None) -> None:
             found.update(zip(names, self._made.finish(names, buffer), strict=True))
 
-        self._call("finish", finish, entry=names, buffer=buffer)
+        self.call("finish", finish, entry=names, buffer=buffer)
         if not self._heard:
             self._heard = True
-            self._call("weigh", _refresh(self.tape.scalars))
+            self.call("weigh", _refresh(self.tape.scalars))
         return [self._rows(name, found) if self.is_rows(name) else True for name in names]
 
     def _rows(self, name: str, found: dict[str, Any]) -> RowSparse:
@@ -262,9 +271,21 @@ class WrittenReduction(Reduction):
         source = RowsSource(lambda: found.pop(name) or nothing, lambda: found[name] or nothing)
         return live_rows(RowSparse(*map(np.copy, nothing)), source, self.tape)
 
+    def joined(self, total: Any) -> Any:
+        """As `Reducer.joined`, of a number that a kernel makes."""
+        made = np.empty(())
+        self.tape.adopt(made)
+        np.copyto(made.view(Traced), total)
+
+        def join(made: Array) -> None:
+            made[...] = self._join(made[()])
+
+        self.call("join", join, buffer=made)
+        return made.view(Traced)
+
     def close(self, kind: RoundKind) -> None:
         """As `Reduction`; gradients that only the sum reads are made in the buffer of the sum."""
-        self._call("close", self._made.close, kind)
+        self.call("close", self._made.close, kind)
         calls, moves = self.tape.calls, self.tape.moves
         last = {token: k for k, call in enumerate(calls) for token in (*call.reads, *call.writes)}
         place = {id(call): k for k, call in enumerate(calls)}
@@ -275,23 +296,59 @@ class WrittenReduction(Reduction):
                 gone.add(id(copy))
         calls[:] = [call for call in calls if id(call) not in gone]
 
-    def _call(
+    def call(
         self,
         name: str,
         function: Any,
         *arguments: Any,
         entry: Sequence[str] = (),
         buffer: Array | None = None,
+        filled: Sequence[Array] = (),
     ) -> None:
+        """Write down a call of ``function``, which other processes wait for."""
         if entry:
             # That of a parameter which is reduced by itself.
             self.tape.layer = entry[0].rpartition("/")[0] if len(entry) == 1 else ""
         phase, self.tape.phase = self.tape.phase, "communication"
-        filled = [] if buffer is None else [buffer]
+        filled = filled if buffer is None else [buffer]
         given = (*arguments, *filled)
         call = self.tape.add(function, given, {}, filled, "hidden", changes=bool(filled), name=name)
         call.barrier = True
         self.tape.phase = phase
+
+
+class WrittenCutting(Cutting):
+    """Writes the calls of ``made`` down, beside those of ``written``."""
+
+    def __init__(self, written: WrittenReduction, made: Cutting) -> None:
+        self._written, self._made, self.ahead = written, made, made.ahead
+
+    def part(self, name: str, array: Any) -> Any:
+        source = source_of(array)
+        if source is None:
+            return self._made.part(name, array)
+        if self._made.part(name, RowSparse(np.empty(0, np.int64), array.rows[:0])) is None:
+            return None
+        cut = partial(self._made.part, name)
+        own = RowsSource(lambda: cut(source.look()), lambda: cut(source.look()), source.nbytes)
+        return live_rows(RowSparse(*map(np.copy, array)), own, self._written.tape)
+
+    def pass_over(self, names: Sequence[str]) -> None:
+        if names:
+            self._written.call("pass over", partial(self._made.pass_over, list(names)))
+
+    def tell(self, names: Sequence[str], targets: Sequence[Array], grads: Sequence[Any]) -> None:
+        arrays = [plain(target) for target in targets]
+        sources = [source_of(grad) for grad in grads]
+
+        def tell(*arrays: Array) -> None:
+            rows = [None if source is None else source.now() for source in sources]
+            self._made.tell(names, arrays, rows)
+
+        self._written.call("tell", tell, entry=names, filled=arrays)
+
+    def hear(self) -> None:
+        self._written.call("hear", self._made.hear)
 
 
 def _refresh(scalars: Sequence[StepScalar]) -> Callable[[], None]:

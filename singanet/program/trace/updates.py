@@ -118,6 +118,11 @@ class Updates:
         around = [self.traced_of(stage) for stage in norm.gathering if not stage.waits]
         return TwoPasses(tuple(around), self.traced_of(norm.clip))
 
+    @property
+    def traced(self) -> Sequence[Any]:
+        """The twins of the stages in the recording."""
+        return self._traced.traced
+
     def traced_of(self, stage: Any) -> Any:
         """The twin of ``stage`` in the recording."""
         return self._traced.traced_of(stage)
@@ -196,6 +201,9 @@ class Updates:
     def _rule(self, names: Any, values: Any, grads: Any, scale: Any) -> None:
         """Record the rule for what the last stage hands on."""
         for name, value, grad in zip(names, values, grads, strict=True):
+            if grad is None:
+                # Another process updates it.
+                continue
             own = self._untraced.get(id(value))
             why = self._ruled(name, plain(value) if own is None else own, grad, scale)
             if why is not None:
@@ -399,14 +407,19 @@ class Updates:
         if names:
             self.reasons.append(f"{', '.join(names)}: {why}")
         optimizer, given = self.chain.optimizer, sources(grads)
-        dense = [grad for grad in given if not isinstance(grad, RowsSource)]
+        # None is a gradient that another process updates by.
+        apart = [grad is None or isinstance(grad, RowsSource) for grad in given]
+        dense = [grad for grad, other in zip(given, apart, strict=True) if not other]
         # No array of the recording stays in the program.
-        rows = [grad if isinstance(grad, RowsSource) else None for grad in given]
+        rows = [grad if other else None for grad, other in zip(given, apart, strict=True)]
 
         def update(arrays: list[Array]) -> None:
             rest = iter(arrays)
             # Lists and arrays of its own: the optimizer may keep them, or change them.
-            now = [next(rest).copy() if source is None else source.now() for source in rows]
+            now = [
+                (None if source is None else source.now()) if other else next(rest).copy()
+                for source, other in zip(rows, apart, strict=True)
+            ]
             factor = () if is_one(scale) else (number_now(scale),)
             optimizer.update(names.copy(), values.copy(), now, *factor)
 

@@ -174,6 +174,8 @@ for wrap in (
     lambda rule: parallel.SparseAllReduce(rule, threshold=0.01),
     lambda rule: parallel.PartialUpdate(rule, partitions=5),
     lambda rule: parallel.LocalSGD(rule, every=3),
+    lambda rule: parallel.Sharded(rule, smallest=100),
+    lambda rule: parallel.Sharded(rule, level=2, smallest=100),
 ):
     net = singanet.FeedForwardNet(
         [Embedding("e", 40, 8, input_sample_shape=(4,)), Flatten("f"), Dense("a", 600),
@@ -189,6 +191,37 @@ for wrap in (
         assert all(np.array_equal(first, other) for other in others), optimizer
     sent, received = comm.all_reduce(exchanged)[0]
     assert sent == received > 0, optimizer
+
+# Parts have the bits of the whole, and so has the state; large sums go apart from small ones.
+from singanet.optimizer import Adam, ClipByGlobalNorm
+from singanet.optimizer.chain import UpdateChain
+
+def trained(wrap, records):
+    net = singanet.FeedForwardNet(
+        [Dense("a", 2000, input_sample_shape=(50,)), Dense("b", 9)],
+        loss=SoftmaxCrossEntropy(), seed=1)
+    net.programs.enabled = records
+    optimizer = wrap(Adam(lr=0.01))
+    x, y = rng.standard_normal((24, 50), np.float32), np.arange(24) % 9
+    x = comm.broadcast(x)
+    for k in range(5):
+        own = slice(comm.rank, 24 - k % 2, comm.size)
+        net.step(x[own], y[own], optimizer)
+    kept = UpdateChain(optimizer).held_bytes()
+    return [*net.param_values(), *optimizer.state_dict().values()], kept
+
+rng = np.random.default_rng(4)
+expected, all_kept = trained(parallel.AllReduce, True)
+for level in (1, 2):
+    for records in (True, False):
+        rng = np.random.default_rng(4)
+        found, kept = trained(lambda rule: parallel.Sharded(rule, level=level), records)
+        assert kept < 1.1 * all_kept / comm.size
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one, other)
+        rng = np.random.default_rng(4)
+        clipped = lambda rule: parallel.Sharded(ClipByGlobalNorm(rule, 0.01), level=level)
+        trained(clipped, records)
 print("all alike")
 """
 

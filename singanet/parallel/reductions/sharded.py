@@ -1,0 +1,130 @@
+"""Ranks that each keep and update a part of the parameters' state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.base.edits import changes
+from singanet.engine.model import NetCore
+from singanet.errors import ArgumentError
+from singanet.ops import ops_for
+from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.communicators.communicator import Communicator
+from singanet.parallel.reductions.all_reduce import AllReduce
+from singanet.parallel.reductions.cut import Cut
+from singanet.parallel.reductions.sharded_round import ShardedRound
+from singanet.params.storage import SMALL
+from singanet.types import Array
+
+
+class Sharded(AllReduce):
+    """`AllReduce` of which each rank keeps a part of the state (ZeRO, Rajbhandari et al. 2020).
+
+    Each of p ranks updates its rows of every parameter, 1/p of them, and tells the others their
+    values while the walk back goes on. ``level`` 1 sums gradients on all ranks; with 2 large ones
+    are summed in parts, so that no rank has more of a sum than it updates, and as many bytes are
+    sent as by `AllReduce`. Parameters of at most ``smallest`` bytes are one rank's each, and so are
+    those whose elements a rule does not treat alike (`LAMB`, `Adafactor`, constraints): it sees
+    them whole. A lone rank is the plain rule.
+
+    ``state_dict`` is called by all ranks, and has the whole state on each; any number of ranks
+    takes it. Clipping stands inside; a stage of a user's own there has to work `by_element`, or
+    `by_parts`.
+    """
+
+    in_parts = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer | Wrapper,
+        comm: Communicator | None = None,
+        level: int = 1,
+        window: int = 4,
+        smallest: int = SMALL,
+    ) -> None:
+        super().__init__(optimizer, comm, window)
+        where = type(self).__name__
+        self.level = checked_count(where, "level", level, 1)
+        if self.level > 2:
+            raise ArgumentError(
+                f"{where}(level=)",
+                expected="1, of the optimizer's state, or 2, of gradients too",
+                received=repr(level),
+                advice="for parameters that one process cannot hold, net.offload a folder",
+            )
+        self.smallest = checked_count(where, "smallest", smallest, 0)
+        for stage in UpdateChain(optimizer).stages:
+            if stage.reads_gradients and not (stage.by_element or stage.by_parts):
+                kind = type(stage).__name__
+                raise ArgumentError(
+                    f"{kind} in {where}",
+                    expected="stages that work on parts of gradients",
+                    received=f"a {kind}, which may look at a whole one",
+                    advice="declare by_element = True in its class if each element is changed by "
+                    "itself, by_parts = True if its sums go through self.joined, or use AllReduce",
+                )
+        self._share_cut(Cut(self.smallest))
+
+    def _share_cut(self, cut: Cut) -> None:
+        self.reduction: ShardedRound = ShardedRound(self, self.window, cut, self.level > 1)
+
+    @property
+    def cut(self) -> Cut:
+        """Which part of each parameter is whose."""
+        return self.reduction.cut
+
+    def around(self, optimizer: Optimizer | Wrapper) -> Sharded:
+        """As `Reducer`; both have the same parts, as their rule is one."""
+        made = type(self)(optimizer, self.comm, self.level, self.window, self.smallest)
+        made._share_cut(self.cut)
+        return made
+
+    def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
+        super().meet(net, around)
+        if self.alone:
+            return
+        for stage in UpdateChain(self.optimizer).stages:
+            if stage.over_parts != self.joined:
+                # Assigned it counts as a change, after which all meet again.
+                stage.over_parts = self.joined
+        chain, cut = UpdateChain(self.optimizer), self.cut
+        planned = cut.planned(self.order.params, chain, self.comm.size)
+        if cut.differs(planned) and not cut.loaded:
+            whole = self.state_dict()
+            cut.clear()
+            super().load_state_dict(whole)
+        cut.take(planned, self.order.params)
+        cut.cut_loaded(chain.rule, self.comm.rank)
+
+    def recover(self, was: tuple[int, int]) -> None:
+        super().recover(was)
+        # What is put back is whole.
+        self.cut.clear()
+
+    def joined(self, total: Any) -> Any:
+        if self.alone:
+            return total
+        own = np.array([float(total)])
+        (summed,) = self.comm.all_reduce(own, what="a sum over the parts of gradients").tolist()
+        return summed if isinstance(total, float) else ops_for(total).xp.asarray(summed)
+
+    def state_dict(self) -> dict[str, Array]:
+        """As `Wrapper`, of all ranks; all of them call it."""
+        own = super().state_dict()
+        rule = UpdateChain(self.optimizer).own_rule
+        if self.alone or not self.cut or rule is None:
+            return own
+        made: dict[str, Array] = self.cut.whole(self.comm, rule, own)
+        return made
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """As `Wrapper`: ``state`` is whole, and each rank keeps its part from the next step on."""
+        super().load_state_dict(state)
+        self.cut.loaded = True
+        changes.add()
