@@ -34,6 +34,7 @@ class BlockCoordinate(Wrapper):
     Accumulators stand around it: what is gathered for several steps has to be of all of them.
     """
 
+    by_parts = True
     selects = True
     # Whose turn it is is known by what the whole net trains.
     across_layers = True

@@ -35,6 +35,8 @@ FEATURES = [
     Feature("bfloat16"),
     Feature("all-reduce", "close"),
     Feature("sparse all-reduce", "close"),
+    Feature("sharded state", "close"),
+    Feature("sharded gradients", "close"),
     Feature("parameter server", "close"),
     Feature("cached embeddings", "bits"),
     Feature("pipeline", "close"),
@@ -136,6 +138,12 @@ APART = [
     ),
     Apart(
         "refused",
+        "state is kept in parts by ranks, or in folders: not in parts in folders",
+        (*each_with("offload", "sharded state", "sharded gradients"),),
+        "expected parameters in memory, of whose state each rank keeps a part there",
+    ),
+    Apart(
+        "refused",
         "programs of an Executor are parts of a net, and a stage has a part itself",
         each_with("Executor", "pipeline"),
         "one that is on several ranks",
@@ -146,6 +154,10 @@ APART = [
         (
             *each_with("sparse all-reduce", "all-reduce"),
             *each_with("sparse all-reduce", "parameter server", "cached embeddings"),
+            *each_with("sharded state", "all-reduce", "sparse all-reduce", "sharded gradients"),
+            *each_with("sharded state", "parameter server", "cached embeddings"),
+            *each_with("sharded gradients", "all-reduce", "sparse all-reduce"),
+            *each_with("sharded gradients", "parameter server", "cached embeddings"),
         ),
         "expected a rule, or clipping, inside",
     ),

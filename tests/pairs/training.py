@@ -63,7 +63,10 @@ WIDE = 136
 RECORDED = {"recorded", "budget", "bfloat16", "Executor"}
 """Features that are programs."""
 
-SUMS = {"all-reduce", "sparse all-reduce", "parameter server"}
+SHARDED = {"sharded state": 1, "sharded gradients": 2}
+"""The levels of features by which ranks keep parts of parameters."""
+
+SUMS = {"all-reduce", "sparse all-reduce", "parameter server", *SHARDED}
 """Features that make several ranks one."""
 
 HYBRID = frozenset({"all-reduce", "parameter server"})
@@ -276,6 +279,8 @@ def reduced(case: Case, rule: Any, comm: Any, servers: Any) -> Any:
     """``rule`` behind what sums its gradients over ranks."""
     if case.on >= HYBRID or {"all-reduce", "cached embeddings"} <= case.on:
         return parallel.Hybrid(rule, comm, servers=servers)
+    for feature in SHARDED.keys() & case.on:
+        rule = parallel.Sharded(rule, comm, SHARDED[feature], smallest=0)
     if "sparse all-reduce" in case:
         rule = parallel.SparseAllReduce(rule, comm, ratio=1.0)
     if "parameter server" in case:

@@ -130,7 +130,10 @@ class Cut:
             shape, dtype = every[having[0]][key]
             sizes = [prod(each[key][0]) if key in each else 0 for each in every]
             if key.endswith("/step"):
-                sizes = [int(rank == having[0]) for rank in range(comm.size)]
+                # Others may count steps in which a stage held the parameter back.
+                rows = self._rows[key.rpartition("/")[0]]
+                owner = next(rank for rank in having if rows[rank] < rows[rank + 1])
+                sizes = [int(rank == owner) for rank in range(comm.size)]
             elif len(having) > 1:
                 shape = self.shapes[key.rpartition("/")[0]]
             bounds = np.cumsum([0, *sizes]).tolist()

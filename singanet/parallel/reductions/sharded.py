@@ -86,9 +86,21 @@ class Sharded(AllReduce):
         return made
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        super().meet(net, around)
+        """As `AllReduce`. Errors: `ArgumentError` for parameters that are not in memory."""
         if self.alone:
+            super().meet(net, around)
             return
+        for param in net.params():
+            storage = param.storage
+            # What is held in fewer bits is in memory, too.
+            if storage.filled and param.nbytes and not (storage.nbytes or storage.by_rows):
+                raise ArgumentError(
+                    f"{type(self).__name__}, parameter {param.name!r}",
+                    expected="parameters in memory, of whose state each rank keeps a part there",
+                    received=f"one that is {param.storage.place}",
+                    advice=f"{param.storage.way_back or 'keep it in memory'}, or use AllReduce",
+                )
+        super().meet(net, around)
         for stage in UpdateChain(self.optimizer).stages:
             if stage.over_parts != self.joined:
                 # Assigned it counts as a change, after which all meet again.
