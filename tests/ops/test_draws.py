@@ -18,7 +18,7 @@ BITS = [np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.MT1993
 @pytest.fixture(autouse=True, scope="module")
 def from_the_first():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draws, "_LEAST", 2)
+        patch.setattr(draws, "_EACH", 1)
         yield
 
 
@@ -49,6 +49,19 @@ def test_each_part_is_drawn_once_by_whoever_comes_first():
     draws.fill(np.random.default_rng(5), out, 4, backwards)
     np.testing.assert_array_equal(out, np.random.default_rng(5).random((6, 7), dtype=np.float32))
     assert seen == [1] * 4
+
+
+@pytest.mark.parametrize(("size", "parts"), [(99, 1), (100, 2), (149, 2), (150, 3), (900, 4)])
+def test_each_thread_has_enough_to_draw(size, parts, monkeypatch):
+    monkeypatch.setattr(draws, "_EACH", 50)
+    seen = [1]
+
+    def counting(given):
+        seen[0] = len(given)
+        side_by_side(given)
+
+    draws.fill(np.random.default_rng(5), np.empty(size, np.float32), 4, counting)
+    assert seen == [parts]
 
 
 class Fair:
@@ -89,5 +102,5 @@ def test_steps_do_not_depend_on_the_threads_that_draw(monkeypatch):
         return [net.step(x, y, sgd)[0] for _ in range(6)]
 
     several = trained()
-    monkeypatch.setattr(draws, "_LEAST", 1 << 30)
+    monkeypatch.setattr(draws, "_EACH", 1 << 30)
     assert several == trained()
