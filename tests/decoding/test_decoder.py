@@ -29,6 +29,7 @@ from singanet.layers import (
     TimeDistributed,
 )
 from singanet.models import build
+from singanet.ops.held import BlockMatrix
 from tests.decoding.nets import MIXES, WORDS, E, T, attention, net_of
 
 
@@ -338,3 +339,16 @@ def test_an_encoder_s_sequences_are_asked_to_be_fixed():
         net.decoder()
     decoder = net.decoder(fixed={"source": np.zeros((1, 6), np.int64)})
     assert decoder(np.zeros((1, 1), np.int64)).shape == (1, 1, 11)
+
+
+def test_kernels_of_few_rows_that_are_coarse_do_not_make_a_net_refused(monkeypatch):
+    """Published nets amplify what they differ by, of words that begin no text beyond any bound."""
+    net = net_of(MultiHeadAttention("att", 2, key_dim=32, causal=True), Dense("wide", 64))
+    net.as_type("float32")
+    net.quantize("int8")
+    few = BlockMatrix.few
+    monkeypatch.setattr(BlockMatrix, "few", lambda held, x: few(held, x) * 1.5)
+    decoder = net.decoder()
+    ids = np.zeros((6, 4), np.int64)
+    got = np.concatenate([decoder(ids[:, :1]), decoder(ids[:, 1:])], axis=1)
+    np.testing.assert_allclose(got, net.predict(np.zeros((6, T), np.int64))[:, :4], atol=1e-3)
