@@ -1,0 +1,80 @@
+"""A BERT tells which of three plays a speech is from.
+
+    python examples/text_classification.py FOLDER [--out classifier] [--epochs 3] [--limit N]
+    python examples/text_classification.py --small
+
+FOLDER is a published encoder, such as bert-base-uncased or DistilBERT. What is saved is its
+model for classes with a new head. With --small it prints about
+
+    speeches: 1404 to learn from, 155 kept back
+    right: 34.2% before, 78.7% after
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import small_models
+from new_head import with_head
+
+from singanet import pretrained, set_seed
+from singanet.data import Tokenizer, plays
+from singanet.optimizer import AdamW
+from singanet.types import Array
+
+PLAYS = ["Hamlet", "King Lear", "Romeo and Juliet"]
+LONGEST = 64
+
+
+def speeches(text: str) -> tuple[list[str], Array]:
+    """The long ones, and which play each is from; the name of the speaker is left out."""
+    each = re.split(r"^ACT I\.$", text, flags=re.M)[1:]
+    found = [re.findall(r"\.\n([^\[]{80,}?)\n\n", play) for play in each]
+    labels = np.repeat(np.arange(len(found)), [len(some) for some in found])
+    return [said for some in found for said in some], labels
+
+
+def rows(tokenizer: Tokenizer, texts: list[str]) -> dict[str, Array]:
+    """Their ids in rows of one length, cut there or filled up, and which are there."""
+    ids, seen = np.zeros((2, len(texts), LONGEST), np.int64)
+    for row, mask, text in zip(ids, seen, texts, strict=True):
+        own = tokenizer.encode(text)[:LONGEST]
+        row[: len(own)], mask[: len(own)] = own, 1
+    return {"input_ids": ids, "attention_mask": seen}
+
+
+def main() -> None:
+    """Learn, and tell how often it is right."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--small", action="store_true", help="a random model made in place")
+    parser.add_argument("--out", type=Path, default=Path("classifier"))
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--limit", type=int)
+    given = parser.parse_args()
+    set_seed(0)
+    text = plays().decode(np.concatenate([plays().train, plays().validation]))
+    with tempfile.TemporaryDirectory() as beside:
+        place = small_models.encoder(Path(beside, "m"), text) if given.small else given.folder
+        net = with_head(place, "SequenceClassification", PLAYS, ["input_ids", "attention_mask"])
+        tokenizer = pretrained.tokenizer(place)
+    texts, labels = speeches(text)
+    order = np.random.default_rng(0).permutation(len(texts))[: given.limit]
+    x, y, kept = rows(tokenizer, [texts[k] for k in order]), labels[order], len(order) // 10
+    back = {name: array[:kept] for name, array in x.items()}, y[:kept]
+    learnt = {name: array[kept:] for name, array in x.items()}, y[kept:]
+    print(f"speeches: {len(order) - kept} to learn from, {kept} kept back")
+    net.compile(AdamW(lr=1e-3 if given.small else 3e-5), net.loss, [net.metric])
+    before = net.evaluate(*back, 32)[1]
+    net.fit(*learnt, batch_size=16, epochs=given.epochs, verbose=False)
+    print(f"right: {before:.1%} before, {net.evaluate(*back, 32)[1]:.1%} after")
+    pretrained.save(net, given.out)
+    tokenizer.save(given.out)
+
+
+if __name__ == "__main__":
+    main()

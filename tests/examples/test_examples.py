@@ -1,0 +1,90 @@
+"""The programs of ``examples/`` do their job in small, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from singanet import pretrained
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def told(name, folder, *argv):
+    """What the program prints, run in ``folder``."""
+    pytest.importorskip("tokenizers")
+    run = subprocess.run(
+        [sys.executable, ROOT / "examples" / f"{name}.py", *map(str, argv)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_each_is_short_and_says_what_it_prints(path):
+    text = path.read_text("utf-8")
+    assert text.count("\n") <= 80
+    if "--small" in text:
+        assert re.search(rf"python examples/{path.name} --small\n.*prints", text, re.S)
+
+
+def test_each_is_shown_in_the_guide():
+    guide = (ROOT / "docs" / "examples.md").read_text("utf-8")
+    assert [path.name for path in EXAMPLES if f'"examples/{path.name}"' not in guide] == []
+
+
+def test_chat_finetuning(tmp_path):
+    out = told("chat_finetuning", tmp_path, "--small", "--limit", 200)
+    before, after = map(float, re.search(r"kept back: (\S+) before, (\S+) after", out).groups())
+    assert after < 0.9 * before
+    again = pretrained.load(tmp_path / "tuned")
+    assert pretrained.tokenizer(tmp_path / "tuned").chat_template
+    assert again.config["model_type"] == "llama"
+
+
+@pytest.mark.full
+def test_chat_finetuning_by_pairs_of_a_folder(tmp_path):
+    told("chat_finetuning", tmp_path, "--small", "--limit", 40, "--out", "one")
+    out = told("chat_finetuning", tmp_path, "one", "--lora", "--limit", 40, "--out", "two")
+    assert "saved in two" in out
+    one, two = (dict(_arrays(tmp_path / name)) for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    assert not np.array_equal(*(made["layers/0/unit/up_weight"] for made in (one, two)))
+
+
+def _arrays(folder):
+    net = pretrained.load(folder)
+    return zip(net.param_names(), net.param_values(), strict=True)
+
+
+def test_text_classification(tmp_path):
+    out = told("text_classification", tmp_path, "--small", "--limit", 400, "--epochs", 3)
+    assert re.search(r"right: \d+\.\d% before, \d+\.\d% after", out)
+    assert float(re.search(r"(\S+)% after", out)[1]) > 40
+    net = pretrained.load(tmp_path / "classifier")
+    assert net.config["architectures"] == ["BertForSequenceClassification"]
+    assert net.config["id2label"]["1"] == "King Lear"
+
+
+def test_image_classification(tmp_path):
+    out = told("image_classification", tmp_path, "--small", "--epochs", 1)
+    assert float(re.search(r"(\S+)% after", out)[1]) > 30
+    assert pretrained.load(tmp_path / "reader").ports().outputs == [("logits", 0)]
+
+
+def test_sentence_embeddings(tmp_path):
+    """A speech is nearest to itself."""
+    speech = "What is the matter, my lord?"
+    out = told("sentence_embeddings", tmp_path, "--small", "--ask", speech, "--nearest", 2)
+    assert out.splitlines()[1:3] == [speech, f"  1.00  {speech}"]
