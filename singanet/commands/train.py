@@ -74,7 +74,7 @@ def run_command(
         result = run(RunOptions(**options))
     except RunInterrupted as stop:
         number = int(stop.number)
-        print(f"singanet: {_WORDS[number]}{_how_to_go_on(stop.folder)}", file=sys.stderr)
+        print(f"singanet: {_WORDS[number]}{_how_to_go_on(parser.prog, stop.folder)}", file=sys.stderr)
         return 128 + number
     except DivergedError as error:
         print(f"singanet: {error}", file=sys.stderr)
@@ -84,5 +84,5 @@ def run_command(
     return 0
 
 
-def _how_to_go_on(folder: Path | None) -> str:
-    return "" if folder is None else f"; go on with: singanet train --out {folder} --resume"
+def _how_to_go_on(command: str, folder: Path | None) -> str:
+    return "" if folder is None else f"; go on with: {command} --out {folder} --resume"

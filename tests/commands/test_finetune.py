@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from singanet.data import Chat, TextFolder
 from singanet.report import write_report
 from singanet.training.files import furthest
 from tests.commands.published import LLAMA, published, spoken
+from tests.commands.test_train import signals_at_step
 from tests.pretrained.configs import CONFIGS
 
 WORDS = ("king", "queen", "ghost", "night", "sword", "crown")
@@ -132,6 +134,15 @@ def test_it_goes_on_to_the_bit(llama, texts, tmp_path, budget):
     assert (parts / "history.csv").read_text() == (whole / "history.csv").read_text()
     for name in ("validation_perplexity", "perplexity_before"):
         assert figures(parts)[name] == figures(whole)[name]
+
+
+def test_who_interrupts_it_is_told_how_to_go_on(llama, texts, tmp_path, capsys, monkeypatch):
+    argv = ["finetune", str(llama), "--data", str(texts), "--length", "32", "--quiet"]
+    signals_at_step(monkeypatch, 2, signal.SIGINT)
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 128 + signal.SIGINT
+    said = capsys.readouterr().err.splitlines()[-1]
+    how = f"singanet finetune --out {tmp_path / 'run'} --resume"
+    assert said == f"singanet: interrupted; go on with: {how}"
 
 
 def test_the_plan_is_told_first_and_the_speed_in_tokens(llama, texts, tmp_path, capsys):
