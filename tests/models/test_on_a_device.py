@@ -13,8 +13,8 @@ FULL, SLOW = pytest.mark.full, pytest.mark.slow
 IMAGE = (3, 32, 32)
 SMALL = {
     "mlp": ((1, 6, 6), {}, ()),
-    "lenet": ((1, 12, 12), {}, ()),
-    "alexnet": ((3, 16, 16), {}, ()),
+    "lenet": ((1, 12, 12), {}, FULL),
+    "alexnet": ((3, 16, 16), {}, FULL),
     "vgg11": (IMAGE, {}, SLOW),
     "resnet20": ((3, 8, 8), {}, ()),
     "preresnet20": ((3, 8, 8), {}, FULL),
@@ -26,15 +26,15 @@ SMALL = {
     "mobilenet_v2": ((3, 16, 16), {"dropout": 0.1}, SLOW),
     "mobilenet_v3_small": ((3, 16, 16), {"dropout": 0.1}, SLOW),
     "efficientnet_b0": ((3, 16, 16), {}, SLOW),
-    "densenet121": ((2, 4, 5), {"blocks": (1, 2), "growth": 4}, ()),
+    "densenet121": ((2, 4, 5), {"blocks": (1, 2), "growth": 4}, FULL),
     "vit_tiny": ((1, 4, 4), {"width": 8, "depth": 1, "heads": 2, "dropout": 0.1}, ()),
-    "unet": ((1, 5, 4), {"width": 2}, ()),
+    "unet": ((1, 5, 4), {"width": 2}, FULL),
     "lstm": ((28, 28), {"hidden": 8, "stacks": 1}, ()),
     "char_rnn": (None, {}, FULL),
     "transformer": (None, {}, FULL),
     "wide_deep": (None, {}, ()),
-    "deepfm": (None, {}, ()),
-    "autoencoder": (None, {}, ()),
+    "deepfm": (None, {}, FULL),
+    "autoencoder": (None, {}, FULL),
 }
 KINDS, COUNT = 3, 12
 

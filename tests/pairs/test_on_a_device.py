@@ -41,12 +41,13 @@ def expect_same(features, folder, device, monkeypatch):
         assert not difference([one], other, near)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", [name for name in NAMES if name in THERE])
 def test_each_feature_trains_there_as_on_the_cpu(name, gpu, tmp_path, monkeypatch):
     expect_same(frozenset({name}), tmp_path, gpu, monkeypatch)
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     "features",
     [pair for pair in PAIRS if pair <= THERE and pair not in OUTCOMES],
