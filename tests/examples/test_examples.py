@@ -88,3 +88,24 @@ def test_sentence_embeddings(tmp_path):
     speech = "What is the matter, my lord?"
     out = told("sentence_embeddings", tmp_path, "--small", "--ask", speech, "--nearest", 2)
     assert out.splitlines()[1:3] == [speech, f"  1.00  {speech}"]
+
+
+@pytest.mark.full
+def test_transformers_loads_what_is_left(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    told("text_classification", tmp_path, "--small", "--limit", 40, "--epochs", 1)
+    told("image_classification", tmp_path, "--small", "--limit", 40, "--epochs", 1)
+    rng = np.random.default_rng(0)
+    ids = {"input_ids": rng.integers(4, 900, (2, 7)), "attention_mask": np.ones((2, 7), np.int64)}
+    image = {"pixel_values": rng.standard_normal((2, 3, 16, 16)).astype(np.float32)}
+    for name, kind, given in [
+        ("classifier", "AutoModelForSequenceClassification", ids),
+        ("reader", "AutoModelForImageClassification", image),
+    ]:
+        torch = pytest.importorskip("torch")
+        model = getattr(transformers, kind).from_pretrained(tmp_path / name).eval()
+        want = model(**{key: torch.from_numpy(array) for key, array in given.items()}).logits
+        inputs = list(given) if len(given) > 1 else None
+        net = pretrained.load(tmp_path / name, inputs=inputs)
+        got = net.forward(False, given if inputs else given["pixel_values"])
+        np.testing.assert_allclose(got, want.detach().numpy(), rtol=0, atol=1e-4)
