@@ -37,6 +37,8 @@ METHODS: dict[str, Callable[[float], Any]] = {
     "… momentum 0.9, warm-up 88": lambda lr: parallel.SparseAllReduce(
         SGD(lr), ratio=0.001, momentum=0.9, warm_up=88
     ),
+    "PowerSGD, rank 4": lambda lr: parallel.PowerSGD(SGD(lr, 0.9)),
+    "… rank 1": lambda lr: parallel.PowerSGD(SGD(lr, 0.9), rank=1),
     "PartialUpdate, 8": lambda lr: parallel.PartialUpdate(SGD(lr, 0.9)),
     "LocalSGD, every 8": lambda lr: parallel.LocalSGD(SGD(lr, 0.9)),
 }

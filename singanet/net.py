@@ -732,19 +732,23 @@ class FeedForwardNet(Net):
         extent: int | None = None,
         *,
         allow: Collection[str] = ("recompute", "micro-batches"),
+        ranks: int = 1,
     ) -> MemoryPlan:
         """How steps of ``batch_size`` samples keep within a ``budget`` of bytes, cheapest in time.
 
         In this order, as far as ``allow`` names them: as it is, "recompute", "micro-batches",
         "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". ``budget`` is
-        a number of bytes or a text such as "600MB"; None looks at every way. Nothing is run, and
-        the net stays as it is. Errors: a budget that cannot be kept, with the smallest that can
-        and how; what is no size; a ``batch_size`` or ``extent`` that is no positive int; a net
-        that is offloaded or not on the CPU, or whose steps cannot be recorded.
+        a number of bytes or a text such as "600MB"; None looks at every way. With ``ranks`` it is
+        for each of so many processes that train by `parallel.Sharded`, of batches of
+        ``batch_size`` each. Nothing is run, and the net stays as it is. Errors: a budget that
+        cannot be kept, with the smallest that can and how; what is no size; a ``batch_size``,
+        ``extent`` or ``ranks`` that is no positive int; a net that is offloaded or not on the CPU,
+        or whose steps cannot be recorded.
         """
-        from singanet.budget import plan_memory
+        from singanet.budget import of_one_rank, plan_memory
 
-        return plan_memory(self, batch_size, optimizer, budget, extent, allow)
+        beside = of_one_rank(self, optimizer, ranks)
+        return plan_memory(self, batch_size, optimizer, budget, extent, allow, beside)
 
     def tune_kernels(
         self, batch_size: int, extent: int | None = None, *, again: bool = False

@@ -244,6 +244,7 @@ def _beside(
     trained = sum(param.nbytes for param in net.params() if param.trainable)
     return {
         "sums": trained * sum(stage.copies for stage in reducers if not stage.alone),
+        "state of other ranks": -sum(stage.spared(net) for stage in reducers if not stage.alone),
         "batches": waiting * size * sample,
         "callbacks": copies * sum(sizes) + own,
         # Files are written one array at a time, which may lie in another order.

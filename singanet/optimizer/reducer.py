@@ -125,6 +125,10 @@ class Reducer(Wrapper):
         """
         return total
 
+    def spared(self, net: Any) -> int:
+        """The bytes of state that other processes keep of the parameters of ``net``, and not it."""
+        return 0
+
     @property
     @abstractmethod
     def exchanged(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from singanet.parallel.reductions import (
     AllReduce,
     LocalSGD,
     PartialUpdate,
+    PowerSGD,
     Sharded,
     SparseAllReduce,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "ParameterServer",
     "PartialUpdate",
     "Pipeline",
+    "PowerSGD",
     "ReduceOp",
     "Request",
     "Sharded",

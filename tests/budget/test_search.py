@@ -386,3 +386,21 @@ def test_what_micro_batches_gather_counts_once_in_a_folder():
 def test_without_an_optimizer_nothing_is_gathered_beside_a_folder():
     plan = wide_net().plan(4, None, allow=("micro-batches", "offload"))
     assert all(part >= 0 for way in plan.table for part in way.parts.values())
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_of_several_ranks_keeps_its_part_of_the_state(ranks):
+    net = singanet.FeedForwardNet(SquaredError(), seed=0)
+    net.add(Dense("a", 512, input_sample_shape=(256,)))
+    net.add(Dense("b", 256))
+    whole, least = net.plan(8, Adam()), net.plan(8, Adam(), ranks=ranks)
+    state = whole.chosen.parts["optimizer state"]
+    matrices = 2 * 2 * 4 * 512 * 256
+    spared = -least.chosen.parts["state of other ranks"]
+    assert matrices * (1 - 1 / ranks) <= spared <= state * (1 - 1 / ranks)
+    sums = least.chosen.parts["sums"]
+    assert least.peak == whole.peak - spared + sums
+    assert "state of other ranks" in str(least)
+    assert net.plan(8, Adam(), ranks=1).peak == whole.peak
+    with pytest.raises(ArgumentError, match="ranks"):
+        net.plan(8, Adam(), ranks=0)

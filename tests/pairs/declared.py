@@ -35,6 +35,7 @@ FEATURES = [
     Feature("bfloat16"),
     Feature("all-reduce", "close"),
     Feature("sparse all-reduce", "close"),
+    Feature("PowerSGD", "close"),
     Feature("sharded state", "close"),
     Feature("sharded gradients", "close"),
     Feature("parameter server", "close"),
@@ -154,6 +155,8 @@ APART = [
         (
             *each_with("sparse all-reduce", "all-reduce"),
             *each_with("sparse all-reduce", "parameter server", "cached embeddings"),
+            *each_with("PowerSGD", "all-reduce", "sparse all-reduce", "parameter server"),
+            *each_with("PowerSGD", "cached embeddings", "sharded state", "sharded gradients"),
             *each_with("sharded state", "all-reduce", "sparse all-reduce", "sharded gradients"),
             *each_with("sharded state", "parameter server", "cached embeddings"),
             *each_with("sharded gradients", "all-reduce", "sparse all-reduce"),

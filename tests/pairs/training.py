@@ -66,7 +66,7 @@ RECORDED = {"recorded", "budget", "bfloat16", "Executor"}
 SHARDED = {"sharded state": 1, "sharded gradients": 2}
 """The levels of features by which ranks keep parts of parameters."""
 
-SUMS = {"all-reduce", "sparse all-reduce", "parameter server", *SHARDED}
+SUMS = {"all-reduce", "sparse all-reduce", "parameter server", "PowerSGD", *SHARDED}
 """Features that make several ranks one."""
 
 HYBRID = frozenset({"all-reduce", "parameter server"})
@@ -279,6 +279,9 @@ def reduced(case: Case, rule: Any, comm: Any, servers: Any) -> Any:
     """``rule`` behind what sums its gradients over ranks."""
     if case.on >= HYBRID or {"all-reduce", "cached embeddings"} <= case.on:
         return parallel.Hybrid(rule, comm, servers=servers)
+    if "PowerSGD" in case:
+        # Of so many columns nothing is lost.
+        rule = parallel.PowerSGD(rule, comm, rank=WIDE, gain=0.0)
     for feature in SHARDED.keys() & case.on:
         rule = parallel.Sharded(rule, comm, SHARDED[feature], smallest=0)
     if "sparse all-reduce" in case:

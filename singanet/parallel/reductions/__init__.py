@@ -2,7 +2,8 @@
 
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.local_updates import LocalSGD, PartialUpdate
+from singanet.parallel.reductions.power_sgd import PowerSGD
 from singanet.parallel.reductions.sharded import Sharded
 from singanet.parallel.reductions.sparse_all_reduce import SparseAllReduce
 
-__all__ = ["AllReduce", "LocalSGD", "PartialUpdate", "Sharded", "SparseAllReduce"]
+__all__ = ["AllReduce", "LocalSGD", "PartialUpdate", "PowerSGD", "Sharded", "SparseAllReduce"]

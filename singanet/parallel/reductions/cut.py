@@ -62,6 +62,15 @@ class Cut:
             made[param.name] = [0] * (owner + 1) + [rows] * (size - owner)
         return made
 
+    def spared(self, params: Sequence[Param], chain: UpdateChain, size: int) -> int:
+        """The bytes of state of ``params`` that others keep for the rank that keeps most."""
+        kept, planned = [0] * size, self.planned(params, chain, size)
+        for param in params:
+            rows, whole = planned[param.name], chain.state_bytes(param)
+            for rank in range(size):
+                kept[rank] += whole * (rows[rank + 1] - rows[rank]) // max(rows[-1], 1)
+        return sum(map(chain.state_bytes, params)) - max(kept)
+
     def differs(self, planned: Mapping[str, list[int]]) -> bool:
         """Whether any of the parameters that are cut is to be cut otherwise, or not at all."""
         return any(planned.get(name) != rows for name, rows in self._rows.items())

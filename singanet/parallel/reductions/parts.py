@@ -59,7 +59,7 @@ class Parts(Cutting):
                 many.append(_Told(target, np.searchsorted(indices, rows).tolist(), grad.indices))
             elif self._lies_flat(target):
                 flat, bounds = target.reshape(-1), self._cut.bounds(name)
-                self._count(target.nbytes)
+                self._owner.reduction.count(target.nbytes)
                 requests.append(self._comm.start_gather_parts(flat, bounds, what))
             else:
                 many.append(_Told(target, rows))
@@ -87,7 +87,7 @@ class Parts(Cutting):
             own = told.read(self._comm.rank)
             flat[start : start + own.size] = own.reshape(-1) if xp is not np else _hosted(own)
             start += own.size
-        self._count(flat.nbytes)
+        self._owner.reduction.count(flat.nbytes)
         request = self._comm.start_gather_parts(flat, places, what)
         return _Apart(request, some, places, self._comm.rank)
 
@@ -100,10 +100,6 @@ class Parts(Cutting):
         for requests in self._telling:
             for request in requests:
                 request.test()
-
-    def _count(self, nbytes: int) -> None:
-        self._owner.traffic.sums += 1
-        self._owner.traffic.nbytes += nbytes
 
 
 @dataclass(frozen=True, eq=False, slots=True)

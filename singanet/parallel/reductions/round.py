@@ -271,7 +271,7 @@ class Round(Reduction):
 
     def _summed(self, names: Sequence[str], buffer: Array, what: str) -> Request:
         """What sums the ``buffer`` of the gradients ``names``, and of one element for each."""
-        self._count(buffer.nbytes // (1 if self.halves is None else 2))
+        self.count(buffer.nbytes // (1 if self.halves is None else 2))
         if self.halves is None:
             return self.comm.start_all_reduce(buffer, what=what)
         return self.halves.start_sum(self.comm, buffer, what)
@@ -290,11 +290,12 @@ class Round(Reduction):
         rows = np.multiply(rows, weight, order="C") if self.weight else np.zeros_like(rows)
         if self.halves is not None:
             rows = self.halves.rounded(rows)
-        self._count(indices.nbytes + rows.nbytes)
+        self.count(indices.nbytes + rows.nbytes)
         gather, what = self.comm.start_all_gather, f"the rows of {name}"
         return gather(indices, what), gather(rows, what)
 
-    def _count(self, nbytes: int) -> None:
+    def count(self, nbytes: int) -> None:
+        """Count a message of so many bytes."""
         self.traffic.sums += 1
         self.traffic.nbytes += nbytes
 

@@ -114,6 +114,10 @@ class Sharded(AllReduce):
         cut.take(planned, self.order.params)
         cut.cut_loaded(chain.rule, self.comm.rank)
 
+    def spared(self, net: NetCore) -> int:
+        params, chain = [*net.execution_plan().trained_params()], UpdateChain(self.optimizer)
+        return self.cut.spared(params, chain, self.comm.size)
+
     def recover(self, was: tuple[int, int]) -> None:
         super().recover(was)
         # What is put back is whole.

@@ -59,7 +59,7 @@ class ShardedRound(Round):
                 continue
             if done < start:
                 requests.append(self._all_of(buffer[done:start], what))
-            self._count(part.nbytes)
+            self.count(part.nbytes)
             bounds = self.cut.bounds(name)
             scattered = self.comm.start_reduce_scatter(buffer[start:end], bounds, what)
             requests.append(scattered)
@@ -67,7 +67,7 @@ class ShardedRound(Round):
         return _All([*requests, self._all_of(buffer[done:], what)], buffer)
 
     def _all_of(self, part: Array, what: str) -> Request:
-        self._count(part.nbytes)
+        self.count(part.nbytes)
         return self.comm.start_all_reduce(part, what=what)
 
 

@@ -81,7 +81,7 @@ class SparseAllReduce(AllReduce):
                 advice="pass ratio= in place of threshold=",
             )
         self._check_momentum()
-        unsent = Unsent(self.error_feedback, self.momentum)
+        unsent = Unsent(where, self.error_feedback, self.momentum)
         self.reduction: SparseRound = SparseRound(self, self.window, unsent, self._chosen)
 
     def _check_momentum(self) -> None:

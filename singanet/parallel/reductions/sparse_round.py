@@ -78,7 +78,7 @@ class SparseRound(Round):
         # What was not sent belongs to the mean of its own step.
         assert buffer is not None
         message = self._message(names, buffer, scales, rows)
-        self._count(message.nbytes)
+        self.count(message.nbytes)
         what = f"the gradients of {listed(names)}"
         return Flight(self.comm.start_all_gather(message, what))
 

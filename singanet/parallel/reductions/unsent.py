@@ -24,8 +24,8 @@ class Unsent:
     factor masking); else r = r + g. Without ``feedback`` nothing is kept.
     """
 
-    def __init__(self, feedback: bool, momentum: float) -> None:
-        self.feedback, self.momentum = feedback, momentum
+    def __init__(self, where: str, feedback: bool, momentum: float = 0.0) -> None:
+        self._where, self.feedback, self.momentum = where, feedback, momentum
         self.sums: dict[str, Array] = {}
         self.momenta: dict[str, Array] = {}
         self.steps = 0
@@ -75,10 +75,10 @@ class Unsent:
             found = self.sums.get(param.name, self.momenta.get(param.name))
             if found is not None and found.size != like(param).size:
                 raise ShapeError(
-                    f"SparseAllReduce, parameter {param.name!r}",
+                    f"{self._where}, parameter {param.name!r}",
                     expected=f"{like(param).size} elements that were not sent, as it has",
                     received=f"{found.size}",
-                    advice="load the state of the same net, or make a new SparseAllReduce",
+                    advice=f"load the state of the same net, or make a new {self._where}",
                 )
 
     # -- saving -----------------------------------------------------------------------------------
@@ -95,10 +95,10 @@ class Unsent:
         whose = np.asarray(own.get(_WHOSE, ()))
         if whose.shape != (3,) or whose.dtype.kind not in "iu" or whose[2] < 0:
             raise DataError(
-                "SparseAllReduce.load_state_dict",
+                f"{self._where}.load_state_dict",
                 expected=f"{_WHOSE!r}: rank, number of ranks and steps",
                 received="nothing" if _WHOSE not in own else f"an array {whose.shape}",
-                advice="load a complete state_dict of a SparseAllReduce",
+                advice=f"load a complete state_dict of a {self._where}",
             )
         sums, momenta = (
             {
