@@ -74,7 +74,9 @@ def run_command(
         result = run(RunOptions(**options))
     except RunInterrupted as stop:
         number = int(stop.number)
-        print(f"singanet: {_WORDS[number]}{_how_to_go_on(parser.prog, stop.folder)}", file=sys.stderr)
+        print(
+            f"singanet: {_WORDS[number]}{_how_to_go_on(parser.prog, stop.folder)}", file=sys.stderr
+        )
         return 128 + number
     except DivergedError as error:
         print(f"singanet: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,8 @@ class LateNotes(RunNotes):
     resume, _written = False, False
     description: bytes | None = None
     """Of a net that came from a file, by which it is built again."""
+    note: Callable[[Path], None]
+    """What its task notes beside."""
 
     def on_train_begin(self) -> None:
         """Claim the folder, in which another run may have begun meanwhile.
@@ -79,6 +82,7 @@ class LateNotes(RunNotes):
             if self.description is not None:
                 with replacing(self.folder / DESCRIPTION) as beside:
                     beside.write_bytes(self.description)
+            self.note(self.folder)
             if self.session.resumed:
                 cut_log(self.folder / MEMORY)
         self._written = True
@@ -100,7 +104,7 @@ def folder_callbacks(
         NET: {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options},
     }
     notes = LateNotes(folder, settings)
-    notes.resume, notes.description = options.resume, description
+    notes.resume, notes.description, notes.note = options.resume, description, task.note
     others = (RunNotes, *task.not_recorded)
     return [notes, *(each for each in recorders(folder) if not isinstance(each, others))]
 

@@ -143,6 +143,12 @@ def test_who_interrupts_it_is_told_how_to_go_on(llama, texts, tmp_path, capsys, 
     said = capsys.readouterr().err.splitlines()[-1]
     how = f"singanet finetune --out {tmp_path / 'run'} --resume"
     assert said == f"singanet: interrupted; go on with: {how}"
+    before = json.loads((tmp_path / "run/samples.json").read_text())
+    assert main([*how.split()[1:], "--quiet"]) == 0
+    samples = json.loads((tmp_path / "run/samples.json").read_text())
+    assert samples == {**before, "after": samples["after"]}
+    assert {"before", "loss_before"} <= before.keys()
+    assert "perplexity_before" in figures(tmp_path / "run")
 
 
 def test_the_plan_is_told_first_and_the_speed_in_tokens(llama, texts, tmp_path, capsys):

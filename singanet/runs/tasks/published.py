@@ -227,6 +227,11 @@ class PublishedTexts(Task):
         self._samples = {"prompt": prompt, "before": self._written(net, ids)}
         self._samples["loss_before"] = repr(self._before.loss)
 
+    def note(self, folder: Path) -> None:
+        """Write the sample, which a run that goes on does not make again."""
+        if self._samples:
+            _write_samples(folder, self._samples)
+
     def end(self, net: FeedForwardNet, figures: dict[str, Any]) -> None:
         """Write the tuned model and the samples into the run folder; the perplexity is a figure."""
         out = Path(str(self._options.out))

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from singanet.data import Batch, Dataset
@@ -122,6 +123,9 @@ class Task(ABC):
 
     def begin(self, net: FeedForwardNet) -> None:  # noqa: B027 - most tasks look at nothing
         """What is looked at before the training."""
+
+    def note(self, folder: Path) -> None:  # noqa: B027 - nor note it
+        """Write what was looked at into the folder of the run, as its first epoch begins."""
 
     def end(  # noqa: B027 - nor keep anything
         self, net: FeedForwardNet, figures: dict[str, Any]
