@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.errors import SignatureError
-from singanet.layers.past import Counts, Past
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from singanet.layers.past import Counts, Past
 
 
 class Context:

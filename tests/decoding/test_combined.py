@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from singanet import pretrained
 from singanet.decoding import Drafter, Sampling, generate
+from singanet.ops import NumpyOps, ops_for
 from tests.pretrained.configs import CONFIGS
 
 WORDS, LONGEST = 64, 32
@@ -70,7 +71,9 @@ def likeliest(net, ids, length, stops):
 @given(data=st.data())
 def test_any_of_them_together(nets, data):
     draw, word = data.draw, st.integers(0, WORDS - 1)
-    made = st.tuples(st.sampled_from(FAMILIES), st.sampled_from(WEIGHTS), st.booleans())
+    # Kernels of a library differ by how many rows they are given, where weights are held.
+    weights = WEIGHTS if type(ops_for(np.zeros(1))) is NumpyOps else WEIGHTS[:1]
+    made = st.tuples(st.sampled_from(FAMILIES), st.sampled_from(weights), st.booleans())
     net = net_of(nets, *draw(made))
     prompts = draw(st.lists(st.lists(word, min_size=1, max_size=7), min_size=1, max_size=4))
     before = draw(st.lists(word, max_size=6))

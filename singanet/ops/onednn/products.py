@@ -27,8 +27,8 @@ would wait for each other's cores.
 _LEAST_OUTER = 1 << 16
 """Multiplications from which products of a column and a row are oneDNN's: NumPy's are slow."""
 
-_FEW = 4
-"""Rows below which the time goes into reading the matrix, which BLAS does best."""
+_FEW = 2
+"""Rows below which BLAS reads the matrix where it lies; for more it makes a copy of it first."""
 
 _ROUNDED = 1024
 """How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
