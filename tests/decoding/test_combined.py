@@ -74,7 +74,8 @@ def test_any_of_them_together(nets, data):
     # Kernels of a library differ by how many rows they are given, where weights are held.
     weights = WEIGHTS if type(ops_for(np.zeros(1))) is NumpyOps else WEIGHTS[:1]
     made = st.tuples(st.sampled_from(FAMILIES), st.sampled_from(weights), st.booleans())
-    net = net_of(nets, *draw(made))
+    family, weights, pairs = draw(made)
+    net = net_of(nets, family, weights, pairs)
     prompts = draw(st.lists(st.lists(word, min_size=1, max_size=7), min_size=1, max_size=4))
     before = draw(st.lists(word, max_size=6))
     length = draw(st.integers(1, 10))
@@ -95,5 +96,6 @@ def test_any_of_them_together(nets, data):
     for (ids, told), each in zip(want, found, strict=True):
         assert each.ids.tolist() == ids
         np.testing.assert_allclose(each.log_probabilities, told, rtol=0, atol=0.02)
-    if "draft" in named and named["draft"].net is net and not before:
+    # Kernels of few rows round held weights otherwise than those of many, as do two nets.
+    if "draft" in named and named["draft"].net is net and not before and weights == "float32":
         assert named["draft"].taken == named["draft"].offered or stops
