@@ -308,3 +308,28 @@ def test_rows_may_begin_anew(rng):
     decoder.read([a, b[:3]])
     close(decoder.read([c, b[3:4]], anew=[0]), [alone(net, c), alone(net, b[:4])])
     assert decoder.lengths.tolist() == [5, 4]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_sequences_of_a_device(mix, gpu, rng):
+    """Counts are on the host, vectors on the device."""
+    net, there = (net_of(*MIXES[mix]()) for _ in range(2))
+    there.to_device(gpu)
+    texts = [rng.integers(0, WORDS, n) for n in (3, 5, 1, 3)]
+
+    def course(net):
+        host = net.device.ops.host
+        decoder = net.decoder(spare=2)
+        found = [host(decoder.read(texts))]
+        some = decoder.fork([3, 1])
+        found += [host(some(np.array([[1, 2], [3, 4]])))]
+        if mix not in STATES:
+            some.back([1, 0])
+        both = Decoder.joined([some, decoder])
+        found += [host(both(np.ones((6, 2), np.int64)))]
+        return found
+
+    for got, want in zip(course(there), course(net), strict=True):
+        close(got, want)
+    drawn = [each.generate(texts, 8, draft=each, seed=3) for each in (net, there)]
+    assert [row.tolist() for row in drawn[0]] == [row.tolist() for row in drawn[1]]
