@@ -12,6 +12,9 @@ def native(array: Any, xp: Any = np) -> Any:
 
     One of NumPy's comes over to the array module ``xp``.
     """
+    # The common case first: small steps ask several times.
+    if xp is np and type(array) is np.ndarray and array.dtype.isnative:
+        return array
     dtype = getattr(array, "dtype", None)
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         array = array.astype(dtype.newbyteorder("="))

@@ -160,6 +160,17 @@ def is_patched(part: object) -> bool:
     return not _methods_of(type(part)).isdisjoint(vars(part))
 
 
+def is_as_shipped(part: object) -> bool:
+    """Whether the class is one of singanet's, and no method of it was replaced on the object."""
+    kind = type(part)
+    methods = _shipped.get(kind)
+    if methods is None:
+        if not is_library(kind):
+            return False
+        methods = _shipped[kind] = _methods_of(kind)
+    return methods.isdisjoint(vars(part))
+
+
 def patched_methods(part: object) -> frozenset[str]:
     """Which these are."""
     return _methods_of(type(part)).intersection(vars(part))
@@ -175,6 +186,8 @@ def _methods_of(kind: type) -> frozenset[str]:
 
 _methods: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 """The names of the methods of classes: nets of many layers ask often."""
+_shipped: dict[type, frozenset[str]] = {}
+"""Those of singanet's classes, which stay: every replayed step asks."""
 
 
 _WITHOUT_PARTS = frozenset((str, int, float, bool, tuple, type(None)))

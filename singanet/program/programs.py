@@ -21,6 +21,7 @@ from singanet.engine.model import StepRequest, looks_of
 from singanet.engine.passes import Pass
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
+from singanet.loss.head_loss import FEWEST_ROWS
 from singanet.params.gradients import LayerGradients
 from singanet.program.orders import Order, is_dense, order_of, output_slots
 from singanet.program.replay.shared_arena import SharedArena
@@ -212,9 +213,11 @@ class Programs:
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
         chain = self._layers.register(net, optimizer)
-        # Most steps have neither weights nor a measure, and each call takes long.
+        # Most steps have no weights and few targets, and each call takes long. Of few the head
+        # and its loss never go by blocks of rows.
         weighed = None if weight is None else facts(weight)
-        looks = () if measure is None else looks_of(measure)
+        many = measure is not None and getattr(y, "size", 0) > FEWEST_ROWS
+        looks = looks_of(measure) if many else ()
         of_step = id(optimizer), self._recomputer.level, facts(y), weighed, looks
         # Arrays like those that were fed need no conversion.
         key = self._key(net, "step", *of_step, facts(x))

@@ -39,6 +39,7 @@ class Measures:
         self.of = loss
         # A subclass may have made something else of its parts.
         self._has_parts = isinstance(loss, MultiLoss) and type(loss).forward is MultiLoss.forward
+        self._losses = losses_of(loss)
         self.metrics = dict(metrics)
         self.outputs = outputs
         self.weighted = weighted
@@ -64,7 +65,7 @@ class Measures:
     @property
     def seers(self) -> Sequence[Any]:
         """The metrics and the losses, which are shown the outputs."""
-        return (*self.metrics.values(), *losses_of(self.of))
+        return (*self.metrics.values(), *self._losses)
 
     @property
     def shows(self) -> Collection[Any]:

@@ -12,6 +12,7 @@ import singanet
 from singanet import Executor, FeedForwardNet
 from singanet.layers import Activation, Dense, Input
 from singanet.loss import SoftmaxCrossEntropy
+from singanet.metric import Accuracy
 from singanet.optimizer import SGD
 
 PACKAGE = str(Path(singanet.__file__).parent)
@@ -43,9 +44,9 @@ def own_calls(call):
     return count
 
 
-def small_net():
+def small_net(metric=None):
     layers = [Dense("a", 32, input_sample_shape=(16,)), Activation("r", "relu"), Dense("b", 4)]
-    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
+    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), metric=metric, seed=1)
 
 
 @pytest.mark.parametrize(("recorded", "most"), [(False, 200), (True, 46)])
@@ -60,3 +61,16 @@ def test_a_named_program_costs_a_few_calls_more():
     cost = SoftmaxCrossEntropy()(Dense("b", 4)(Activation("r", "relu")(Dense("a", 32)(x))), y)
     executor = Executor({"train": [cost, SGD(0.1).minimize(cost)]}, seed=0)
     assert 20 < own_calls(lambda: executor.run("train", {"x": X, "y": Y})) <= 50
+
+
+@pytest.mark.parametrize(("metric", "most"), [(None, 70), (Accuracy, 89)])
+def test_a_step_of_fit_is_followed_in_few_calls(metric, most):
+    net = small_net(metric and metric())
+    net.compile(SGD(0.1))
+
+    def fit(steps):
+        x, y = np.tile(X, (steps, 1)), np.tile(Y, steps)
+        return lambda: net.fit(x, y, batch_size=len(X), verbose=False)
+
+    # What an epoch costs beside falls out.
+    assert 40 < (own_calls(fit(30)) - own_calls(fit(10))) / 20 <= most

@@ -14,7 +14,7 @@ import numpy as np
 from singanet.base.origin import is_library
 from singanet.layers.layer import Layer
 from singanet.loss.loss import Loss
-from singanet.program.guard import is_patched, patched_methods, with_inner
+from singanet.program.guard import is_as_shipped, is_patched, patched_methods, with_inner
 from singanet.program.ir import NotRecordableError
 from singanet.types import Array
 
@@ -23,7 +23,7 @@ _Part = TypeVar("_Part", bound="Layer | Loss")
 
 def is_own(part: Any) -> bool:
     """Whether the layer, loss, ... and each inside it, is of a class of singanet's and as that."""
-    return all(_is_own(inner) for inner in with_inner(part))
+    return all(map(is_as_shipped, with_inner(part)))
 
 
 def is_pure(layer: Any) -> bool:
@@ -32,13 +32,9 @@ def is_pure(layer: Any) -> bool:
     singanet's own do; a user's class says so by ``pure = True``.
     """
     return all(
-        _is_own(part) or (getattr(part, "pure", False) and not is_patched(part))
+        is_as_shipped(part) or (getattr(part, "pure", False) and not is_patched(part))
         for part in with_inner(layer)
     )
-
-
-def _is_own(part: object) -> bool:
-    return is_library(type(part)) and not is_patched(part)
 
 
 def expect_unpatched(part: Any) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.origin import is_library
 from singanet.engine.head import beside
 from singanet.engine.memory import arrays_in
 from singanet.engine.plan import Plan
@@ -28,7 +27,7 @@ from singanet.engine.step import (
 from singanet.errors import SingaNetError
 from singanet.loss.multi_loss import MultiLoss
 from singanet.program.array_tree import map_arrays
-from singanet.program.guard import is_patched
+from singanet.program.guard import is_as_shipped
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in
 from singanet.program.trace.layers import own
@@ -195,11 +194,7 @@ def only_looks(measure: Any) -> bool:
     So are singanet's own metrics and losses.
     """
     seers = getattr(measure, "seers", None)
-    if seers is None:
-        return False
-    # Rather than all() over a generator: every replayed step asks.
-    known = [is_library(type(seer)) and not is_patched(seer) for seer in seers]
-    return False not in known
+    return seers is not None and all(map(is_as_shipped, seers))
 
 
 def copies_shown(net: Net) -> int:
