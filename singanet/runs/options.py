@@ -60,8 +60,8 @@ class RunOptions:
     parallel: Annotated[
         str,
         "HOW",
-        "of several processes: allreduce (the usual), half, sparse, partial, local, ps, hybrid"
-        " or pipeline",
+        "of several processes: allreduce (the usual), half, sharded, sparse, powersgd, partial,"
+        " local, ps, hybrid or pipeline",
     ] = "allreduce"
     ratio: Annotated[float | None, "F", "share of the gradients that is sent, of sparse"] = None
     every: Annotated[int | None, "N", "steps of local, parts of partial, micro-batches"] = None

@@ -14,6 +14,8 @@ from singanet.parallel import (
     LocalSGD,
     ParameterServer,
     PartialUpdate,
+    PowerSGD,
+    Sharded,
     SparseAllReduce,
 )
 
@@ -34,6 +36,8 @@ REDUCERS = {
     "allreduce": ReducerMaker(AllReduce, {}, {}),
     "half": ReducerMaker(AllReduce, {}, {"dtype": "float16"}),
     "sparse": ReducerMaker(SparseAllReduce, {"ratio": "ratio"}, {}),
+    "sharded": ReducerMaker(Sharded, {}, {"level": 2}),
+    "powersgd": ReducerMaker(PowerSGD, {}, {}),
     "partial": ReducerMaker(PartialUpdate, {"every": "partitions"}, {}),
     "local": ReducerMaker(LocalSGD, {"every": "every"}, {}),
     "ps": ReducerMaker(ParameterServer, {}, {}, served=True),

@@ -2,7 +2,14 @@ import pytest
 
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.optimizer import SGD
-from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
+from singanet.parallel import (
+    AllReduce,
+    LocalSGD,
+    PartialUpdate,
+    PowerSGD,
+    Sharded,
+    SparseAllReduce,
+)
 from singanet.runs.reducers import check_reducer, reduced
 
 
@@ -12,6 +19,8 @@ from singanet.runs.reducers import check_reducer, reduced
         ("allreduce", {}, AllReduce, {"dtype": None}),
         ("half", {}, AllReduce, {"dtype": "float16"}),
         ("sparse", {"ratio": 0.01}, SparseAllReduce, {"ratio": 0.01}),
+        ("sharded", {}, Sharded, {"level": 2}),
+        ("powersgd", {}, PowerSGD, {"rank": 4}),
         ("partial", {"every": 3}, PartialUpdate, {"partitions": 3}),
         ("local", {"every": 5}, LocalSGD, {"every": 5}),
     ],

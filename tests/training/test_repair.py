@@ -137,6 +137,8 @@ def test_a_death_within_the_walk_back_of_a_step_by_the_layers(at, alone):
         ({"accumulate": 3}, 17),
         ({"clip": 0.1, "clip_by": "global"}, 30),
         ({"optimizer": lambda rule, comm: parallel.AllReduce(rule, comm, dtype="float16")}, 21),
+        ({"optimizer": lambda rule, comm: parallel.Sharded(rule, comm, smallest=50)}, 5),
+        ({"optimizer": lambda rule, comm: parallel.Sharded(rule, comm, 2, smallest=50)}, 30),
     ],
 )
 def test_what_is_around_a_reduction_goes_on(options, died):

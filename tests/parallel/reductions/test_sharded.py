@@ -115,7 +115,7 @@ def expect_near(made, other, rtol=1e-5, atol=1e-6):
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 def test_steps_and_state_have_the_bits_of_all_reduce(rule, size, level):
     make = RULES[rule]
     expected = of_ranks(size, lambda comm: AllReduce(make(), comm))
@@ -126,6 +126,7 @@ def test_steps_and_state_have_the_bits_of_all_reduce(rule, size, level):
 
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("rule", ["momentum", "adam", "lamb", "adafactor"])
+@pytest.mark.few(3)
 def test_only_the_rows_that_a_batch_names_move(rule, level):
     make = RULES[rule]
     expected = of_ranks(2, lambda comm: AllReduce(make(), comm), words_net, x=WORDS)
@@ -146,7 +147,7 @@ def test_only_the_rows_that_a_batch_names_move(rule, level):
         lambda rule: ClipByGlobalNorm(ClipByValue(rule, 0.01), 0.1),
     ],
 )
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 def test_norms_are_those_of_whole_gradients(clip, level):
     for build, x in ((uneven_net, X), (words_net, WORDS)):
         expected = of_ranks(3, lambda c: AllReduce(clip(Adam(lr=0.01)), c), build, x=x)
@@ -286,7 +287,7 @@ def test_what_is_frozen_thawed_or_bounded_meanwhile_keeps_its_state(level):
 
 @pytest.mark.parametrize(("first", "then"), [(1, 3), (3, 1), (2, 3), (3, 2), (2, 2)])
 @pytest.mark.parametrize("rule", ["adam", "adafactor"])
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 def test_a_state_is_whole_and_taken_by_any_number_of_ranks(first, then, rule, tmp_path):
     make = RULES[rule]
 
