@@ -130,9 +130,10 @@ class FeedForwardNet(Net):
         """Hold matrices and tables in blocks of whole numbers of "int8" or "int4", to predict.
 
         Of each output 32 neighbouring inputs have a float16 scale, with "int4" a minimum too: the
-        blocks Q8_0 and Q4_1 of llama.cpp, about 1.06 and 0.63 bytes a number. Other parameters, and
-        matrices whose inputs are no multiple of 32, stay as they are. What is computed is float32;
-        kernels may round few rows to whole numbers, by blocks too.
+        blocks Q8_0 and Q4_1 of llama.cpp, about 1.06 and 0.63 bytes a number. Tables of words are
+        of 8 bits in each case. Other parameters, and matrices whose inputs are no multiple of 32,
+        stay as they are. What is computed is float32; kernels may round few rows to whole numbers,
+        by blocks too.
 
         The net then predicts and decodes. Its blocks are not trained: a step is refused, but for
         pairs that `adapt` puts beside them. ``as_type("float32")`` makes arrays of them again.
