@@ -12,6 +12,7 @@ from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout.arena import Layout, plan_arena
+from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.narrow import narrowed
 from singanet.program.trace.drop_unread import without_unread
@@ -37,7 +38,8 @@ _BETWEEN = 1 << 19
 class Recording(NamedTuple):
     """The calls of a tape with their memory planned: ``place`` tells where each token lies.
 
-    ``kept_bytes`` is what the arena would take if nothing ran again, ``decisions`` what does.
+    ``kept_bytes`` is what the arena would take if nothing ran again, ``decisions`` what does;
+    ``lowering`` makes the calls ready.
     """
 
     calls: list[Call]
@@ -48,6 +50,7 @@ class Recording(NamedTuple):
     place: dict[int, int]
     kept_bytes: int
     decisions: tuple[Decision, ...] = ()
+    lowering: Lowering = ON_HOST
 
     @property
     def plans(self) -> list[Any]:
@@ -101,11 +104,14 @@ def compile_tape(
 ) -> Recording:
     """The recording on ``tape``, with its memory planned; ``parameters`` are ids of parameters.
 
-    Errors: a number of bytes for ``recompute`` in which the arena cannot be kept.
+    Errors: a number of bytes for ``recompute`` in which the arena cannot be kept. Raises
+    `NotRecordableError` for a call of which the backend has no form.
     """
     draft = Draft(tape, tape.calls, dict(tape.outside), parameters, recompute)
     for run in PASSES:
         draft.calls = run(draft)
+    tape.lowering.expect_known(draft.calls)
+    draft.calls = tape.lowering.ordered(draft.calls)
     return carried_on(draft, recomputed(draft, laid_out(draft, draft.calls)))
 
 
@@ -282,4 +288,6 @@ def laid_out(draft: Draft, calls: list[Call]) -> Recording:
     place = {token: offset for token, offset in offsets.items() if offset is not None}
     # What was tried out and dropped has left arrays that nobody needs.
     outside = {ref: array for ref, array in outside.items() if ref.token in numbers}
-    return Recording(calls, outside, kernels, buffers, layout, place, layout.nbytes)
+    return Recording(
+        calls, outside, kernels, buffers, layout, place, layout.nbytes, lowering=tape.lowering
+    )

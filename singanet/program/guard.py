@@ -8,6 +8,8 @@ from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from singanet.base.edits import Counted, CountedDict, CountedType, changes
 from singanet.base.origin import is_library
 from singanet.layers.layer import Layer
@@ -54,7 +56,8 @@ class Guard:
     def param(self, param: Param, value: Array) -> None:
         """The array of a parameter, whether it is trained or held, and that it may be written."""
         self._params.append((param, value, param.trainable, param.held))
-        if _WRITEABLE(value):
+        # A device's arrays can always be written.
+        if isinstance(value, np.ndarray) and _WRITEABLE(value):
             self._writeable.append(value)
 
     def ties(self, layer: Layer) -> None:

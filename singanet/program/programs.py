@@ -329,7 +329,7 @@ class Programs:
 
         Calls of one key that need programs of their own differ in their ``case``.
         """
-        if not self.enabled or net.device.ops.xp is not np:
+        if not self.enabled:
             return None
         found = self._known_to_hold(net, key)
         if found is not None:
@@ -416,7 +416,8 @@ class Programs:
 
     def take(self, program: Replay) -> Array:
         """Memory for ``program``; until it is given back nobody else has it."""
-        return self._arena.take(program.arena_bytes, self._let_go, program.has_holes)
+        made = program.recording.lowering.memory
+        return self._arena.take(program.arena_bytes, self._let_go, program.has_holes, made)
 
     def _let_go(self) -> None:
         """Let every program forget the memory that it was bound to."""

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.program.array_tree import address, map_leaves
-from singanet.program.bind_call import Ready
+from singanet.program.array_tree import map_leaves
 from singanet.program.compile import Recording
 from singanet.program.ir import MarkName, Ref
-from singanet.program.layout.arena import ALIGNMENT
-from singanet.program.share_sweeps import ready_in_parts
+from singanet.program.lowering import Calls
 from singanet.program.trace.python_pass import copy_into
 from singanet.types import Array
 
@@ -25,7 +23,7 @@ class Segment(NamedTuple):
 
     name: MarkName
     arrays: Any
-    calls: tuple[Ready, ...]
+    calls: Calls
 
 
 class Bound:
@@ -36,17 +34,18 @@ class Bound:
     """
 
     def __init__(self, recording: Recording, arena: Array) -> None:
-        start = -address(arena) % ALIGNMENT
-        self._outside = recording.outside
-        self._arrays: dict[Ref, Array] = dict(recording.outside)
+        self._lowering = recording.lowering
+        start = self._lowering.start(arena)
+        self._outside = self._lowering.outside(recording.outside)
+        self._arrays: dict[Ref, Array] = dict(self._outside)
         self._place = {token: start + offset for token, offset in recording.place.items()}
         self.arena = arena
         marks = [at for at, call in enumerate(recording.calls) if call.function is None]
         self.segments: list[Segment] = []
         for at, end in pairwise([*marks, len(recording.calls)]):
             mark: Any = recording.calls[at]
-            calls = [ready_in_parts(call, self.array) for call in recording.calls[at + 1 : end]]
-            self.segments.append(Segment(mark.name, self._filled(mark.arguments), tuple(calls)))
+            calls = self._lowering.ready(recording.calls[at + 1 : end], self.array)
+            self.segments.append(Segment(mark.name, self._filled(mark.arguments), calls))
         named = {segment.name: segment for segment in self.segments}
         self.feed = named["feed"]
         self.outputs = named.get("outputs")
@@ -61,20 +60,23 @@ class Bound:
                 if type(target) is np.ndarray:
                     target[...] = x[name]
                 else:
-                    copy_into(x[name], target)
+                    copy_into(x[name], target, self._lowering.fill)
         else:
             (target,) = given.values()
-            target[...] = x
+            if type(target) is np.ndarray:
+                target[...] = x
+            else:
+                copy_into(x, target, self._lowering.fill)
 
     def fill_targets(self, y: Any, weight: Any) -> None:
         """Copy targets and weights; what is no array a loss in Python is shown as it is."""
         targets, weights = self.feed.arrays[1]
         if type(targets) is np.ndarray:
             targets[...] = y
-        elif targets:
-            copy_into(y, targets)
+        elif targets is not None:
+            copy_into(y, targets, self._lowering.fill)
         if weights is not None:
-            copy_into(weight, weights)
+            copy_into(weight, weights, self._lowering.fill)
 
     def outside(self) -> list[tuple[Ref, Array]]:
         """The arrays outside of the arena."""
@@ -84,7 +86,8 @@ class Bound:
         """The array at ``ref``."""
         found = self._arrays.get(ref)
         if found is None:
-            found = self._arrays[ref] = ref.array(self.arena, self._place[ref.token])
+            place = self._place[ref.token]
+            found = self._arrays[ref] = self._lowering.array(ref, self.arena, place)
         return found
 
     def _filled(self, value: Any) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 
-import numpy as np
-
 from singanet.base.heap import small_pages, trim
+from singanet.program.lowering import ON_HOST
 from singanet.types import Array
 
 
@@ -17,11 +16,18 @@ class SharedArena:
     def __init__(self) -> None:
         self._free: list[Array] = []
 
-    def take(self, size: int, let_go: Callable[[], object], holes: bool = False) -> Array:
+    def take(
+        self,
+        size: int,
+        let_go: Callable[[], object],
+        holes: bool = False,
+        made: Callable[[int], Array] = ON_HOST.memory,
+    ) -> Array:
         """At least ``size`` bytes, which belong to the caller until they are given back.
 
         If the arena has to grow, ``let_go`` is called first, for programs to forget the old one.
-        With ``holes`` much of it is never written: on small pages that takes no memory.
+        With ``holes`` much of it is never written: on small pages that takes no memory. It is
+        ``made`` by the backend.
         """
         try:
             # One thread gets it: two would write over each other.
@@ -33,7 +39,7 @@ class SharedArena:
             arena = None
             trim()
             with small_pages() if holes else nullcontext():
-                arena = np.empty(size, np.uint8)
+                arena = made(size)
         return arena
 
     def give_back(self, arena: Array) -> None:

@@ -50,6 +50,9 @@ def facts(value: Any) -> Any:
         )
     if isinstance(value, Mapping):
         return facts(dict(value))
+    # A device's.
+    if hasattr(value, "strides"):
+        return type(value), value.shape, value.strides, value.dtype
     return type(value)
 
 

@@ -21,7 +21,7 @@ from singanet.program.ir import Call, NotRecordableError
 from singanet.program.relocate import moved
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced
+from singanet.program.trace.traced import traced
 from singanet.program.trace.update_scalars import Numbers, alike
 from singanet.types import Array
 
@@ -48,7 +48,7 @@ class Waiting(NamedTuple):
         value, grad = self.value, self.grad
         if (
             self.place is None
-            or not value.flags.writeable
+            or not getattr(value.flags, "writeable", True)
             or grad.dtype != value.dtype
             or not grad.flags.c_contiguous
         ):
@@ -115,7 +115,7 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
     if summed:
         grads = _onwards(run[0].grad, value.size, root_of(run[0].grad))
     else:
-        grads = np.empty_like(value)
+        grads = np.empty_like(tape.near(value))
         tape.adopt(grads)
     numbers = Numbers(rule, [waiting.state for waiting in run])
     mark, known, evaluator = len(tape.calls), len(tape.scalars), tape.evaluator
@@ -123,8 +123,7 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
     tape.evaluator = AbstractEvaluator()
     try:
         slots = [_onwards(array, value.size, array.base) for array in numbers.state.arrays]
-        traced: list[Array] = [array.view(Traced) for array in (value, grads, *slots)]
-        w, g, *arrays = traced
+        w, g, *arrays = [traced(tape, array) for array in (value, grads, *slots)]
         scale = run[0].scale
         rule.apply_rule(ParamUpdate(numbers.state, w, g, arrays, *numbers.read(), scale))
     except NotRecordableError:

@@ -13,7 +13,7 @@ import numpy as np
 from singanet.base.written import PAGE, Ranges
 from singanet.engine.memory import arrays_in
 from singanet.errors import SingaNetError
-from singanet.ops import NumpyOps, Ops
+from singanet.ops import NumpyOps, Ops, numpy_ops
 from singanet.program.cost import passes_for
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.narrow import PlannedKernel, bind_to
@@ -75,7 +75,7 @@ class RecordingKernels(NumpyOps):
             return
         room: Array = np.empty(*working)
         tape.adopt_working(room)
-        call = partial(_filled_by, function, tape.backend, len(made))
+        call = partial(filled_by, function, tape.backend, len(made))
         tape.evaluator.run(call, *made, room, *read)
         name = getattr(function, "func", function).__module__.rpartition(".")[2]
         written = tape.add(call, tuple(read), {}, (*made, room), "first", name=name)
@@ -182,7 +182,7 @@ class RecordingKernels(NumpyOps):
         return rows.view(Traced)
 
 
-def _filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any) -> None:
+def filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any) -> None:
     """Call ``function`` with so many arrays to fill, memory to work in, and what it reads."""
     function(ops, arrays[count], *arrays[:count], *arrays[count + 1 :])
 
@@ -254,9 +254,10 @@ def record_plan(
 
 def recording_kernels(ops: Ops, tape: Tape) -> Ops:
     """The kernels ``ops``, which write what they do on ``tape``."""
-    made = copy.copy(ops)
+    # Over arrays of NumPy, which stand for those of a device: only these know the module's name.
+    made = copy.copy(ops if tape.far is None else numpy_ops)
     made.__class__ = _recording_class(type(ops))
-    made.xp = TracingModule(tape)
+    made.xp = TracingModule(tape, ops.xp.__name__)
     tape.stores = getattr(ops, "stores", False)
     return made
 

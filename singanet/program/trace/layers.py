@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from singanet.base.collectives import SharedBatch
 from singanet.engine.memory import arrays_in, root_of
 from singanet.engine.plan import NodeStep, Plan
@@ -18,7 +20,7 @@ from singanet.program.trace.foreign import arrays_of, is_own, is_pure, no_draws,
 from singanet.program.trace.python_pass import PythonPass, is_sparse
 from singanet.program.trace.sparse_rows import RowsSource, live_rows
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, plain
+from singanet.program.trace.traced import Traced, plain, traced
 from singanet.program.trace.trial import TrialMemory
 from singanet.types import Array
 
@@ -44,7 +46,8 @@ class TracedStep(NodeStep):
             and not self.layer.traits.looks_up
         ):
             raise NotRecordableError(f"layer {self.name!r} reads a whole table that is served")
-        return {key: value.view(Traced) for key, value in super().params().items()}
+        tape = self.recorded.tape
+        return {key: traced(tape, value) for key, value in super().params().items()}
 
 
 class TracedLayer:
@@ -110,6 +113,8 @@ class TracedLayer:
             raise NotRecordableError(f"layer {self.name!r}, {why}, is to be recomputed")
         if not self.own:
             self.tape.evaluator.expect_values()
+        if self.tape.far is not None:
+            raise NotRecordableError(f"layer {self.name!r}, {why}, on a device")
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
         with no_draws(self.layer):
@@ -228,7 +233,9 @@ def own(tape: Tape, values: Any) -> Any:
     """Copies of the arrays in ``values`` that the tape knows."""
 
     def adopted(array: Array) -> Array:
-        fresh = plain(array).copy(order="K")
+        near = tape.near(plain(array))
+        # Of a device's nobody has the values here.
+        fresh = near.copy(order="K") if near is plain(array) else np.empty_like(near)
         tape.adopt(fresh)
         return fresh.view(Traced)
 

@@ -13,10 +13,9 @@ from singanet.program.trace.traced import Traced, filled, plain, recording
 class TracingModule:
     """The module that kernels see as ``xp``; functions that make no array are NumPy's own."""
 
-    __name__ = "numpy"
-
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, name: str = "numpy") -> None:
         self._tape = tape
+        self.__name__ = name
 
     def __getattr__(self, name: str) -> Any:
         # Asked for once: from then on it is an attribute.

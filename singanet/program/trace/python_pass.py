@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
@@ -115,16 +115,16 @@ class PythonPass:
         copy_into((dx, {key: grads[key] for key in out[1]}), out)
 
 
-def copy_into(values: Any, out: Any) -> None:
+def copy_into(values: Any, out: Any, copy: Callable[[Array, Any], object] = np.copyto) -> None:
     """Copy the arrays of ``values`` into those that stand at the same places of ``out``."""
-    if isinstance(out, np.ndarray):
-        np.copyto(out, values)
-    elif isinstance(out, dict):
+    if isinstance(out, dict):
         for key, part in out.items():
-            copy_into(values[key], part)
+            copy_into(values[key], part, copy)
     elif isinstance(out, (list, tuple)):
         for value, part in zip(values, out, strict=True):
-            copy_into(value, part)
+            copy_into(value, part, copy)
+    elif out is not None:
+        copy(out, values)
 
 
 def copied(array: Array) -> Array:

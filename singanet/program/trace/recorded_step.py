@@ -14,7 +14,7 @@ from singanet.params.param import Param
 from singanet.program.trace.losses import LossStep
 from singanet.program.trace.reduced_updates import ReducedUpdates
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced
+from singanet.program.trace.traced import traced
 from singanet.program.trace.updates import Updates
 from singanet.types import Array
 
@@ -71,7 +71,7 @@ class RecordedStep:
         draws: list[Any] = []
         net, tape = self.net, self._tape
         params = self._recorder.params
-        state = [value.view(Traced) for param, value in params if param.is_state]
+        state = [traced(tape, value) for param, value in params if param.is_state]
         before = []
         for value in state:
             before.append(value.copy())
@@ -94,7 +94,8 @@ class RecordedStep:
     def walked(self, again: bool) -> Iterator[LayerGradients]:
         """As `Carrier`."""
         items = self._walked(again)
-        return _traced(items) if again or self._updates.chain.scaled is not None else items
+        scaled = self._updates.chain.scaled is not None
+        return _traced(self._tape, items) if again or scaled else items
 
     def _walked(self, again: bool) -> Iterator[LayerGradients]:
         recorder, updates, tape = self._recorder, self._updates, self._tape
@@ -151,9 +152,9 @@ class RehearsedStep(RecordedStep):
         return self._recorder.walked_by_zeros(self._given)
 
 
-def _traced(items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
+def _traced(tape: Tape, items: Iterator[LayerGradients]) -> Iterator[LayerGradients]:
     """``items``, traced."""
     for item in items:
-        values: list[Array] = [value.view(Traced) for value in item.values]
+        values: list[Array] = [traced(tape, value) for value in item.values]
         yield LayerGradients(item.names, values, item.grads, item.layer)
         del item

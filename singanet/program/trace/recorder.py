@@ -23,6 +23,8 @@ from singanet.optimizer.reduction import Reduction
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import map_arrays
+from singanet.program.on_device.far_arrays import FarArrays
+from singanet.program.on_device.lowering import OnDevice
 from singanet.program.guard import Guard, with_inner
 from singanet.program.ir import MarkName, NotRecordableError
 from singanet.program.orders import Order, output_slots, zeros_in
@@ -59,6 +61,11 @@ class Recorder:
 
     def __init__(self, net: Net, evaluator: ConcreteEvaluator, plan: Plan | None = None) -> None:
         self.tape = Tape(evaluator)
+        xp = net.device.ops.xp
+        self._arrays: type = xp.ndarray
+        if xp is not np:
+            self.tape.far = FarArrays(xp.ndarray)
+            self.tape.lowering = OnDevice(self.tape, xp)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops
         # The net has its programs, which must not keep it alive in turn.
@@ -105,7 +112,7 @@ class Recorder:
         self._expect_unpatched()
         chain = UpdateChain(optimizer)
         updates = updates_of(self.tape, chain, self.guard, self._trained())
-        beside = targets(y, weighted)
+        beside = targets(y, weighted, self._arrays)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
             self._take_in("feed", (given, beside))
@@ -190,7 +197,7 @@ class Recorder:
         self._expect_unpatched()
         plan, ops = self.plan, self.tape.ops
         with self._running():
-            beside = targets(asked.targets, asked.weight)
+            beside = targets(asked.targets, asked.weight, self._arrays)
             given, beside = own(self.tape, (dict(asked.feed), beside))
             self._take_in("feed", (given, beside))
             outputs, contexts = plan.forward(given, asked.seen, ops, self._draws(), asked.train)
@@ -322,7 +329,10 @@ def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = N
                 record(recorder)
         except (NotRecordableError, SingaNetError):
             raise
-        except Exception:  # noqa: BLE001 - whatever it is comes again with values, or does not
+        except Exception as error:  # noqa: BLE001 - whatever it is comes again with values, or does not
+            if recorder.tape.far is not None:
+                # There are none here of what lies on a device.
+                raise NotRecordableError(f"values on a device: {error}") from None
             # A layer asked for values, or stumbled over those that are not there.
             recorder = Recorder(net, ConcreteEvaluator(), plan)
             record(recorder)
@@ -359,20 +369,20 @@ def _somebody_freezes() -> bool:
     return bool(_FOUND_FROZEN)
 
 
-def targets(y: Any, weight: Any) -> tuple[Any, Any]:
+def targets(y: Any, weight: Any, device: type = np.ndarray) -> tuple[Any, Any]:
     """Targets and weights as a step takes them in: plain arrays, None for anything else.
 
-    Kernels read numbers in the machine's own byte order.
+    They are NumPy's or the ``device``'s. Kernels read numbers in the machine's own byte order.
     """
+
+    def is_plain(array: Any) -> bool:
+        return type(array) in (np.ndarray, device) and array.dtype.isnative
+
     arrays = list(y.values()) if isinstance(y, Mapping) else [y]
-    plain = all(_is_plain(array) and array.dtype.kind in "fiub" for array in arrays)
-    if not plain or not (weight is None or _is_plain(weight)):
+    plain = all(is_plain(array) and array.dtype.kind in "fiub" for array in arrays)
+    if not plain or not (weight is None or is_plain(weight)):
         return None, None
     return (dict(y) if isinstance(y, Mapping) else y), weight
-
-
-def _is_plain(array: Any) -> bool:
-    return type(array) is np.ndarray and array.dtype.isnative
 
 
 def _by_slot(plan: Plan, dy: Mapping[str, Any]) -> dict[int, Array]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.ops import numpy_ops
+from singanet.ops import Ops, numpy_ops
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, number_now
@@ -46,7 +46,7 @@ def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> RowSparse:
 
 def record_sum_rows(tape: Tape, indices: Array, rows: Array) -> RowSparse:
     """Write down `Ops.sum_rows`, whose results lie outside of the arena."""
-    return _made(tape, numpy_ops.sum_rows, (indices, rows), rows, rows.nbytes)
+    return _made(tape, _kernels(tape).sum_rows, (indices, rows), rows, rows.nbytes)
 
 
 def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
@@ -56,7 +56,7 @@ def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
         raise NotRecordableError("rows of a table")
 
     def added() -> tuple[Array, Array]:
-        return numpy_ops.add_rows(one.now(), other.now())
+        return _kernels(tape).add_rows(one.now(), other.now())
 
     return _made(tape, added, (), a.rows, one.nbytes + other.nbytes)
 
@@ -67,7 +67,7 @@ def record_add_to_rows(
     """Write down `Ops.add_to_rows` of the rows that ``source`` has, as for a table that is tied."""
 
     def add(total: Array) -> None:
-        numpy_ops.add_to_rows(total, *source.now(), out=total)
+        _kernels(tape).add_to_rows(total, *source.now(), out=total)
 
     total = array.copy() if out is None else out
     call = tape.add(add, (), {}, (total,), "first", changes=True, name="add to rows")
@@ -120,6 +120,12 @@ def _made(
     # They lie outside of the arena.
     tape.beside += nbytes
     return live_rows(nothing, RowsSource(made.pop, lambda: made[0], nbytes), tape)
+
+
+def _kernels(tape: Tape) -> Ops:
+    """Those that work on rows at a replay."""
+    kernels: Ops = numpy_ops if tape.far is None else tape.backend
+    return kernels
 
 
 def source_of(grad: Any) -> RowsSource | None:

@@ -18,7 +18,9 @@ from singanet.engine.memory import base_of, root_of
 from singanet.errors import SingaNetError
 from singanet.params.storage import place_of
 from singanet.program.array_tree import address, map_arrays
+from singanet.program.on_device.far_arrays import FarArrays
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
+from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.types import Array
 
@@ -62,6 +64,9 @@ class Tape:
         self.lane: tuple[int, int] | None = None
         self.allowed: frozenset[int] | None = None
         self.phase: Phase = "forward"
+        # Where the net is on a device, its arrays that were met; what makes the calls ready.
+        self.far: FarArrays | None = None
+        self.lowering: Lowering = ON_HOST
         # The kernels that write what they do on this tape, and those themselves.
         self.ops: Any = None
         self.backend: Any = None
@@ -158,8 +163,10 @@ class Tape:
 
     def hold(self, array: Array, constant: bool = False, poison: str = "") -> None:
         """Know ``array`` as memory from outside of the program."""
+        placed = place_of(array)
+        array = self.near(array)
         root = root_of(array)
-        if place_of(array) is None:
+        if placed is None:
             self._enter(root, Token(root.nbytes, root, constant, poison=poison))
             return
         known = self._known.get(id(root))
@@ -187,6 +194,10 @@ class Tape:
         self._known[known.key] = known
         self.tokens.append(token)
         return known
+
+    def near(self, array: Array) -> Array:
+        """``array``, or what stands for it where it is a device's."""
+        return array if self.far is None else self.far.near(array)
 
     def knows(self, array: Array) -> bool:
         """Whether the memory of ``array`` has a number."""
@@ -311,6 +322,8 @@ class Tape:
 
     def _read(self, value: Any, read: list[Ref]) -> Any:
         """``value`` with refs in the place of arrays, which are added to ``read``."""
+        if self.far is not None:
+            value = self.far.near(value)
         if isinstance(value, np.ndarray):
             value = self.ref(value)
         if type(value) is Ref:
@@ -322,7 +335,7 @@ class Tape:
 
     def _written(self, filled: Array | Ref, changes: bool, partly: list[Ref]) -> Ref:
         """The place that is filled; in ``partly`` too, where some of its memory stays."""
-        ref = filled if isinstance(filled, Ref) else self.ref(filled)
+        ref = filled if isinstance(filled, Ref) else self.ref(self.near(filled))
         token = self.tokens[ref.token]
         if token.constant:
             raise NotRecordableError("a constant that is changed")

@@ -248,6 +248,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def traced(tape: Tape, array: Any) -> Traced:
+    """``array``, or what stands for it where it is a device's, with its kernels on ``tape``."""
+    return tape.near(array).view(Traced)
+
+
 def recording() -> Tape:
     """The running tape. Raises `NotRecordableError` for an array that outlived its recording."""
     tape = current_tape()
@@ -271,7 +276,7 @@ def record_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], keywords: Any
     tape = recording()
     outs = keywords.pop("out", ())
     outs = outs if isinstance(outs, tuple) else (outs,)
-    operands = _scalars_among(tape, inputs)
+    operands = _scalars_among(tape, inputs if tape.far is None else tuple(map(tape.near, inputs)))
     if method == "at":
         run = ufunc.at
         tape.evaluator.run(run, *operands)
@@ -391,6 +396,8 @@ def record_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         tape.evaluator.run(func, *args, **kwargs)
         tape.add(func, args, {k: v for k, v in kwargs.items() if k != "out"}, (out,))
         return out
+    if tape.far is not None:
+        args, kwargs = map_arrays((args, kwargs), tape.near)
     given, named = map_arrays(args, plain), map_arrays(kwargs, plain)
     if func in _TELL_SHAPES:
         return func(*given, **named)

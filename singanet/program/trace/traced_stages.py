@@ -21,7 +21,7 @@ from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced
+from singanet.program.trace.traced import Traced, traced
 from singanet.types import Array
 
 Hand = Callable[[Any, Any, Any, Any], None]
@@ -54,7 +54,7 @@ class TracedStages:
         for stage in stages:
             values = list(stage.settle(names, values))
         self.settled = dict(zip(names, values, strict=True))
-        self.traced = [_traced(stage) for stage in stages]
+        self.traced = [_traced(tape, stage) for stage in stages]
         for stage in stages:
             guard.part(stage)
             self._watching.append(watch_case(guard, stage))
@@ -230,10 +230,10 @@ def expect_recordable(parts: Iterable[Any]) -> None:
         raise NotRecordableError(why)
 
 
-def _traced(stage: Wrapper) -> Wrapper:
+def _traced(tape: Tape, stage: Wrapper) -> Wrapper:
     """A copy of ``stage`` whose arrays are traced, and whose counts are its own."""
     made: Wrapper = object.__new__(type(stage))
     for name, value in vars(stage).items():
         state = name != "optimizer"
-        vars(made)[name] = map_arrays(value, lambda a: a.view(Traced)) if state else value
+        vars(made)[name] = map_arrays(value, lambda a: traced(tape, a)) if state else value
     return made

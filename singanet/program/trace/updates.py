@@ -29,7 +29,7 @@ from singanet.program.trace.joint_update import Waiting, joint_update, runs
 from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, number_now, plain
+from singanet.program.trace.traced import number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, refusal, watch_case
 from singanet.program.trace.update_scalars import Numbers, has_own_schedules
 from singanet.types import Array, RowSparse
@@ -184,11 +184,11 @@ class Updates:
         stages = self._traced
         mark, known, ruled = len(self.tape.calls), len(self.tape.scalars), len(self.numbers)
         waiting, moves, before = list(self._waiting), dict(self._moves), stages.state()
-        traced: list[Array] = [value.view(Traced) for value in values]
+        views: list[Array] = [traced(self.tape, value) for value in values]
         # Of views nobody knows in which bucket they lie.
-        self._untraced = {id(view): value for view, value in zip(traced, values, strict=True)}
+        self._untraced = {id(view): value for view, value in zip(views, values, strict=True)}
         try:
-            stages.hand(names, traced, grads, scale, self._rule)
+            stages.hand(names, views, grads, scale, self._rule)
         except NotRecordableError as error:
             del self.tape.calls[mark:]
             del self.tape.scalars[known:]
@@ -323,9 +323,9 @@ class Updates:
         evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
             with self._blocks():
-                arrays: list[Array] = [array.view(Traced) for array in numbers.arrays]
-                traced = value.view(Traced), grad, arrays
-                update = ParamUpdate(numbers.state, *traced, *numbers.read(), scale)
+                arrays: list[Array] = [traced(self.tape, array) for array in numbers.arrays]
+                given = traced(self.tape, value), grad, arrays
+                update = ParamUpdate(numbers.state, *given, *numbers.read(), scale)
                 self.rule.apply_rule(update)
         except NotRecordableError as error:
             del self.tape.calls[mark:]

@@ -1,0 +1,1 @@
+"""Programs of nets on a device: recorded on the host, and run on the device's arrays."""

@@ -1,0 +1,250 @@
+"""Recorded calls on a device's arrays: those of its array module, and Python's between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.engine.memory import root_of
+from singanet.program.array_tree import address, map_leaves
+from singanet.program.bind_call import Ready
+from singanet.program.on_device.functions import on_device
+from singanet.program.on_device.graphs import Graphs
+from singanet.program.on_device.products import cublas, product
+from singanet.program.ir import Call, Ref
+from singanet.program.trace.kernels import filled_by
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.program.trace.tape import Tape
+
+
+class OnDevice:
+    """A `Lowering` for the arrays of ``xp``, of what was recorded on ``tape``."""
+
+    def __init__(self, tape: Tape, xp: Any) -> None:
+        self._far, self._tokens, self._folded = tape.far, tape.tokens, tape.folded
+        self._xp = xp
+        self._cupy: Any = xp if hasattr(xp, "cuda") else None
+        self._constants: dict[int, tuple[Array, Any]] = {}
+        self._numbers = _Numbers(xp)
+
+    def memory(self, size: int) -> Array:
+        """As `Lowering`: one allocation."""
+        made: Array = self._xp.empty(size, np.uint8)
+        return made
+
+    def start(self, memory: Array) -> int:
+        """As `Lowering`: a device aligns what it allocates."""
+        return 0
+
+    def array(self, ref: Ref, memory: Any, start: int) -> Any:
+        """As `Lowering`."""
+        kind: Any = self._xp.ndarray
+        if issubclass(kind, np.ndarray):
+            # Those that are only as strict as a device's.
+            return ref.array(memory.view(np.ndarray), start).view(kind)
+        return kind(ref.shape, ref.dtype, memory.data + (start + ref.offset), ref.strides)
+
+    def outside(self, outside: Mapping[Ref, Array]) -> dict[Ref, Array]:
+        """As `Lowering`: the net's own arrays, and copies of what lies on the host."""
+        return {ref: self._outside(ref, array) for ref, array in outside.items()}
+
+    def _outside(self, ref: Ref, near: Array) -> Any:
+        root = root_of(near)
+        assert self._far is not None
+        far = self._far.far(root)
+        offset = address(near) - address(root) if near.size else 0
+        if far is None and not ref.shape and self._changes(ref.token):
+            return self._numbers.place(ref.token, near)
+        if far is None:
+            known = self._constants.get(id(root))
+            if known is None:
+                known = self._constants[id(root)] = root, self._xp.asarray(_bytes(root))
+            far = known[1]
+        return self.array(Ref(ref.token, offset, near.shape, near.strides, near.dtype), far, 0)
+
+    def _changes(self, token: int) -> bool:
+        """Whether the numbers of ``token`` may be others at each replay."""
+        return not self._tokens[token].constant and token not in self._folded
+
+    def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Replayed:
+        """As `Lowering`."""
+        ready = [self._ready(call, array_of) for call in calls]
+        made: list[Ready] = [self._numbers.bring]
+        counts = [0]
+        for launches, group in groupby(zip(calls, ready, strict=True), _launches):
+            if launches:
+                run = [one for _, one in group]
+                made.append(self._together(run))
+                counts.append(len(run))
+                continue
+            for call, one in group:
+                made.append(one)
+                counts.append(1)
+                if self._numbers.among(call.writes):
+                    made.append(self._numbers.bring)
+                    counts.append(0)
+        return Replayed(made, counts)
+
+    def _together(self, launches: Sequence[Ready]) -> Ready:
+        return partial(run_all, launches) if self._cupy is None else Graphs(self._cupy, launches)
+
+    def _ready(self, call: Call, array_of: Callable[[Ref], Array]) -> Ready:
+        if call.bind is not None:
+            return call.bind(array_of)
+        function = call.function
+        given = [_plain(map_leaves(value, Ref, array_of)) for value in call.arguments]
+        named = {key: map_leaves(value, Ref, array_of) for key, value in call.keywords.items()}
+        if isinstance(function, partial) and function.func is filled_by:
+            return Launch(function, tuple(given), named)
+        lowered = on_device(self._xp, function, named)
+        if lowered is None:
+            assert function is not None
+            return partial(function, *given, **named)
+        if function is np.matmul and self._cupy is not None:
+            run = self._product(*given, lowered[1]["out"])
+            if run is not None:
+                return Launch(run, (), {})
+        return Launch(lowered[0], tuple(given), lowered[1])
+
+    def _product(self, *arrays: Any) -> Callable[[], None] | None:
+        blas = cublas(self._cupy.cuda.Device().id)
+        return None if blas is None else product(blas, *arrays)
+
+    def ordered(self, calls: Sequence[Call]) -> list[Call]:
+        """As `Lowering`: draws come as soon as the host has its turn before them.
+
+        So they do not part the launches.
+        """
+        made: list[Call] = []
+        turn = 0
+        for call in calls:
+            if call.name == "uniform":
+                made.insert(turn, call)
+                turn += 1
+                continue
+            made.append(call)
+            if not self._is_launch(call):
+                turn = len(made)
+        return made
+
+    def _is_launch(self, call: Call) -> bool:
+        if call.function is None or call.bind is not None:
+            return False
+        if isinstance(call.function, partial) and call.function.func is filled_by:
+            return True
+        return on_device(self._xp, call.function, call.keywords) is not None
+
+    def expect_known(self, calls: Sequence[Call]) -> None:
+        """Refuse ``calls`` of which the device has no form. Raises `NotRecordableError`."""
+        for call in calls:
+            if call.function is not None and call.bind is None:
+                on_device(self._xp, call.function, call.keywords)
+
+    def fill(self, target: Any, value: Any) -> None:
+        """As `Lowering`: brought over from the host where it lies there."""
+        if type(value) is np.ndarray:
+            target.set(value)
+        else:
+            target[...] = value
+
+
+class Launch:
+    """A call that does its work on the device, and has the host look at nothing."""
+
+    __slots__ = ("_function", "_given", "_named")
+
+    def __init__(
+        self, function: Callable[..., object], given: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> None:
+        self._function, self._given, self._named = function, given, named
+
+    def __call__(self) -> None:
+        """Do it."""
+        self._function(*self._given, **self._named)
+
+
+class Replayed:
+    """Calls in groups; an iterator tells as a hint how many recorded ones are left."""
+
+    def __init__(self, calls: Sequence[Ready], counts: Sequence[int]) -> None:
+        self._calls, self._counts = tuple(calls), tuple(counts)
+
+    def __iter__(self) -> Iterator[Ready]:
+        return _Left(self._calls, self._counts)
+
+
+class _Left:
+    def __init__(self, calls: Sequence[Ready], counts: Sequence[int]) -> None:
+        self._pairs = zip(calls, counts, strict=True)
+        self._left = sum(counts)
+
+    def __iter__(self) -> _Left:
+        return self
+
+    def __next__(self) -> Ready:
+        call, count = next(self._pairs)
+        self._left -= count
+        return call
+
+    def __length_hint__(self) -> int:
+        return self._left
+
+
+class _Numbers:
+    """Numbers of the host that kernels read from arrays without axes, brought over together."""
+
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+        self._near: list[Array] = []
+        self._sent: list[Any] = []
+        self._places: list[Any] = []
+        self._tokens: set[int] = set()
+
+    def place(self, token: int, near: Array) -> Any:
+        """The array of the device that follows ``near``, of ``token``."""
+        self._tokens.add(token)
+        for known, far in zip(self._near, self._places, strict=True):
+            if known is near or address(known) == address(near):
+                return far
+        far = self._xp.asarray(near.copy())
+        self._near.append(near)
+        self._places.append(far)
+        self._sent.append(near[()])
+        return far
+
+    def among(self, tokens: Sequence[int]) -> bool:
+        """Whether any of ``tokens`` is that of such a number."""
+        return not self._tokens.isdisjoint(tokens)
+
+    def bring(self) -> None:
+        """Bring over those that have changed."""
+        for k, near in enumerate(self._near):
+            if near[()] != self._sent[k]:
+                self._places[k].set(near)
+                self._sent[k] = near[()]
+
+
+def run_all(calls: Sequence[Ready]) -> None:
+    """Make the calls one after the other."""
+    for call in calls:
+        call()
+
+
+def _launches(pair: tuple[Call, Ready]) -> bool:
+    return isinstance(pair[1], Launch)
+
+
+def _bytes(root: Array) -> Array:
+    """All bytes of an array that owns its memory."""
+    return np.ndarray((root.nbytes,), np.uint8, root.ravel(order="K")) if root.nbytes else root
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with numbers in the place of NumPy's arrays without axes."""
+    return value[()] if type(value) is np.ndarray and value.ndim == 0 else value

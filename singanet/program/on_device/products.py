@@ -1,0 +1,149 @@
+"""Matrix products of cuBLAS by the addresses of arrays, which a CUDA graph may hold.
+
+CuPy's own products refuse to be captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from singanet.program.array_tree import address
+from singanet.types import Array
+
+_LETTERS = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
+_WORKSPACE = 32 << 20
+"""Bytes in which cuBLAS works, as many as it takes itself on large devices."""
+
+
+class Matrix(NamedTuple):
+    """Matrices of a stack in memory: whether each lies by columns, and from line to line.
+
+    ``at`` are the addresses of the first elements.
+    """
+
+    by_columns: bool
+    leading: int
+    at: tuple[int, ...]
+
+
+class Blas(Protocol):
+    """What runs products; a `Matrix` of the result lies by rows."""
+
+    def ready(
+        self, kind: np.dtype[Any], shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix
+    ) -> Callable[[], None]:
+        """The products of m × k by k × n matrices of ``shape`` (m, k, n)."""
+
+
+def product(blas: Blas, a: Array, b: Array, out: Array) -> Callable[[], None] | None:
+    """``matmul(a, b, out=out)``, None where the arrays lie as no product of BLAS takes them."""
+    if not a.dtype == b.dtype == out.dtype or out.dtype not in _LETTERS or not out.size:
+        return None
+    if a.ndim == 1:
+        a, out = a[None], out[..., None, :] if b.ndim > 1 else out[..., None]
+    if b.ndim == 1:
+        b, out = b[:, None], out[..., None]
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    if not k or out.ndim < 2:
+        return None
+    if out.strides[-1] != out.itemsize and out.shape[-1] > 1:
+        # As its transpose, whose factors change places.
+        a, b, out = b.swapaxes(-1, -2), a.swapaxes(-1, -2), out.swapaxes(-1, -2)
+        m, n = n, m
+    matrices = [_matrix(array, out.shape[:-2]) for array in (a, b, out)]
+    if None in matrices or matrices[2].by_columns:  # type: ignore[union-attr]
+        return None
+    return blas.ready(out.dtype, (m, k, n), *matrices)  # type: ignore[arg-type]
+
+
+def _matrix(array: Array, ahead: Sequence[int]) -> Matrix | None:
+    """How the last two axes lie, in a stack that is repeated to ``ahead``."""
+    size = array.itemsize
+    (rows, columns), (down, across) = array.shape[-2:], array.strides[-2:]
+    if columns == 1 or across == size:
+        by_columns, leading, least = False, down, columns
+    elif rows == 1 or down == size:
+        by_columns, leading, least = True, across, rows
+    else:
+        return None
+    if (columns if by_columns else rows) == 1:
+        leading = least * size
+    if leading % size or leading // size < least:
+        return None
+    strides = (0,) * (len(ahead) - (array.ndim - 2)) + array.strides[:-2]
+    shape = (1,) * (len(ahead) - (array.ndim - 2)) + array.shape[:-2]
+    steps = [0 if one == 1 else step for one, step in zip(shape, strides, strict=True)]
+    offsets = np.zeros((), np.int64)
+    for count, step in zip(ahead, steps, strict=True):
+        offsets = offsets[..., None] + np.arange(count) * step
+    at = tuple((address(array) + offsets).ravel().tolist())
+    return Matrix(by_columns, leading // size, at)
+
+
+class CuBlas:
+    """cuBLAS of the current device, through the bindings of nvmath."""
+
+    def __init__(self, cupy: Any, library: Any) -> None:
+        self._cupy, self._library = cupy, library
+        self._handle = library.create()
+        self._room = cupy.empty(_WORKSPACE, np.uint8)
+        # Numbers that cuBLAS reads when it is called.
+        self._numbers = {
+            kind: (np.ones((), kind), np.zeros((), kind)) for kind in _LETTERS
+        }
+
+    def ready(
+        self, kind: np.dtype[Any], shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix
+    ) -> Callable[[], None]:
+        """As `Blas`: by columns, where the result is B' times A'."""
+        m, k, n = shape
+        letter, count = _LETTERS[kind], len(c.at)
+        one, zero = (int(number.ctypes.data) for number in self._numbers[kind])
+        sizes = int(b.by_columns), int(a.by_columns), n, m, k, one
+        steps = [_even(matrix.at, kind.itemsize) for matrix in (b, a, c)]
+        if None in steps:
+            many = getattr(self._library, f"{letter}gemm_batched")
+            lists = [self._cupy.asarray(matrix.at, np.uint64) for matrix in (b, a, c)]
+            first, second, filled = (array.data.ptr for array in lists)
+            given = *sizes, first, b.leading, second, a.leading, zero, filled, c.leading, count
+            # The lists live as long as the call.
+            return lambda held=lists: self._run(many, given)  # type: ignore[misc]
+        evenly = getattr(self._library, f"{letter}gemm_strided_batched")
+        factors = (b.at[0], b.leading, steps[0], a.at[0], a.leading, steps[1])
+        given = *sizes, *factors, zero, c.at[0], c.leading, steps[2], count
+        return lambda: self._run(evenly, given)
+
+    def _run(self, function: Callable[..., object], given: tuple[Any, ...]) -> None:
+        library, handle = self._library, self._handle
+        library.set_stream(handle, self._cupy.cuda.get_current_stream().ptr)
+        # Of a new stream it would ask for memory, which a capture must not.
+        library.set_workspace(handle, self._room.data.ptr, _WORKSPACE)
+        function(handle, *given)
+
+
+def _even(at: Sequence[int], size: int) -> int | None:
+    """The elements from each of the addresses to the next, None where they differ."""
+    if len(at) == 1:
+        return 0
+    step = at[1] - at[0]
+    even = step >= 0 and step % size == 0
+    even = even and all(two - one == step for one, two in zip(at, at[1:], strict=False))
+    return step // size if even else None
+
+
+@cache
+def cublas(device: int) -> CuBlas | None:
+    """The cuBLAS of the current ``device``, None where nvmath's bindings are not installed."""
+    try:
+        import cupy
+        from nvmath.bindings import cublas as library
+    except ImportError:
+        return None
+    return CuBlas(cupy, library)
+
+
+__all__ = ["Blas", "CuBlas", "Matrix", "cublas", "product"]
