@@ -12,8 +12,8 @@ from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
 from singanet.program.layout.arena import Layout, plan_arena
-from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.lower_sweeps import with_sweeps_lowered
+from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
 from singanet.program.trace.drop_unread import without_unread
 from singanet.program.trace.joint_update import with_gradients_joined
@@ -202,7 +202,9 @@ def keep_parameters(draft: Draft) -> list[Call]:
 def lower_sweeps(draft: Draft) -> list[Call]:
     """With arithmetic of large arrays by the backend's kernels."""
     ops = draft.tape.backend
-    return with_sweeps_lowered(draft.calls, draft.tape.tokens, ops) if ops else draft.calls
+    if not ops or draft.tape.far is not None:
+        return draft.calls
+    return with_sweeps_lowered(draft.calls, draft.tape.tokens, ops)
 
 
 def join_lanes(draft: Draft) -> list[Call]:

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from singanet.base.edits import changes
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.engine.executor import Can, LayerByLayer, forward_of_step, plan_of_step

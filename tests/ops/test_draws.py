@@ -36,6 +36,20 @@ def test_the_same_numbers_and_the_same_after_them(size, before, threads, kind):
         assert several.random(dtype=kind) == one.random(dtype=kind)
 
 
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 4096, 100_003])
+@pytest.mark.parametrize("kind", BITS)
+def test_a_device_draws_the_same_numbers(gpu, size, kind):
+    ops = gpu.ops
+    one, there = (np.random.Generator(kind(3)) for _ in range(2))
+    for before in (0, 3):
+        for rng in (one, there):
+            rng.random(before, dtype=np.float32)
+        drawn = ops.uniform(there, (size,))
+        np.testing.assert_array_equal(drawn.get(), one.random(size, dtype=np.float32))
+        for kind in (np.float32, np.float64, np.float32):
+            assert there.random(dtype=kind) == one.random(dtype=kind)
+
+
 def test_each_part_is_drawn_once_by_whoever_comes_first():
     seen = []
 

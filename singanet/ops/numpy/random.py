@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.ops import draws
+from singanet.ops import device_draws, draws
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.types import Array, Shape
@@ -16,10 +16,13 @@ from singanet.types import Array, Shape
 
 @kernel(half="native")
 def uniform(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
-    # Drawn on the host, so that a seed gives the same numbers on every device.
-    drawn: Array = np.empty(shape, np.float32)
-    draws.fill(rng, drawn, *ops.team())
-    return ops.xp.asarray(drawn)
+    # A seed gives the same numbers on every device.
+    drawn: Array = ops.xp.empty(shape, np.float32)
+    if ops.on_host:
+        draws.fill(rng, drawn, *ops.team())
+    else:
+        device_draws.fill(rng, drawn)
+    return drawn
 
 
 @kernel(half="native")

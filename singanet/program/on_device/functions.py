@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.program.calls import gather, scatter, store, take_rows
 from singanet.program.ir import NotRecordableError
-from singanet.program.trace.kernels import take_rows
-from singanet.program.trace.traced import gather, scatter, store
 from singanet.types import Array
 
 _REDUCTIONS = {

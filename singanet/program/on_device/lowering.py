@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from singanet.engine.memory import root_of
 from singanet.program.array_tree import address, map_leaves
 from singanet.program.bind_call import Ready
+from singanet.program.calls import filled_by
+from singanet.program.ir import Call, Ref, Token
+from singanet.program.on_device.far_arrays import FarArrays
 from singanet.program.on_device.functions import on_device
 from singanet.program.on_device.graphs import Graphs
 from singanet.program.on_device.products import cublas, product
-from singanet.program.ir import Call, Ref
-from singanet.program.trace.kernels import filled_by
 from singanet.types import Array
-
-if TYPE_CHECKING:
-    from singanet.program.trace.tape import Tape
 
 
 class OnDevice:
-    """A `Lowering` for the arrays of ``xp``, of what was recorded on ``tape``."""
+    """A `Lowering` for the arrays of ``xp``, of which ``far`` are met in a recording.
 
-    def __init__(self, tape: Tape, xp: Any) -> None:
-        self._far, self._tokens, self._folded = tape.far, tape.tokens, tape.folded
+    It is that of ``tokens``, of which constants are made for those that are ``folded``.
+    """
+
+    def __init__(
+        self, xp: Any, far: FarArrays, tokens: Sequence[Token], folded: Collection[int]
+    ) -> None:
+        self._far, self._tokens, self._folded = far, tokens, folded
         self._xp = xp
         self._cupy: Any = xp if hasattr(xp, "cuda") else None
         self._constants: dict[int, tuple[Array, Any]] = {}
@@ -56,7 +59,6 @@ class OnDevice:
 
     def _outside(self, ref: Ref, near: Array) -> Any:
         root = root_of(near)
-        assert self._far is not None
         far = self._far.far(root)
         offset = address(near) - address(root) if near.size else 0
         if far is None and not ref.shape and self._changes(ref.token):
@@ -107,14 +109,31 @@ class OnDevice:
             assert function is not None
             return partial(function, *given, **named)
         if function is np.matmul and self._cupy is not None:
-            run = self._product(*given, lowered[1]["out"])
+            a, b = given
+            run = self._product(a, b, lowered[1]["out"])
             if run is not None:
                 return Launch(run, (), {})
         return Launch(lowered[0], tuple(given), lowered[1])
 
-    def _product(self, *arrays: Any) -> Callable[[], None] | None:
+    def _product(self, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
         blas = cublas(self._cupy.cuda.Device().id)
-        return None if blas is None else product(blas, *arrays)
+        if blas is None:
+            return None
+        run = product(blas, a, b, out)
+        if run is not None:
+            return run
+        # Of what lies with gaps along both axes, copies.
+        near = [self._xp.empty(array.shape, array.dtype) for array in (a, b)]
+        multiply = product(blas, near[0], near[1], out)
+        if multiply is None:
+            return None
+
+        def copy_and_multiply() -> None:
+            self._xp.copyto(near[0], a)
+            self._xp.copyto(near[1], b)
+            multiply()
+
+        return copy_and_multiply
 
     def ordered(self, calls: Sequence[Call]) -> list[Call]:
         """As `Lowering`: draws come as soon as the host has its turn before them.

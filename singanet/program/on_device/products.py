@@ -6,7 +6,8 @@ CuPy's own products refuse to be captured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -92,9 +93,7 @@ class CuBlas:
         self._handle = library.create()
         self._room = cupy.empty(_WORKSPACE, np.uint8)
         # Numbers that cuBLAS reads when it is called.
-        self._numbers = {
-            kind: (np.ones((), kind), np.zeros((), kind)) for kind in _LETTERS
-        }
+        self._numbers = {kind: (np.ones((), kind), np.zeros((), kind)) for kind in _LETTERS}
 
     def ready(
         self, kind: np.dtype[Any], shape: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix
@@ -103,21 +102,24 @@ class CuBlas:
         m, k, n = shape
         letter, count = _LETTERS[kind], len(c.at)
         one, zero = (int(number.ctypes.data) for number in self._numbers[kind])
-        sizes = int(b.by_columns), int(a.by_columns), n, m, k, one
+        sizes: tuple[int, ...] = (int(b.by_columns), int(a.by_columns), n, m, k, one)
         steps = [_even(matrix.at, kind.itemsize) for matrix in (b, a, c)]
         if None in steps:
             many = getattr(self._library, f"{letter}gemm_batched")
             lists = [self._cupy.asarray(matrix.at, np.uint64) for matrix in (b, a, c)]
             first, second, filled = (array.data.ptr for array in lists)
-            given = *sizes, first, b.leading, second, a.leading, zero, filled, c.leading, count
-            # The lists live as long as the call.
-            return lambda held=lists: self._run(many, given)  # type: ignore[misc]
+            places = first, b.leading, second, a.leading, zero, filled, c.leading, count
+            return partial(self._run, many, (*sizes, *places), lists)
         evenly = getattr(self._library, f"{letter}gemm_strided_batched")
-        factors = (b.at[0], b.leading, steps[0], a.at[0], a.leading, steps[1])
-        given = *sizes, *factors, zero, c.at[0], c.leading, steps[2], count
-        return lambda: self._run(evenly, given)
+        factors = b.at[0], b.leading, steps[0], a.at[0], a.leading, steps[1]
+        return partial(
+            self._run, evenly, (*sizes, *factors, zero, c.at[0], c.leading, steps[2], count)
+        )
 
-    def _run(self, function: Callable[..., object], given: tuple[Any, ...]) -> None:
+    def _run(
+        self, function: Callable[..., object], given: tuple[Any, ...], held: object = None
+    ) -> None:
+        """Call ``function``; what it reads by its address is ``held`` by the call itself."""
         library, handle = self._library, self._handle
         library.set_stream(handle, self._cupy.cuda.get_current_stream().ptr)
         # Of a new stream it would ask for memory, which a capture must not.
@@ -131,7 +133,7 @@ def _even(at: Sequence[int], size: int) -> int | None:
         return 0
     step = at[1] - at[0]
     even = step >= 0 and step % size == 0
-    even = even and all(two - one == step for one, two in zip(at, at[1:], strict=False))
+    even = even and all(two - one == step for one, two in pairwise(at))
     return step // size if even else None
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from singanet.program.array_tree import map_leaves
+from singanet.program.calls import gather, scatter, store, take_rows
 from singanet.program.ir import Call, NotRecordableError, Ref, refs_of
 from singanet.program.tangent.rules import is_constant, moves, rule_of
-from singanet.program.trace.kernels import take_rows
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import gather, scatter, store
 from singanet.types import Array
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.ops import draws
+from singanet.ops import device_draws, draws
 from singanet.program.ir import NotRecordableError
 from singanet.types import Array
 
@@ -22,10 +22,10 @@ class Draws:
 
     def fill(self, out: Array) -> None:
         """Fill ``out`` with float32 numbers from 0 to below 1."""
-        drawn = out if type(out) is np.ndarray else np.empty(out.shape, np.float32)
-        draws.fill(self._net.rng, drawn, *self._net.device.ops.team())
-        if drawn is not out:
-            out.set(drawn)
+        if type(out) is np.ndarray:
+            draws.fill(self._net.rng, out, *self._net.device.ops.team())
+        else:
+            device_draws.fill(self._net.rng, out)
 
     def __getattr__(self, name: str) -> Any:
         raise NotRecordableError(f"a draw by the layer itself, rng.{name}")

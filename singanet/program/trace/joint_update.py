@@ -123,7 +123,8 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
     tape.evaluator = AbstractEvaluator()
     try:
         slots = [_onwards(array, value.size, array.base) for array in numbers.state.arrays]
-        w, g, *arrays = [traced(tape, array) for array in (value, grads, *slots)]
+        near: list[Array] = [traced(tape, array) for array in (value, grads, *slots)]
+        w, g, *arrays = near
         scale = run[0].scale
         rule.apply_rule(ParamUpdate(numbers.state, w, g, arrays, *numbers.read(), scale))
     except NotRecordableError:

@@ -14,6 +14,7 @@ from singanet.base.written import PAGE, Ranges
 from singanet.engine.memory import arrays_in
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops, numpy_ops
+from singanet.program.calls import filled_by, take_rows
 from singanet.program.cost import passes_for
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.narrow import PlannedKernel, bind_to
@@ -182,11 +183,6 @@ class RecordingKernels(NumpyOps):
         return rows.view(Traced)
 
 
-def filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any) -> None:
-    """Call ``function`` with so many arrays to fill, memory to work in, and what it reads."""
-    function(ops, arrays[count], *arrays[:count], *arrays[count + 1 :])
-
-
 class Look:
     """A check of values; ``refine``, if given, makes better errors of its errors."""
 
@@ -217,11 +213,6 @@ class Look:
                 raise self._refine(error) from None
 
         return looked
-
-
-def take_rows(table: Array, indices: Array, out: Array) -> None:
-    """Copy the rows of ``table`` at ``indices``, which were checked."""
-    table.take(indices, 0, out, "clip")
 
 
 def record_plan(

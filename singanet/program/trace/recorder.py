@@ -23,10 +23,10 @@ from singanet.optimizer.reduction import Reduction
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.program.array_tree import map_arrays
-from singanet.program.on_device.far_arrays import FarArrays
-from singanet.program.on_device.lowering import OnDevice
 from singanet.program.guard import Guard, with_inner
 from singanet.program.ir import MarkName, NotRecordableError
+from singanet.program.on_device.far_arrays import FarArrays
+from singanet.program.on_device.lowering import OnDevice
 from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws
 from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
@@ -64,8 +64,9 @@ class Recorder:
         xp = net.device.ops.xp
         self._arrays: type = xp.ndarray
         if xp is not np:
-            self.tape.far = FarArrays(xp.ndarray)
-            self.tape.lowering = OnDevice(self.tape, xp)
+            tape = self.tape
+            tape.far = FarArrays(xp.ndarray)
+            tape.lowering = OnDevice(xp, tape.far, tape.tokens, tape.folded)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops
         # The net has its programs, which must not keep it alive in turn.

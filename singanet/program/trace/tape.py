@@ -18,9 +18,9 @@ from singanet.engine.memory import base_of, root_of
 from singanet.errors import SingaNetError
 from singanet.params.storage import place_of
 from singanet.program.array_tree import address, map_arrays
-from singanet.program.on_device.far_arrays import FarArrays
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
 from singanet.program.lowering import ON_HOST, Lowering
+from singanet.program.on_device.far_arrays import FarArrays
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.types import Array
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.program.array_tree import map_arrays
+from singanet.program.calls import gather, scatter, store
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape, current_tape
 from singanet.types import Array
@@ -325,16 +326,6 @@ def _expect_no_mask(index: Any) -> None:
             raise NotRecordableError("a selection by truth values")
 
 
-def gather(array: Array, index: Any, out: Array) -> None:
-    """Copy what ``index`` selects."""
-    out[...] = array[index]
-
-
-def scatter(array: Array, index: Any, value: Any) -> None:
-    """Assign to what ``index`` selects."""
-    array[index] = value
-
-
 def _scalars_among(tape: Tape, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """``operands`` with arrays in the place of numbers that change from step to step."""
     if StepScalar not in map(type, operands):
@@ -440,8 +431,3 @@ def _wrapped(
     if several and all(isinstance(part, np.ndarray) and tape.knows(part) for part in result):
         return type(result)(part.view(Traced) for part in result)
     raise NotRecordableError(f"{getattr(func, '__name__', func)}, which looks at values")
-
-
-def store(out: Array, func: Any, args: Any, kwargs: Any) -> None:
-    """Keep what ``func`` returns; for functions that cannot fill an array."""
-    np.copyto(out, func(*args, **kwargs))

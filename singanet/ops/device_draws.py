@@ -1,0 +1,104 @@
+"""Random numbers drawn on a CUDA device: those that NumPy's PCG64 would draw.
+
+Each thread begins some steps on (O'Neill 2014, after Brown 1994), and goes on in strides.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from singanet.types import Array
+
+_THREADS = 256
+_PAIRS = 8
+"""Pairs of numbers that a thread draws, which finds its first one by some thirty products."""
+
+_SOURCE = r"""
+typedef unsigned __int128 number;
+typedef unsigned long long half;
+
+__device__ number joined(half high, half low) { return ((number)high << 64) | low; }
+
+__device__ void jump(number steps, number factor, number term, number* times, number* plus) {
+    *times = 1;
+    *plus = 0;
+    for (; steps; steps >>= 1) {
+        if (steps & 1) {
+            *times *= factor;
+            *plus = *plus * factor + term;
+        }
+        term *= factor + 1;
+        factor *= factor;
+    }
+}
+
+extern "C" __global__ void fill(float* out, long long count, int left, unsigned first,
+                                half state_high, half state_low, half term_high, half term_low) {
+    const number factor = joined(2549297995355413924ULL, 4865540595714422341ULL);
+    const number term = joined(term_high, term_low);
+    const long long thread = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long long threads = (long long)gridDim.x * blockDim.x;
+    number times, plus, far, further;
+    jump(thread + 1, factor, term, &times, &plus);
+    jump(threads, factor, term, &far, &further);
+    number state = times * joined(state_high, state_low) + plus;
+    if (left && thread == 0) out[0] = (first >> 8) * (1.0f / 16777216.0f);
+    for (long long at = left + 2 * thread; at < count; at += 2 * threads) {
+        const half mixed = (half)(state >> 64) ^ (half)state;
+        const unsigned turn = (unsigned)(state >> 122);
+        const half drawn = (mixed >> turn) | (mixed << ((64 - turn) & 63));
+        out[at] = ((unsigned)drawn >> 8) * (1.0f / 16777216.0f);
+        if (at + 1 < count) out[at + 1] = ((unsigned)(drawn >> 32) >> 8) * (1.0f / 16777216.0f);
+        state = far * state + further;
+    }
+}
+"""
+
+
+def fill(rng: Any, out: Array) -> None:
+    """Fill the C-ordered float32 ``out``, CuPy's, as ``rng.random`` fills NumPy's.
+
+    ``rng`` is left where ``rng.random`` would leave it. One that is not of `PCG64` draws on the
+    host.
+    """
+    bits: Any = getattr(rng, "bit_generator", None)
+    array: Any = out
+    on_cuda = hasattr(type(out), "__cuda_array_interface__")
+    if type(bits) is not np.random.PCG64 or not on_cuda:
+        array.set(rng.random(out.shape, np.float32))
+        return
+    if not out.size:
+        return
+    with bits.lock:
+        state: Any = bits.state
+        left = state["has_uint32"]
+        pairs, rest = divmod(out.size - left, 2)
+        numbers = (*_halves(state["state"]["state"]), *_halves(state["state"]["inc"]))
+        blocks = max(1, -(-(pairs + rest) // (_THREADS * _PAIRS)))
+        given = array, np.int64(out.size), np.int32(left), np.uint32(state["uinteger"]), *numbers
+        _kernel()((blocks,), (_THREADS,), given)
+        bits.state = _after(state, pairs, rest)
+
+
+def _after(state: Any, pairs: int, rest: int) -> Any:
+    """The state after so many ``pairs`` of numbers, and ``rest``, one or none, of the next."""
+    bits: Any = np.random.PCG64(0)
+    bits.state = state
+    bits.advance(pairs)
+    if rest:
+        np.random.Generator(bits).random(dtype=np.float32)
+    return bits.state
+
+
+def _halves(number: int) -> tuple[Any, Any]:
+    return np.uint64(number >> 64), np.uint64(number & (1 << 64) - 1)
+
+
+@cache
+def _kernel() -> Any:
+    import cupy
+
+    return cupy.RawKernel(_SOURCE, "fill", options=("--device-int128",))
