@@ -110,6 +110,7 @@ def test_versions_agree():
     written = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text("utf-8"), re.M)
     assert written is not None
     assert singanet.__version__ == written.group(1)
+    assert f"\nversion: {singanet.__version__}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
 
 
 def test_modules_are_imported_and_documented():

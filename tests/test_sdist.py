@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("singanet", "tests", "docs", "benchmarks", "examples")
-FILES = ("README.md", "CHANGELOG.md", "LICENSE", "mkdocs.yml", "pyproject.toml", "setup.py")
+FOLDERS = ("singanet", "tests", "docs", "benchmarks", "examples", ".github")
+FILES = (
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "LICENSE"),
+    *("mkdocs.yml", "pyproject.toml", "setup.py"),
+)
 BUILD = "from setuptools import build_meta; build_meta.build_sdist('dist')"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -98,6 +97,8 @@ def sweep_lost() -> None:
 
 def _locked(path: Path) -> int | None:
     """The system's lock on a folder, which ends with its process; None if another has it."""
+    import fcntl  # missing on Windows, where the package is to be imported all the same
+
     handle = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

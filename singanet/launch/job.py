@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from singanet.errors import BackendError
 from singanet.launch import mpirun
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
@@ -92,8 +93,16 @@ class JobOptions:
 def launch(options: JobOptions) -> int:
     """Run it; the exit status of the rank that ended it, 128 and its signal, or 0.
 
-    Errors: `BackendError` where there is no MPI, or no host in the hosts file.
+    Errors: `BackendError` on systems other than Linux, where there is no MPI, or no host in the
+    hosts file.
     """
+    if sys.platform != "linux":
+        raise BackendError(
+            "singanet launch",
+            expected="Linux, which tells the processes of a job by /proc",
+            received=sys.platform,
+            advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
+        )
     hosts = [] if options.hosts is None else mpirun.read_hosts(options.hosts)
     found, local = mpirun.find_mpirun(), mpirun.local_ranks(options.ranks, hosts)
     threads = os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))

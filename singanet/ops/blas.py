@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
-from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,14 +40,13 @@ def stand_aside() -> None:
                 break
 
 
-def _loaded() -> Iterator[str]:
+def _loaded() -> list[str]:
     """The files of OpenBLAS in this process; beside NumPy where the system does not tell."""
-    if sys.platform == "linux":
+    with suppress(OSError):
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
         # Address, rights, offset, device and inode come before the path, which may have spaces.
         found = {line.split(maxsplit=5)[5] for line in lines if "openblas" in line}
-        yield from sorted(path for path in found if "openblas" in Path(path).name)
-        return
+        return sorted(path for path in found if "openblas" in Path(path).name)
     numpy = Path(np.__file__).parent
-    for folder in (numpy.parent / "numpy.libs", numpy / ".dylibs"):
-        yield from sorted(str(path) for path in folder.glob("*openblas*"))
+    folders = (numpy.parent / "numpy.libs", numpy / ".dylibs")
+    return sorted(str(path) for folder in folders for path in folder.glob("*openblas*"))

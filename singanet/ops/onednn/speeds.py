@@ -63,7 +63,7 @@ def cache_size() -> int:
     """Bytes of the cache that a core has for itself, as far as the system says."""
     try:
         return os.sysconf("SC_LEVEL2_CACHE_SIZE") or _USUAL
-    except (ValueError, OSError):
+    except (AttributeError, ValueError, OSError):  # Windows asks otherwise, macOS has no such name
         return _USUAL
 
 
