@@ -16,7 +16,6 @@ from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.sizes import checked_bytes
 from singanet.budget.search import OFFLOAD, USUAL, light_optimizer, plan_memory
 from singanet.engine.memory import arrays_in
-from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
 from singanet.offload import offload
@@ -35,7 +34,7 @@ from singanet.training.fit import fit
 from singanet.training.history import History
 from singanet.training.options import FitOptions
 from singanet.training.ranks import ranks_of
-from singanet.training.resident import private_bytes
+from singanet.training.resident import held_bytes
 from singanet.training.steps import wrapped
 
 if TYPE_CHECKING:
@@ -63,7 +62,6 @@ def fit_within(
     of `fit`.
     """
     compiled = expect_compiled(net, _WHERE)
-    expect_host(net, _WHERE)
     programs = programs_of(net)
     if offload_folder is not None:
         allow = list(dict.fromkeys((*allow, OFFLOAD)))
@@ -117,7 +115,11 @@ def fit_within(
     if verbose:
         sys.stderr.write(f"{plan}\n")
     check = MemoryCheck(
-        plan.peak, checked_bytes(_WHERE, memory_budget), before, None if verbose else StringIO()
+        plan.peak,
+        checked_bytes(_WHERE, memory_budget),
+        before,
+        None if verbose else StringIO(),
+        net.device,
     )
     chosen = plan.chosen
     del plan
@@ -144,7 +146,7 @@ def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
 
     What of these is there already counts in the budget.
     """
-    held = private_bytes()
+    held = held_bytes(net.device)
     if held is None:
         return None
     layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
@@ -234,6 +236,8 @@ def _beside(
     sample += sample if y is None else sum(a.nbytes // max(len(a), 1) for a in arrays_in(y))
     # Beside the one in work lies what the one before left: the next need not fit there.
     waiting = int(getattr(x, "capacity", 0)) + 2 + options.validates
+    # Those of loaders wait on the host.
+    waiting = waiting if net.device.ops.xp is np else 2
     sizes = [param.nbytes for param in net.params()]
     saves = any(isinstance(each, ModelCheckpoint) for each in options.callbacks)
     copies = sum(

@@ -11,7 +11,6 @@ from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import MemoryPlan, Way
 from singanet.budget.offloaded import offload_of
-from singanet.engine.net import expect_host
 from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
@@ -93,7 +92,6 @@ def plan_memory(
             advice=f"leave it out to allow {one_of(USUAL)}",
         )
     limit = None if budget is None else checked_bytes(f"{where}, memory_budget", budget)
-    expect_host(net, where)
     expect_alone(where, optimizer)
     level = programs_of(net).recompute
     if light is None:

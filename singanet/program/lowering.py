@@ -46,6 +46,9 @@ class Lowering(Protocol):
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Calls:
         """``calls`` on the arrays at their refs."""
 
+    def singly(self, calls: Any) -> Iterator[Ready]:
+        """Of what `ready` made, each recorded call by itself, which is over when it returns."""
+
     def fill(self, target: Array, value: Any) -> None:
         """Copy the caller's ``value`` to ``target``."""
 
@@ -79,6 +82,10 @@ class OnHost:
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Calls:
         """As `Lowering`: large element-wise calls in parts for threads."""
         return tuple([ready_in_parts(call, array_of) for call in calls])
+
+    def singly(self, calls: Any) -> Iterator[Ready]:
+        """As `Lowering`: so they are."""
+        return iter(calls)
 
     def fill(self, target: Array, value: Any) -> None:
         """As `Lowering`."""

@@ -20,7 +20,6 @@ from singanet.engine.executor import plan_of_step
 from singanet.engine.fusion import fused
 from singanet.engine.memory import root_of
 from singanet.engine.model import Measure, StepRequest
-from singanet.engine.net import expect_host
 from singanet.engine.ones import ones
 from singanet.engine.peak_memory import PeakMemory
 from singanet.engine.step import measure_of
@@ -83,7 +82,6 @@ def planned_memory(
     size = checked_count("net.memory", "batch_size", batch_size, 1)
     if extent is not None:
         extent = checked_count("net.memory", "extent", extent, 1)
-    expect_host(net, "net.memory")
     expect_alone("net.memory", optimizer)
     programs = programs_of(net)
     level = programs.level("net.memory", recompute)
@@ -215,11 +213,14 @@ def _planned(
     by_layers = tape.most_live
     # Of arrays that hold no values malloc writes some pages alone.
     rehearsed = by_layers if tape.evaluator.computes else min(by_layers, _REHEARSED)
+    # What recording takes, and Python's objects, is no memory of a device.
+    there = tape.far is not None
+    rehearsed = 0 if there else rehearsed
     recording = compiled(recorder, level)
     memory = _memory(recorder, recording, at_once, turns, walks)
     calls = [call for call in recording.calls if call.function is not None]
     work = sum(work_of(call, tape.tokens) for call in calls)
-    objects = _calls(recording, turns, walks) * CALL_BYTES // turns
+    objects = 0 if there else _calls(recording, turns, walks) * CALL_BYTES // turns
     report = ProgramReport(
         recording.kernels, recording.buffers, recording.layout, kept_bytes=recording.kept_bytes
     )
@@ -276,21 +277,25 @@ def _memory(
 
     It walks through the net ``walks`` times, the others once and without an update.
     """
-    tape, params = recorder.tape, {id(value): value.nbytes for _, value in recorder.params}
+    tape = recorder.tape
+    params = {id(value): value.nbytes for _, value in recorder.params}
     # That of small parameters lies side by side.
-    roots = [root_of(array) for n in recorder.numbers for array in n.arrays]
+    roots = [root_of(tape.near(array)) for n in recorder.numbers for array in n.arrays]
     state = {id(root): root.nbytes for root in roots}
     used = {token for call in recording.calls for token in (*call.reads, *call.writes)}
     tokens = [tape.tokens[token] for token in sorted(used)]
     tokens = [token for token in tokens if token.held is not None]
     held = {id(token.held): token.nbytes for token in tokens}
     # Weights that lie in another order are known by their memory.
-    own = {*params, *state, *(id(root_of(value)) for _, value in recorder.params)}
+    values = [tape.near(value) for _, value in recorder.params]
+    own = {*state, *map(id, values), *(id(root_of(value)) for value in values)}
     other = [size for key, size in held.items() if key not in own]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
     other.append(tape.beside)
     bindings, plans = len(recording.bound), len(recording.plans)
+    # Python's objects are no memory of a device.
+    calls = 0 if tape.far is not None else _calls(recording, turns, walks)
     arena = _arena_bytes(recording, tape.tokens)
     # When the step by the layers takes most, neither all state nor all plans are made.
     later = plans * (1 - tape.calls_by_then / max(1, len(tape.calls)))
@@ -300,7 +305,7 @@ def _memory(
         params.values(),
         state.values(),
         other,
-        _calls(recording, turns, walks),
+        calls,
         by_layers,
         plans,
         bindings + (turns - 1) * bindings // walks,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.engine import feeds as checks
-from singanet.engine.net import expect_host
 from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.chain import UpdateChain
@@ -37,7 +36,7 @@ class Program:
     ``x`` and ``y`` are a batch of the shapes to come. Recording rehearses the step and leaves net
     and optimizer as they were. With ``rerecord`` `run` records again for other shapes and after
     changes of the net, else it refuses them. ``recompute`` is the level of recomputation, None for
-    that of ``net.programs``. Errors: a net on a GPU, targets without an optimizer or the reverse,
+    that of ``net.programs``. Errors: targets without an optimizer or the reverse,
     a number of bytes too small for the arena, and the net's own errors.
     """
 
@@ -58,7 +57,6 @@ class Program:
                 received="targets alone" if optimizer is None else "an optimizer alone",
                 advice="pass net.record(x, y, optimizer), or net.record(x) for an evaluation",
             )
-        expect_host(net, "net.record")
         if not net.passes_are_its_own:
             raise CallOrderError(
                 "net.record",
@@ -95,8 +93,8 @@ class Program:
         try:
             if self.optimizer is not None:
                 measure = measure_of(self.net)
-                return self._replay.step(arena, feed, y, sample_weight, measure, run)
-            outputs = self._replay.outputs(arena, feed, run)
+                return self._replay.step(arena, feed, y, sample_weight, measure, run, timed)
+            outputs = self._replay.outputs(arena, feed, run, timed)
             return next(iter(outputs.values())) if len(outputs) == 1 else outputs
         finally:
             if not self._replay.under_way:

@@ -1,9 +1,25 @@
-"""The memory of this process."""
+"""The memory of this process, and that of its arrays on a GPU."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+import numpy as np
+
+from singanet.device import Device
+
+
+def held_bytes(device: Device) -> int | None:
+    """Bytes that arrays on ``device`` take now, or as a GPU's pool keeps; None if it is not said.
+
+    On the CPU they are those of the process.
+    """
+    xp = device.ops.xp
+    if xp is np:
+        return private_bytes()
+    pool = getattr(xp, "get_default_memory_pool", None)
+    return None if pool is None else int(pool().total_bytes())
 
 
 def resident_bytes() -> int | None:

@@ -301,7 +301,7 @@ def test_the_check_measures_what_a_callback_takes():
 
 
 def test_what_of_the_net_is_there_already_counts_in_the_budget(monkeypatch):
-    monkeypatch.setattr(fitting, "private_bytes", lambda: 10**9)
+    monkeypatch.setattr(fitting, "held_bytes", lambda device: 10**9)
     net, adam = chain(Adam(lr=0.1)), Adam(lr=0.1)
     assert fitting._bytes_without(net, adam) == 10**9  # nothing of it is filled
     params = sum(value.nbytes for value in net.param_values())
@@ -309,7 +309,7 @@ def test_what_of_the_net_is_there_already_counts_in_the_budget(monkeypatch):
     x, y = data()
     net.step(x, y, adam)
     assert fitting._bytes_without(net, adam) == 10**9 - params - 2 * params
-    monkeypatch.setattr(fitting, "private_bytes", lambda: None)
+    monkeypatch.setattr(fitting, "held_bytes", lambda device: None)
     assert fitting._bytes_without(net, adam) is None
 
 

@@ -6,14 +6,13 @@ import warnings
 
 import pytest
 
-from singanet.errors import BackendError
 from tests.pairs import training
 from tests.pairs.comparing import difference
 from tests.pairs.declared import NAMES, OUTCOMES, PAIRS
 from tests.pairs.training import Case, carried_out, shape_of
 
-THERE = frozenset(NAMES) - {"budget", "bfloat16"}
-"""Those that a GPU has. What programs alone do runs by the layers there."""
+THERE = frozenset(NAMES) - {"bfloat16"}
+"""Those that a GPU has."""
 
 
 def trained(features, folder, device, monkeypatch):
@@ -55,8 +54,3 @@ def test_each_feature_trains_there_as_on_the_cpu(name, gpu, tmp_path, monkeypatc
 )
 def test_pairs_train_there_as_on_the_cpu(features, gpu, tmp_path, monkeypatch):
     expect_same(features, tmp_path, gpu, monkeypatch)
-
-
-def test_a_budget_is_refused_there(gpu, tmp_path, monkeypatch):
-    with pytest.raises(BackendError, match="steps on a GPU run by layers"):
-        trained(frozenset({"budget"}), tmp_path / "there", gpu, monkeypatch)

@@ -13,7 +13,7 @@ from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropo
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
-from singanet.testing.device_like import device_like
+from singanet.testing import device_like, strict_device
 
 from .twins import Twins, expect_same
 
@@ -125,11 +125,16 @@ def test_labels_that_are_wrong_are_refused_at_the_run():
     expect_step(twins, made, x, y)
 
 
-def test_a_net_on_another_device_is_refused():
+def test_a_net_on_another_device_is_recorded_there():
     made = net()
-    made.to_device(singanet.device.Device("like", singanet.ops.ops_for(device_like.zeros(1))))
-    with pytest.raises(BackendError, match="on the CPU"):
-        made.record(device_like.zeros((8, 2, 6, 6)))
+    x = np.random.default_rng(2).standard_normal((8, 2, 6, 6)).astype(np.float32)
+    wanted = made.predict(x)
+    made.to_device(strict_device())
+    program = made.record(device_like.asarray(x))
+    for timed in (False, True):
+        found = program.run(device_like.asarray(x), timed=timed)
+        np.testing.assert_allclose(found.get(), wanted, rtol=1e-5)
+    assert "forward" in str(program.report())
 
 
 def test_another_shape_is_refused_with_both_shapes():

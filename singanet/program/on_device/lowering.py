@@ -77,24 +77,20 @@ class OnDevice:
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Replayed:
         """As `Lowering`."""
         ready = [self._ready(call, array_of) for call in calls]
-        made: list[Ready] = [self._numbers.bring]
-        counts = [0]
+        groups: list[tuple[Ready, Sequence[Ready]]] = [(self._numbers.bring, ())]
         for launches, group in groupby(zip(calls, ready, strict=True), _launches):
             if launches:
                 run = [one for _, one in group]
-                made.append(self._together(run))
-                counts.append(len(run))
+                groups.append((self._together(run), run))
                 continue
             for call, one in group:
-                made.append(one)
-                counts.append(1)
                 if self._numbers.among(call.writes):
-                    made.append(self._numbers.bring)
-                    counts.append(0)
-        return Replayed(made, counts)
+                    one = partial(_one_after_the_other, (one, self._numbers.bring))
+                groups.append((one, (one,)))
+        return Replayed(groups, self._wait)
 
     def _together(self, launches: Sequence[Ready]) -> Ready:
-        return partial(run_all, launches) if self._cupy is None else Graphs(self._cupy, launches)
+        return partial(_one_after_the_other, launches) if self._cupy is None else Graphs(self._cupy, launches)
 
     def _ready(self, call: Call, array_of: Callable[[Ref], Array]) -> Ready:
         if call.bind is not None:
@@ -165,6 +161,15 @@ class OnDevice:
             if call.function is not None and call.bind is None:
                 on_device(self._xp, call.function, call.keywords)
 
+    def singly(self, calls: Any) -> Iterator[Ready]:
+        """As `Lowering`."""
+        each: Iterator[Ready] = calls.singly()
+        return each
+
+    def _wait(self) -> None:
+        if self._cupy is not None:
+            self._cupy.cuda.get_current_stream().synchronize()
+
     def fill(self, target: Any, value: Any) -> None:
         """As `Lowering`: brought over from the host where it lies there."""
         if type(value) is np.ndarray:
@@ -189,27 +194,44 @@ class Launch:
 
 
 class Replayed:
-    """Calls in groups; an iterator tells as a hint how many recorded ones are left."""
+    """Calls in groups: the recorded ones of each, and whether they are launched together.
 
-    def __init__(self, calls: Sequence[Ready], counts: Sequence[int]) -> None:
-        self._calls, self._counts = tuple(calls), tuple(counts)
+    An iterator tells as a hint how many recorded ones are left. ``wait`` waits for the device.
+    """
+
+    def __init__(
+        self, groups: Sequence[tuple[Ready, Sequence[Ready]]], wait: Callable[[], object]
+    ) -> None:
+        self._groups, self._wait = tuple(groups), wait
 
     def __iter__(self) -> Iterator[Ready]:
-        return _Left(self._calls, self._counts)
+        return _Left([run for run, _ in self._groups], [len(calls) for _, calls in self._groups])
+
+    def singly(self) -> Iterator[Ready]:
+        """Each recorded call, of which the device has done its part when it returns."""
+        every = [call for _, calls in self._groups for call in calls]
+        return iter([partial(_waited, call, self._wait) for call in every])
+
+
+def _waited(call: Ready, wait: Callable[[], object]) -> None:
+    call()
+    wait()
 
 
 class _Left:
-    def __init__(self, calls: Sequence[Ready], counts: Sequence[int]) -> None:
-        self._pairs = zip(calls, counts, strict=True)
+    """An iterator over ``runs``, each of so many recorded calls."""
+
+    def __init__(self, runs: Sequence[Ready], counts: Sequence[int]) -> None:
+        self._pairs = zip(runs, counts, strict=True)
         self._left = sum(counts)
 
     def __iter__(self) -> _Left:
         return self
 
     def __next__(self) -> Ready:
-        call, count = next(self._pairs)
+        run, count = next(self._pairs)
         self._left -= count
-        return call
+        return run
 
     def __length_hint__(self) -> int:
         return self._left
@@ -249,7 +271,7 @@ class _Numbers:
                 self._sent[k] = near[()]
 
 
-def run_all(calls: Sequence[Ready]) -> None:
+def _one_after_the_other(calls: Sequence[Ready]) -> None:
     """Make the calls one after the other."""
     for call in calls:
         call()

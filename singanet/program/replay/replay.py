@@ -109,12 +109,14 @@ class Replay:
                 bound = self._bound = Bound(self.recording, arena)
         return bound
 
-    def outputs(self, arena: Array, feed: Mapping[str, Any], run: Run = run_all) -> Any:
-        """Outputs by name, as new arrays."""
+    def outputs(
+        self, arena: Array, feed: Mapping[str, Any], run: Run = run_all, singly: bool = False
+    ) -> Any:
+        """Outputs by name, as new arrays; ``run`` makes the calls, or each recorded one singly."""
         bound = self.bound(arena)
         assert bound.outputs is not None
         copy_into(feed, bound.feed.arrays[0])
-        run(iter(bound.feed.calls))
+        run(self._calls(bound, singly))
         (found,) = bound.outputs.arrays
         return {name: map_arrays(value, copied) for name, value in found.items()}
 
@@ -126,25 +128,30 @@ class Replay:
         weight: Any,
         measure: Any,
         run: Run = run_all,
+        singly: bool = False,
     ) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before its updates.
 
-        ``x`` is a feed, or the array of a single input; arrays are like those recorded.
+        ``x`` is a feed, or the array of a single input; arrays are like those recorded. ``run``
+        makes the calls, or each recorded one ``singly``.
         """
         bound = self.bound(arena)
         bound.fill(x)
         bound.fill_targets(y, weight)
-        return self._stepped(bound, y, weight, measure, run)
+        return self._stepped(bound, y, weight, measure, run, self._calls(bound, singly))
+
+    def _calls(self, bound: Bound, singly: bool) -> Iterator[Ready]:
+        calls = bound.feed.calls
+        return self.recording.lowering.singly(calls) if singly else iter(calls)
 
     def _stepped(
-        self, bound: Bound, y: Any, weight: Any, measure: Any, run: Run
+        self, bound: Bound, y: Any, weight: Any, measure: Any, run: Run, calls: Iterator[Ready]
     ) -> tuple[float, float | None]:
         loss = self._loss
         assert loss is not None
         refresh(self._numbers)
         seen = loss.seen
         seen.y, seen.weight, seen.measure = y, weight, measure
-        calls = iter(bound.feed.calls)
         share = self._share
         if share is not None and share.known:
             share = self._share = None

@@ -233,9 +233,10 @@ def own(tape: Tape, values: Any) -> Any:
     """Copies of the arrays in ``values`` that the tape knows."""
 
     def adopted(array: Array) -> Array:
-        near = tape.near(plain(array))
+        given = plain(array)
+        near = tape.near(given)
         # Of a device's nobody has the values here.
-        fresh = near.copy(order="K") if near is plain(array) else np.empty_like(near)
+        fresh = near.copy(order="K") if near is given else np.empty_like(near)
         tape.adopt(fresh)
         return fresh.view(Traced)
 

@@ -55,8 +55,10 @@ def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:
     if one is None or other is None:
         raise NotRecordableError("rows of a table")
 
+    ops = _kernels(tape)
+
     def added() -> tuple[Array, Array]:
-        return _kernels(tape).add_rows(one.now(), other.now())
+        return ops.add_rows(one.now(), other.now())
 
     return _made(tape, added, (), a.rows, one.nbytes + other.nbytes)
 
@@ -66,8 +68,10 @@ def record_add_to_rows(
 ) -> Array:
     """Write down `Ops.add_to_rows` of the rows that ``source`` has, as for a table that is tied."""
 
+    ops = _kernels(tape)
+
     def add(total: Array) -> None:
-        _kernels(tape).add_to_rows(total, *source.now(), out=total)
+        ops.add_to_rows(total, *source.now(), out=total)
 
     total = array.copy() if out is None else out
     call = tape.add(add, (), {}, (total,), "first", changes=True, name="add to rows")

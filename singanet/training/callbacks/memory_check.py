@@ -6,9 +6,12 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+import numpy as np
+
 from singanet.base.sizes import bytes_text
+from singanet.device import Device, cpu
 from singanet.training.callbacks.callback import Callback
-from singanet.training.resident import peak_bytes, private_bytes, resident_bytes
+from singanet.training.resident import held_bytes, peak_bytes, private_bytes, resident_bytes
 
 
 class MemoryCheck(Callback):
@@ -16,8 +19,9 @@ class MemoryCheck(Callback):
 
     ``predicted`` is the most that the process should take beyond ``before``, its bytes when the fit
     begins; ``budget`` is the most that it may take beyond them. ``measured`` is the peak so far,
-    None if the system does not say. It is read after each step, and once more at the end from the
-    system's own record of peaks, if this fit has set it. ``stream`` None is standard error.
+    None if the system does not say. It is read after each step, and on the CPU once more at the end
+    from the system's own record of peaks, if this fit has set it; on another ``device`` it is what
+    arrays there take. ``stream`` None is standard error.
     """
 
     runs_last = True
@@ -29,7 +33,9 @@ class MemoryCheck(Callback):
         budget: int | None = None,
         before: int | None = None,
         stream: TextIO | None = None,
+        device: Device | None = None,
     ) -> None:
+        self._device = device or cpu()
         self.predicted = predicted
         self.budget = budget
         self.before = before
@@ -46,20 +52,21 @@ class MemoryCheck(Callback):
         """Begin to measure."""
         self._highest, self.measured = peak_bytes() or 0, None
         if self.before is None:
-            self.before = private_bytes()
+            self.before = self._held()
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
         """Look."""
-        self._see(private_bytes())
+        self._see(self._held())
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Look."""
-        self._see(private_bytes())
+        self._see(self._held())
 
     def on_train_end(self) -> None:
         """Say it."""
         highest, now, own = peak_bytes() or 0, resident_bytes(), private_bytes()
-        if highest > self._highest and now is not None and own is not None:
+        on_host = self._device.ops.xp is np
+        if on_host and highest > self._highest and now is not None and own is not None:
             self._see(highest - (now - own))
         if self.measured is None or self.off is None:
             return
@@ -73,6 +80,9 @@ class MemoryCheck(Callback):
         stream = self._stream or sys.stderr
         stream.write(text + "\n")
         stream.flush()
+
+    def _held(self) -> int | None:
+        return held_bytes(self._device)
 
     def _see(self, held: int | None) -> None:
         if held is not None and self.before is not None:
