@@ -16,6 +16,7 @@ from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.sizes import checked_bytes
 from singanet.budget.search import OFFLOAD, USUAL, light_optimizer, plan_memory
 from singanet.engine.memory import arrays_in
+from singanet.engine.net import expect_in_memory
 from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
 from singanet.offload import offload
@@ -64,6 +65,7 @@ def fit_within(
     compiled = expect_compiled(net, _WHERE)
     programs = programs_of(net)
     if offload_folder is not None:
+        expect_in_memory(net.params(), f"{_WHERE}, offload_folder")
         allow = list(dict.fromkeys((*allow, OFFLOAD)))
     elif OFFLOAD in allow:
         raise ArgumentError(
@@ -151,7 +153,7 @@ def _bytes_without(net: Net, optimizer: Optimizer | Wrapper) -> int | None:
         return None
     layers = {id(step.layer): step.layer for step in net.planned().steps}.values()
     params = [param for layer in layers for param in layer.params.values() if param.filled]
-    own = sum(param.nbytes for param in {id(p): p for p in params}.values())
+    own = sum(param.storage.nbytes for param in {id(p): p for p in params}.values())
     return held - own - UpdateChain(optimizer).held_bytes()
 
 

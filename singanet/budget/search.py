@@ -253,6 +253,9 @@ class _Search:
 
     def _offloaded(self, in_parts: bool) -> Iterator[Way]:
         """By the layers, parameters and state in a folder; what is left of the limit is kept."""
+        if self.net.executor.can.holds:
+            # A folder has floats.
+            return
         moved = offload_of(self.net, self.optimizer)
         parts = 1
         while True:

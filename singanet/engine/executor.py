@@ -31,8 +31,8 @@ class Can:
 
     ``records``: steps and passes become programs, which can be planned, tuned and looked at.
     ``parts``: it carries out the parts of the net that named programs are. What it refuses is told
-    by what ``is_so`` of the net, and by the ``way_back``. ``holds``: the net is in memory, and its
-    weights are held in fewer bits. ``coarse`` is by how much, relatively, kernels may differ by how
+    by what ``is_so`` of the net, and by the ``way_back``. ``holds``: its weights are held in fewer
+    bits. ``coarse`` is by how much, relatively, kernels may differ by how
     many rows they are given at a time, where that is more than rounding.
     """
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.edits import changes
-from singanet.engine.executor import Can, LayerByLayer, NetExecutor
+from singanet.engine.executor import Can, LayerByLayer
 from singanet.engine.model import StepRequest
 from singanet.engine.net import Net, expect_host, expect_in_memory, expect_whole
 from singanet.engine.passes import Pass
@@ -30,18 +30,17 @@ from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.gradients import Asked
+    from singanet.optimizer.chain import UpdateChain
 
 Holder = Callable[[Param, bool], ParamStorage | None]
 """What is to hold a parameter, which lies (out, in) if it is turned; None if it stays."""
 
 
 class Holding(LayerByLayer):
-    """Runs the layers one after the other; weights are widened where a layer is updated.
-
-    ``before`` is the executor of the net of floats.
-    """
+    """Runs the layers one after the other; weights are widened where a layer is updated."""
 
     can = Can(
+        records=True,
         holds=True,
         coarse=2.0**-8,
         is_so="holds weights in fewer bits",
@@ -49,21 +48,33 @@ class Holding(LayerByLayer):
     )
     streams = True
 
-    def __init__(self, before: NetExecutor[Any]) -> None:
-        super().__init__(Recomputer(getattr(before, "recompute", "none")))
-        self.before = before
+    def __init__(self, recompute: Recomputer | None = None) -> None:
+        super().__init__(recompute)
         self._checked = -1
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Holding:
-        return Holding(type(self.before)())
+    def register(self, net: Any, optimizer: Any) -> UpdateChain:
+        """As `LayerByLayer`. Errors: those of what is held, as steps are."""
+        before = self._met
+        chain = super().register(net, optimizer)
+        if self._met is not before:
+            try:
+                self._expect_steps(net, chain)
+            except CallOrderError:
+                self._met = before
+                raise
+        return chain
 
-    def __reduce__(self) -> Any:
-        return Holding, (type(self.before)(),)
-
-    @property
-    def notes(self) -> list[str]:
-        """Why steps are not recorded."""
-        return ["weights are held in fewer bits: steps run by the layers, and are not recorded"]
+    def _expect_steps(self, net: Any, chain: UpdateChain) -> None:
+        """Errors: blocks that are to be trained; several ranks that would round each at random."""
+        self._expect_trainable(net.execution_plan())
+        several = any(not stage.alone for stage in chain.reducers)
+        if several and any(_is_random(param) for param in net.params()):
+            raise CallOrderError(
+                "training on several ranks",
+                expected="weights that all ranks round alike",
+                received="stochastic rounding, which draws on each rank by itself",
+                advice="call net.as_type('bfloat16', rounding='remainder')",
+            )
 
     def forward(
         self,
@@ -79,19 +90,15 @@ class Holding(LayerByLayer):
         made = super().forward(net, feed, asked, starts, store, other)
         return _HeldPass(made)
 
-    def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
-        """As `NetExecutor`. Errors: several ranks that would round each at random."""
-        chain = self.register(net, request.optimizer)
-        several = any(not stage.alone for stage in chain.reducers)
-        if several and any(_is_random(param) for param in net.params()):
-            raise CallOrderError(
-                "training on several ranks",
-                expected="weights that all ranks round alike",
-                received="stochastic rounding, which draws on each rank by itself",
-                advice="call net.as_type('bfloat16', rounding='remainder')",
-            )
+    def train(
+        self,
+        net: Any,
+        forward: Callable[[], Pass],
+        request: StepRequest,
+        chain: UpdateChain,
+    ) -> tuple[float, float | None]:
         try:
-            return super().step(net, request)
+            return super().train(net, forward, request, chain)
         finally:
             # What was updated when the walk was over.
             settle(net.params(), net.rng)
@@ -181,15 +188,15 @@ def matrices_of(net: Net) -> list[tuple[Param, bool]]:
 def hold(net: Net, where: str, holder: Holder) -> list[str]:
     """Have matrices of ``net`` in what ``holder`` gives for them; their names.
 
-    Errors: a net that is not on the CPU, offloaded, on several ranks, nested or an Executor's. An
-    error of ``holder`` leaves it as it was.
+    Errors: a net that is not on the CPU, offloaded, on several ranks or nested. An error of
+    ``holder`` leaves it as it was.
     """
     expect_host(net, where)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     expect_whole(net, where)
     if not net.executor.can.holds:
         expect_in_memory(params, where)
-    net.refit(where)
+    net.expect_outermost(where)
     before: list[tuple[Param, ParamStorage]] = []
     try:
         for param, turned in matrices_of(net):
@@ -203,8 +210,10 @@ def hold(net: Net, where: str, holder: Holder) -> list[str]:
         for param, old in before:
             param.storage = old
         raise
-    if before and not net.executor.can.holds:
-        net.executor = Holding(net.executor)
+    if before:
+        # One that is whole records its steps.
+        executor: Any = net.executor
+        executor.hold(True)
     return [param.name for param, _ in before]
 
 
@@ -295,10 +304,10 @@ def _values(net: Net, param: Param) -> Array:
 
 def let_go(net: Net) -> None:
     """Have weights that are held in fewer bits as float32 arrays again."""
-    executor = net.executor
-    if not isinstance(executor, Holding):
+    executor: Any = net.executor
+    if not executor.can.holds:
         return
     for param in net.params():
         if isinstance(param.storage, HeldWeights):
             param.storage = Memory(param.storage.read())
-    net.executor = executor.before
+    executor.hold(False)

@@ -184,9 +184,13 @@ class GraphBuilder(metaclass=CheckedType):
         """
         if self._params_chosen:
             raise chosen_already(where)
+        self.expect_outermost(where)
+        self._graph.refit()
+
+    def expect_outermost(self, where: str) -> None:
+        """Errors: a net that is nested in another, whose layers are copies of these."""
         if self._fixed:
             raise nested_already(where, self.name)
-        self._graph.refit()
 
     # -- adding -----------------------------------------------------------------------------
 

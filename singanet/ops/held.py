@@ -74,8 +74,13 @@ class HeldMatrix(ABC):
 
     @property
     @abstractmethod
+    def arrays(self) -> list[Array]:
+        """The memory that it is in."""
+
+    @property
     def nbytes(self) -> int:
         """The bytes that are held."""
+        return sum(array.nbytes for array in self.arrays)
 
     @abstractmethod
     def columns(self, start: int, stop: int) -> Array:
@@ -120,8 +125,8 @@ class Bfloat16Matrix(HeldMatrix):
         self.words: Array = np.zeros((panels, pairs, PANEL, 2), np.uint16)
 
     @property
-    def nbytes(self) -> int:
-        return self.words.nbytes
+    def arrays(self) -> list[Array]:
+        return [self.words]
 
     def put(self, start: int, words: Array) -> None:
         """Hold ``words`` (inputs, ·) as the columns from ``start`` on, which panels end with."""
@@ -211,9 +216,9 @@ class BlockMatrix(HeldMatrix):
         self.minima: Array | None = np.zeros(blocks, np.float16) if kind == "Q4_1" else None
 
     @property
-    def nbytes(self) -> int:
-        beside = self.scales.nbytes + (0 if self.minima is None else self.minima.nbytes)
-        return self.codes.nbytes + beside
+    def arrays(self) -> list[Array]:
+        beside = [] if self.minima is None else [self.minima]
+        return [self.codes, self.scales, *beside]
 
     @property
     def slabs(self) -> Iterator[tuple[int, slice]]:

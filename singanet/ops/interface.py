@@ -300,7 +300,7 @@ class Ops(Protocol):
     def matmul(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
         """``a @ b``; a transposed view costs no copy."""
 
-    def multiply_held(self, x: Array, held: HeldMatrix) -> Array:
+    def multiply_held(self, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
         """``x @ held``, which `matmul`, `affine` and `gather_rows` take in the place of an array.
 
         By few rows kernels may round x: to bfloat16 for such a matrix, by row and block to whole

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,25 @@ ROUNDINGS = ("stochastic", "remainder")
 _FLOAT = np.dtype(np.float32)
 _PIECE = 1 << 18
 """Numbers that are rounded at a time."""
+
+
+class _StandIns(threading.local):
+    """What a thread that records gets in the place of arrays, by the ids of their storages."""
+
+    arrays: Mapping[int, Array] = {}
+
+
+_stand_ins = _StandIns()
+
+
+@contextmanager
+def standing_in(arrays: Mapping[int, Array]) -> Iterator[None]:
+    """A block in which this thread is lent ``arrays``, by the ids of their storages."""
+    before, _stand_ins.arrays = _stand_ins.arrays, arrays
+    try:
+        yield
+    finally:
+        _stand_ins.arrays = before
 
 
 class HeldWeights(ParamStorage):
@@ -40,8 +63,21 @@ class HeldWeights(ParamStorage):
         """The bytes that are held."""
         return self.matrix.nbytes
 
+    @property
+    def nbytes_trained(self) -> int:
+        """The bytes that are held once it has been trained."""
+        return self.nbytes
+
     def read(self) -> Array:
         return np.asarray(self.factor())
+
+    def lend(self) -> Array:
+        found = _stand_ins.arrays.get(id(self))
+        return self._lend() if found is None else found
+
+    @abstractmethod
+    def _lend(self) -> Array:
+        """As `lend`, of what is held."""
 
     def factor(self) -> HeldMatrix:
         return self.matrix.T if self.turned else self.matrix
@@ -85,7 +121,11 @@ class Bfloat16Weights(HeldWeights):
         self.settle()
         return self._exact()
 
-    def lend(self) -> Array:
+    @property
+    def nbytes_trained(self) -> int:
+        return self.matrix.nbytes * (2 if self.rounding == "remainder" else 1)
+
+    def _lend(self) -> Array:
         if self._lent is None:
             self._lent = self._exact()
         return self._lent
@@ -174,7 +214,7 @@ class BlockWeights(HeldWeights):
         super().__init__(matrix, turned)
         self.place = f"held in blocks of {matrix.bits} bits"
 
-    def lend(self) -> Array:
+    def _lend(self) -> Array:
         array = self.read()
         array.flags.writeable = False
         return array

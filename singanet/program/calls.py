@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import Ops
+from singanet.ops.held import HeldMatrix
 from singanet.types import Array
 
-__all__ = ["filled_by", "gather", "scatter", "store", "take_rows"]
+__all__ = ["filled_by", "gather", "multiplied", "picked", "scatter", "store", "take_rows"]
 
 
 def gather(array: Array, index: Any, out: Array) -> None:
@@ -39,3 +40,13 @@ def store(out: Array, func: Any, args: Any, kwargs: Any) -> None:
 def filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any) -> None:
     """Call ``function`` with so many arrays to fill, memory to work in, and what it reads."""
     function(ops, arrays[count], *arrays[:count], *arrays[count + 1 :])
+
+
+def multiplied(ops: Ops, x: Array, held: HeldMatrix, out: Array) -> None:
+    """The product of ``x`` and a matrix that is held in fewer bits."""
+    ops.multiply_held(x, held, out=out)
+
+
+def picked(ops: Any, table: HeldMatrix, indices: Array, out: Array) -> None:
+    """Rows of a table that is held in fewer bits."""
+    out[...] = ops.gather_rows(table, indices)

@@ -13,6 +13,7 @@ import numpy as np
 from singanet.base.edits import Counted, CountedDict, CountedType, changes
 from singanet.base.origin import is_library
 from singanet.layers.layer import Layer
+from singanet.params.held import HeldWeights
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Guard:
     def __init__(self, net: Net) -> None:
         self._version = net.version
         self._seen = -1
-        self._params: list[tuple[Param, Array, bool, bool]] = []
+        self._params: list[tuple[Param, Any, bool, bool]] = []
         self._wishes: list[tuple[Layer, bool | None]] = []
         self._writeable: list[Array] = []
         self._parts: dict[int, tuple[Any, Callable[[Any], Any], Any]] = {}
@@ -54,8 +55,11 @@ class Guard:
     # -- declared while recording -----------------------------------------------------------
 
     def param(self, param: Param, value: Array) -> None:
-        """The array of a parameter, whether it is trained or held, and that it may be written."""
-        self._params.append((param, value, param.trainable, param.held))
+        """The array of a parameter, whether it is trained or held, and that it may be written.
+
+        Of one that is held in fewer bits it is what holds it.
+        """
+        self._params.append((param, _kept(param), param.trainable, param.held))
         # A device's arrays can always be written.
         if isinstance(value, np.ndarray) and _WRITEABLE(value):
             self._writeable.append(value)
@@ -134,7 +138,7 @@ class Guard:
                 return (
                     f"the running state {param.name!r} is {'held' if param.held else 'moved'} now"
                 )
-            if not begun and param.value is not value:
+            if not begun and _kept(param) is not value:
                 return f"the array of {param.name!r} is another one"
         for layer, recompute in self._wishes:
             if layer.recompute is not recompute:
@@ -156,6 +160,11 @@ class Guard:
             if code(kind) != was:
                 return f"a method of {kind.__name__} was replaced"
         return ""
+
+
+def _kept(param: Param) -> Any:
+    storage = param.storage
+    return storage if isinstance(storage, HeldWeights) else param.value
 
 
 def is_patched(part: object) -> bool:

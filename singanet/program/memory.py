@@ -33,6 +33,7 @@ from singanet.program.peak import CALL_BYTES, PLAN_BYTES, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
 from singanet.program.report.report import ProgramReport
+from singanet.program.trace.held import HeldParameters
 from singanet.program.trace.recorder import Recorder, rehearse
 
 if TYPE_CHECKING:
@@ -186,9 +187,12 @@ def _at_last_micro_batch(net: Net, optimizer: Any) -> Iterator[None]:
     """Let accumulators among the stages be before the micro-batch that the update follows."""
     trained = [param for param in net.params() if param.trainable and not param.is_state]
     names = [param.name for param in trained]
+    with HeldParameters(net, trained).standing_in():
+        values = [param.value for param in trained]
     with ExitStack() as stack:
         for stage in UpdateChain(optimizer).stages:
-            stack.enter_context(stage.before_last(names, [param.value for param in trained]))
+            stack.enter_context(stage.before_last(names, values))
+        del values
         yield
 
 
@@ -278,7 +282,8 @@ def _memory(
     It walks through the net ``walks`` times, the others once and without an update.
     """
     tape = recorder.tape
-    params = {id(value): value.nbytes for _, value in recorder.params}
+    floats = [value for param, value in recorder.params if param.name not in recorder.held]
+    params = {id(value): value.nbytes for value in floats} | recorder.held.sizes()
     # That of small parameters lies side by side.
     roots = [root_of(tape.near(array)) for n in recorder.numbers for array in n.arrays]
     state = {id(root): root.nbytes for root in roots}

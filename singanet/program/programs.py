@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = Wait()
+_RECORDS = Can(records=True)
 CAPACITY = 8
 """Programs that a net keeps: full and last batches, of training, validation and inference."""
 
@@ -62,10 +63,11 @@ class Programs:
     by the layers. Where ``enabled`` is False every call runs the layers.
     """
 
-    can = Can(records=True)
     placed = None
 
-    def __init__(self, enabled: bool = True, recompute: Recompute = "none") -> None:
+    def __init__(
+        self, enabled: bool = True, recompute: Recompute = "none", held: bool = False
+    ) -> None:
         self.enabled = enabled
         self.at_once = False
         self._recomputer = Recomputer(recompute)
@@ -79,6 +81,8 @@ class Programs:
         self._waits: dict[Any, Wait] = {}
         self._arena = SharedArena()
         self._layers = LayerByLayer(self._recomputer)
+        self.can = _RECORDS
+        self.hold(held)
         self._orders: dict[int, Order] = {}
         # Held while what is known is changed: threads may predict with one net.
         self._changing = threading.Lock()
@@ -87,12 +91,25 @@ class Programs:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Programs:
         """None of them: they belong to the arrays of the net that was copied."""
-        made = Programs(self.enabled, self.recompute)
+        made = Programs(self.enabled, self.recompute, self.can.holds)
         made.at_once = self.at_once
         return made
 
     def __reduce__(self) -> Any:
-        return (Programs, (self.enabled, self.recompute))
+        return (Programs, (self.enabled, self.recompute, self.can.holds))
+
+    def hold(self, held: bool) -> None:
+        """Carry out a net whose weights are ``held`` in fewer bits, or one whose are arrays."""
+        if held == self.can.holds:
+            return
+        if held:
+            from singanet.engine.holding import Holding
+
+            self._layers = Holding(self._recomputer)
+        else:
+            self._layers = LayerByLayer(self._recomputer)
+        self.can = self._layers.can if held else _RECORDS
+        self.clear()
 
     @property
     def recompute(self) -> Recompute:
@@ -109,6 +126,7 @@ class Programs:
     def follow(self, other: Programs) -> None:
         """Be set as ``other`` is."""
         self.enabled, self._recomputer.level = other.enabled, other._recomputer.level
+        self.hold(other.can.holds)
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """``value``, or for None that of these programs. Errors: what is no level."""
@@ -306,6 +324,11 @@ class Programs:
 
     def _known_to_hold(self, net: Net, key: Any) -> Replay | None:
         """The program of ``key`` that is the net's as it is now, counted as used once more."""
+        if self.can.holds:
+            from singanet.engine.holding import settle
+
+            # What was changed in arrays that were lent, kernels read as it is held.
+            settle(net.params(), None)
         for program in self._known.get(key, ()):
             if not program.stale(net):
                 program.use(next(self._uses))

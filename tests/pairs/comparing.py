@@ -15,7 +15,7 @@ from tests.pairs.by_hand import by_hand
 from tests.pairs.declared import BITS, CLOSE, NOT_THE_BITS
 from tests.pairs.training import Case, Outcome, carried_out, multiplying_bfloat16
 
-PRECISIONS = {"float16": 2.0**-8, "bfloat16": 2.0**-4}
+PRECISIONS = {"float16": 2.0**-8, "bfloat16": 2.0**-4, "narrow weights": 2.0**-5}
 """Features that round, and what a number may be off by beside the largest of its array."""
 NEAR = 1e-6
 

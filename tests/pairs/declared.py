@@ -53,6 +53,7 @@ FEATURES = [
     Feature("head in blocks", "close"),
     Feature("one block at a time"),
     Feature("low-rank pairs"),
+    Feature("narrow weights"),
 ]
 NAMES = [feature.name for feature in FEATURES]
 BITS = frozenset(feature.name for feature in FEATURES if feature.way == "bits")
@@ -68,6 +69,8 @@ NOT_THE_BITS = {
     frozenset({"micro-batches", "budget"}),
     frozenset({"all-reduce", "cached embeddings"}),
     frozenset({"cached embeddings", "clipping by global norm"}),
+    # A table that is served is not held.
+    frozenset({"cached embeddings", "narrow weights"}),
     # Blocks of a fit, which an Executor has none of.
     frozenset({"Executor", "head in blocks"}),
 }
@@ -187,6 +190,18 @@ APART = [
         "programs of an Executor would not train the pairs",
         each_with("low-rank pairs", "Executor"),
         "net.adapt",
+    ),
+    Apart(
+        "refused",
+        "the folder is a checkpoint of floats, of which layers are read one after the other",
+        each_with("narrow weights", "offload"),
+        "is held in bfloat16; call net.as_type('float32') first",
+    ),
+    Apart(
+        "refused",
+        "a stage has arrays, which ranks send each other when layers are placed and gathered",
+        each_with("narrow weights", "pipeline"),
+        "is held in bfloat16; call net.as_type('float32') first",
     ),
     Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
     Apart(

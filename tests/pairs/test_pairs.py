@@ -90,28 +90,6 @@ def test_some_of_three_train_as_the_plain_step(features, tmp_path):
     assert not left_out
 
 
-HELD = [n for n in NAMES if n not in ("budget", "offload", "bfloat16", "pipeline", "Executor")]
-"""What trains a net whose weights are held in fewer bits; the others but bfloat16 refuse one."""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", HELD)
-def test_weights_in_bfloat16_train_as_those_of_float32(name, tmp_path, monkeypatch):
-    """But for the rounded weights that gradients are taken at."""
-    features, prepare = frozenset({name}), training.prepare
-    case = Case(shape_of(features), features, "float32")
-    (tmp_path / "float32").mkdir()
-    wanted = carried_out(case, tmp_path / "float32")[0]
-
-    def narrowed(case, net):
-        prepare(case, net)
-        net.as_type("bfloat16", "remainder")
-
-    monkeypatch.setattr(training, "prepare", narrowed)
-    case = Case(shape_of(features), features, "float32")
-    assert not difference(carried_out(case, tmp_path), wanted, 2.0**-5)
-
-
 def test_ranks_that_would_round_each_at_random_are_refused(tmp_path, monkeypatch):
     prepare = training.prepare
 

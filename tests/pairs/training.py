@@ -221,6 +221,8 @@ def prepare(case: Case, net: Any) -> None:
         net.freeze("g")
     if "low-rank pairs" in case:
         net.adapt(RANK, adapted(case), alpha=ALPHA)
+    if "narrow weights" in case:
+        net.as_type("bfloat16", "remainder")
     case.nets.append(net)
 
 

@@ -14,30 +14,24 @@ FEW = 4
 
 
 @kernel(half="lift")
-def multiply_held(ops: Ops, x: Array, held: HeldMatrix) -> Array:
+def multiply_held(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
+    y = ops.empty((len(x), held.shape[1]), x) if out is None else out
     if held.turned:
-        y = ops.zeros((len(x), held.inputs), x)
+        y[...] = 0
         for part in held.parts():
             ops.add_matmul(y, x[:, part], held.columns(part.start, part.stop).T)
-        return y
-    if len(x) <= FEW:
-        return held.few(x)
-    parts = list(held.parts())
-    if len(parts) == 1:
-        return ops.matmul(x, held.columns(0, held.outputs))
-    y = ops.empty((len(x), held.outputs), x)
-    for part in parts:
-        y[:, part] = ops.matmul(x, held.columns(part.start, part.stop))
+    elif len(x) <= FEW:
+        y[...] = held.few(x)
+    else:
+        for part in held.parts():
+            ops.matmul(x, held.columns(part.start, part.stop), out=y[:, part])
     return y
 
 
 def matmul(ops: Any, a: Array, held: HeldMatrix, out: Array | None) -> Array:
     """`Ops.matmul` by such a matrix."""
-    made: Array = ops.multiply_held(a, held)
-    if out is None:
-        return made
-    out[...] = made
-    return out
+    made: Array = ops.multiply_held(a, held, out=out)
+    return made
 
 
 def affine(ops: Any, x: Array, held: HeldMatrix, bias: Array | None) -> Array:

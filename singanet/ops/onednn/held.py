@@ -28,28 +28,30 @@ _PART = np.float32(1 / 255)
 _TINY = np.finfo(np.float32).tiny
 
 
-def _multiply(ops: OneDnnBase, x: Array, held: HeldMatrix) -> Array | None:
-    if held.turned:
+def _multiply(
+    ops: OneDnnBase, x: Array, held: HeldMatrix, *, out: Array | None = None
+) -> Array | None:
+    if held.turned or not (out is None or out.flags.c_contiguous):
         return None
     if isinstance(held, Bfloat16Matrix):
-        return _by_words(ops, x, held)
+        return _by_words(ops, x, held, out)
     if isinstance(held, BlockMatrix) and len(x) <= by_numpy.FEW:
-        return _by_blocks(ops, x, held)
+        return _by_blocks(ops, x, held, out)
     return None
 
 
 multiply_held = in_order(
-    Route("onednn", _multiply, lambda ops, x, held: ops.serves(1, x)),
+    Route("onednn", _multiply, lambda ops, x, held, out=None: ops.serves(1, x)),
     last=by_numpy.multiply_held,
 )
 
 
-def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix) -> Array | None:
+def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix, out: Array | None) -> Array | None:
     """By rows that are rounded; where float32 is faster and rows are many, by wider words."""
     library, (m, k), n = ops.library(), x.shape, held.outputs
     if library is None:
         return None
-    y: Array = ops.xp.empty((m, n), np.float32)
+    y: Array = np.empty((m, n), np.float32) if out is None else out
     x, passes = ops.ordered(x), ops.passes(k)
     gains = library.bfloat16 and ops.speeds().narrow < _GAIN * ops.speeds().direct
     if gains or (library.bfloat16 and m <= _FEW_ROUNDED):
@@ -87,7 +89,7 @@ def _wider_words(build: Builder, m: int, k: int, n: int, across: int) -> None:
     build.stage(desc, memories)
 
 
-def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix) -> Array | None:
+def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix, out: Array | None) -> Array | None:
     runtime = ops.runtime()
     if runtime is None:
         return None
@@ -114,7 +116,11 @@ def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix) -> Array | None:
             np.matmul(steps[row], factors, out=into[row])
         if held.minima is not None:
             into += sums @ _wide(ops, runtime, held.minima[slab])
-    return np.ascontiguousarray(y[:, : held.outputs])
+    found = y[:, : held.outputs]
+    if out is None:
+        return np.ascontiguousarray(found)
+    out[...] = found
+    return out
 
 
 def _whole_rows(runtime: Runtime, x: Array, held: BlockMatrix) -> tuple[Array, Array, Array]:

@@ -14,7 +14,8 @@ from singanet.base.written import PAGE, Ranges
 from singanet.engine.memory import arrays_in
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops, numpy_ops
-from singanet.program.calls import filled_by, take_rows
+from singanet.ops.held import HeldMatrix
+from singanet.program.calls import filled_by, multiplied, picked, take_rows
 from singanet.program.cost import passes_for
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.narrow import PlannedKernel, bind_to
@@ -123,10 +124,24 @@ class RecordingKernels(NumpyOps):
         tape.adopt_room(room)
         return room.view(Traced)
 
-    def gather_rows(self, table: Array, indices: Array) -> Array:
+    def gather_rows(self, table: Array | HeldMatrix, indices: Array) -> Array:
         """Of indices that were checked: NumPy need not look at them, nor keep what it fills."""
+        if isinstance(table, HeldMatrix):
+            return _record_picked(table, indices)
         rows = recording().evaluator.gathered(plain(table), plain(indices))
         return new(rows, take_rows, (table, indices), "last", "take")
+
+    def multiply_held(self, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
+        """One call: what is held is no array of kernels."""
+        tape = recording()
+        y = np.empty((len(x), held.shape[1]), np.float32) if out is None else out
+        call = partial(multiplied, tape.backend)
+        tape.evaluator.run(call, x, held, y)
+        if out is None:
+            tape.adopt(y)
+        written = tape.add(call, (x, held), {}, (y,), "last", name="multiply held")
+        written.passes = passes_for(len(x) * held.size, x.size + y.size + held.nbytes // 4)
+        return y.view(Traced)
 
     def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
         """As at each replay, of as many rows as there are then."""
@@ -181,6 +196,14 @@ class RecordingKernels(NumpyOps):
         tape.adopt(rows)
         tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
         return rows.view(Traced)
+
+
+def _record_picked(table: HeldMatrix, indices: Array) -> Array:
+    tape = recording()
+    rows = np.empty((*indices.shape, table.shape[1]), np.float32)
+    call = partial(picked, tape.backend)
+    tape.evaluator.run(call, table, indices, rows)
+    return new(rows, call, (table, indices), "last", "take")
 
 
 class Look:

@@ -14,6 +14,7 @@ from singanet.engine.memory import arrays_in, root_of
 from singanet.engine.plan import NodeStep, Plan
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
+from singanet.params.held import HeldWeights
 from singanet.program.array_tree import map_arrays
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import arrays_of, is_own, is_pure, no_draws, stand_in
@@ -39,15 +40,30 @@ class TracedStep(NodeStep):
         self.recorded = TracedLayer(step, net, tape)
         self.layer = self.recorded  # type: ignore[assignment]
 
-    def params(self) -> dict[str, Array]:
-        """The live arrays, traced. Raises `NotRecordableError` for one that has to come whole."""
+    def params(self) -> dict[str, Any]:
+        """The live arrays, traced, and matrices that are held in fewer bits.
+
+        Raises `NotRecordableError` for one that has to come whole.
+        """
         if (
             any(p.storage.by_rows for p in self.layer.params.values())
             and not self.layer.traits.looks_up
         ):
             raise NotRecordableError(f"layer {self.name!r} reads a whole table that is served")
         tape = self.recorded.tape
-        return {key: traced(tape, value) for key, value in super().params().items()}
+        held = [
+            suffix
+            for suffix, param in self.layer.params.items()
+            if isinstance(param.storage, HeldWeights)
+        ]
+        if not held:
+            return {key: traced(tape, value) for key, value in super().params().items()}
+        if self.foreign or not self.recorded.layer.matrices().keys() >= {*held}:
+            raise NotRecordableError(f"layer {self.name!r} reads whole what is held in fewer bits")
+        return {
+            suffix: param.factor() if suffix in held else traced(tape, param.value)
+            for suffix, param in self.layer.params.items()
+        }
 
 
 class TracedLayer:
@@ -78,7 +94,7 @@ class TracedLayer:
 
     @staticmethod
     def matrices() -> dict[str, bool]:
-        """None: what is traced are arrays."""
+        """None: what is traced are arrays, or held."""
         return {}
 
     def forward(self, ctx: Context, x: Any) -> Any:

@@ -31,6 +31,7 @@ from singanet.program.orders import Order, output_slots, zeros_in
 from singanet.program.trace.draws import Draws
 from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.foreign import expect_unpatched
+from singanet.program.trace.held import HeldParameters
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
 from singanet.program.trace.losses import LossOfHead, LossStep, copies_shown
@@ -86,9 +87,14 @@ class Recorder:
         self.of_loss = False
         self.notes: list[str] = []
         self.guard = Guard(net)
-        self.params = [(param, param.value) for param in net.params()]
+        params = net.params()
+        self.held = HeldParameters(self.net, params)
+        with self.held.standing_in():
+            self.params = [(param, param.value) for param in params]
+        self.held.hold(self.tape)
         for param, value in self.params:
-            self.tape.hold(value)
+            if param.name not in self.held:
+                self.tape.hold(value)
             self.guard.param(param, value)
         for step in self.plan.steps:
             layer: Layer = step.recorded.layer  # type: ignore[attr-defined]
@@ -112,7 +118,7 @@ class Recorder:
         """A training step: forward, loss, backward with the updates."""
         self._expect_unpatched()
         chain = UpdateChain(optimizer)
-        updates = updates_of(self.tape, chain, self.guard, self._trained())
+        updates = updates_of(self.tape, chain, self.guard, self._trained(), self.held)
         beside = targets(y, weighted, self._arrays)
         with self._running():
             given, beside = own(self.tape, (dict(feed), beside))
@@ -135,7 +141,7 @@ class Recorder:
                     del item
             return
         chain = UpdateChain(optimizer)
-        updates = updates_of(self.tape, chain, self.guard, self._trained())
+        updates = updates_of(self.tape, chain, self.guard, self._trained(), self.held)
         with self._running():
             tell(RehearsedStep(self, updates, self._fed(feed)), chain)
         self.tape.drops_unread = chain.selects
@@ -144,6 +150,7 @@ class Recorder:
     def _keep(self, updates: Updates | ReducedUpdates) -> None:
         self.numbers, self.members = updates.numbers, updates.members
         self.reduction = updates.reduction
+        self.tape.beside += self.held.lent
         self.notes += updates.reasons
 
     def walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
@@ -169,6 +176,7 @@ class Recorder:
         asks for more than is recorded begins with another.
         """
         self._expect_unpatched()
+        self._expect_arrays()
         with self._running():
             outputs, contexts = self.forward(self._fed(feed), train=True)
             self._hand_out(outputs)
@@ -196,6 +204,8 @@ class Recorder:
         question may come between them.
         """
         self._expect_unpatched()
+        if asked.streamed:
+            self._expect_arrays()
         plan, ops = self.plan, self.tape.ops
         with self._running():
             beside = targets(asked.targets, asked.weight, self._arrays)
@@ -232,6 +242,11 @@ class Recorder:
         self.tape.interrupted = asked.streamed
         self.tape.drops_unread = True
 
+    def _expect_arrays(self) -> None:
+        """Raises `NotRecordableError` where a caller would get what stands for an array."""
+        if any(param.name in self.held for param in self._trained()):
+            raise NotRecordableError("a caller's loop over weights that are held in fewer bits")
+
     def _python_steps(self) -> list[str]:
         """The layers that run in Python, and why."""
         traced: list[TracedLayer] = [step.recorded for step in self.plan.steps]  # type: ignore[attr-defined]
@@ -256,7 +271,7 @@ class Recorder:
         self.notes = list(dict.fromkeys(self.notes))
         # Its kernels know the tape: neither is needed now, and no collector need come for them.
         self.tape.ops = None
-        return frozenset(id(value) for _, value in self.params)
+        return frozenset((*(id(value) for _, value in self.params), *self.held.sizes()))
 
     def _expect_unpatched(self) -> None:
         for step in self.plan.steps:
@@ -326,7 +341,7 @@ def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = N
     with no_collections():
         recorder = Recorder(net, AbstractEvaluator(), plan)
         try:
-            with small_pages():
+            with small_pages(), recorder.held.standing_in():
                 record(recorder)
         except (NotRecordableError, SingaNetError):
             raise
@@ -336,7 +351,8 @@ def rehearse(net: Net, record: Callable[[Recorder], None], plan: Plan | None = N
                 raise NotRecordableError(f"values on a device: {error}") from None
             # A layer asked for values, or stumbled over those that are not there.
             recorder = Recorder(net, ConcreteEvaluator(), plan)
-            record(recorder)
+            with recorder.held.standing_in():
+                record(recorder)
     return recorder
 
 

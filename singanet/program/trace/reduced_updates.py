@@ -22,6 +22,7 @@ from singanet.params.served import is_served
 from singanet.program.array_tree import address
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
+from singanet.program.trace.held import HeldParameters
 from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.sparse_rows import RowsSource, live_rows, source_of
 from singanet.program.trace.tape import Tape
@@ -34,16 +35,22 @@ COMMUNICATES = "the optimizer waits for other processes, so that only its passes
 
 
 def updates_of(
-    tape: Tape, chain: UpdateChain, guard: Guard, trained: Sequence[Param]
+    tape: Tape,
+    chain: UpdateChain,
+    guard: Guard,
+    trained: Sequence[Param],
+    held: HeldParameters,
 ) -> Updates | ReducedUpdates:
     """The recorder of the updates of ``chain``. Raises `NotRecordableError`."""
     found = [stage for stage in chain.reducers if not (stage.alone or stage.local)]
     if not found:
-        return Updates(tape, chain, guard, trained)
+        return Updates(tape, chain, guard, trained, held)
     reduction = getattr(found[0], "reduction", None) if len(found) == 1 else None
     if reduction is None or not reduction.settled:
         raise NotRecordableError(COMMUNICATES)
-    return ReducedUpdates(tape, chain, found[0], reduction, guard, trained)
+    if any(param.name in held for param in trained):
+        raise NotRecordableError("gradients that are reduced of weights held in fewer bits")
+    return ReducedUpdates(tape, chain, found[0], reduction, guard, trained, held)
 
 
 class ReducedUpdates:
@@ -61,6 +68,7 @@ class ReducedUpdates:
         reduction: Reduction,
         guard: Guard,
         trained: Sequence[Param],
+        held: HeldParameters,
     ) -> None:
         self.tape, self.chain, self.reduction = tape, chain, reduction
         outer = chain.stages[: chain.stages.index(reducer)]
@@ -69,7 +77,8 @@ class ReducedUpdates:
         self._outer = TracedStages(tape, guard, outer, trained)
         guard.part(reducer)
         watch_case(guard, reducer)
-        self._inner = Updates(tape, UpdateChain(reducer.optimizer), guard, trained, summed=True)
+        inner = UpdateChain(reducer.optimizer)
+        self._inner = Updates(tape, inner, guard, trained, held, summed=True)
         self._layers: dict[str, str] = {}
         self.scaled: Any = self._outer.scaled
         self._reached = reducer in chain.reached()

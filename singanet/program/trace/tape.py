@@ -16,6 +16,7 @@ import numpy as np
 from singanet.base.written import Ranges, resident_bytes, union
 from singanet.engine.memory import base_of, root_of
 from singanet.errors import SingaNetError
+from singanet.ops.held import HeldMatrix
 from singanet.params.storage import place_of
 from singanet.program.array_tree import address, map_arrays
 from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
@@ -180,6 +181,12 @@ class Tape:
             self._known[id(array)] = part
             self.tokens.append(Token(array.nbytes, array, constant, poison=poison))
 
+    def lend(self, nbytes: int) -> None:
+        """Count arrays that the layers would be lent for a moment."""
+        self.live += nbytes
+        self._count()
+        self.live -= nbytes
+
     @contextmanager
     def in_blocks(self) -> Iterator[None]:
         """A block whose calls run in parts by the layers: new arrays are small there."""
@@ -331,6 +338,9 @@ class Tape:
             return value
         if isinstance(value, (tuple, list, dict)):
             return map_arrays(value, lambda array: self._read(array, read))
+        if isinstance(value, HeldMatrix):
+            # It is read as it is: what changes its memory comes before or after.
+            read += map(self.ref, value.arrays)
         return value
 
     def _written(self, filled: Array | Ref, changes: bool, partly: list[Ref]) -> Ref:

@@ -25,6 +25,7 @@ from singanet.program.ir import NotRecordableError, Ref
 from singanet.program.relocate import relocated
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign import is_own
+from singanet.program.trace.held import HeldParameters
 from singanet.program.trace.joint_update import Waiting, joint_update, runs
 from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
@@ -63,9 +64,11 @@ class Updates:
         chain: UpdateChain,
         guard: Guard,
         trained: Iterable[Param],
+        held: HeldParameters,
         summed: bool = False,
     ) -> None:
         self.tape = tape
+        self.held = held
         self.summed = summed
         self.reduction: Reduction | None = None
         self.guard = guard
@@ -144,6 +147,7 @@ class Updates:
         if not item.names and self._why is None:
             return
         names, values, grads = list(item.names), list(item.values), list(item.grads)
+        self.held.count(names, self.tape)
         for name in item.unfinished:
             at = names.index(name)
             self._part(names.pop(at), values.pop(at), grads.pop(at))
@@ -256,7 +260,7 @@ class Updates:
 
     def _waits(self, state: ParamState, value: Array, grad: Any, scale: Any) -> bool:
         """Let the update wait for others, where it can be made together with them."""
-        if state.constraint is not None or not self._together:
+        if state.constraint is not None or not self._together or state.name in self.held:
             return False
         if self.stages and not is_one(scale) and not self.summed:
             # An interrupted step could not make up for it.
@@ -316,7 +320,7 @@ class Updates:
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
         waiting = Waiting(self.tape.layer, numbers.state, value, grad, scale, summed=self.summed)
-        if self.rule.in_one_call:
+        if self.rule.in_one_call or name in self.held:
             self._in_one_call(numbers, value, grad, scale)
             self._add(numbers, [waiting])
             return None
@@ -338,15 +342,27 @@ class Updates:
         return None
 
     def _in_one_call(self, numbers: Numbers, value: Array, grad: Array, scale: Any) -> None:
-        """Record the rule as it is: its kernels are many, one for each block of rows."""
-        rule = self.rule
+        """Record the rule as it is.
+
+        Its kernels are many, one for each block of rows, or the array is lent for the update alone.
+        """
+        rule, name = self.rule, numbers.state.name
 
         def update(grad: Array, scale: Any) -> None:
             now = numbers.arrays, numbers.penalty, numbers.values, number_now(scale)
-            rule.apply_rule(ParamUpdate(numbers.state, value, grad, *now))
 
-        filled = [value, *(array for array in numbers.arrays if array.size)]
-        self.tape.add(update, (grad, scale), {}, filled, "hidden", changes=True, name="update")
+            def change(values: list[Array]) -> None:
+                rule.apply_rule(ParamUpdate(numbers.state, values.pop(), grad, *now))
+
+            self.held.change([name], [value], change)
+
+        memory = self.held.memory_of(name, value)
+        filled = [*memory, *(array for array in numbers.arrays if array.size)]
+        call = self.tape.add(
+            update, (grad, scale), {}, filled, "hidden", changes=True, name="update"
+        )
+        # Rounding draws numbers.
+        call.barrier = name in self.held
 
     def _add(self, numbers: Numbers, group: Sequence[Waiting]) -> None:
         self.numbers.append(numbers)
@@ -354,7 +370,10 @@ class Updates:
         asked = (not self.stages or len(group) > 1) and not any(w.summed for w in group)
         refs = [self.tape.ref(w.grad) if asked else None for w in group]
         self.members.append(
-            [Member(w.layer, w.state, w.value, ref) for w, ref in zip(group, refs, strict=True)]
+            [
+                Member(w.layer, w.state, self.held.memory_of(w.state.name, w.value)[0], ref)
+                for w, ref in zip(group, refs, strict=True)
+            ]
         )
 
     def _rows(self, name: str, value: Array, source: RowsSource, scale: Any) -> None:
@@ -365,11 +384,16 @@ class Updates:
         def update(scale: Any) -> None:
             rows, of_step = source.now(), (numbers.penalty, numbers.values, number_now(scale))
             state = numbers.state
-            now = ParamUpdate(state, value, rows.rows, state.arrays, *of_step)
-            rule.apply_rule_to_rows(rows.indices, now)
 
+            def change(values: list[Array]) -> None:
+                now = ParamUpdate(state, values.pop(), rows.rows, state.arrays, *of_step)
+                rule.apply_rule_to_rows(rows.indices, now)
+
+            self.held.change([name], [value], change)
+
+        memory = self.held.memory_of(name, value)
         call = self.tape.add(
-            update, (scale,), {}, [value], "hidden", changes=True, name="update rows"
+            update, (scale,), {}, memory, "hidden", changes=True, name="update rows"
         )
         call.barrier = True
         if not self._by_element:
@@ -377,7 +401,7 @@ class Updates:
             whole = sum(array.size == value.size for array in (value, *numbers.arrays))
             self.tape.beside += whole * source.nbytes
         self.numbers.append(numbers)
-        self.members.append([Member(self.tape.layer, numbers.state, value, None)])
+        self.members.append([Member(self.tape.layer, numbers.state, memory[0], None)])
 
     def _unfit(self, state: ParamState, value: Array, grad: Any) -> str | None:
         """Why the update of this parameter is not recorded, if so."""
@@ -421,9 +445,16 @@ class Updates:
                 for source, other in zip(rows, apart, strict=True)
             ]
             factor = () if is_one(scale) else (number_now(scale),)
-            optimizer.update(names.copy(), values.copy(), now, *factor)
+            self.held.change(
+                names, values, lambda given: optimizer.update(names.copy(), given, now, *factor)
+            )
 
+        memory = [
+            array
+            for name, value in zip(names, values, strict=True)
+            for array in self.held.memory_of(name, value)
+        ]
         call = self.tape.add(
-            update, (dense,), {}, values, "hidden", changes=True, name="python step"
+            update, (dense,), {}, memory, "hidden", changes=True, name="python step"
         )
         call.barrier = True

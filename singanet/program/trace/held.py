@@ -1,0 +1,85 @@
+"""Parameters that are held in fewer bits, as a recording sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from singanet.params.held import HeldWeights, standing_in
+from singanet.params.param import Param
+from singanet.program.trace.tape import Tape
+from singanet.types import Array
+
+
+class HeldParameters:
+    """Those of ``params``, by name.
+
+    Kernels of products read their matrices as they are. Whoever else asks for an array gets one
+    that stands for it, without values, and whose readers are refused.
+    """
+
+    def __init__(self, net: Any, params: Sequence[Param]) -> None:
+        self._net = net
+        self.by_name = {
+            param.name: param.storage for param in params if isinstance(param.storage, HeldWeights)
+        }
+        # Memory that nobody writes takes none.
+        self._arrays = {
+            id(param.storage): np.empty(param.shape, np.float32)
+            for param in params
+            if param.name in self.by_name
+        }
+        self.lent = 0
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+    def hold(self, tape: Tape) -> None:
+        """Let ``tape`` know the memory of all, and what stands for it."""
+        for name, storage in self.by_name.items():
+            for array in storage.matrix.arrays:
+                tape.hold(array)
+            why = f"a look at {name!r}, which is held in fewer bits"
+            tape.hold(self._arrays[id(storage)], poison=why)
+
+    def standing_in(self) -> AbstractContextManager[None]:
+        """A block in which this thread gets the arrays that stand for values."""
+        return standing_in(self._arrays)
+
+    def sizes(self) -> dict[int, int]:
+        """The bytes of each array that is held, by its id."""
+        found: dict[int, int] = {}
+        for storage in self.by_name.values():
+            sizes = {id(array): array.nbytes for array in storage.matrix.arrays}
+            rest = storage.nbytes_trained - sum(sizes.values())
+            found |= sizes | ({id(storage): rest} if rest else {})
+        return found
+
+    def memory_of(self, name: str, value: Array) -> Sequence[Array]:
+        """What an update of the parameter changes: ``value``, or the arrays that hold it."""
+        storage = self.by_name.get(name)
+        return [value] if storage is None else storage.matrix.arrays
+
+    def change(
+        self, names: Sequence[str], values: Sequence[Array], function: Callable[[list[Array]], None]
+    ) -> None:
+        """Let ``function`` change the values, those that are held as arrays that are lent."""
+        found = [self.by_name.get(name) for name in names]
+        function(
+            [
+                value if storage is None else storage.lend()
+                for value, storage in zip(values, found, strict=True)
+            ]
+        )
+        for storage in found:
+            if storage is not None:
+                storage.settle(self._net.rng)
+
+    def count(self, names: Sequence[str], tape: Tape) -> None:
+        """Count the arrays that an update lends, beside all that is recorded."""
+        now = sum(4 * self.by_name[name].matrix.size for name in names if name in self)
+        self.lent = max(self.lent, now)
+        tape.lend(now)
