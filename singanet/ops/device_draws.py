@@ -5,7 +5,7 @@ Each thread begins some steps on (O'Neill 2014, after Brown 1994), and goes on i
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from singanet.types import Array
 _THREADS = 256
 _PAIRS = 8
 """Pairs of numbers that a thread draws, which finds its first one by some thirty products."""
+
+_HALF, _ALL = (1 << 64) - 1, (1 << 128) - 1
+_FACTOR = 2549297995355413924 << 64 | 4865540595714422341
 
 _SOURCE = r"""
 typedef unsigned __int128 number;
@@ -76,25 +79,38 @@ def fill(rng: Any, out: Array) -> None:
         state: Any = bits.state
         left = state["has_uint32"]
         pairs, rest = divmod(out.size - left, 2)
-        numbers = (*_halves(state["state"]["state"]), *_halves(state["state"]["inc"]))
+        now, term = state["state"]["state"], state["state"]["inc"]
         blocks = max(1, -(-(pairs + rest) // (_THREADS * _PAIRS)))
-        given = array, np.int64(out.size), np.int32(left), np.uint32(state["uinteger"]), *numbers
-        _kernel()((blocks,), (_THREADS,), given)
-        bits.state = _after(state, pairs, rest)
+        numbers = np.int32(left), np.uint32(state["uinteger"]), *_halves(now), *_halves(term)
+        _kernel()((blocks,), (_THREADS,), (array, np.int64(out.size), *numbers))
+        if pairs + rest:
+            times, plus = _jump(pairs + rest, term)
+            state["state"]["state"] = now = (times * now + plus) & _ALL
+            state["uinteger"] = _drawn(now) >> 32
+        state["has_uint32"] = rest
+        bits.state = state
 
 
-def _after(state: Any, pairs: int, rest: int) -> Any:
-    """The state after so many ``pairs`` of numbers, and ``rest``, one or none, of the next."""
-    bits: Any = np.random.PCG64(0)
-    bits.state = state
-    bits.advance(pairs)
-    if rest:
-        np.random.Generator(bits).random(dtype=np.float32)
-    return bits.state
+@lru_cache(maxsize=1024)
+def _jump(steps: int, term: int) -> tuple[int, int]:
+    """What so many ``steps`` multiply a state by, and add to it."""
+    times, plus, factor = 1, 0, _FACTOR
+    while steps:
+        if steps & 1:
+            times, plus = times * factor & _ALL, plus * factor + term & _ALL
+        term, factor = term * (factor + 1) & _ALL, factor * factor & _ALL
+        steps >>= 1
+    return times, plus
+
+
+def _drawn(state: int) -> int:
+    """The 64 bits that are drawn in ``state``."""
+    mixed, turn = (state >> 64) ^ (state & _HALF), state >> 122
+    return (mixed >> turn | mixed << (64 - turn)) & _HALF
 
 
 def _halves(number: int) -> tuple[Any, Any]:
-    return np.uint64(number >> 64), np.uint64(number & (1 << 64) - 1)
+    return np.uint64(number >> 64), np.uint64(number & _HALF)
 
 
 @cache

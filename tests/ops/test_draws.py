@@ -46,6 +46,7 @@ def test_a_device_draws_the_same_numbers(gpu, size, kind):
             rng.random(before, dtype=np.float32)
         drawn = ops.uniform(there, (size,))
         np.testing.assert_array_equal(drawn.get(), one.random(size, dtype=np.float32))
+        assert str(there.bit_generator.state) == str(one.bit_generator.state)
         for kind in (np.float32, np.float64, np.float32):
             assert there.random(dtype=kind) == one.random(dtype=kind)
 
