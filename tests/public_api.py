@@ -82,7 +82,8 @@ def _lines(name, value, classes):
     fields = getattr(value, "__dataclass_fields__", ())  # parameters, told above
     for member in dir(value):
         own = next((kind for kind in value.__mro__ if member in vars(kind)), object)
-        if member[0] == "_" or member.startswith("test_") or member in fields or not _is_ours(own):
+        hidden = member[0] == "_" and member != "__call__"
+        if hidden or member.startswith("test_") or member in fields or not _is_ours(own):
             continue
         line = _member(value, member)
         # What a public class above has alike is told there.

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.forks import free_in_children
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Of ``mallopt``, in ``malloc.h``."""
 
@@ -49,7 +51,7 @@ def large_arrays_apart() -> Iterator[None]:
                 _function("mallopt")(_TRIM_THRESHOLD, 1 << 26)
 
 
-_lock = threading.Lock()
+_lock = free_in_children(threading.Lock())
 _inside: list[None] = []
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from singanet.base.files import explained
+from singanet.base.forks import free_in_children
 from singanet.errors import FileAccessError
 
 if sys.platform == "win32":
@@ -33,7 +34,7 @@ class _HeldLock:
 
 
 _held: dict[Path, _HeldLock] = {}
-_guard = threading.Lock()
+_guard = free_in_children(threading.Lock())
 
 
 def hold(folder: Path, owner: object, user: object) -> None:

@@ -11,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from singanet.base.edits import changes
+from singanet.base.forks import free_in_children
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.engine.executor import Can, LayerByLayer, forward_of_step, plan_of_step
 from singanet.engine.feeds import check_feed
@@ -85,7 +86,7 @@ class Programs:
         self.hold(held)
         self._orders: dict[int, Order] = {}
         # Held while what is known is changed: threads may predict with one net.
-        self._changing = threading.Lock()
+        self._changing = free_in_children(threading.Lock())
         # The thread whose step is under way: what it calls, such as a measure, cannot step.
         self._stepping: int | None = None
 

@@ -115,17 +115,26 @@ class Predictor(CompiledNet):
             yield self._net
             self._net.constants.let_go()
 
-    def __call__(self, x: Any, batch_size: int | None = None) -> Array:
+    def __call__(self, x: Any, batch_size: int | None = None, *, out: Any = None) -> Array:
         """The output for ``x``, through the link of the net's loss: softmax, sigmoid or none.
 
         With several outputs it is a dict by their names.
         ``x`` is the array of the single input, batch axis first, or a dict by name; with
         ``batch_size`` also a loader or another iterable of batches ``x`` or ``(x, ...)``. What
-        comes back is the caller's own. Errors: `ShapeError`, `UnknownNameError` and
-        `ArgumentError` for what is no input of the net.
+        comes back is the caller's own: ``out``, where that is given, an array of the output's
+        shape and type, or a dict of such. A recorded prediction allocates nothing then. Errors:
+        `ShapeError`, `UnknownNameError` and `ArgumentError` for what is no input of the net, or
+        no ``out`` for it; ``out`` is as it was then.
         """
         if batch_size is None:
-            return super().__call__(x)
+            return super().__call__(x, out=out)
+        if out is not None:
+            raise ArgumentError(
+                "predictor",
+                expected="out= for one batch, or batch_size=",
+                received="both",
+                advice="call it for each part: predictor(x[a:b], out=out[a:b])",
+            )
         return joined_batches(super().__call__, x, batch_size, self._names, "predictor", np)
 
 

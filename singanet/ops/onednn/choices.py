@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from singanet.base.forks import free_in_children
 from singanet.errors import FileAccessError
 from singanet.ops.kernel import cheapest
 from singanet.ops.onednn import route_file
@@ -26,7 +27,7 @@ class Calibration:
 
     def __init__(self) -> None:
         self._speeds: Speeds | None = None
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.Lock())
 
     def speeds(self, runtime: Runtime, calibrate: Callable[[Library], Speeds]) -> Speeds:
         """The speeds in the file of routes, which keeps them for the next process.

@@ -21,6 +21,7 @@ from singanet.program.ir import NotRecordableError
 from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.prediction.constant import array_of
 from singanet.program.prediction.net import ConstantNet
+from singanet.program.prediction.outputs import put
 from singanet.program.replay.bound_program import Bound
 from singanet.program.replay.shared_arena import SharedArena
 from singanet.program.replay.signature import facts, shapes_of_feed
@@ -51,27 +52,29 @@ class CompiledNet:
         self._programs: weakref.WeakSet[Prediction] = weakref.WeakSet()
         self._thread = _Thread()
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any, *, out: Any = None) -> Any:
         """The output for ``x``, the array of the single input or a dict by name.
 
         Batch axis first. It comes through the link of the net's loss, as `FeedForwardNet.predict`
-        gives it, in arrays of the caller's own. Errors: what is no input of the net.
+        gives it, in arrays of the caller's own, or in ``out``. Errors: what is no input of the
+        net, and those of `put`.
         """
         mine = self._thread
         latest, settings = mine.latest, self._ops.settings()
         if latest is not None and latest.alike(x, settings):
-            return self._replayed(mine, latest.program, x)
+            return self._replayed(mine, latest.program, x, out)
         feed = check_feed(
             self._net.execution_plan(), x, self._net.device, self._net.dtype, "predictor"
         )
         key = (*shapes_of_feed(feed), settings)
         program = mine.known.get(key) or self._made(mine, key, feed)
         if program is None:
-            out = self._net.by_layers(feed)
-            return out if self._net.link is None else self._net.link(out)
+            made = self._net.by_layers(feed)
+            made = made if self._net.link is None else self._net.link(made)
+            return made if out is None else put(made, out)
         mine.known.move_to_end(key)
         mine.latest = _Latest(program, feed, settings)
-        return self._replayed(mine, program, feed)
+        return self._replayed(mine, program, feed, out)
 
     @property
     def inputs(self) -> dict[str, Shapes | None]:
@@ -111,13 +114,16 @@ class CompiledNet:
             f"{programs} program{'' if programs == 1 else 's'})"
         )
 
-    def _replayed(self, mine: _Thread, program: Prediction, x: Any) -> Any:
+    def _replayed(self, mine: _Thread, program: Prediction, x: Any, out: Any) -> Any:
         arena = mine.arena.take(program.arena_bytes, mine.forget, program.has_holes)
         try:
-            out = program.run(arena, x)
+            if self._net.link is None:
+                return program.run(arena, x, out)
+            made = program.run(arena, x)
         finally:
             mine.arena.give_back(arena)
-        return out if self._net.link is None else self._net.link(out)
+        made = self._net.link(made)
+        return made if out is None else put(made, out)
 
     def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> Prediction | None:
         """The program of a kind of arrays, where it is to be recorded now and can be."""
@@ -147,6 +153,7 @@ class Prediction:
         self._bound: Bound | None = None
         self._calls: list[Ready] = []
         self._taken: Ready = list
+        self._found: Any = None
 
     @property
     def outside(self) -> list[Array]:
@@ -155,20 +162,21 @@ class Prediction:
 
     def forget(self) -> None:
         """Drop the arrays of the arena it was bound to."""
-        self._bound, self._calls, self._taken = None, [], list
+        self._bound, self._calls, self._taken, self._found = None, [], list, None
 
-    def run(self, arena: Array, x: Any) -> Any:
-        """The predictions for ``x``, a dict or the array of a single input."""
+    def run(self, arena: Array, x: Any, out: Any = None) -> Any:
+        """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
         bound = self._bound
         if bound is None or bound.arena is not arena:
             bound = self._bound = Bound(self._recording, arena)
             self._calls = chained(bound.feed.calls)
             assert bound.outputs is not None
-            self._taken = _taking(bound.outputs.arrays[0][""])
+            self._found = bound.outputs.arrays[0][""]
+            self._taken = _taking(self._found)
         bound.fill(x)
         for call in self._calls:
             call()
-        return self._taken()
+        return self._taken() if out is None else put(self._found, out)
 
     def report(self) -> ProgramReport:
         """Its report."""

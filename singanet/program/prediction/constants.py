@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+from singanet.base.forks import free_in_children
 from singanet.engine.memory import root_of
 from singanet.params.param import Param
 from singanet.program.array_tree import address
@@ -35,7 +36,7 @@ class Constants:
         self._made: weakref.WeakValueDictionary[tuple[int, int], Array] = (
             weakref.WeakValueDictionary()
         )
-        self.lock = threading.RLock()
+        self.lock = free_in_children(threading.RLock())
 
     def named(self) -> dict[str, Param]:
         """By name."""
