@@ -14,7 +14,7 @@ from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale, in_type, on_host
+from singanet.optimizer.scale import Scale, in_type
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array, RowSparse
@@ -78,7 +78,7 @@ class MixedPrecision(Configurable):
         kept = self.masters.get(name)
         if kept is None or kept.shape != value.shape:
             kept = self.masters[name] = value.astype("float32")
-        elif type(kept) is not (np.ndarray if on_host(xp) else type(value)):
+        elif ops_for(kept).xp.__name__ != xp.__name__:
             kept = self.masters[name] = xp.asarray(kept)
         return kept
 
@@ -86,7 +86,7 @@ class MixedPrecision(Configurable):
         """The float32 array behind the parameter ``value``, brought up to date with it."""
         xp = ops_for(value).xp
         kept = self.settle(name, value)
-        if on_host(xp):
+        if type(kept) is not type(value):
             # Traced where the value is.
             kept = xp.asarray(kept)
         # Where they differ, somebody wrote to the parameter: a file was loaded, say.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.errors import ArgumentError, BackendError, CallOrderError, ShapeError, SingaNetError
+from singanet.errors import ArgumentError, CallOrderError, ShapeError, SingaNetError
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import Accuracy

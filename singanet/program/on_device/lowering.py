@@ -90,7 +90,11 @@ class OnDevice:
         return Replayed(groups, self._wait)
 
     def _together(self, launches: Sequence[Ready]) -> Ready:
-        return partial(_one_after_the_other, launches) if self._cupy is None else Graphs(self._cupy, launches)
+        return (
+            partial(_one_after_the_other, launches)
+            if self._cupy is None
+            else Graphs(self._cupy, launches)
+        )
 
     def _ready(self, call: Call, array_of: Callable[[Ref], Array]) -> Ready:
         if call.bind is not None:

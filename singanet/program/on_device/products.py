@@ -5,8 +5,9 @@ CuPy's own products refuse to be captured.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -137,15 +138,24 @@ def _even(at: Sequence[int], size: int) -> int | None:
     return step // size if even else None
 
 
-@cache
+_own = threading.local()
+
+
 def cublas(device: int) -> CuBlas | None:
-    """The cuBLAS of the current ``device``, None where nvmath's bindings are not installed."""
-    try:
-        import cupy
-        from nvmath.bindings import cublas as library
-    except ImportError:
-        return None
-    return CuBlas(cupy, library)
+    """The cuBLAS of this thread on ``device``, None where nvmath's bindings are not installed.
+
+    Two threads would change its stream under each other.
+    """
+    known: dict[int, CuBlas | None] = _own.__dict__.setdefault("known", {})
+    if device not in known:
+        try:
+            import cupy
+            from nvmath.bindings import cublas as library
+        except ImportError:
+            known[device] = None
+        else:
+            known[device] = CuBlas(cupy, library)
+    return known[device]
 
 
 __all__ = ["Blas", "CuBlas", "Matrix", "cublas", "product"]

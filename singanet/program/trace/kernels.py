@@ -194,6 +194,8 @@ class RecordingKernels(NumpyOps):
         rows: Array = np.empty(shape, dtype)
         tape.evaluator.run(function, indices, rows)
         tape.adopt(rows)
+        if tape.far is not None:
+            function = partial(_through_host, function)
         tape.add(function, (indices,), {}, (rows,), "last", name="look up").barrier = True
         return rows.view(Traced)
 
@@ -204,6 +206,13 @@ def _record_picked(table: HeldMatrix, indices: Array) -> Array:
     call = partial(picked, tape.backend)
     tape.evaluator.run(call, table, indices, rows)
     return new(rows, call, (table, indices), "last", "take")
+
+
+def _through_host(function: Callable[[Array, Array], None], indices: Any, out: Any) -> None:
+    """Let ``function`` fill NumPy's rows, and bring them over."""
+    rows: Array = np.empty(out.shape, out.dtype)
+    function(indices.get(), rows)
+    out.set(rows)
 
 
 class Look:

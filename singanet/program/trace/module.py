@@ -58,6 +58,7 @@ class TracingModule:
 
     def asarray(self, value: Any, dtype: Any = None) -> Any:
         """As NumPy's; what is no array yet becomes a constant of the program."""
+        value = self._tape.near(value)
         if isinstance(value, Traced):
             return value if dtype is None else value.astype(dtype, copy=False)
         if isinstance(value, np.ndarray) and (dtype is None or value.dtype == dtype):
@@ -66,6 +67,7 @@ class TracingModule:
 
     def array(self, value: Any, dtype: Any = None, order: Any = "K") -> Any:
         """As NumPy's."""
+        value = self._tape.near(value)
         if not isinstance(value, np.ndarray):
             return self._constant(np.array(value, dtype, order=order))
         array = value.view(Traced)

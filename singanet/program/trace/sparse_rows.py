@@ -67,7 +67,6 @@ def record_add_to_rows(
     tape: Tape, array: Array, source: RowsSource, out: Array | None = None
 ) -> Array:
     """Write down `Ops.add_to_rows` of the rows that ``source`` has, as for a table that is tied."""
-
     ops = _kernels(tape)
 
     def add(total: Array) -> None:

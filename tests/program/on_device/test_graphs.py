@@ -10,7 +10,7 @@ import pytest
 from singanet.program.on_device.graphs import Graphs
 
 
-class RuntimeRefusal(Exception):
+class RefusalError(Exception):
     """CUDA's own error."""
 
 
@@ -25,7 +25,7 @@ class Cuda:
             MemoryPool=lambda: SimpleNamespace(malloc="its own"),
             Stream=lambda non_blocking: self._stream(),
             using_allocator=self._using,
-            runtime=SimpleNamespace(CUDARuntimeError=RuntimeRefusal),
+            runtime=SimpleNamespace(CUDARuntimeError=RefusalError),
         )
 
     @contextmanager
@@ -49,7 +49,7 @@ class Cuda:
             def end_capture(self):
                 made, cuda.capturing = cuda.capturing, None
                 if cuda.broken:
-                    raise RuntimeRefusal("the capture was broken")
+                    raise RefusalError("the capture was broken")
 
                 def launch():
                     cuda.launched.append(list(made))
