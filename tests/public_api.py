@@ -40,7 +40,7 @@ def references() -> list[str]:
 
 def api() -> str:
     """All lines, sorted, that the file has where nothing has changed."""
-    named = dict(_named())
+    named = public_names()
     classes = {value for value in named.values() if isinstance(value, type)}
     lines = {line for name, value in named.items() for line in _lines(name, value, classes)}
     return "\n".join(sorted(lines)) + "\n"
@@ -53,18 +53,22 @@ def _module(name: str) -> types.ModuleType | None:
         return None
 
 
-def _named():
-    """Every public name and what it means."""
+def public_names() -> dict[str, object]:
+    """Every public name and what it means, once, by the package where users find it."""
+    found = {}
     for name in public_modules():
         module = _module(name)
         own = [n for n, it in vars(module).items() if getattr(it, "__module__", "") == name]
         for public in getattr(module, "__all__", own):
-            yield f"{name}.{public}", getattr(module, public)
-    # What has a page of its own, unless a package above names it, as it does `FeedForwardNet`.
+            found[f"{name}.{public}"] = getattr(module, public)
+    known = list(found.values())
     for name in references():
         module, _, public = name.rpartition(".")
-        if _module(name) is None and not hasattr(singanet, public):
-            yield name, getattr(_module(module), public)
+        if _module(name) is None:
+            value = getattr(_module(module), public)
+            if not any(value is each for each in known):
+                found[name] = value
+    return found
 
 
 def _lines(name, value, classes):

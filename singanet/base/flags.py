@@ -7,7 +7,10 @@ from singanet.errors import ArgumentError
 __all__ = ["is_training", "kEval", "kTrain"]
 
 kTrain = 4  # noqa: N816 - SINGA's spelling, which its users' code imports
+"""The flag of a forward that trains, as True."""
+
 kEval = 8  # noqa: N816
+"""The flag of a forward that evaluates, as False."""
 
 
 def is_training(flag: bool | int) -> bool:

@@ -70,6 +70,7 @@ FORMATS = {
         Format("keras-legacy", (), "keras", "KerasReader", "write_keras_legacy"),
     )
 }
+"""The formats of checkpoints by their names, as `save`, `load` and `convert` take them."""
 
 _OTHERS = {"torch": Format("torch", (), "torch", "TorchReader", "")}
 """Formats that are read and not written."""

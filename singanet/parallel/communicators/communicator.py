@@ -12,6 +12,7 @@ from singanet.errors import ArgumentError, RankError
 from singanet.types import Array
 
 ReduceOp: TypeAlias = Literal["sum", "max", "min"]
+"""What ranks make of their numbers, element by element."""
 
 
 class Exchanged(NamedTuple):
