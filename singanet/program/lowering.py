@@ -25,6 +25,10 @@ class Calls(Protocol):
 class Lowering(Protocol):
     """A backend of programs: it has their memory, and makes their calls ready."""
 
+    @property
+    def beside(self) -> int:
+        """Bytes that its kernels work in, beside the memory of programs."""
+
     def memory(self, size: int) -> Array:
         """An array of so many bytes."""
 
@@ -55,6 +59,8 @@ class Lowering(Protocol):
 
 class OnHost:
     """Calls of NumPy and of the CPU's kernels."""
+
+    beside = 0
 
     def memory(self, size: int) -> Array:
         """As `Lowering`."""

@@ -297,7 +297,7 @@ def _memory(
     other = [size for key, size in held.items() if key not in own]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
-    other.append(tape.beside)
+    other += [tape.beside, recording.lowering.beside]
     bindings, plans = len(recording.bound), len(recording.plans)
     # Python's objects are no memory of a device.
     calls = 0 if tape.far is not None else _calls(recording, turns, walks)

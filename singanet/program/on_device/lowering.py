@@ -17,7 +17,7 @@ from singanet.program.ir import Call, Ref, Token
 from singanet.program.on_device.far_arrays import FarArrays
 from singanet.program.on_device.functions import on_device
 from singanet.program.on_device.graphs import Graphs
-from singanet.program.on_device.products import cublas, product
+from singanet.program.on_device.products import WORKSPACE, cublas, has_cublas, product
 from singanet.types import Array
 
 
@@ -35,6 +35,11 @@ class OnDevice:
         self._cupy: Any = xp if hasattr(xp, "cuda") else None
         self._constants: dict[int, tuple[Array, Any]] = {}
         self._numbers = _Numbers(xp)
+
+    @property
+    def beside(self) -> int:
+        """As `Lowering`: what cuBLAS works in."""
+        return WORKSPACE if self._cupy is not None and has_cublas() else 0
 
     def memory(self, size: int) -> Array:
         """As `Lowering`: one allocation."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +18,7 @@ from singanet.program.array_tree import address
 from singanet.types import Array
 
 _LETTERS = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}
-_WORKSPACE = 32 << 20
+WORKSPACE = 32 << 20
 """Bytes in which cuBLAS works, as many as it takes itself on large devices."""
 
 
@@ -92,7 +93,7 @@ class CuBlas:
     def __init__(self, cupy: Any, library: Any) -> None:
         self._cupy, self._library = cupy, library
         self._handle = library.create()
-        self._room = cupy.empty(_WORKSPACE, np.uint8)
+        self._room = cupy.empty(WORKSPACE, np.uint8)
         # Numbers that cuBLAS reads when it is called.
         self._numbers = {kind: (np.ones((), kind), np.zeros((), kind)) for kind in _LETTERS}
 
@@ -124,7 +125,7 @@ class CuBlas:
         library, handle = self._library, self._handle
         library.set_stream(handle, self._cupy.cuda.get_current_stream().ptr)
         # Of a new stream it would ask for memory, which a capture must not.
-        library.set_workspace(handle, self._room.data.ptr, _WORKSPACE)
+        library.set_workspace(handle, self._room.data.ptr, WORKSPACE)
         function(handle, *given)
 
 
@@ -139,6 +140,11 @@ def _even(at: Sequence[int], size: int) -> int | None:
 
 
 _own = threading.local()
+
+
+def has_cublas() -> bool:
+    """Whether nvmath's bindings are installed."""
+    return find_spec("nvmath") is not None
 
 
 def cublas(device: int) -> CuBlas | None:
@@ -156,6 +162,3 @@ def cublas(device: int) -> CuBlas | None:
         else:
             known[device] = CuBlas(cupy, library)
     return known[device]
-
-
-__all__ = ["Blas", "CuBlas", "Matrix", "cublas", "product"]
