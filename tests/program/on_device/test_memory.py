@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import singanet
-from singanet.layers import Dense, Dropout
+from singanet.layers import Activation, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import Adam
 from singanet.testing import strict_device
@@ -14,11 +13,13 @@ from singanet.testing import strict_device
 WIDTH = 96
 
 
-def net_there():
+def net_there(depth=1):
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=0)
     net.add(Dense("first", WIDTH, input_sample_shape=(WIDTH,)))
     net.add(Dropout("drop", 0.5))
-    net.add(Dense("second", WIDTH))
+    for k in range(depth):
+        net.add(Dense(f"inner{k}", WIDTH))
+        net.add(Activation(f"relu{k}"))
     net.add(Dense("scores", 4))
     net.to_device(strict_device())
     return net
@@ -48,16 +49,15 @@ def test_what_is_planned_takes_no_memory_of_the_host_in():
     assert plan.chosen.parts["recording"] == plan.chosen.parts["planning"] == 0
 
 
-@pytest.mark.parametrize("share", [0.6, 0.8])
-def test_a_budget_is_kept_there_by_micro_batches(share):
-    x, y = batch(64)
-    rule = lambda: Adam(lr=0.01)  # noqa: E731
-    whole = net_there().plan(64, rule()).peak
-    net, plain = net_there(), net_there()
-    for each, said in ((net, {"memory_budget": int(share * whole)}), (plain, {})):
-        each.compile(rule())
-        each.fit(x, y, 64, 3, verbose=False, **said)
-    arena = net.programs.reports()[-1].layout.nbytes
-    assert arena < share * plain.programs.reports()[-1].layout.nbytes
+def test_a_budget_is_kept_there():
+    x, y = batch(2048)
+    plain, net = (net_there(depth=6) for _ in range(2))
+    # Two batches are there beside the step.
+    budget = int(0.7 * plain.plan(2048, Adam(lr=0.01)).peak) + 2 * x.nbytes
+    for each, said in ((net, {"memory_budget": budget}), (plain, {})):
+        each.compile(Adam(lr=0.01))
+        each.fit(x, y, 2048, 3, verbose=False, **said)
+    arenas = [each.programs.reports()[-1].layout.nbytes for each in (net, plain)]
+    assert arenas[0] < 0.8 * arenas[1]
     for one, other in zip(net.params(), plain.params(), strict=True):
-        np.testing.assert_allclose(one.value.get(), other.value.get(), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(one.value.get(), other.value.get(), rtol=1e-3, atol=1e-3)
