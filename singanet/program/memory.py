@@ -293,7 +293,7 @@ def _memory(
     held = {id(token.held): token.nbytes for token in tokens}
     # Weights that lie in another order are known by their memory.
     values = [tape.near(value) for _, value in recorder.params]
-    own = {*state, *map(id, values), *(id(root_of(value)) for value in values)}
+    own = {*params, *state, *map(id, values), *(id(root_of(value)) for value in values)}
     other = [size for key, size in held.items() if key not in own]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]

@@ -100,6 +100,12 @@ def test_products_are_those_of_the_numbers(kind, rows):
             out = np.empty_like(back, np.float32)
             assert ops.matmul(dy, held.T, out=out) is out
             np.testing.assert_allclose(out, back, rtol=0, atol=near * np.abs(back).max())
+            # Rows that lie apart, and a place that does.
+            wide = np.zeros((rows, 2 * size[1]), np.float32)
+            wide[:, ::2] = dy
+            out = np.empty((rows, 2 * size[0]), np.float32)[:, ::2]
+            ops.matmul(wide[:, ::2], held.T, out=out)
+            np.testing.assert_allclose(out, back, rtol=0, atol=near * np.abs(back).max())
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", *KINDS])

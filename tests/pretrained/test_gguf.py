@@ -10,6 +10,7 @@ from singanet import pretrained
 from singanet.checkpoint import Source, open_state
 from singanet.checkpoint.gguf import write_gguf
 from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError
+from singanet.ops.onednn.base import OneDnnBase
 from tests.pretrained.peers import make, torch, transformers
 
 # As gguf's tensor_mapping has them; those of Gemma's norms differ.
@@ -208,7 +209,9 @@ def test_blocks_are_taken_as_they_are(name, kind, dtype, tmp_path):
             assert not other.storage.in_memory
     ids = rng.integers(1, 48, (2, 9))
     wanted = wide.forward(False, ids)
-    assert abs(net.forward(False, ids) - wanted).max() <= 1e-5 * abs(wanted).max()
+    # oneDNN's kernels may round the rows that they multiply by blocks.
+    near = 2.0**-4 if isinstance(net.device.ops, OneDnnBase) else 1e-5
+    assert abs(net.forward(False, ids) - wanted).max() <= near * abs(wanted).max()
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,12 @@ FEW = 4
 def multiply_held(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
     y = ops.empty((len(x), held.shape[1]), x) if out is None else out
     if held.turned:
-        y[...] = 0
         for part in held.parts():
-            ops.add_matmul(y, x[:, part], held.columns(part.start, part.stop).T)
+            plain = held.columns(part.start, part.stop).T
+            if part.start:
+                ops.add_matmul(y, x[:, part], plain)
+            else:
+                ops.matmul(x[:, part], plain, out=y)
     elif len(x) <= FEW:
         y[...] = held.few(x)
     else:

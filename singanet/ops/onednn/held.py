@@ -15,15 +15,14 @@ from singanet.ops.held import BLOCK, GROUP, PANEL, Bfloat16Matrix, BlockMatrix, 
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import held as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import BF16, F16, S8, U8, Arg, Query, Tag
+from singanet.ops.onednn.binding import BF16, S8, U8, Arg, Query, Tag
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.runtime import Runtime
+from singanet.ops.onednn.widened import by_widened, rounds, wide
 from singanet.types import Array
 
 _FEW_ROUNDED = 32
 """Rows up to which words are read as they lie even where products of float32 are faster."""
-_GAIN = 0.75
-"""Of a multiplication of float32 what one of bfloat16 may take to be used for many rows."""
 _PART = np.float32(1 / 255)
 _TINY = np.finfo(np.float32).tiny
 
@@ -31,13 +30,16 @@ _TINY = np.finfo(np.float32).tiny
 def _multiply(
     ops: OneDnnBase, x: Array, held: HeldMatrix, *, out: Array | None = None
 ) -> Array | None:
-    if held.turned or not (out is None or out.flags.c_contiguous):
+    if not (out is None or out.flags.c_contiguous) or not len(x):
         return None
-    if isinstance(held, Bfloat16Matrix):
-        return _by_words(ops, x, held, out)
-    if isinstance(held, BlockMatrix) and len(x) <= by_numpy.FEW:
-        return _by_blocks(ops, x, held, out)
-    return None
+    made = None
+    if isinstance(held, Bfloat16Matrix) and not held.turned:
+        made = _by_words(ops, x, held, out)
+    elif isinstance(held, BlockMatrix) and not held.turned and len(x) <= by_numpy.FEW:
+        made = _by_blocks(ops, x, held, out)
+    if made is None and (held.turned or len(x) > by_numpy.FEW):
+        made = by_widened(ops, x, held, out)
+    return made
 
 
 multiply_held = in_order(
@@ -47,20 +49,13 @@ multiply_held = in_order(
 
 
 def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix, out: Array | None) -> Array | None:
-    """By rows that are rounded; where float32 is faster and rows are many, by wider words."""
+    """By rows that are rounded, where they are few or that is faster."""
     library, (m, k), n = ops.library(), x.shape, held.outputs
-    if library is None:
+    if library is None or not library.bfloat16 or not (m <= _FEW_ROUNDED or rounds(ops)):
         return None
     y: Array = np.empty((m, n), np.float32) if out is None else out
     x, passes = ops.ordered(x), ops.passes(k)
-    gains = library.bfloat16 and ops.speeds().narrow < _GAIN * ops.speeds().direct
-    if gains or (library.bfloat16 and m <= _FEW_ROUNDED):
-        return y if ops.runs(_words, (m, k, n), y, x, held.words, passes=passes) else None
-    for part in held.parts() if m > by_numpy.FEW else ():
-        key, words = (m, k, part.stop - part.start, n), held.words[part.start // PANEL :]
-        if not ops.runs(_wider_words, key, y[:, part], x, words, passes=passes):
-            return None
-    return y if m > by_numpy.FEW else None
+    return y if ops.runs(_words, (m, k, n), y, x, held.words, passes=passes) else None
 
 
 def _words(build: Builder, m: int, k: int, n: int) -> None:
@@ -72,19 +67,6 @@ def _words(build: Builder, m: int, k: int, n: int) -> None:
         Arg.DST: build.operand(0, y),
         Arg.SRC: build.packed_input(1, build.rows((m, k)), build.layout(desc, Query.SRC)),
         Arg.WEIGHTS: build.operand(2, b),
-    }
-    build.stage(desc, memories)
-
-
-def _wider_words(build: Builder, m: int, k: int, n: int, across: int) -> None:
-    """As `_words`, in float32, for some columns of rows of ``across`` products."""
-    a, y = build.rows((m, k)), build.strided((m, n), (across, 1))
-    b = build.tagged((k, n), BF16, Tag.PANELS_OF_PAIRS)
-    desc = build.primitive_desc("matmul", a, build.free((k, n)), None, y)
-    memories = {
-        Arg.DST: build.operand(0, y),
-        Arg.SRC: build.operand(1, a),
-        Arg.WEIGHTS: build.packed_input(2, b, build.layout(desc, Query.WEIGHTS)),
     }
     build.stage(desc, memories)
 
@@ -106,7 +88,7 @@ def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix, out: Array | None) 
         key = (groups, 4 * rows, width)
         if not ops.runs(_whole, key, made, whole, codes, passes=ops.passes(GROUP)):
             return None
-        scales = _wide(ops, runtime, held.scales[slab])
+        scales = wide(ops, runtime, "scales", held.scales[slab])
         into = y[:, slab * width : (slab + 1) * width]
         for row in range(rows):
             np.subtract(made[:, row, :, 0], made[:, row, :, 1], out=one)
@@ -115,7 +97,7 @@ def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix, out: Array | None) 
             np.multiply(factors, scales, out=factors)
             np.matmul(steps[row], factors, out=into[row])
         if held.minima is not None:
-            into += sums @ _wide(ops, runtime, held.minima[slab])
+            into += sums @ wide(ops, runtime, "minima", held.minima[slab])
     found = y[:, : held.outputs]
     if out is None:
         return np.ascontiguousarray(found)
@@ -155,20 +137,6 @@ def _made_whole(x: Array, held: BlockMatrix) -> tuple[Array, Array, Array]:
         np.maximum(-some, 0, out=whole[:, :, half, 1, half], casting="unsafe")
     sums = step if held.bits == 8 else (x if held.minima is not None else numbers).sum(2)
     return whole, step[..., 0], sums
-
-
-def _wide(ops: OneDnnBase, runtime: Runtime, halves: Array) -> Array:
-    """float16 numbers as float32; NumPy takes five times as long, and fifty for the least."""
-    made = runtime.working("halves", halves.shape)
-    if not ops.runs(_widened, (halves.size,), made, halves):
-        made[...] = halves
-    return made
-
-
-def _widened(build: Builder, size: int) -> None:
-    plain, halves = build.rows((size,)), build.rows((size,), F16)
-    target, source = build.operand(0, plain), build.operand(1, halves)
-    build.reorder(halves, source, plain, target)
 
 
 def _whole(build: Builder, groups: int, m: int, n: int) -> None:

@@ -80,6 +80,7 @@ class HeldParameters:
 
     def count(self, names: Sequence[str], tape: Tape) -> None:
         """Count the arrays that an update lends, beside all that is recorded."""
-        now = sum(4 * self.by_name[name].matrix.size for name in names if name in self)
-        self.lent = max(self.lent, now)
-        tape.lend(now)
+        sizes = [4 * self.by_name[name].matrix.size for name in names if name in self]
+        # A program has one at a time, the layers all of a layer.
+        self.lent = max(self.lent, *sizes, 0)
+        tape.lend(sum(sizes))
