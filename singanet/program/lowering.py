@@ -15,8 +15,8 @@ from singanet.program.share_sweeps import ready_in_parts
 from singanet.types import Array
 
 
-class Calls(Protocol):
-    """Calls that are ready to be made, whose iterators tell as a hint how many are left."""
+class ReadyCalls(Protocol):
+    """ReadyCalls that are ready to be made, whose iterators tell as a hint how many are left."""
 
     def __iter__(self) -> Iterator[Ready]:
         """From the first one on."""
@@ -47,7 +47,7 @@ class Lowering(Protocol):
     def expect_known(self, calls: Sequence[Call]) -> None:
         """Refuse calls of which the backend has no form. Raises `NotRecordableError`."""
 
-    def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Calls:
+    def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> ReadyCalls:
         """``calls`` on the arrays at their refs."""
 
     def singly(self, calls: Any) -> Iterator[Ready]:
@@ -58,7 +58,7 @@ class Lowering(Protocol):
 
 
 class OnHost:
-    """Calls of NumPy and of the CPU's kernels."""
+    """ReadyCalls of NumPy and of the CPU's kernels."""
 
     beside = 0
 
@@ -85,7 +85,7 @@ class OnHost:
     def expect_known(self, calls: Sequence[Call]) -> None:
         """As `Lowering`: there is none."""
 
-    def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Calls:
+    def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> ReadyCalls:
         """As `Lowering`: large element-wise calls in parts for threads."""
         return tuple([ready_in_parts(call, array_of) for call in calls])
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-Call = Callable[[], object]
+from singanet.program.bind_call import Ready
 
 
 class Graphs:
@@ -15,10 +15,10 @@ class Graphs:
     the graphs, and ``refused`` says why. Memory that calls make and drop is kept for them alone.
     """
 
-    def __init__(self, cupy: Any, calls: Sequence[Call]) -> None:
+    def __init__(self, cupy: Any, calls: Sequence[Ready]) -> None:
         self._cupy, self._calls = cupy, tuple(calls)
         self._pool = cupy.cuda.MemoryPool()
-        self._parts: list[Call] | None = None
+        self._parts: list[Ready] | None = None
         self._begun = False
         self.refused: dict[int, str] = {}
 
@@ -30,8 +30,8 @@ class Graphs:
         for call in self._calls if self._parts is None else self._parts:
             call()
 
-    def _captured(self) -> list[Call]:
-        parts: list[Call] = []
+    def _captured(self) -> list[Ready]:
+        parts: list[Ready] = []
         calls, start = self._calls, 0
         while start < len(calls):
             graph, end = self._graph(start, len(calls))

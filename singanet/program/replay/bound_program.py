@@ -10,7 +10,7 @@ import numpy as np
 from singanet.program.array_tree import map_leaves
 from singanet.program.compile import Recording
 from singanet.program.ir import MarkName, Ref
-from singanet.program.lowering import Calls
+from singanet.program.lowering import ReadyCalls
 from singanet.program.trace.python_pass import copy_into
 from singanet.types import Array
 
@@ -23,7 +23,7 @@ class Segment(NamedTuple):
 
     name: MarkName
     arrays: Any
-    calls: Calls
+    calls: ReadyCalls
 
 
 class Bound:
