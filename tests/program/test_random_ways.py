@@ -166,7 +166,7 @@ def expect_same_within(drawn):
         Budget(*drawn, Path(folder)).run()
 
 
-@settings(max_examples=4, **HOW)
+@settings(max_examples=2, **HOW)
 @given(budgets())
 def test_nets_train_within_budgets_as_by_the_layers(drawn):
     expect_same_within(drawn)

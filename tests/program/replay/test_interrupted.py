@@ -62,7 +62,8 @@ def test_the_next_step_is_that_of_its_state(rule):
 
 @pytest.mark.full
 @pytest.mark.parametrize("rule", RULES)
-def test_wherever_it_is_interrupted(rule):
+@pytest.mark.parametrize("each", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_wherever_it_is_interrupted(rule, each):
     line = 1
     while expect_to_go_on(rule, line):
-        line += 1
+        line += each
