@@ -32,14 +32,16 @@ class Can:
     ``records``: steps and passes become programs, which can be planned, tuned and looked at.
     ``parts``: it carries out the parts of the net that named programs are. What it refuses is told
     by what ``is_so`` of the net, and by the ``way_back``. ``holds``: its weights are held in fewer
-    bits. ``coarse`` is by how much, relatively, kernels may differ by how
-    many rows they are given at a time, where that is more than rounding.
+    bits. ``coarse`` is by how much, relatively, kernels may differ by how many rows they are given
+    at a time, where that is more than rounding. ``together``: every pass is made by all ranks that
+    train the net, on a batch of its own each.
     """
 
     records: bool = False
     parts: bool = True
     holds: bool = False
     coarse: float = 0.0
+    together: bool = False
     is_so: str = "runs by its layers alone"
     way_back: str = "build a singanet.FeedForwardNet"
 
@@ -126,7 +128,11 @@ class LayerByLayer:
     def step(self, net: NetCore, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`, by the net's methods where they are overridden."""
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
+        executor = net.executor
         chain = self.register(net, request.optimizer)
+        if net.executor is not executor:
+            # A stage has put the net where another one carries it out.
+            return net.executor.step(net, request)
         run: Callable[[], Pass] = partial(MethodPass, net, request.x)
         if net.passes_are_its_own:
             run = forward_of_step(self.forward, net, feed, request, chain)

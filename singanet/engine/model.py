@@ -105,6 +105,11 @@ def placed_by(net: Any) -> Placed | None:
     return found
 
 
+def makes_passes_together(net: Any) -> bool:
+    """Whether all ranks that train ``net`` make each of its passes together."""
+    return hasattr(net, "executor") and bool(net.executor.can.together)
+
+
 class NetCore(Protocol):
     """The part of a `Net` that executors need."""
 
@@ -112,6 +117,7 @@ class NetCore(Protocol):
     device: Device
     dtype: np.dtype[Any]
     rng: np.random.Generator
+    executor: Any
 
     @property
     def version(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.feeds import shapes_of
@@ -11,6 +11,8 @@ from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.plan import ContextStore, Plan
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
+
+Walk: TypeAlias = Generator[LayerGradients, None, None]
 
 
 class Pass(Protocol):
@@ -104,3 +106,27 @@ class LayerPass(Pass):
 
     def release(self) -> None:
         self._contexts = []
+
+
+class WatchedPass(Pass):
+    """The pass ``made``, whose walk back goes through ``watch``; ``released`` hears of its end."""
+
+    def __init__(
+        self,
+        made: Pass,
+        watch: Callable[[Walk], Walk],
+        released: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.plan: Plan = made.plan
+        self.shapes: Mapping[str, Any] = made.shapes
+        self._made, self._watch, self._released = made, watch, released
+
+    def hand_out(self) -> dict[str, Any]:
+        return self._made.hand_out()
+
+    def backward(self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]) -> Walk:
+        return self._watch(self._made.backward(net, slot_grads, asked))
+
+    def release(self) -> None:
+        self._made.release()
+        self._released()

@@ -18,7 +18,8 @@ from singanet.engine.executor import Can, LayerByLayer, NetExecutor
 from singanet.engine.fusion import fused
 from singanet.engine.memory import arrays_in
 from singanet.engine.model import StepRequest
-from singanet.engine.passes import Pass
+from singanet.engine.needs import away, backward_order, forward_needs
+from singanet.engine.passes import Pass, WatchedPass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
@@ -162,11 +163,14 @@ class Offloaded(LayerByLayer):
         self._begin(lambda: self._training_groups(plan))
         if not self.activations:
             made = super().forward(net, feed, asked, starts, other=other)
-            return _OffloadedPass(self, made, None)
+            return self._watched_pass(made, None)
         own = self._store(plan, feed)
         with net.rehearsal(only_failed=True), _AbandonedOnError(own):
             made = super().forward(net, feed, asked, starts, own, other)
-            return _OffloadedPass(self, made, own)
+            return self._watched_pass(made, own)
+
+    def _watched_pass(self, made: Pass, store: OffloadedContexts | None) -> Pass:
+        return WatchedPass(made, lambda walk: self.watched(walk, store), self.shelf.sweep)
 
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`. Errors: where the folder fails, the step is undone."""
@@ -464,24 +468,23 @@ class Offloaded(LayerByLayer):
     ) -> list[tuple[str, ...]]:
         """The arrays that each layer needs in backward, and its context's, the last layer first."""
         groups: list[tuple[str, ...]] = []
-        order = [*reversed(plan.backward(plan.slots_of(plan.outputs), ()).needs_context)]
+        order = [*backward_order(plan)]
         left = Counter(p.name for i in order for p in plan.steps[i].layer.params.values())
         for i in order:
             group: list[str] = list(contexts[i]) if contexts else []
             apart: list[tuple[str, ...]] = []
-            for param in plan.steps[i].layer.params.values():
-                if not param.storage.in_memory:
-                    group.append(f"net/{param.name}")
-                    left[param.name] -= 1
-                    # It is updated where it is used for the last time.
-                    here = self.rule is not None and not left[param.name]
-                    if here and self._rule_chain.rule.state(param.name).is_away:
-                        units = [self._units(param.name, k) for k in self._state_names(param.name)]
-                        together = [tuple(u for u, _ in each) for each in zip(*units, strict=True)]
-                        if param.name in self._rows:
-                            apart += together
-                        else:
-                            group += [unit for each in together for unit in each]
+            for param in away(plan.steps[i]):
+                group.append(f"net/{param.name}")
+                left[param.name] -= 1
+                # It is updated where it is used for the last time.
+                here = self.rule is not None and not left[param.name]
+                if here and self._rule_chain.rule.state(param.name).is_away:
+                    units = [self._units(param.name, k) for k in self._state_names(param.name)]
+                    together = [tuple(u for u, _ in each) for each in zip(*units, strict=True)]
+                    if param.name in self._rows:
+                        apart += together
+                    else:
+                        group += [unit for each in together for unit in each]
             groups += [tuple(group), *apart]
         return groups
 
@@ -611,28 +614,6 @@ class Offloaded(LayerByLayer):
         return self.shelf.room.put(found)
 
 
-class _OffloadedPass(Pass):
-    """The pass ``made``, whose items have their arrays in memory while somebody has them."""
-
-    def __init__(self, executor: Offloaded, made: Pass, store: OffloadedContexts | None) -> None:
-        self.plan: Plan = made.plan
-        self.shapes: Mapping[str, Any] = made.shapes
-        self._executor, self._made, self._store = executor, made, store
-
-    def hand_out(self) -> dict[str, Any]:
-        return self._made.hand_out()
-
-    def backward(
-        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
-    ) -> Generator[LayerGradients, None, None]:
-        walk = self._made.backward(net, slot_grads, asked)
-        return self._executor.watched(walk, self._store)
-
-    def release(self) -> None:
-        self._made.release()
-        self._executor.shelf.sweep()
-
-
 class _AbandonedOnError:
     """Lets go of what ``store`` has if the block fails: who has the error has the contexts, too.
 
@@ -680,10 +661,7 @@ def entries_of(params: Iterable[Param]) -> list[Entry]:
 
 def forward_groups(plan: Plan) -> list[tuple[str, ...]]:
     """The arrays that each layer needs in an evaluation."""
-    return [
-        tuple(f"net/{p.name}" for p in step.layer.params.values() if not p.storage.in_memory)
-        for step in plan.steps
-    ]
+    return [tuple(f"net/{param.name}" for param in needed) for needed in forward_needs(plan)]
 
 
 def session_bytes(net: Any) -> Array:

@@ -25,6 +25,7 @@ class Averaged(Wrapper):
     `begin_with` has to be called first. Running state is averaged in the same steps; where
     gradients are only gathered, or the step is skipped, nothing is. ``averages`` are by name, and
     no part of `state_dict`; those of parameters that lie side by side do so, too, and move as one.
+    Of parameters in slices each process averages its own.
     """
 
     reads_gradients = False
@@ -47,13 +48,13 @@ class Averaged(Wrapper):
         They stay the same arrays where the parameters are, so that programs stay, too.
         """
         given = list(params)
-        found = {param.name: place_of(param.value) for param in given}
+        found = {param.name: place_of(param.here) for param in given}
         places = {name: place for name, place in found.items() if place is not None}
         keys = {name: _key(place) for name, place in places.items()}
         self._changed.clear()
         if given == self._params and keys == self._places:
             for param in given:
-                self.averages[param.name][...] = param.value
+                self.averages[param.name][...] = param.here
             return
         self._params, self._places = given, keys
         self._buckets = {id(place.bucket): place.bucket for place in places.values()}
@@ -62,9 +63,7 @@ class Averaged(Wrapper):
         for param in self._params:
             key, start, stop = self._places.get(param.name, (0, 0, 0))
             averages[param.name] = (
-                self._beside[key][start:stop].reshape(param.shape)
-                if stop
-                else _widened(param.value)
+                self._beside[key][start:stop].reshape(param.shape) if stop else _widened(param.here)
             )
         self.averages = averages
 
@@ -94,14 +93,14 @@ class Averaged(Wrapper):
         """A step of the averages of the parameters ``names``, and of running state."""
         runs: dict[int, list[tuple[int, int]]] = {}
         for param in self._params:
-            name, value = param.name, param.value
+            name, value = param.name, param.here
             if name not in names and not (param.is_state and not param.is_constant):
                 continue
             place = place_of(value)
             if place is not None and _key(place) == self._places.get(name):
                 runs.setdefault(id(place.bucket), []).append((place.start, place.stop))
             else:
-                self._follow(self.averages[name], value)
+                self._follow(average_of(self.averages, param), value)
         for key, ranges in runs.items():
             for start, stop in _joined(ranges):
                 self._follow(self._beside[key][start:stop], self._buckets[key][start:stop])
@@ -120,6 +119,17 @@ class Averaged(Wrapper):
             short = xp.subtract(w, a)
             xp.multiply(short, 1.0 - self.decay, out=short)
             xp.add(a, short, out=a)
+
+
+def average_of(averages: dict[str, Array], param: Param) -> Array:
+    """The average of ``param``, or of the slice of it that is here; so ``averages`` have it then.
+
+    A parameter may come into slices after its average has begun.
+    """
+    found = averages[param.name]
+    if found.shape != param.here.shape:
+        found = averages[param.name] = param.storage.here_of(found).copy()
+    return found
 
 
 def _key(place: Place) -> tuple[int, int, int]:

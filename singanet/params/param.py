@@ -292,6 +292,18 @@ class Param:
         """The bytes of the array, wherever it is, or of the one that is yet to be filled."""
         return math.prod(self.shape) * self.array_type.itemsize
 
+    @property
+    def here(self) -> Array:
+        """`value`, or where several processes have a slice of it each the one of this process."""
+        return self.root.storage.here() if self.filled else self.value
+
+    @property
+    def outline(self) -> Array:
+        """An array of its shape and type; where the values are elsewhere, it has others."""
+        if self.root.storage.in_memory or self.root.storage.by_rows:
+            return self.value
+        return np.broadcast_to(np.zeros((), self.array_type), self.shape)
+
     def peek(self) -> Array:
         """The array, to be read only: where it is not in memory, nobody keeps it there."""
         return self.root.storage.read() if self.filled else self.value

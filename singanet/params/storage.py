@@ -148,6 +148,9 @@ class ParamStorage(ABC):
     trains = True
     """Whether the array may be changed by updates."""
 
+    sliced = False
+    """Whether several processes have a slice of one array each, and all of them get at it."""
+
     array: Array | None = None
     """The array where it is at hand as it is: a plain attribute, as every step asks."""
 
@@ -169,6 +172,14 @@ class ParamStorage(ABC):
     @abstractmethod
     def read(self) -> Array:
         """The array, read-only; it may be dropped, and be another object, at the next call."""
+
+    def here(self) -> Array:
+        """The live array, or the slice of it that this process has."""
+        return self.lend()
+
+    def here_of(self, whole: Array) -> Array:
+        """What of an array of the parameter's shape goes with `here`."""
+        return whole
 
     def factor(self) -> Array | HeldMatrix:
         """What products and look-ups read: `read`, or a matrix of fewer bits."""

@@ -230,6 +230,9 @@ class Programs:
             return self._layers.step(net, request)
         x, y, optimizer, weight, measure, on_layer = request
         chain = self._layers.register(net, optimizer)
+        if net.executor is not self:
+            # A stage has put the net where another one carries it out.
+            return net.executor.step(net, request)
         # Most steps have no weights and few targets, and each call takes long. Of few the head
         # and its loss never go by blocks of rows.
         weighed = None if weight is None else facts(weight)

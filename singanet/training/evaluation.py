@@ -14,7 +14,7 @@ from singanet.device import Device
 from singanet.engine.executor import plan_of_step
 from singanet.engine.feeds import check_feed
 from singanet.engine.head import start_of
-from singanet.engine.model import Model, StepRequest, placed_by
+from singanet.engine.model import Model, StepRequest, makes_passes_together, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import of_output, weights_for, widened
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
@@ -38,11 +38,15 @@ USUAL_BATCH = 256
 
 def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> None:
     """Let ``measures`` gather all ``batches`` in evaluation mode."""
+    together = makes_passes_together(net)
     for x, y, weight in batches:
         if not batch_length(y):
+            if together:
+                # Others have samples.
+                net.forward(False, x)
             continue
         y, weight = on_device(net.device, y), on_device(net.device, weight)
-        if isinstance(net, Net) and _gathered_by_rows(net, x, y, weight, measures):
+        if isinstance(net, Net) and not together and _gathered_by_rows(net, x, y, weight, measures):
             continue
         out = widened(net.forward(False, x))
         try:
@@ -141,7 +145,7 @@ def evaluate(
             "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1
         )
         batches = array_batches(net, x, y, sample_weight, size, ranks)
-    gather(net, batches.epoch(), measures)
+    gather(net, ranks.evaluated(net, batches.epoch()), measures)
     ranks.merge(measures)
     logs = measures.results()
     if first and np.ndim(logs[first]) > 0:

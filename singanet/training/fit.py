@@ -139,7 +139,8 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         logs, samples = measures.result(), measures.samples
         if session.validation is not None:
             measures.start()
-            gather(session.net, session.validation.epoch(), measures)
+            batches = ranks.evaluated(session.net, session.validation.epoch())
+            gather(session.net, batches, measures)
             ranks.merge(measures)
             logs |= {f"val_{name}": value for name, value in measures.result().items()}
         logs |= ranks.traffic(session.batch)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 
@@ -16,33 +17,64 @@ from singanet.types import Array, Shape
 _OWN, _ABSENT = "rank", "absent"
 
 
-def own_entries(comm: Collectives, state: Sequence[Source]) -> list[Source]:
+def own_entries(
+    comm: Collectives, state: Sequence[Source], slices: Sequence[Source] = ()
+) -> list[Source]:
     """What other ranks have otherwise in ``state`` than rank 0, which gets it; [] on the others.
 
-    ``rank/1/<key>`` is rank 1's, ``absent/1/<key>`` tells that it has none. An array is sent when
-    rank 0 fetches it, so that it holds no more than the one that it writes; the others come back
-    once all of theirs are fetched, each of which has to be.
+    ``rank/1/<key>`` is rank 1's, ``absent/1/<key>`` tells that it has none. Of ``slices`` each rank
+    has some rows, in the order of ranks: rank 0 gets arrays of all, under their names. An array is
+    sent when rank 0 fetches it, so that it holds no more than the one that it writes; the others
+    come back once all of theirs are fetched, each of which has to be.
     """
     own = {each.name: sha256(each.array().tobytes()).hexdigest() for each in state}
     forms = {each.name: (each.shape, each.dtype.str) for each in state}
-    every = gathered(comm, (own, forms), "the state that is each rank's own")
+    cut = [(each.name, each.shape, each.dtype.str) for each in slices]
+    every = gathered(comm, (own, forms, cut), "the state that is each rank's own")
     first = every[0][0]
     found: list[Source] = []
-    for rank, (digests, shapes) in enumerate(every):
+    mails: list[_Mail] = []
+    for rank, (digests, shapes, parts) in enumerate(every):
         keys = [key for key in sorted(digests) if digests[key] != first.get(key)]
         if rank == comm.rank:
             by_name = {each.name: each for each in state}
-            for key in keys:
-                comm.send(by_name[key].array(), 0, what=f"{key} for rank 0")
+            for each in (*slices, *(by_name[key] for key in keys)) if rank else ():
+                comm.send(each.array(), 0, what=f"{each.name} for rank 0")
         elif comm.rank == 0:
-            mail = _Mail(comm, rank, [(key, *shapes[key]) for key in keys])
+            mail = _Mail(comm, rank, [*parts, *((key, *shapes[key]) for key in keys)])
+            mails.append(mail)
             for key in keys:
                 shape, dtype = shapes[key]
                 fetch = partial(mail.fetch, key)
                 found.append(Source(f"{_OWN}/{rank}/{key}", shape, np.dtype(dtype), fetch))
             gone = {f"{_ABSENT}/{rank}/{key}": np.empty(0) for key in first.keys() - digests.keys()}
             found += sources_of(dict(sorted(gone.items())), "session.state")
+    joined: list[Source] = []
+    for k, each in enumerate(slices) if comm.rank == 0 else ():
+        rows = sum(parts[k][1][0] for *_, parts in every)
+        fetch = partial(_joined, each, mails)
+        joined.append(Source(each.name, (rows, *each.shape[1:]), each.dtype, fetch))
+    # As they are sent.
+    return [*joined, *found]
+
+
+def own_slices(net: Any, start: str = "") -> list[Source]:
+    """The slices that this process has of the parameters of ``net``, by ``start`` and name."""
+    return [
+        Source(f"{start}{param.name}", param.here.shape, param.array_type, partial(_here, param))
+        for param in net.params()
+        if param.storage.sliced
+    ]
+
+
+def _here(param: Any) -> Array:
+    found: Array = param.here
     return found
+
+
+def _joined(own: Source, mails: Sequence[_Mail]) -> Array:
+    """The rows of rank 0, and those that the others send."""
+    return np.concatenate([own.array(), *(mail.fetch(own.name) for mail in mails)])
 
 
 class _Mail:

@@ -56,7 +56,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         session.optimizer.load_state_dict(
             {key: array for key, array in learnt.items() if key.rpartition("/")[0] not in away}
         )
-        session.rule.check_loaded({param.name: param.value for param in here})
+        session.rule.check_loaded({param.name: param.outline for param in here})
         # What was gathered so far counts once.
         if progress.batch and ranks.has_measured:
             metrics, arrays = session.measures.metrics, _below("metric/", state)

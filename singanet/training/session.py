@@ -20,7 +20,7 @@ from singanet.training.course import Course
 from singanet.training.micro_batches import MicroBatches
 from singanet.training.options import FitOptions
 from singanet.training.ranks import World
-from singanet.training.sources import training_sources
+from singanet.training.sources import param_sources, training_sources
 from singanet.training.steps import Step, stepper
 from singanet.types import Array
 
@@ -81,6 +81,11 @@ class Session(Course):
     def on_first(self, work: Callable[[], object]) -> None:
         """``work()`` on rank 0, where the parameters of all can be read; all ranks call it."""
         self.ranks.on_first(work)
+
+    def weights(self) -> list[Source]:
+        """The parameters, to be written by `on_first` at once; all ranks call it."""
+        whole = {each.name: each for each in self.ranks.slices(self.net)}
+        return [whole.get(each.name, each) for each in param_sources(self.net)]
 
     def params(self) -> list[Param]:
         """The parameters of the net that are on this rank: all, but of a net on stages."""

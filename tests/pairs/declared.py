@@ -38,6 +38,7 @@ FEATURES = [
     Feature("PowerSGD", "close"),
     Feature("sharded state", "close"),
     Feature("sharded gradients", "close"),
+    Feature("sharded parameters", "close"),
     Feature("parameter server", "close"),
     Feature("cached embeddings", "bits"),
     Feature("pipeline", "close"),
@@ -106,6 +107,24 @@ APART = [
     ),
     Apart(
         "left out",
+        "a net whose parameters are in slices runs by the layers",
+        each_with("recorded", "sharded parameters"),
+        "its steps run by the layers",
+    ),
+    Apart(
+        "refused",
+        "a master of float32 is whole on each rank",
+        each_with("float16", "sharded parameters"),
+        "masters are whole",
+    ),
+    Apart(
+        "refused",
+        "all ranks make all passes of the net, which stages and parts of it do not",
+        (*each_with("sharded parameters", "pipeline", "Executor"),),
+        "expected a whole net",
+    ),
+    Apart(
+        "left out",
         "the stages of a pipeline run by the layers, and keep what they have computed",
         (*each_with("recorded", "pipeline"), *each_with("recompute", "pipeline")),
         "a Pipeline re",
@@ -143,7 +162,7 @@ APART = [
     Apart(
         "refused",
         "state is kept in parts by ranks, or in folders: not in parts in folders",
-        (*each_with("offload", "sharded state", "sharded gradients"),),
+        (*each_with("offload", "sharded state", "sharded gradients", "sharded parameters"),),
         "expected parameters in memory, of whose state each rank keeps a part there",
     ),
     Apart(
@@ -164,6 +183,9 @@ APART = [
             *each_with("sharded state", "parameter server", "cached embeddings"),
             *each_with("sharded gradients", "all-reduce", "sparse all-reduce"),
             *each_with("sharded gradients", "parameter server", "cached embeddings"),
+            *each_with("sharded parameters", "all-reduce", "sparse all-reduce", "PowerSGD"),
+            *each_with("sharded parameters", "parameter server", "cached embeddings"),
+            *each_with("sharded parameters", "sharded state", "sharded gradients"),
         ),
         "expected a rule, or clipping, inside",
     ),
@@ -196,6 +218,12 @@ APART = [
         "the folder is a checkpoint of floats, of which layers are read one after the other",
         each_with("narrow weights", "offload"),
         "is held in bfloat16; call net.as_type('float32') first",
+    ),
+    Apart(
+        "refused",
+        "what is cut over ranks are arrays of floats",
+        each_with("narrow weights", "sharded parameters"),
+        "is held in bfloat16",
     ),
     Apart(
         "refused",

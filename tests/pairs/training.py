@@ -63,7 +63,7 @@ WIDE = 136
 RECORDED = {"recorded", "budget", "bfloat16", "Executor"}
 """Features that are programs."""
 
-SHARDED = {"sharded state": 1, "sharded gradients": 2}
+SHARDED = {"sharded state": 1, "sharded gradients": 2, "sharded parameters": 3}
 """The levels of features by which ranks keep parts of parameters."""
 
 SUMS = {"all-reduce", "sparse all-reduce", "parameter server", "PowerSGD", *SHARDED}

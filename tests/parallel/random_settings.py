@@ -192,7 +192,7 @@ def draw(seed: int) -> Given:
 
 def draw_sharded(seed: int) -> Given:
     """The training of this number, of which each rank keeps a part."""
-    way = ("state", "gradients")[seed % 2]
+    way = ("state", "gradients", "parameters")[seed % 3]
     return replace(draw(seed), way=way)
 
 
@@ -278,6 +278,7 @@ def wrapped(given: Given, comm: Any, servers: Any) -> Any:
             "sparse": lambda: SparseAllReduce(rule, comm, ratio=1.0),
             "state": lambda: Sharded(rule, comm, level=1, smallest=SMALLEST),
             "gradients": lambda: Sharded(rule, comm, level=2, smallest=SMALLEST),
+            "parameters": lambda: Sharded(rule, comm, level=3, smallest=SMALLEST),
             "local": lambda: LocalSGD(rule, comm, every=1),
             "server": lambda: ParameterServer(rule, comm=comm, servers=servers),
             "hybrid": lambda: Hybrid(rule, comm, servers=servers),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
 from singanet.engine.model import NetCore
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import SMALL, groups_of
@@ -63,10 +61,8 @@ class Order:
 
     def like(self, param: Param) -> Array:
         """An array of the type and shape that gradients of ``param`` have."""
-        if not (param.storage.in_memory or param.storage.by_rows or self.masters):
-            # What is kept in a folder need not be read for that.
-            return np.broadcast_to(np.zeros((), param.array_type), param.shape)
-        return self.settled(param.name, param.value)
+        # What is kept elsewhere need not be read for that.
+        return self.settled(param.name, param.value if self.masters else param.outline)
 
     def unknown(self, names: Sequence[str]) -> bool:
         """Whether nobody has asked yet how gradients of any of these come."""

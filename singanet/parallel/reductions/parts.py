@@ -17,6 +17,7 @@ from singanet.parallel.communicators.communicator import Communicator, Done, Req
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.cut import Cut
 from singanet.parallel.reductions.round import listed
+from singanet.parallel.slices.storage import slices_of
 from singanet.types import Array, RowSparse
 
 
@@ -24,7 +25,7 @@ class Parts(Cutting):
     """The parts of ``cut`` that are the rank's of ``owner``.
 
     Large arrays are gathered where they lie, small ones side by side. Of gradients that are rows
-    only these rows are told.
+    only these rows are told, and of arrays in slices nothing.
     """
 
     def __init__(self, owner: AllReduce, cut: Cut, ahead: int) -> None:
@@ -40,6 +41,9 @@ class Parts(Cutting):
         return self._owner.comm
 
     def part(self, name: str, array: Any) -> Any:
+        slices = slices_of(array)
+        if slices is not None:
+            return slices.own if slices.own.size else None
         return self._cut.part(name, array, self._comm.rank)
 
     def pass_over(self, names: Sequence[str]) -> None:
@@ -52,6 +56,11 @@ class Parts(Cutting):
         requests: list[Request] = []
         what = f"the values of {listed(names)}"
         for name, target, grad in zip(names, targets, grads, strict=True):
+            slices = slices_of(target)
+            if slices is not None:
+                # Who needs the values gathers them.
+                slices.updated()
+                continue
             rows = self._cut.rows(name)
             if isinstance(grad, RowSparse):
                 # No other row was changed.

@@ -100,9 +100,12 @@ class RankReducer(Reducer):
         """Let the parameters of all ranks be those of rank 0, and their generators differ."""
         params = net.params()
         apart(self.comm, net.rng)
+        # Of what is in slices there is one array.
+        params = [p for p in params if not p.storage.sliced]
         own = [p for p in params if not p.storage.by_rows and not p.is_constant]
         spread(self.comm, ((p.name, p.value) for p in own))
-        masters = ((p.name, self.settled(p.name, p.value)) for p in self.order.params)
+        trained = [p for p in self.order.params if not p.storage.sliced]
+        masters = ((p.name, self.settled(p.name, p.value)) for p in trained)
         values = {id(p.value) for p in params}
         spread(self.comm, (pair for pair in masters if id(pair[1]) not in values))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,8 +19,18 @@ from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.cut import Cut
 from singanet.parallel.reductions.sharded_round import ShardedRound
+from singanet.parallel.reductions.slicing import (
+    cut_net,
+    expect_whole_net,
+    follow_cut,
+    listen,
+    params_of,
+)
 from singanet.params.storage import SMALL
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
 
 
 class Sharded(AllReduce):
@@ -29,9 +39,11 @@ class Sharded(AllReduce):
     Each of p ranks updates its rows of every parameter, 1/p of them, and tells the others their
     values while the walk back goes on. ``level`` 1 sums gradients on all ranks; with 2 large ones
     are summed in parts, so that no rank has more of a sum than it updates, and as many bytes are
-    sent as by `AllReduce`. Parameters of at most ``smallest`` bytes are one rank's each, and so are
-    those whose elements a rule does not treat alike (`LAMB`, `Adafactor`, constraints): it sees
-    them whole. A lone rank is the plain rule.
+    sent as by `AllReduce`. With 3 ranks keep no more of large parameters than they update: the net
+    runs by the layers, whose values are gathered before forward and backward, a layer ahead, and
+    dropped after; all ranks make the same calls of it. Parameters of at most ``smallest`` bytes are
+    one rank's each, and so are those whose elements a rule does not treat alike (`LAMB`,
+    `Adafactor`, constraints): it sees them whole. A lone rank is the plain rule.
 
     ``state_dict`` is called by all ranks, and has the whole state on each; any number of ranks
     takes it. Clipping stands inside; a stage of a user's own there has to work `by_element`, or
@@ -45,19 +57,20 @@ class Sharded(AllReduce):
         optimizer: Optimizer | Wrapper,
         comm: Communicator | None = None,
         level: int = 1,
-        window: int = 4,
+        window: int | None = None,
         smallest: int = SMALL,
     ) -> None:
-        super().__init__(optimizer, comm, window)
         where = type(self).__name__
         self.level = checked_count(where, "level", level, 1)
-        if self.level > 2:
+        if self.level > 3:
             raise ArgumentError(
                 f"{where}(level=)",
-                expected="1, of the optimizer's state, or 2, of gradients too",
+                expected="1, of the optimizer's state, 2, of gradients too, or 3, of parameters",
                 received=repr(level),
-                advice="for parameters that one process cannot hold, net.offload a folder",
+                advice="3 takes the least memory",
             )
+        # Where memory is short, few sums are under way.
+        super().__init__(optimizer, comm, (4, 4, 1)[self.level - 1] if window is None else window)
         self.smallest = checked_count(where, "smallest", smallest, 0)
         for stage in UpdateChain(optimizer).stages:
             if stage.reads_gradients and not (stage.by_element or stage.by_parts):
@@ -70,6 +83,11 @@ class Sharded(AllReduce):
                     "itself, by_parts = True if its sums go through self.joined, or use AllReduce",
                 )
         self._share_cut(Cut(self.smallest))
+
+    @property
+    def slices(self) -> bool:
+        """Whether ranks have slices of parameters."""
+        return self.level > 2 and not self.alone
 
     def _share_cut(self, cut: Cut) -> None:
         self.reduction: ShardedRound = ShardedRound(self, self.window, cut, self.level > 1)
@@ -90,16 +108,22 @@ class Sharded(AllReduce):
         if self.alone:
             super().meet(net, around)
             return
-        for param in net.params():
+        if self.slices:
+            expect_whole_net(net)
+        for param in params_of(cast("Net", net)) if self.slices else net.params():
             storage = param.storage
             # What is held in fewer bits is in memory, too.
-            if storage.filled and param.nbytes and not (storage.nbytes or storage.by_rows):
+            here = storage.nbytes or storage.by_rows or (self.slices and storage.sliced)
+            if storage.filled and param.nbytes and not here:
                 raise ArgumentError(
                     f"{type(self).__name__}, parameter {param.name!r}",
                     expected="parameters in memory, of whose state each rank keeps a part there",
                     received=f"one that is {param.storage.place}",
                     advice=f"{param.storage.way_back or 'keep it in memory'}, or use AllReduce",
                 )
+        if self.slices:
+            own = cast("Net", net), self.comm, self.cut
+            cut_net(*own, UpdateChain(self.optimizer), around)
         super().meet(net, around)
         for stage in UpdateChain(self.optimizer).stages:
             if stage.over_parts != self.joined:
@@ -112,11 +136,20 @@ class Sharded(AllReduce):
             cut.clear()
             super().load_state_dict(whole)
         cut.take(planned, self.order.params)
+        if self.slices:
+            follow_cut(self.order.params, planned)
         cut.cut_loaded(chain.rule, self.comm.rank)
 
     def spared(self, net: NetCore) -> int:
         params, chain = [*net.execution_plan().trained_params()], UpdateChain(self.optimizer)
         return self.cut.spared(params, chain, self.comm.size)
+
+    def join(self) -> None:
+        """As `Reducer`. Errors: `RankError` where others have batches, and parameters slices."""
+        if self.slices:
+            self._expect_met()
+            listen(self._known[-1]())
+        super().join()
 
     def recover(self, was: tuple[int, int]) -> None:
         super().recover(was)

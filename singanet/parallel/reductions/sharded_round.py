@@ -12,6 +12,7 @@ from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.cut import Cut
 from singanet.parallel.reductions.parts import Parts
 from singanet.parallel.reductions.round import Announcement, Round
+from singanet.parallel.slices.storage import Slices
 from singanet.types import Array
 
 
@@ -39,6 +40,10 @@ class ShardedRound(Round):
     def join(self, heard: Announcement) -> None:
         super().join(heard)
         self._cut_loaded()
+
+    def value(self, name: str) -> Array:
+        storage = self.order.by_name[name].storage
+        return storage.stand_in if isinstance(storage, Slices) else super().value(name)
 
     def _cut_loaded(self) -> None:
         if self.cut.loaded:

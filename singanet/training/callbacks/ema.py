@@ -9,7 +9,7 @@ from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, StateMismatchError, one_of
 from singanet.optimizer import Optimizer, Wrapper
-from singanet.optimizer.averaged import Averaged
+from singanet.optimizer.averaged import Averaged, average_of
 from singanet.training.callbacks.callback import Callback
 from singanet.types import Array
 
@@ -21,7 +21,7 @@ class EMA(Callback):
     only accumulated, or whose step mixed precision skips, is no such step. With ``keep_at_end``
     the averages are the net's parameters when the fit ends without an error, otherwise they are
     in ``averages`` by name until the next fit, and ``with ema.applied(net):`` lends them to the
-    net. Costs one copy of all parameters.
+    net. Costs one copy of all parameters; of those in slices each rank averages its own.
     """
 
     def __init__(self, decay: float = 0.999, keep_at_end: bool = True) -> None:
@@ -61,26 +61,28 @@ class EMA(Callback):
         """Hand the averages over to the net, where that was asked for."""
         if self.keep_at_end and self.session.error is None:
             for param in self.session.params():
-                param.value[...] = self.averages[param.name]
+                param.here[...] = average_of(self.averages, param)
 
     @contextmanager
     def applied(self, net: Model) -> Iterator[None]:
         """Within the block ``net`` has the averages as its parameters."""
-        own = {param.name: param.value.copy() for param in net.params()}
+        own = {param.name: param.here.copy() for param in net.params()}
         try:
             for param in net.params():
-                param.value[...] = self.averages[param.name]
+                param.here[...] = average_of(self.averages, param)
             yield
         finally:
             for param in net.params():
-                param.value[...] = own[param.name]
+                param.here[...] = own[param.name]
 
     def state_dict(self) -> dict[str, Array]:
-        """The averages."""
+        """The averages, of parameters in slices those of this rank's."""
+        self._cut()
         return dict(self.averages)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on with these averages. Errors: `StateMismatchError` for those of another net."""
+        self._cut()
         shapes = {name: array.shape for name, array in self.averages.items()}
         if {name: array.shape for name, array in state.items()} != shapes:
             differing = [n for n in {**shapes, **state} if n not in state or n not in shapes]
@@ -93,3 +95,8 @@ class EMA(Callback):
         put = self.session.net.device.put
         for name, array in state.items():
             self.averages[name][...] = put(array)
+
+    def _cut(self) -> None:
+        """Have no more of any average than there is of its parameter here."""
+        for param in self.session.params() if self.averages else ():
+            average_of(self.averages, param)

@@ -19,7 +19,6 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
 from singanet.training.files import check_folder, write_training
-from singanet.training.sources import param_sources
 from singanet.types import Array
 
 
@@ -93,7 +92,7 @@ class ModelCheckpoint(Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Write the epoch's file and the best weights, and remove what is too old."""
         if self.monitor is not None and self.monitor.better(logs[self.monitor.name]):
-            weights = param_sources(self.session.net)
+            weights = self.session.weights()
             self.session.on_first(lambda: write_state(self._path("best"), weights))
         ended = self.session.stopping or epoch + 1 == self.session.epochs
         if self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.engine.model import placed_by
+from singanet.engine.model import makes_passes_together, placed_by
+from singanet.errors import RankError
 from singanet.training.ranks.several import FitRanks, evaluates_by_itself, waiting
 from singanet.training.ranks.staged import StagedRanks
 from singanet.training.ranks.world import World
@@ -17,6 +18,13 @@ def ranks_of(net: Any, optimizer: Any) -> World:
     """
     stages, placed = waiting(optimizer), placed_by(net)
     if evaluates_by_itself():
+        if makes_passes_together(net):
+            raise RankError(
+                "a callback with first_rank_only",
+                expected="all ranks in every pass of a net whose parameters are in slices",
+                received="rank 0 alone",
+                advice="leave first_rank_only out, so that all ranks run it",
+            )
         return World()
     if placed is not None and placed.comm.size > 1:
         return StagedRanks(stages, placed)

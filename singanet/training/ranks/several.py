@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
 from singanet.checkpoint.entry import Source, sources_of
-from singanet.engine.model import Model
+from singanet.engine.model import Model, makes_passes_together
 from singanet.errors import RankError, RankLostError, SingaNetError
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reducer
@@ -22,7 +22,7 @@ from singanet.training.arrays import copied, cut
 from singanet.training.batches import Batches, WeightedBatch, ended
 from singanet.training.course import Course, Stateful, StopTraining
 from singanet.training.measures import Measures
-from singanet.training.own_state import own_entries
+from singanet.training.own_state import own_entries, own_slices
 from singanet.training.ranks.comparison import (
     CALLED_ALIKE,
     expect_mergeable,
@@ -173,11 +173,7 @@ class FitRanks(World):
                 self.decide(course)
                 self.within = True
                 return
-            if having < self.size:
-                empty = None if batch is None else tuple(cut(p, slice(0, 0)) for p in batch)
-                shapes = gathered(self.comm, empty, "the shapes of a batch")
-                batch = batch or next(each for each in shapes if each is not None)
-            assert batch is not None
+            batch = self._or_empty(batch, int(having))
             begun = True
             yield batch
             del batch
@@ -283,6 +279,31 @@ class FitRanks(World):
         if self.rank == 0:
             work()
 
+    def slices(self, net: Model) -> list[Source]:
+        own = own_slices(self.here(net))
+        return own_entries(self.comm, (), own) if own else []
+
+    def evaluated(self, net: Model, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
+        if not makes_passes_together(net):
+            yield from batches
+            return
+        while True:
+            batch = next(batches, None)
+            own = np.array([float(batch is not None)])
+            having = int(self.comm.all_reduce(own, what="the next batch")[0])
+            if not having:
+                return
+            yield self._or_empty(batch, having)
+
+    def _or_empty(self, batch: WeightedBatch | None, having: int) -> WeightedBatch:
+        """``batch``, or where only so many ranks are ``having`` any one without samples."""
+        if having < self.size:
+            empty = None if batch is None else tuple(cut(p, slice(0, 0)) for p in batch)
+            shapes = gathered(self.comm, empty, "the shapes of a batch")
+            batch = batch or next(each for each in shapes if each is not None)
+        assert batch is not None
+        return batch
+
     def keep(self, make: Callable[[Any], Kept | None]) -> None:
         self.kept = make(self)
 
@@ -334,14 +355,18 @@ class FitRanks(World):
         local = {f"local/{name}": array for name, array in before.items()}
         these = own()
         shared = {each.name: each for each in these if each.name.startswith("net/")}
+        slices = own_slices(here, "net/")
+        apart = {each.name: shared.pop(each.name) for each in slices}
         shared |= {each.name: each for each in sources_of(unified, "session.state")}
-        learnt = [each for each in these if each.name not in shared]
+        learnt = [each for each in these if each.name not in shared and each.name not in apart]
         learnt += sources_of(local, "session.state")
-        return self._collected(list(shared.values()), learnt), measures, every
+        return self._collected([*shared.values()], learnt, slices), measures, every
 
-    def _collected(self, shared: list[Source], learnt: list[Source]) -> list[Source]:
-        """What is in the file of rank 0: ``shared``, and what each rank has ``learnt``."""
-        kept = [*shared, *learnt, *own_entries(self.comm, learnt)]
+    def _collected(
+        self, shared: list[Source], learnt: list[Source], slices: list[Source]
+    ) -> list[Source]:
+        """What is in the file of rank 0: ``shared``, what each rank has ``learnt``, ``slices``."""
+        kept = [*shared, *learnt, *own_entries(self.comm, learnt, slices)]
         return [] if self.rank else kept
 
     def spread(self, read: Callable[[], Mapping[str, Array]]) -> Mapping[str, Array]:

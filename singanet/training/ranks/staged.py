@@ -66,7 +66,9 @@ class StagedRanks(FitRanks):
     def _bytes(self) -> list[float]:
         return [*map(float, self._placed.exchanged)]
 
-    def _collected(self, shared: list[Source], learnt: list[Source]) -> list[Source]:
+    def _collected(
+        self, shared: list[Source], learnt: list[Source], slices: list[Source]
+    ) -> list[Source]:
         """Also the parameters and the optimizer's state of ranks that alone have them."""
         own = [*shared, *learnt]
         entries = own_entries(self.comm, own)

@@ -189,6 +189,17 @@ class World:
         """
         return own(), course.measures, []
 
+    def slices(self, net: Model) -> list[Source]:
+        """The parameters of ``net`` that ranks have in slices, whole, on rank 0.
+
+        All ranks call it; the others come back once the array of each has been asked for.
+        """
+        return []
+
+    def evaluated(self, net: Model, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
+        """``batches`` of this rank, and empty ones where others have more and need it meanwhile."""
+        return batches
+
     def on_first(self, work: Callable[[], object]) -> None:
         """``work()`` on rank 0, where the parameters of all can be read meanwhile."""
         work()

@@ -286,6 +286,39 @@ def test_two_processes_train_as_one(tmp_path):
         np.testing.assert_allclose(a, one, rtol=100 * near, atol=near)
 
 
+SLICED = """
+import sys
+import numpy as np
+import singanet
+from singanet import parallel
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import Adam
+from singanet.training.callbacks import ModelCheckpoint
+
+comm, rng = parallel.init(), np.random.default_rng(0)
+x, y = rng.standard_normal((21, 50)).astype(np.float32), rng.integers(0, 4, 21)
+layers = lambda: [Dense("a", 700, input_sample_shape=(50,)), Activation("t", "tanh"),
+                  Dense("b", 300), Dense("c", 4)]
+found = []
+for wrap in (parallel.AllReduce, lambda rule, comm: parallel.Sharded(rule, comm, 3)):
+    net = singanet.FeedForwardNet(layers(), loss=SoftmaxCrossEntropy(), seed=1)
+    net.compile(wrap(Adam(lr=0.001), comm))
+    net.fit(x, y, 8, 2, verbose=False, validation_data=(x[:9], y[:9]),
+            callbacks=[ModelCheckpoint(sys.argv[1])])
+    found.append({param.name: param.peek().copy() for param in net.params()})
+held = sum(param.storage.nbytes for param in net.params())
+assert held < 0.6 * sum(param.nbytes for param in net.params())
+for name, value in found[0].items():
+    np.testing.assert_array_equal(found[1][name], value)
+"""
+
+
+def test_parameters_in_slices_have_the_bits_of_all_reduce(tmp_path):
+    ended = job(2, SLICED, tmp_path, str(tmp_path / "run"))
+    assert ended.returncode == 0, ended.stderr
+
+
 INTERRUPTED = """
 import os, signal, time
 rank, me = os.environ["OMPI_COMM_WORLD_RANK"], os.getpid()
