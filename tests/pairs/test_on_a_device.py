@@ -11,7 +11,7 @@ from tests.pairs.comparing import difference
 from tests.pairs.declared import NAMES, OUTCOMES, PAIRS
 from tests.pairs.training import Case, carried_out, shape_of
 
-THERE = frozenset(NAMES) - {"bfloat16", "narrow weights"}
+THERE = frozenset(NAMES) - {"bfloat16", "narrow weights", "sharded parameters"}
 """Those that a GPU has."""
 
 
