@@ -243,13 +243,14 @@ class BlockMatrix(HeldMatrix):
             if beside is not None:
                 beside[slab, :some, :count] = numbers[:, :, k].T
 
-    def whole_codes(self, slab: int, out: Array | None = None) -> Array:
-        """The numbers of a slab as int8 (groups, panels, 16, 64, 4): of 4 bits from 0 to 15."""
-        codes = self.codes[slab]
-        if self.bits == 8:
+    def whole_codes(self, slab: int, groups: slice, out: Array | None) -> Array:
+        """The numbers of some groups as int8 (·, panels, 16, 64, 4): of 4 bits from 0 to 15.
+
+        These are put into ``out``, which those of 8 need not have.
+        """
+        codes = self.codes[slab, groups]
+        if self.bits == 8 or out is None:
             return codes
-        if out is None:
-            out = np.empty((self.groups, self.panels, 16, PANEL, 4), np.int8)
         bytes_ = out.view(np.uint8)
         np.bitwise_and(codes, 15, out=bytes_[:, :, :8])
         np.right_shift(codes, 4, out=bytes_[:, :, 8:])

@@ -18,7 +18,12 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import BF16, S8, U8, Arg, Query, Tag
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.runtime import Runtime
-from singanet.ops.onednn.widened import by_widened, rounds, wide
+from singanet.ops.onednn.widened import (
+    by_widened,
+    room_of_codes,
+    rounds,
+    wide,
+)
 from singanet.types import Array
 
 _FEW_ROUNDED = 32
@@ -53,8 +58,16 @@ def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix, out: Array | None
     library, (m, k), n = ops.library(), x.shape, held.outputs
     if library is None or not library.bfloat16 or not (m <= _FEW_ROUNDED or rounds(ops)):
         return None
-    y: Array = np.empty((m, n), np.float32) if out is None else out
     x, passes = ops.ordered(x), ops.passes(k)
+    if m == 1:
+        # AMX's kernel takes twice as long for one row as for two.
+        x, made = np.repeat(x, 2, 0), np.empty((2, n), np.float32)
+        if not ops.runs(_words, (2, k, n), made, x, held.words, passes=passes):
+            return None
+        y: Array = made[:1] if out is None else out
+        y[...] = made[:1]
+        return y
+    y = np.empty((m, n), np.float32) if out is None else out
     return y if ops.runs(_words, (m, k, n), y, x, held.words, passes=passes) else None
 
 
@@ -81,10 +94,9 @@ def _by_blocks(ops: OneDnnBase, x: Array, held: BlockMatrix, out: Array | None) 
     made = runtime.working("sums", (groups, rows, 2, 2, width))
     one = runtime.working("factors", (groups, 2, width))
     factors = one.reshape(2 * groups, width)
-    # Four numbers of a byte in the place of one float.
-    room = runtime.working("codes", (groups, held.panels, 16, PANEL, 1)) if held.bits == 4 else None
+    room = room_of_codes(runtime, held, groups)
     for slab, _ in held.slabs:
-        codes = held.whole_codes(slab, None if room is None else room.view(np.int8))
+        codes = held.whole_codes(slab, slice(None), room)
         key = (groups, 4 * rows, width)
         if not ops.runs(_whole, key, made, whole, codes, passes=ops.passes(GROUP)):
             return None

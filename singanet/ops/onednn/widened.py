@@ -116,15 +116,9 @@ def _of_blocks(ops: OneDnnBase, runtime: Runtime, held: BlockMatrix, slab: int) 
     for start in range(0, held.groups, step):
         groups = slice(start, min(start + step, held.groups))
         made = plain[groups]
-        codes = held.codes[slab, groups]
-        if held.bits == 4:
-            # Four numbers of a byte in the place of one float.
-            room = runtime.working("codes", (*codes.shape[:2], 16, PANEL, 1)).view(np.uint8)
-            np.bitwise_and(codes, 15, out=room[:, :, :8])
-            np.right_shift(codes, 4, out=room[:, :, 8:])
-            codes = room.view(np.int8)
-            if held.kind == "Q4_0":
-                codes -= np.int8(8)
+        codes = held.whole_codes(slab, groups, room_of_codes(runtime, held, len(made)))
+        if held.kind == "Q4_0":
+            codes -= np.int8(8)
         if not ops.runs(_from_fours, (len(made), width), made, codes):
             made[...] = codes.transpose(0, 2, 4, 1, 3).reshape(made.shape)
         blocks = slice(2 * groups.start, 2 * groups.stop)
@@ -132,6 +126,14 @@ def _of_blocks(ops: OneDnnBase, runtime: Runtime, held: BlockMatrix, slab: int) 
         if minima is not None:
             made += minima[blocks].reshape(len(made), 2, 1, width)
     return plain.reshape(-1, width)[: held.inputs]
+
+
+def room_of_codes(runtime: Runtime, held: BlockMatrix, groups: int) -> Array | None:
+    """Memory for the numbers of so many groups, where they are unpacked."""
+    if held.bits == 8:
+        return None
+    # Four numbers of a byte in the place of one float.
+    return runtime.working("codes", (groups, held.panels, 16, PANEL, 1)).view(np.int8)
 
 
 def _from_fours(build: Builder, groups: int, n: int) -> None:
