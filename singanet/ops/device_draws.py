@@ -61,34 +61,39 @@ extern "C" __global__ void fill(float* out, long long count, int left, unsigned 
 """
 
 
-def fill(rng: Any, out: Array) -> None:
-    """Fill the C-ordered float32 ``out``, CuPy's, as ``rng.random`` fills NumPy's.
+def fill(rng: Any, *outs: Array) -> None:
+    """Fill the C-ordered float32 ``outs``, CuPy's, one after the other as ``rng.random`` would.
 
     ``rng`` is left where ``rng.random`` would leave it. One that is not of `PCG64` draws on the
     host.
     """
     bits: Any = getattr(rng, "bit_generator", None)
-    array: Any = out
-    on_cuda = hasattr(type(out), "__cuda_array_interface__")
+    arrays: Any = [out for out in outs if out.size]
+    on_cuda = all(hasattr(type(out), "__cuda_array_interface__") for out in arrays)
     if type(bits) is not np.random.PCG64 or not on_cuda:
-        array.set(rng.random(out.shape, np.float32))
-        return
-    if not out.size:
+        for array in arrays:
+            array.set(rng.random(array.shape, np.float32))
         return
     with bits.lock:
         state: Any = bits.state
-        left = state["has_uint32"]
-        pairs, rest = divmod(out.size - left, 2)
-        now, term = state["state"]["state"], state["state"]["inc"]
-        blocks = max(1, -(-(pairs + rest) // (_THREADS * _PAIRS)))
-        numbers = np.int32(left), np.uint32(state["uinteger"]), *_halves(now), *_halves(term)
-        _kernel()((blocks,), (_THREADS,), (array, np.int64(out.size), *numbers))
-        if pairs + rest:
-            times, plus = _jump(pairs + rest, term)
-            state["state"]["state"] = now = (times * now + plus) & _ALL
-            state["uinteger"] = _drawn(now) >> 32
-        state["has_uint32"] = rest
+        for array in arrays:
+            _drawn_into(array, state)
         bits.state = state
+
+
+def _drawn_into(array: Any, state: Any) -> None:
+    """Fill ``array`` from ``state``, which moves on."""
+    left = state["has_uint32"]
+    pairs, rest = divmod(array.size - left, 2)
+    now, term = state["state"]["state"], state["state"]["inc"]
+    blocks = max(1, -(-(pairs + rest) // (_THREADS * _PAIRS)))
+    numbers = np.int32(left), np.uint32(state["uinteger"]), *_halves(now), *_halves(term)
+    _kernel()((blocks,), (_THREADS,), (array, np.int64(array.size), *numbers))
+    if pairs + rest:
+        times, plus = _jump(pairs + rest, term)
+        state["state"]["state"] = now = (times * now + plus) & _ALL
+        state["uinteger"] = _drawn(now) >> 32
+    state["has_uint32"] = rest
 
 
 @lru_cache(maxsize=1024)

@@ -16,6 +16,7 @@ from singanet.program.calls import filled_by
 from singanet.program.ir import Call, Ref, Token
 from singanet.program.on_device.far_arrays import FarArrays
 from singanet.program.on_device.functions import on_device
+from singanet.program.on_device.fusing import Element, Fused, fused
 from singanet.program.on_device.graphs import Graphs
 from singanet.program.on_device.products import WORKSPACE, cublas, has_cublas, product
 from singanet.types import Array
@@ -83,23 +84,33 @@ class OnDevice:
         """As `Lowering`."""
         ready = [self._ready(call, array_of) for call in calls]
         groups: list[tuple[Ready, Sequence[Ready]]] = [(self._numbers.bring, ())]
-        for launches, group in groupby(zip(calls, ready, strict=True), _launches):
-            if launches:
-                run = [one for _, one in group]
-                groups.append((self._together(run), run))
-                continue
-            for call, one in group:
-                if self._numbers.among(call.writes):
-                    one = partial(_one_after_the_other, (one, self._numbers.bring))
-                groups.append((one, (one,)))
+        for kind, group in groupby(zip(calls, ready, strict=True), _kind):
+            pairs = list(group)
+            each = [one for _, one in pairs]
+            if kind == "launches":
+                groups.append((self._together(each), each))
+            elif kind == "draws":
+                # The generator is asked for its state once.
+                outs = [array_of(call.arguments[0]) for call, _ in pairs]
+                fill: Any = pairs[0][0].function
+                groups.append((partial(fill, *outs), each))
+            else:
+                groups += [(run, (run,)) for run in map(self._bringing, pairs)]
         return Replayed(groups, self._wait)
 
-    def _together(self, launches: Sequence[Ready]) -> Ready:
-        return (
-            partial(_one_after_the_other, launches)
-            if self._cupy is None
-            else Graphs(self._cupy, launches)
-        )
+    def _bringing(self, pair: tuple[Call, Ready]) -> Ready:
+        """A call of the host, and the numbers that it may have changed."""
+        call, run = pair
+        if not self._numbers.among(call.writes):
+            return run
+        return partial(_one_after_the_other, (run, self._numbers.bring))
+
+    def _together(self, launches: Sequence[Any]) -> Ready:
+        run = [*fused([(launch.element, launch) for launch in launches], self._fused)]
+        return partial(_one_after_the_other, run) if self._cupy is None else Graphs(self._cupy, run)
+
+    def _fused(self, group: Fused) -> Callable[[], None]:
+        return group.by_functions(self._xp) if self._cupy is None else group.by_cuda(self._cupy)
 
     def _ready(self, call: Call, array_of: Callable[[Ref], Array]) -> Ready:
         if call.bind is not None:
@@ -118,7 +129,7 @@ class OnDevice:
             run = self._product(a, b, lowered[1]["out"])
             if run is not None:
                 return Launch(run, (), {})
-        return Launch(lowered[0], tuple(given), lowered[1])
+        return Launch(lowered[0], tuple(given), lowered[1], _element(function, given, lowered[1]))
 
     def _product(self, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
         blas = cublas(self._cupy.cuda.Device().id)
@@ -190,12 +201,18 @@ class OnDevice:
 class Launch:
     """A call that does its work on the device, and has the host look at nothing."""
 
-    __slots__ = ("_function", "_given", "_named")
+    __slots__ = ("_function", "_given", "_named", "element")
 
     def __init__(
-        self, function: Callable[..., object], given: tuple[Any, ...], named: Mapping[str, Any]
+        self,
+        function: Callable[..., object],
+        given: tuple[Any, ...],
+        named: Mapping[str, Any],
+        element: Element | None = None,
     ) -> None:
         self._function, self._given, self._named = function, given, named
+        # What it is where it is element by element.
+        self.element = element
 
     def __call__(self) -> None:
         """Do it."""
@@ -286,8 +303,20 @@ def _one_after_the_other(calls: Sequence[Ready]) -> None:
         call()
 
 
-def _launches(pair: tuple[Call, Ready]) -> bool:
-    return isinstance(pair[1], Launch)
+def _element(function: Any, given: Sequence[Any], named: Mapping[str, Any]) -> Element | None:
+    """The call as one of each element by itself, if it is."""
+    if function is np.copyto:
+        return Element(function, (given[1],), given[0], named.get("where"))
+    if isinstance(function, np.ufunc) and named.keys() <= {"out", "casting"} and function.nout == 1:
+        return Element(function, tuple(given), named["out"])
+    return None
+
+
+def _kind(pair: tuple[Call, Ready]) -> str:
+    call, ready = pair
+    if isinstance(ready, Launch):
+        return "launches"
+    return "draws" if call.name == "uniform" else "host"
 
 
 def _bytes(root: Array) -> Array:

@@ -20,12 +20,13 @@ class Draws:
     def __init__(self, net: Net) -> None:
         self._net = net
 
-    def fill(self, out: Array) -> None:
-        """Fill ``out`` with float32 numbers from 0 to below 1."""
-        if type(out) is np.ndarray:
+    def fill(self, *outs: Array) -> None:
+        """Fill ``outs``, one after the other, with float32 numbers from 0 to below 1."""
+        if not all(type(out) is np.ndarray for out in outs):
+            device_draws.fill(self._net.rng, *outs)
+            return
+        for out in outs:
             draws.fill(self._net.rng, out, *self._net.device.ops.team())
-        else:
-            device_draws.fill(self._net.rng, out)
 
     def __getattr__(self, name: str) -> Any:
         raise NotRecordableError(f"a draw by the layer itself, rng.{name}")
