@@ -238,6 +238,12 @@ def hold_words(net: Net, rounding: str | None) -> None:
     hold(net, "net.as_type", holder)
 
 
+def rounding_of(net: Net) -> str | None:
+    """How the updates of ``net`` are rounded, if it has words of bfloat16."""
+    storages = (param.storage for param in net.params())
+    return next((each.rounding for each in storages if isinstance(each, Bfloat16Weights)), None)
+
+
 KINDS: Mapping[str, tuple[str, ...]] = {"int8": ("Q8_0",), "int4": ("Q4_1", "Q4_0")}
 """The kinds of blocks that are so many bits, the one that is made first."""
 

@@ -6,7 +6,7 @@ import copy
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -232,6 +232,16 @@ class BlockWeights(HeldWeights):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BlockWeights:
         return BlockWeights(copy.deepcopy(self.matrix, memo), self.turned)
+
+
+def words_among(params: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """The name and "bfloat16", of each of the named ``params`` that is no more than words of it."""
+    found = {}
+    for name, param in params:
+        storage = param.storage
+        if isinstance(storage, Bfloat16Weights) and storage.rest is None:
+            found[name] = "bfloat16"
+    return found
 
 
 def block_weights(values: Array, turned: bool, kind: str) -> BlockWeights:

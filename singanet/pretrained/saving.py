@@ -20,7 +20,7 @@ from singanet.engine.adapting import add_pair, pairs_beside
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, one_of
 from singanet.layers.layer import Layer
-from singanet.params.held import Bfloat16Weights
+from singanet.params.held import words_among
 from singanet.params.param import Param
 from singanet.pretrained.folder import CONFIG
 from singanet.pretrained.gguf_form import GgufForm
@@ -132,8 +132,8 @@ def _sources(
 
 def _are_words(stored: FileArray) -> bool:
     """Whether an array is held in bfloat16, and is no more than that."""
-    held = [param.storage for param, _ in stored.members]
-    return all(isinstance(each, Bfloat16Weights) and each.rest is None for each in held)
+    members = [(param.name, param) for param, _ in stored.members]
+    return len(words_among(members)) == len({name for name, _ in members})
 
 
 def _value(param: Param) -> Array:

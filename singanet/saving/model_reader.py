@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -14,13 +14,17 @@ from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.matching import Target, match
 from singanet.checkpoint.reader import Reader
 from singanet.checkpoint.report import mismatch
+from singanet.engine.holding import hold_words
 from singanet.engine.net import Net
+from singanet.errors import one_of
+from singanet.params.held import ROUNDINGS
 from singanet.params.param import Param
 from singanet.saving import model_settings as settings
 from singanet.saving.model_layout import MODEL, NET, below, opened
 from singanet.saving.nets import distinct_params, net_from_config
 from singanet.saving.objects import refusing, wrong
 from singanet.saving.parameters import distinct
+from singanet.types import Array
 
 _Net = TypeVar("_Net", bound=Net)
 
@@ -34,7 +38,11 @@ def read_model(cls: type[_Net], path: str | os.PathLike[str], training: bool = T
 def _built(cls: type[_Net], about: dict[str, Any], reader: Reader, training: bool) -> _Net:
     with described(cls, about) as net:
         params = distinct(distinct_params(net.nodes()))
-        fill({param.name: param for param in params}, reader, NET)
+        rounding = about.get("rounding")
+        if rounding not in (None, *ROUNDINGS):
+            raise wrong("the model", f"one of {one_of(ROUNDINGS)} under 'rounding'", repr(rounding))
+        first = None if rounding is None else partial(_hold, net, rounding)
+        fill({param.name: param for param in params}, reader, NET, first)
         net.regroup()
     if training and about.get("training") is not None:
         settings.compile_as(net, about["training"], partial(below, reader))
@@ -56,8 +64,22 @@ def described(cls: type[_Net], about: Mapping[str, Any]) -> Iterator[_Net]:
         yield net
 
 
-def fill(params: Mapping[str, Param], reader: Reader, prefix: str) -> None:
-    """Read ``params``, of which none is filled, once all are seen to be in the file."""
+def _hold(net: Net, rounding: str, value_of: Callable[[Param], Array]) -> None:
+    """Hold matrices in bfloat16, each as soon as it is read."""
+    with net.filled_by(value_of):
+        hold_words(net, rounding)
+
+
+def fill(
+    params: Mapping[str, Param],
+    reader: Reader,
+    prefix: str,
+    first: Callable[[Callable[[Param], Array]], None] | None = None,
+) -> None:
+    """Read ``params``, of which none is filled, once all are seen to be in the file.
+
+    ``first`` is given what reads one, and may fill some.
+    """
     entries = {k.removeprefix(prefix): e for k, e in reader.entries.items() if k.startswith(prefix)}
     targets = {
         name: Target(param.shape, _dtype(entries.get(name), param))
@@ -66,8 +88,18 @@ def fill(params: Mapping[str, Param], reader: Reader, prefix: str) -> None:
     report = match(entries, targets, where=reader.where)
     if not report.complete:
         raise mismatch(report)
+    places = {id(params[found.name]): found for found in report.matched}
+
+    def value_of(param: Param) -> Array:
+        found = places[id(param)]
+        return reader.read(found.file_name).reshape(found.shape)
+
+    if first is not None:
+        first(value_of)
     for found in report.matched:
-        params[found.name].retype(reader.read(found.file_name).reshape(found.shape))
+        param = params[found.name]
+        if not param.filled:
+            param.retype(value_of(param))
 
 
 def _dtype(entry: Entry | None, param: Param) -> np.dtype[Any]:

@@ -10,7 +10,10 @@ import numpy as np
 
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import write_state
+from singanet.checkpoint.halves import stored_as
+from singanet.engine.holding import rounding_of
 from singanet.engine.net import Net
+from singanet.params.held import words_among
 from singanet.saving import model_settings as settings
 from singanet.saving.model_layout import CONTAINER, MODEL, NET, check_path, encoded
 from singanet.saving.nets import net_to_config
@@ -26,10 +29,12 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
     about = description(net)
     about["training"] = None if compiled is None else settings.describe(compiled)
     state = sources_of({MODEL.text: encoded(MODEL, about)}, "net.save_model")
-    state += [
+    params = distinct(net.params())
+    own = [
         Source(NET + p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek, p.parts)
-        for p in distinct(net.params())
+        for p in params
     ]
+    state += stored_as(own, words_among((NET + p.name, p) for p in params), "net.save_model")
     if compiled is not None:
         state += settings.sources(compiled)
     write_state(path, state, CONTAINER)
@@ -37,7 +42,9 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
 
 def description(net: Net) -> dict[str, Any]:
     """The description of ``net`` in a model file, without parameters and training."""
+    rounding = rounding_of(net)
     return {
+        **({} if rounding is None else {"rounding": rounding}),
         "net": net_to_config(net),
         "dtype": str(net.dtype),
         "seed": int(net.seed),

@@ -18,12 +18,14 @@ from singanet.checkpoint import (
     pack,
     write_state,
 )
+from singanet.checkpoint.halves import stored_as
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.keras.slots import read_slots
 from singanet.checkpoint.matching import checked_rename
 from singanet.checkpoint.torch.naming import TorchView, torch_sources
 from singanet.codecs import keras_layers, torch_layers
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.params.held import words_among
 from singanet.saving.recurrent import packed_layers
 from singanet.types import Array
 
@@ -68,7 +70,10 @@ def save_parameters(
     packed = packed_layers(net) if name in ("snapshot", "pickle") else []
     if not packed and not name.startswith("keras"):
         # One after the other, wherever they are.
-        write_state(f, [Source(p.name, p.shape, _little(p), p.peek, p.parts) for p in params], name)
+        sources = [Source(p.name, p.shape, _little(p), p.peek, p.parts) for p in params]
+        if name == "safetensors":
+            sources = stored_as(sources, words_among((p.name, p) for p in params), "net.save")
+        write_state(f, sources, name)
         return
     state = {param.name: param.peek() for param in params}
     if name == "keras":

@@ -9,6 +9,7 @@ import pytest
 
 import singanet
 from singanet import FeedForwardNet
+from singanet.checkpoint import open_state
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.layers import Activation, Conv2D, Dense, Embedding, Flatten, GatedUnit, Input
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
@@ -393,3 +394,35 @@ def test_the_memory_of_a_step_counts_what_is_held():
     assert narrow["parameters"] == sum(param.storage.nbytes for param in net.params())
     # The largest of the arrays that updates are lent.
     assert narrow["other"] == wide["other"] + 4 * max(param.value.size for param in held(net))
+
+
+@pytest.mark.parametrize("rounding", ["stochastic", "remainder"])
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_model_file_holds_what_was_held(rounding, trained, tmp_path):
+    net = net_of()
+    plain = tmp_path / "plain.singanet"
+    net.save_model(plain)
+    net.as_type("bfloat16", rounding)
+    net.compile(SGD(lr=0.1))
+    if trained:
+        net.step(IDS, Y, SGD(lr=0.3))
+    path, weights = tmp_path / "net.singanet", tmp_path / "net.safetensors"
+    net.save_model(path)
+    net.save(weights)
+    made = singanet.load_model(path)
+    assert [p.name for p in held(made)] == [p.name for p in held(net)]
+    assert [p.storage.nbytes for p in held(made)] == [p.storage.nbytes for p in held(net)]
+    assert {p.storage.rounding for p in held(made)} == {rounding}
+    other = net_of(9)
+    other.load(weights)
+    for each in (made, other):
+        for want, got in zip(values(net).values(), values(each).values(), strict=True):
+            np.testing.assert_array_equal(got, want)
+    if rounding == "stochastic":
+        narrow = 2 * sum(param.value.size for param in held(net))
+        assert path.stat().st_size < plain.stat().st_size - 0.9 * narrow
+        with open_state(weights) as reader:
+            assert reader.entries["middle/weight"].kind == "BF16"
+    # Training goes on as that of the net that was saved.
+    losses = [each.step(IDS, Y, SGD(lr=0.1))[0] for each in (net, made)]
+    assert losses[0] == losses[1]
