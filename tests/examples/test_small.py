@@ -24,7 +24,7 @@ def numbers(name, folder):
     )
     assert run.returncode == 0, run.stderr
     assert not run.stderr
-    said = (ROOT / "examples" / f"{name}.py").read_text("utf-8").partition("it prints\n\n")[2]
+    said = (ROOT / "examples" / f"{name}.py").read_text("utf-8").partition("t prints\n\n")[2]
     # The words of each line are those that the program says of itself at its top.
     told = [re.sub(r"[\d.,]+%?", "#", line) for line in run.stdout.splitlines()]
     promised = [
@@ -88,3 +88,20 @@ def test_streaming_rules(tmp_path):
     assert most < budget
     assert after < 0.8 * before
     assert over < steps
+
+
+@pytest.mark.full
+def test_image_folder(tmp_path):
+    pytest.importorskip("PIL")
+    head, whole, alone = numbers("image_folder", tmp_path)
+    assert 25 < head < whole
+    assert whole > alone - 15
+    assert len([*(tmp_path / "images").glob("train/*/*.png")]) == 25
+
+
+@pytest.mark.full
+def test_recommender(tmp_path):
+    mean, net, noise, kept, saved = numbers("recommender", tmp_path)[3:8]
+    assert noise < net < 0.75 * mean
+    assert kept > 20
+    assert saved > 0
