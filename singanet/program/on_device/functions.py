@@ -73,6 +73,9 @@ def _method(xp: Any, owner: np.ufunc, method: Any, given: dict[str, Any]) -> Low
     name = method.__name__
     if name == "reduce" and owner in _REDUCTIONS:
         reduced = _REDUCTIONS[owner]
+        if reduced in ("any", "all") and np.dtype(given.get("dtype", bool)) == np.bool_:
+            # They make nothing else.
+            given.pop("dtype", None)
         return _reducing(_found(xp, reduced, given, _TAKEN[reduced])), given
     if name == "at":
         return getattr(xp, owner.__name__).at, given

@@ -46,7 +46,7 @@ def test_reductions_are_of_the_first_axis_unless_they_are_told(reduce, wanted):
 def test_truths_are_reduced_too():
     x = there(3, 4) > 0
     out = device_like.empty(4, bool)
-    lowered(np.logical_or.reduce, x, 0, out=out)
+    lowered(np.logical_or.reduce, x, 0, dtype=bool, out=out)
     np.testing.assert_array_equal(out.get(), x.get().any(0))
     lowered(np.logical_and.reduce, x, 0, out=out)
     np.testing.assert_array_equal(out.get(), x.get().all(0))
