@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import statistics
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-OURS = ("one process", "AllReduce", "Sharded, level 1", "Sharded, level 2")
+OURS = ("one process", "AllReduce", "Sharded, level 1", "Sharded, level 2", "Sharded, level 3")
 THEIRS = ("DDP", "ZeRO", "FSDP2")
 LR, WORDS, HEADS = 1e-3, 2000, 8
 
@@ -161,9 +162,12 @@ def our_step(
         "AllReduce": lambda: parallel.AllReduce(rule, comm),
         "Sharded, level 1": lambda: parallel.Sharded(rule, comm, 1),
         "Sharded, level 2": lambda: parallel.Sharded(rule, comm, 2),
+        "Sharded, level 3": lambda: parallel.Sharded(rule, comm, 3),
     }
     optimizer = ways[rival]() if rival in ways else rule
-    trained = sum(param.value.size for param in net.params())
+    if rival == "Sharded, level 3":
+        optimizer.meet(net)
+    trained = sum(math.prod(param.shape) for param in net.params())
     return lambda: net.step(x, y, optimizer), trained
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 from singanet.base.collectives import Collectives, SharedBatch
+from singanet.checkpoint.entry import Source
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad, check_lists
@@ -128,6 +129,20 @@ class Reducer(Wrapper):
     def spared(self, net: Any) -> int:
         """The bytes of state that other processes keep of the parameters of ``net``, and not it."""
         return 0
+
+    def own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
+        """The state that this process has, where each has a part of it; None for all of it.
+
+        With which rows they begin goes to ``first_rows``, by name, 0 for a whole array.
+        """
+        return None
+
+    def own_rows(self, name: str) -> tuple[int, int] | None:
+        """Of a parameter that processes update in rows those of this one: (first, after the last).
+
+        None for one that each may write as a whole.
+        """
+        return None
 
     @property
     @abstractmethod

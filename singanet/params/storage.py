@@ -151,6 +151,9 @@ class ParamStorage(ABC):
     sliced = False
     """Whether several processes have a slice of one array each, and all of them get at it."""
 
+    first_row = 0
+    """The first row of what is `here`."""
+
     array: Array | None = None
     """The array where it is at hand as it is: a plain attribute, as every step asks."""
 

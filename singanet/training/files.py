@@ -16,6 +16,7 @@ from singanet.base.budget import Budget, read_json
 from singanet.base.files import expect_inside
 from singanet.checkpoint import FORMATS, open_state, write_state
 from singanet.checkpoint.entry import State
+from singanet.checkpoint.sharded.writer import is_shard
 from singanet.errors import CheckpointError, FileAccessError, FileFormatError, VersionError
 from singanet.types import Array
 
@@ -99,7 +100,8 @@ def _by_steps(folder: Path) -> list[Path]:
     suffixes = {suffix for format in FORMATS.values() for suffix in format.suffixes}
     found: dict[Path, int] = {}
     for path in sorted(folder.iterdir(), reverse=True):
-        if path.suffix in suffixes and not path.name.startswith("."):
+        known = any(path.name.endswith(suffix) for suffix in suffixes)
+        if known and not path.name.startswith(".") and not is_shard(path):
             expect_inside(folder, path)
             step = _steps(path)
             if step is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -56,6 +57,41 @@ def own_entries(
         joined.append(Source(each.name, (rows, *each.shape[1:]), each.dtype, fetch))
     # As they are sent.
     return [*joined, *found]
+
+
+def entries_of_rank(comm: Collectives, state: Sequence[Source]) -> list[Source]:
+    """Of the entries that `own_entries` makes of ``state`` those that this rank is to write.
+
+    Rank 0 has all of its own, and tells what others lack.
+    """
+    own = {each.name: sha256(each.array().tobytes()).hexdigest() for each in state}
+    every = gathered(comm, own, "the state that is each rank's own")
+    first = every[0]
+    if comm.rank:
+        return [
+            replace(each, name=f"{_OWN}/{comm.rank}/{each.name}")
+            for each in state
+            if own[each.name] != first.get(each.name)
+        ]
+    gone = {
+        f"{_ABSENT}/{rank}/{key}": np.empty(0)
+        for rank, digests in enumerate(every)
+        for key in sorted(first.keys() - digests.keys())
+    }
+    return [*state, *sources_of(gone, "session.state")]
+
+
+def rows_source(param: Any, name: str, rows: tuple[int, int]) -> Source:
+    """The ``rows`` of a parameter, from the first up to the last, as ``name``."""
+    start, stop = rows
+    whole = tuple(param.shape)
+    shape = (stop - start, *whole[1:]) if whole else whole
+
+    def fetch() -> Array:
+        value: Array = param.peek()
+        return value[start:stop] if whole else value
+
+    return Source(name, shape, np.dtype(param.array_type).newbyteorder("<"), fetch)
 
 
 def own_slices(net: Any, start: str = "") -> list[Source]:

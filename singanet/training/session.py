@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from singanet.checkpoint import FORMATS
 from singanet.checkpoint.entry import Source
 from singanet.engine.model import Model
 from singanet.errors import CallOrderError
@@ -17,6 +19,7 @@ from singanet.params.param import Param
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.course import Course
+from singanet.training.files import write_training
 from singanet.training.micro_batches import MicroBatches
 from singanet.training.options import FitOptions
 from singanet.training.ranks import World
@@ -139,6 +142,22 @@ class Session(Course):
         """
         self._expect_whole()
         return training_sources(self, self.ranks)
+
+    def write(self, path: Path) -> None:
+        """Write `sources` to ``path``, in the format of its suffix; all ranks call it.
+
+        Rank 0 writes, but a sharded file all ranks do, each what it has. Errors: as for `state`,
+        and of files.
+        """
+        if FORMATS["sharded"].suffixes[0] not in path.name:
+            state = self.sources()
+            if self.rank == 0:
+                write_training(path, state)
+            return
+        self._expect_whole()
+        first_rows: dict[str, int] = {}
+        own = training_sources(self, self.ranks, first_rows)
+        self.ranks.write_parts(path, own, first_rows)
 
     def _expect_whole(self) -> None:
         if self.phase == "step":

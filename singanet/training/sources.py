@@ -24,26 +24,36 @@ from singanet.types import Array
 WHERE = "session.state"
 
 
-def training_sources(course: Course, ranks: World) -> list[Source]:
+def training_sources(
+    course: Course, ranks: World, first_rows: dict[str, int] | None = None
+) -> list[Source]:
     """Parameters, optimizer, generator, position in the data, history, metrics, callbacks.
 
     Keys are ``net/<parameter>``, ``optimizer/<parameter>/<slot>``, ``metric/...``,
     ``precision/...``, ``callback/<place>.<class>/...`` and ``session``, which is JSON as bytes
     (uint8). It resumes to the bit. Of several ranks it is rank 0's, with position and generator of
     each, and what else is each rank's own: see `own_entries`. There ``net/...`` is the running
-    state of all, ``local/...`` the rank's; nothing on the others.
+    state of all, ``local/...`` the rank's; nothing on the others. With ``first_rows`` each rank
+    gives what it is to write itself, parts of arrays with the rows that they begin with, by name.
     """
-    found, measures, every = ranks.joined(course, partial(own_sources, course, ranks))
+    own = partial(own_sources, course, ranks, first_rows)
+    found, measures, every = ranks.joined(course, own, first_rows)
     if ranks.rank:
-        return []
+        return found
     return found + progress_sources(course, ranks, measures, course.position(), every)
 
 
-def own_sources(course: Course, ranks: World) -> list[Source]:
+def own_sources(
+    course: Course, ranks: World, first_rows: dict[str, int] | None = None
+) -> list[Source]:
     """What `training_sources` has of this process but for its progress, as it stands there."""
+    begins: dict[str, int] | None = None if first_rows is None else {}
+    learnt = state_sources(course.optimizer, begins)
+    if first_rows is not None and begins is not None:
+        first_rows |= {f"optimizer/{name}": first for name, first in begins.items()}
     return [
         *below("net", param_sources(ranks.here(course.net))),
-        *below("optimizer", state_sources(course.optimizer)),
+        *below("optimizer", learnt),
         *(
             source
             for start, each in keepers(course, ranks).items()

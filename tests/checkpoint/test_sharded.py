@@ -228,7 +228,7 @@ def folder(tmp_path, arrays):
     [
         "../secret.safetensors", "/etc/passwd", "..", ".", "", "a/../../secret.safetensors",
         "sub/x.safetensors", "..\\secret.safetensors", "C:secret.safetensors", "x\0.safetensors",
-        ".hidden.safetensors", 5, None, ["a"], {"a": 1}, "x" * 300, "a\nb.safetensors",
+        ".hidden.safetensors", 5, None, [["a"]], {"a": 1}, "x" * 300, "a\nb.safetensors",
     ],
 )  # fmt: skip
 def test_names_that_lead_elsewhere(folder, name):

@@ -1,4 +1,7 @@
-"""The index of a state dict in several files: JSON with a map from array to file."""
+"""The index of a state dict in several files: JSON with a map from array to file.
+
+An array of which several processes had rows is in several files, listed in the order of the rows.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ MOST_SHARDS = 512
 """Each is an open file; those of the largest published models are 191."""
 
 
-def parse(text: bytes, where: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The metadata of an index, as texts, and of each array the name of its file.
+def parse(text: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The metadata of an index, as texts, and of each array the names of its files.
 
     Errors: `FileFormatError` for another text, names twice or too many; `UnsafeFileError` for what
     is not the plain name of a file beside the index.
@@ -36,15 +39,19 @@ def parse(text: bytes, where: str) -> tuple[dict[str, str], dict[str, str]]:
     metadata = found.get(METADATA, {}) if isinstance(found, dict) else None
     if not isinstance(arrays, dict) or not isinstance(metadata, dict):
         raise broken(where, f"an object with a {WEIGHT_MAP!r}", repr(text[:40]))
-    shards = set()
-    for name, shard in arrays.items():
+    shards: set[str] = set()
+    files = {}
+    for name, told_of in arrays.items():
         check_name(name, where)
-        if shard not in shards if isinstance(shard, str) else True:
-            shards.add(_checked_shard(shard, where))
+        files[name] = told_of if isinstance(told_of, list) and told_of else [told_of]
+        for shard in files[name]:
+            if shard not in shards if isinstance(shard, str) else True:
+                shards.add(_checked_shard(shard, where))
+        check_unique(files[name], where)
     if len(shards) > MOST_SHARDS:
         raise broken(where, f"at most {MOST_SHARDS} files", str(len(shards)))
     told = {key: str(value)[:1000] for key, value in metadata.items()}
-    return told, arrays
+    return told, files
 
 
 def _checked_shard(name: Any, where: str) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from singanet.base.files import expect_in_folder, explained
 from singanet.checkpoint.entry import Entry
@@ -20,7 +23,7 @@ class ShardedReader(Reader):
     """The arrays of all files that an index names, in its order; ``words`` as for safetensors.
 
     Files are beside the index. The map and the files' own tables have to agree: each array is in
-    one file, the one that is named, and each array of a file is in the map.
+    the file that is named, or has rows in each of several, and each array of a file is in the map.
     """
 
     format = "sharded"
@@ -34,7 +37,7 @@ class ShardedReader(Reader):
             stream.seek(0)
             # A read of more than there is makes room for that, too.
             text = stream.read(size)
-        self.metadata, self._shard_of = parse(text, self.where)
+        self.metadata, self._shards_of = parse(text, self.where)
         mark = self.metadata.pop(KEY, None)
         if mark is not None:
             self.version = f"singanet format {check_version(mark, self.where)}"
@@ -46,18 +49,31 @@ class ShardedReader(Reader):
             raise
 
     def _open_shards(self, words: bool) -> None:
-        found: dict[str, Entry] = {}
-        for name in dict.fromkeys(self._shard_of.values()):
+        for name in dict.fromkeys(name for names in self._shards_of.values() for name in names):
             shard = self._shards[name] = self._opened(name, words)
-            foreign = [key for key in shard.entries if self._shard_of.get(key) != name]
+            foreign = [key for key in shard.entries if name not in self._shards_of.get(key, ())]
             if foreign:
                 raise self._disagree(f"in {name!r} the arrays that the map has there", foreign)
-            found |= shard.entries
             self.metadata = {**shard.metadata, **self.metadata}
-        missing = [f"no {key}" for key in self._shard_of if key not in found]
-        if missing:
-            raise self._disagree("every array of the map in its file", missing)
-        self.entries = {name: found[name] for name in self._shard_of}
+        for name, shards in self._shards_of.items():
+            parts = [self._shards[shard].entries.get(name) for shard in shards]
+            missing = [f"no {name}" for part in parts if part is None]
+            if missing:
+                raise self._disagree("every array of the map in its file", missing)
+            self.entries[name] = self._joined(name, [part for part in parts if part is not None])
+
+    def _joined(self, name: str, parts: list[Entry]) -> Entry:
+        """What is put together of the rows ``parts``."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        forms = {(part.shape[1:], part.dtype, part.kind, len(part.shape)) for part in parts}
+        if len(forms) > 1 or not first.shape:
+            shapes = [f"{name}: {part.dtype} {part.shape}" for part in parts]
+            raise self._disagree("rows of one array in several files", shapes)
+        rows = sum(part.shape[0] for part in parts)
+        stored = sum(part.stored for part in parts)
+        return replace(first, shape=(rows, *first.shape[1:]), stored=stored, checksum="")
 
     def _opened(self, name: str, words: bool) -> Reader:
         path = self.path.parent / name
@@ -70,10 +86,19 @@ class ShardedReader(Reader):
         return broken(self.where, expected, one_of(names[:5])[:300])
 
     def _read(self, entry: Entry) -> Array:
-        return self._shards[self._shard_of[entry.name]].read(entry.name)
+        shards = self._shards_of[entry.name]
+        if len(shards) == 1:
+            return self._shards[shards[0]].read(entry.name)
+        whole, at = np.empty(entry.shape, entry.dtype), 0
+        for shard in shards:
+            rows = self._shards[shard].entries[entry.name].shape[0]
+            self._shards[shard].read_into(entry.name, whole[at : at + rows])
+            at += rows
+        return whole
 
     def _pieces(self, entry: Entry) -> Iterator[Array]:
-        return self._shards[self._shard_of[entry.name]].pieces(entry.name)
+        for shard in self._shards_of[entry.name]:
+            yield from self._shards[shard].pieces(entry.name)
 
     def close(self) -> None:
         super().close()

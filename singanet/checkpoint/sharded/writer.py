@@ -14,14 +14,17 @@ from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.folder import INDEX, SINGLE
 from singanet.checkpoint.halves import StoredType, stored_as
 from singanet.checkpoint.safetensors import write_safetensors
-from singanet.checkpoint.sharded.index import METADATA, MOST_SHARDS, WEIGHT_MAP, stem
+from singanet.checkpoint.sharded.index import METADATA, MOST_SHARDS, SUFFIX, WEIGHT_MAP, stem
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
 from singanet.errors import ArgumentError
 
 SHARD_BYTES = 5_000_000_000
 """Above it a state is cut, as transformers does."""
-_PYTORCH = {"format": "pt"}
+PYTORCH = {"format": "pt"}
 """Without it transformers does not take a file for one of PyTorch's."""
+
+
+_SHARD = re.compile(r"(\.\d+)?-\d{5}-of-\d{5}\.safetensors$")
 
 
 def write_folder(
@@ -49,7 +52,7 @@ def write_folder(
     try:
         if sum(source.nbytes for source in sources) <= _checked(shard_bytes, where):
             with _texts(folder, files or {}):
-                write_safetensors(folder / SINGLE, sources, metadata=_PYTORCH)
+                write_safetensors(folder / SINGLE, sources, metadata=PYTORCH)
             _remove(folder, [folder / INDEX, *_shards(folder / INDEX)])
             return folder / SINGLE
         with _texts(folder, files or {}):
@@ -79,27 +82,49 @@ def write_sharded(
     where = f"sharded file {str(path)!r}"
     sources = stored_as(sources, dtype, where)
     groups = _groups(sources, _checked(shard_bytes, where), where)
-    shards = _new_names(path, len(groups))
+    shards = new_names(path, len(groups))
     made: list[Path] = []
     try:
         for shard, group in zip(shards, groups, strict=True):
             made.append(shard)
-            write_safetensors(shard, group, metadata=_PYTORCH)
+            write_safetensors(shard, group, metadata=PYTORCH)
         weight_map = {
             source.name: shard.name
             for shard, group in zip(shards, groups, strict=True)
             for source in group
         }
-        about = {"total_size": sum(source.nbytes for source in sources), KEY: str(FORMAT_VERSION)}
-        text = json.dumps({METADATA: about, WEIGHT_MAP: weight_map}, indent=2, ensure_ascii=False)
-        with replacing(path) as beside:
-            beside.write_text(text, "utf-8")
+        write_index(path, weight_map, sum(source.nbytes for source in sources))
     except BaseException:
         for shard in made:
             with contextlib.suppress(OSError):
                 shard.unlink()
         raise
+    remove_others(path, shards)
+
+
+def write_index(path: Path, weight_map: Mapping[str, str | list[str]], total: int) -> None:
+    """Make the files of ``weight_map``, of ``total`` bytes, count as the state at ``path``."""
+    about = {"total_size": total, KEY: str(FORMAT_VERSION)}
+    text = json.dumps({METADATA: about, WEIGHT_MAP: weight_map}, indent=2, ensure_ascii=False)
+    with replacing(path) as beside:
+        beside.write_text(text, "utf-8")
+
+
+def remove_others(path: Path, shards: Sequence[Path]) -> None:
+    """Remove what has a name as files of the index at ``path``, and is none of ``shards``."""
     _remove(path.parent, [each for each in _shards(path) if each not in shards])
+
+
+def remove_state(path: Path) -> None:
+    """Remove the file at ``path``, and of an index the files that it names after it."""
+    path.unlink(missing_ok=True)
+    if path.name.endswith(SUFFIX):
+        remove_others(path, ())
+
+
+def is_shard(path: Path) -> bool:
+    """Whether ``path`` has a name as one of several files of a state."""
+    return _SHARD.search(path.name) is not None
 
 
 def _checked(shard_bytes: int, where: str) -> int:
@@ -133,7 +158,7 @@ def _groups(sources: Sequence[Source], most: int, where: str) -> list[list[Sourc
     return groups
 
 
-def _new_names(path: Path, count: int) -> list[Path]:
+def new_names(path: Path, count: int) -> list[Path]:
     """Paths of ``count`` shards none of which is there: a second index beside the old one's."""
     taken = {each.name for each in _shards(path)}
     for turn in range(1, len(taken) + 2):
@@ -146,7 +171,7 @@ def _new_names(path: Path, count: int) -> list[Path]:
 
 def _shards(path: Path) -> list[Path]:
     """The files that have names of shards of the index at ``path``."""
-    pattern = re.compile(rf"{re.escape(stem(path))}(\.\d+)?-\d{{5}}-of-\d{{5}}\.safetensors")
+    pattern = re.compile(re.escape(stem(path)) + _SHARD.pattern)
     with explained(path, "write"):
         return sorted(each for each in path.parent.iterdir() if pattern.fullmatch(each.name))
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
+from singanet.checkpoint.entry import Source
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
@@ -84,6 +87,10 @@ class Cut:
         """Where the parts of the parameter begin, in rows; then how many rows there are."""
         return self._rows[name]
 
+    def has(self, name: str) -> bool:
+        """Whether the parameter is updated in parts."""
+        return name in self._rows
+
     def bounds(self, name: str) -> list[int]:
         """As `rows`, in elements."""
         width = prod(self.shapes[name][1:])
@@ -153,6 +160,33 @@ class Cut:
             made[key] = comm.gather_parts(flat, bounds, what=key).reshape(shape)
         # In the order of one process's, as far as ranks know it.
         return {**made, **{key: array for key, array in state.items() if key not in made}}
+
+    def own_sources(
+        self, rank: int, state: Sequence[Source], first_rows: dict[str, int]
+    ) -> list[Source]:
+        """What ``rank`` writes of the ``state`` that it has; as `Reducer.own_parts`.
+
+        What is of no parameter all have, and so rank 0 writes it.
+        """
+        made = []
+        for each in state:
+            name, _, slot = each.name.rpartition("/")
+            if name not in self._rows:
+                if rank == 0:
+                    first_rows[each.name] = 0
+                    made.append(each)
+                continue
+            rows, shape = self._rows[name], self.shapes[name]
+            start, stop = rows[rank : rank + 2]
+            owner = next(k for k, (a, b) in enumerate(pairwise(rows)) if a < b)
+            if start == stop or (slot == "step" and rank != owner):
+                continue
+            width, first_rows[each.name] = prod(shape[1:]), 0
+            if stop - start < rows[-1] and prod(each.shape) == (stop - start) * width:
+                first_rows[each.name] = start
+                each = replace(each, shape=(stop - start, *shape[1:]))
+            made.append(each)
+        return made
 
 
 def _by_parts(chain: UpdateChain, param: Param) -> bool:

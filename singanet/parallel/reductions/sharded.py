@@ -9,11 +9,13 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.edits import changes
+from singanet.checkpoint.entry import Source
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.sources import state_sources
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
@@ -171,6 +173,21 @@ class Sharded(AllReduce):
             return own
         made: dict[str, Array] = self.cut.whole(self.comm, rule, own)
         return made
+
+    def own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
+        """As `Reducer`: without any exchange."""
+        rule = UpdateChain(self.optimizer).own_rule
+        if self.alone or not self.cut or rule is None:
+            return None
+        if self.cut.loaded:
+            self.cut.cut_loaded(rule, self.comm.rank)
+        return self.cut.own_sources(self.comm.rank, state_sources(self.optimizer), first_rows)
+
+    def own_rows(self, name: str) -> tuple[int, int] | None:
+        if self.alone or not self.cut.has(name):
+            return None
+        rows = self.cut.rows(name)
+        return rows[self.comm.rank], rows[self.comm.rank + 1]
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """As `Wrapper`: ``state`` is whole, and each rank keeps its part from the next step on."""

@@ -37,7 +37,17 @@ class Slices(ParamStorage):
     the same point.
     """
 
-    __slots__ = ("_lent", "_lent_at", "_stand_in", "_updates", "gathers", "name", "own", "rows")
+    __slots__ = (
+        "_lent",
+        "_lent_at",
+        "_stand_in",
+        "_updates",
+        "first_row",
+        "gathers",
+        "name",
+        "own",
+        "rows",
+    )
 
     place = "in slices on several ranks"
     way_back = "take copy.deepcopy(net) on all ranks, which has it in memory"
@@ -47,6 +57,7 @@ class Slices(ParamStorage):
         self.gathers, self.name, self.rows = gathers, name, list(rows)
         self._stand_in = np.broadcast_to(np.zeros((), whole.dtype), whole.shape).view(SliceStandIn)
         self._stand_in.slices = self
+        self.first_row = self.rows[gathers.comm.rank]
         self.own = self.here_of(whole).copy()
         self._lent: Array | None = None
         self._updates = self._lent_at = 0

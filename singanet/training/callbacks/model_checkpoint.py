@@ -15,10 +15,11 @@ from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside
 from singanet.base.lock import hold, let_go
 from singanet.checkpoint import FORMATS, write_state
+from singanet.checkpoint.sharded.writer import remove_state
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
-from singanet.training.files import check_folder, write_training
+from singanet.training.files import check_folder
 from singanet.types import Array
 
 
@@ -32,7 +33,9 @@ class ModelCheckpoint(Callback):
     ``net.fit(..., resume=folder)`` goes on from whichever got furthest, to the bit; so an error or
     interrupt within a step writes nothing, and the file before it counts. ``best.npz`` holds the
     parameters alone, by their names, from the epoch in which ``monitor`` was best; None writes
-    none. Files appear whole or not at all. No second training can write to the folder meanwhile.
+    none. Files appear whole or not at all; with ``format="sharded"`` they are an index and a file
+    of each rank, which all ranks write at the same time. No second training can write to the
+    folder meanwhile.
     """
 
     runs_last = True
@@ -58,10 +61,11 @@ class ModelCheckpoint(Callback):
         self.every_steps = (
             None if every_steps is None else checked_count(where, "every_steps", every_steps, 1)
         )
-        if format not in ("npz", "safetensors", "hdf5"):
+        known = ("npz", "safetensors", "hdf5", "sharded")
+        if format not in known:
             raise UnknownNameError(
                 f"{where}, format",
-                expected=one_of(("npz", "safetensors", "hdf5")),
+                expected=one_of(known),
                 received=repr(format),
                 advice=did_you_mean(format, FORMATS, "npz is the usual one"),
             )
@@ -98,7 +102,7 @@ class ModelCheckpoint(Callback):
         if self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0:
             self._write(f"epoch-{epoch + 1:04d}")
             for old in self._epoch_files()[: -self.keep] if self.session.rank == 0 else ():
-                old.unlink(missing_ok=True)
+                remove_state(old)
 
     def on_train_end(self) -> None:
         """Let other trainings write to the folder."""
@@ -131,9 +135,7 @@ class ModelCheckpoint(Callback):
         return path
 
     def _write(self, name: str) -> None:
-        state = self.session.sources()
-        if self.session.rank == 0:
-            write_training(self._path(name), state)
+        self.session.write(self._path(name))
         self._last_written = self.clock()
 
     def _minutes_are_over(self) -> bool:

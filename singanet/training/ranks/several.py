@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
 from singanet.checkpoint.entry import Source, sources_of
+from singanet.checkpoint.sharded.by_ranks import write_by_ranks
 from singanet.engine.model import Model, makes_passes_together
 from singanet.errors import RankError, RankLostError, SingaNetError
 from singanet.optimizer.chain import UpdateChain
@@ -22,7 +24,7 @@ from singanet.training.arrays import copied, cut
 from singanet.training.batches import Batches, WeightedBatch, ended
 from singanet.training.course import Course, Stateful, StopTraining
 from singanet.training.measures import Measures
-from singanet.training.own_state import own_entries, own_slices
+from singanet.training.own_state import entries_of_rank, own_entries, own_slices, rows_source
 from singanet.training.ranks.comparison import (
     CALLED_ALIKE,
     expect_mergeable,
@@ -332,7 +334,10 @@ class FitRanks(World):
         self._uncounted = samples - measures.samples
 
     def joined(
-        self, course: Course, own: Callable[[], list[Source]]
+        self,
+        course: Course,
+        own: Callable[[], list[Source]],
+        first_rows: dict[str, int] | None = None,
     ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
         net, measures = course.net, course.measures.copied()
         here = self.here(net)
@@ -360,7 +365,42 @@ class FitRanks(World):
         shared |= {each.name: each for each in sources_of(unified, "session.state")}
         learnt = [each for each in these if each.name not in shared and each.name not in apart]
         learnt += sources_of(local, "session.state")
+        if first_rows is not None:
+            parts = [each for each in learnt if each.name in first_rows]
+            rest = [each for each in learnt if each.name not in first_rows]
+            whole = [*shared.values()] if self.rank == 0 else []
+            return (
+                [
+                    *self._own_rows(here, whole, slices, first_rows),
+                    *parts,
+                    *entries_of_rank(self.comm, rest),
+                ],
+                measures,
+                every,
+            )
         return self._collected([*shared.values()], learnt, slices), measures, every
+
+    def _own_rows(
+        self, net: Model, whole: list[Source], slices: list[Source], first_rows: dict[str, int]
+    ) -> list[Source]:
+        """What this rank writes of the parameters: its ``slices``, rows of others, or ``whole``."""
+        for param, each in zip((p for p in net.params() if p.storage.sliced), slices, strict=True):
+            first_rows[each.name] = param.storage.first_row
+        found = [each for each in slices if each.shape[0]]
+        cut = set()
+        for stage in self.stages:
+            for param in net.params():
+                rows, name = stage.own_rows(param.name), f"net/{param.name}"
+                if rows is None or param.storage.sliced:
+                    continue
+                cut.add(name)
+                if rows[0] < rows[1]:
+                    first_rows[name] = rows[0]
+                    found.append(rows_source(param, name, rows))
+        return [*(each for each in whole if each.name not in cut), *found]
+
+    def write_parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> None:
+        write_by_ranks(path, own, self.comm, first_rows)
 
     def _collected(
         self, shared: list[Source], learnt: list[Source], slices: list[Source]

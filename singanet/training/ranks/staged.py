@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from singanet.base.collectives import gathered
+from singanet.checkpoint import write_state
 from singanet.checkpoint.entry import Source
 from singanet.engine.model import Model, Placed
 from singanet.optimizer.reducer import Reducer
 from singanet.training.course import Course
+from singanet.training.measures import Measures
 from singanet.training.own_state import own_entries
 from singanet.training.ranks.several import FitRanks
 
@@ -59,6 +62,19 @@ class StagedRanks(FitRanks):
         except BaseException:
             placed.move(before)
             raise
+
+    def joined(
+        self,
+        course: Course,
+        own: Callable[[], list[Source]],
+        first_rows: dict[str, int] | None = None,
+    ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
+        # Rank 0 writes what the others send.
+        return super().joined(course, own)
+
+    def write_parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> None:
+        if self.rank == 0:
+            write_state(path, own)
 
     def on_first(self, work: Callable[[], object]) -> None:
         self._placed.on_first(work)

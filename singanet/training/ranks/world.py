@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, Protocol
 
+from singanet.checkpoint import write_state
 from singanet.checkpoint.entry import Source
 from singanet.engine.model import Model
 from singanet.errors import RankLostError
@@ -180,11 +182,15 @@ class World:
         return nullcontext()
 
     def joined(
-        self, course: Course, own: Callable[[], list[Source]]
+        self,
+        course: Course,
+        own: Callable[[], list[Source]],
+        first_rows: dict[str, int] | None = None,
     ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
         """What a file keeps of all, of which this rank has ``own()``; nothing on ranks but 0.
 
-        That is asked when nothing waits any more for other ranks. With what all have measured in
+        With ``first_rows`` each rank gets what it is to write; see `training_sources`. ``own`` is
+        asked when nothing waits any more for other ranks. With what all have measured in
         the epoch, and position, generator and samples of each.
         """
         return own(), course.measures, []
@@ -199,6 +205,10 @@ class World:
     def evaluated(self, net: Model, batches: Iterator[WeightedBatch]) -> Iterator[WeightedBatch]:
         """``batches`` of this rank, and empty ones where others have more and need it meanwhile."""
         return batches
+
+    def write_parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> None:
+        """Write a file of what each rank has; all ranks call it."""
+        write_state(path, own)
 
     def on_first(self, work: Callable[[], object]) -> None:
         """``work()`` on rank 0, where the parameters of all can be read meanwhile."""
