@@ -5,8 +5,8 @@
 
 Scenes are made of the digits that ship with the library. With --small it prints
 
-    240 scenes of (1, 32, 32), 11 classes a pixel
-    overlap over union 0.02 before, 0.09 after; right pixels 92%
+    160 scenes of (1, 32, 32), 11 classes a pixel
+    overlap over union 0.02 before, 0.08 after; right pixels 89%
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--width", type=int, default=16, help="channels at full size")
     given = parser.parse_args()
-    width, epochs, count = (4, 4, 240) if given.small else (given.width, given.epochs, 961)
+    width, epochs, count = (4, 4, 160) if given.small else (given.width, given.epochs, 961)
     data = scenes()
     x, y = data.x_train[:count], data.y_train[:count]
+    test = data.x_test[:count], data.y_test[:count]
     print(f"{len(x)} scenes of {data.sample_shape}, {data.num_classes} classes a pixel")
 
     # A U-Net gives a score for each class of each pixel, with the classes last: (N, H, W, classes).
@@ -40,10 +41,10 @@ def main() -> None:
     often = np.bincount(y.ravel(), minlength=data.num_classes) / y.size
     loss = SoftmaxCrossEntropy(class_weight=(0.1 / (often + 0.01)).tolist())
     net.compile(Adam(lr=0.01), loss, [IOU()])
-    before = net.evaluate(data.x_test, data.y_test, 32)
+    before = net.evaluate(*test, 32)
     net.fit(x, y, batch_size=16, epochs=epochs, verbose=False)
-    after = net.evaluate(data.x_test, data.y_test, 32)
-    right = np.mean(net.predict(data.x_test, 32).argmax(-1) == data.y_test)
+    after = net.evaluate(*test, 32)
+    right = np.mean(net.predict(test[0], 32).argmax(-1) == test[1])
     print(f"overlap over union {before[1]:.2f} before, {after[1]:.2f} after; ", end="")
     print(f"right pixels {right:.0%}")
 
