@@ -34,6 +34,7 @@ def made(tmp_path, monkeypatch):
     sys.modules.pop("service", None)
 
 
+@pytest.mark.full
 def test_it_answers_what_the_predictor_predicts_and_refuses_what_is_no_image(made):
     pytest.importorskip("fastapi")
     client = pytest.importorskip("fastapi.testclient", exc_type=ImportError).TestClient

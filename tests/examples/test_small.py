@@ -34,6 +34,7 @@ def numbers(name, folder):
     return [float(number.rstrip(".")) for number in re.findall(r"\b\d+(?:\.\d+)?", run.stdout)]
 
 
+@pytest.mark.full
 def test_several_outputs(tmp_path):
     digit, odd, ink = numbers("several_outputs", tmp_path)[2:]
     assert digit > 80
