@@ -87,7 +87,9 @@ def _lines(name, value, classes):
     for member in dir(value):
         own = next((kind for kind in value.__mro__ if member in vars(kind)), object)
         hidden = member[0] == "_" and member != "__call__"
-        if hidden or member.startswith("test_") or member in fields or not _is_ours(own):
+        # What scikit-learn puts into its estimators' classes is its own.
+        theirs = not _is_ours(own) or type(vars(own)[member]).__module__.startswith("sklearn.")
+        if hidden or member.startswith("test_") or member in fields or theirs:
             continue
         line = _member(value, member)
         # What a public class above has alike is told there.

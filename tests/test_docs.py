@@ -12,11 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+NEEDED = {"scikit-learn.md": ["sklearn"]}
+"""What pages are about that is no dependency."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
+    for package in NEEDED.get(page.name, ()):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__page__"}
     for block in BLOCK.finditer(page.read_text("utf-8")):

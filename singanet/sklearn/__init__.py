@@ -1,0 +1,16 @@
+"""Nets as estimators of scikit-learn; the extra ``sklearn``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from singanet.base.lazy import names_when_asked
+
+if TYPE_CHECKING:
+    from singanet.sklearn.classifier import Classifier
+    from singanet.sklearn.regressor import Regressor
+
+__all__ = ["Classifier", "Regressor"]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

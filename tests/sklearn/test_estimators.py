@@ -1,0 +1,256 @@
+"""Nets as estimators: what scikit-learn's tools and users do with them."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn")
+
+import joblib
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    DataError,
+    ShapeError,
+    UnknownNameError,
+)
+from singanet.layers import Activation, Conv2D, Dense, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.net import FeedForwardNet
+from singanet.optimizer import Adam
+from singanet.sklearn import Classifier, Regressor
+from singanet.training.callbacks import Callback
+
+
+def small(features, outputs):
+    """A net as users write it, with a seed that `random_state` overrules."""
+    net = FeedForwardNet(seed=5)
+    net.add(Dense("a", 8, input_sample_shape=(features,)))
+    net.add(Activation("r"))
+    net.add(Dense("b", outputs))
+    return net
+
+
+def blobs(samples=90, seed=0):
+    """Three clouds with names, well apart."""
+    draw = np.random.default_rng(seed)
+    kinds = np.arange(samples) % 3
+    x = draw.normal(size=(samples, 4)) + 4 * np.eye(3, 4)[kinds]
+    return x, np.array(["ant", "bee", "cat"])[kinds]
+
+
+def classifier(**options):
+    given = {"net": small, "optimizer": Adam(lr=0.02), "epochs": 15, "random_state": 0}
+    return Classifier(**(given | options))
+
+
+def test_what_it_predicts_is_what_its_net_does():
+    x, y = blobs()
+    made = classifier().fit(x, y)
+    assert made.classes_.tolist() == ["ant", "bee", "cat"]
+    probabilities = made.predict_proba(x)
+    np.testing.assert_allclose(probabilities, made.net_.predict(x), rtol=1e-12)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-12)
+    assert (made.predict(x) == made.classes_[probabilities.argmax(axis=1)]).all()
+    assert made.score(x, y) > 0.9
+    assert len(made.history_["loss"]) == 15
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_fit_is_that_of_a_net_of_the_same_seed(kind):
+    x, y = blobs()
+    x = x.astype(kind)
+    made = classifier(batch_size=20).fit(x, y)
+    net = small(4, 3)
+    net.seed, net.rng = made.net_.seed, np.random.default_rng(made.net_.seed)
+    net.as_type(kind)
+    net.compile(Adam(lr=0.02), SoftmaxCrossEntropy())
+    net.fit(x, np.unique(y, return_inverse=True)[1], batch_size=20, epochs=15, verbose=False)
+    for mine, its in zip(net.param_values(), made.net_.param_values(), strict=True):
+        assert mine.dtype == its.dtype == kind
+        assert np.array_equal(mine, its)
+
+
+def test_random_state_makes_runs_equal_and_other_states_others():
+    x, y = blobs()
+    first, again, other = (
+        classifier(random_state=state, epochs=2).fit(x, y).predict_proba(x)
+        for state in (3, np.random.RandomState(3), 4)
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize(
+    "net", ["mlp", small, [Dense("a", 8), Activation("r")], (Dense("a", 8),)], ids=str
+)
+def test_a_net_may_be_given_in_these_ways_and_serve_twice(net):
+    x, y = blobs()
+    made = classifier(net=net)
+    first = made.fit(x, y).predict_proba(x)
+    assert np.array_equal(first, made.fit(x, y).predict_proba(x))
+    assert np.array_equal(first, clone(made).fit(x, y).predict_proba(x))
+    assert made.score(x, y) > 0.9
+
+
+def test_samples_may_be_pictures():
+    draw = np.random.default_rng(0)
+    y = np.arange(40) % 2
+    x = (draw.normal(size=(40, 1, 6, 6)) + y[:, None, None, None]).astype(np.float32)
+    layers = [Conv2D("c", 4, 3), Activation("r"), Flatten("f")]
+    made = classifier(net=layers).fit(x, y)
+    assert made.net_.dtype == np.float32
+    assert made.score(x, y) > 0.9
+    shapes = []
+
+    def asked(features, outputs):
+        shapes.append((features, outputs))
+        return FeedForwardNet([Flatten("f"), Dense("d", outputs)])
+
+    classifier(net=asked, epochs=1).fit(x, y)
+    assert shapes == [((1, 6, 6), 2)]
+
+
+def test_in_a_pipeline_searched_validated_and_calibrated():
+    x, y = blobs()
+    piped = make_pipeline(StandardScaler(), classifier(epochs=4))
+    found = GridSearchCV(piped, {"classifier__batch_size": [16, 30]}, cv=2).fit(x, y)
+    assert found.best_params_["classifier__batch_size"] in (16, 30)
+    assert found.score(x, y) > 0.8
+    calibrated = CalibratedClassifierCV(classifier(epochs=8), cv=2).fit(x, y)
+    assert calibrated.score(x, y) > 0.9
+
+
+@pytest.mark.full
+def test_folds_in_processes_score_as_in_one():
+    x, y = blobs()
+    made = Classifier(epochs=3, random_state=0)
+    alone, shared = (cross_val_score(made, x, y, cv=2, n_jobs=jobs) for jobs in (1, 2))
+    assert np.array_equal(alone, shared)
+
+
+def test_kept_by_pickle_and_joblib_it_goes_on_alike(tmp_path):
+    x, y = blobs()
+    made = classifier(epochs=2).fit(x, y)
+    joblib.dump(made, tmp_path / "made.joblib")
+    for again in (pickle.loads(pickle.dumps(made)), joblib.load(tmp_path / "made.joblib")):
+        assert np.array_equal(again.predict_proba(x), made.predict_proba(x))
+        further = [each.partial_fit(x, y).predict_proba(x) for each in (clone_of(made), again)]
+        assert np.array_equal(*further)
+
+
+def clone_of(made):
+    return pickle.loads(pickle.dumps(made))
+
+
+def test_epochs_one_by_one_are_those_of_one_fit():
+    x, y = blobs()
+    whole = classifier(epochs=4).fit(x, y)
+    parts = classifier()
+    for _ in range(4):
+        parts.partial_fit(x, y, classes=["cat", "bee", "ant"])
+    assert np.array_equal(whole.predict_proba(x), parts.predict_proba(x))
+    t = x[:, 0] * 2
+    line = Regressor(net=small, epochs=3, random_state=0).fit(x, t)
+    steps = Regressor(net=small, random_state=0)
+    for _ in range(3):
+        steps.partial_fit(x, t)
+    assert np.array_equal(line.predict(x), steps.predict(x))
+
+
+def test_early_stopping_ends_a_fit_with_its_best_epoch():
+    x, y = blobs()
+    y = np.random.default_rng(1).permutation(y)  # nothing to learn but by heart
+    made = classifier(early_stopping=True, patience=2, epochs=200, validation_fraction=0.3)
+    made.fit(x, y, sample_weight=np.ones(len(x)))
+    losses = made.history_["val_loss"]
+    assert len(losses) < 200
+    assert len(losses) == int(np.argmin(losses)) + 3
+    assert made.history_.stopped is not None
+
+
+def test_weights_of_samples_and_classes_are_repeated_samples_in_whole_batches():
+    x, y = blobs(30)
+    count = np.arange(30) % 4
+    by_class = {"ant": 1, "bee": 2, "cat": 3}
+    counted = count * np.array([by_class[name] for name in y])
+    whole = classifier(batch_size=1000, class_weight=by_class)
+    weighed = whole.fit(x, y, sample_weight=count).predict_proba(x)
+    plain = classifier(batch_size=1000).fit(x.repeat(counted, axis=0), y.repeat(counted))
+    np.testing.assert_allclose(weighed, plain.predict_proba(x), rtol=1e-8)
+    even = classifier(class_weight="balanced").fit(x, y).predict_proba(x)
+    np.testing.assert_allclose(even, classifier().fit(x, y).predict_proba(x), rtol=1e-8)
+
+
+def test_numbers_are_learnt_in_the_shape_they_have():
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(200, 3))
+    t = x @ draw.normal(size=(3, 2))
+    both = Regressor(optimizer=Adam(lr=0.01), epochs=30, random_state=0).fit(x, t)
+    assert both.predict(x).shape == (200, 2)
+    assert both.score(x, t) > 0.9
+    one = Regressor(epochs=2, loss="mae", metrics="mae").fit(x, t[:, 0])
+    assert one.predict(x).shape == (200,)
+    assert len(one.history_["mae"]) == 2
+
+
+def test_callbacks_of_ones_own_are_called():
+    class Counts(Callback):
+        epochs = 0
+
+        def on_epoch_end(self, epoch, logs):
+            self.epochs += 1
+
+    x, y = blobs()
+    counts = Counts()
+    classifier(callbacks=[counts], epochs=3).fit(x, y)
+    assert counts.epochs == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"net": small(4, 3)}, ArgumentError, "write a function"),
+        ({"net": lambda features, outputs: 3}, ArgumentError, "makes a int"),
+        ({"net": 7}, ArgumentError, "received a int"),
+        ({"net": lambda features, outputs: small(features, 5)}, ShapeError, r"\(3,\)"),
+        ({"net": "mlq"}, UnknownNameError, "mlp"),
+        ({"loss": "mse"}, ArgumentError, "SoftmaxCrossEntropy"),
+        ({"epochs": 0}, ArgumentError, "epochs"),
+        ({"batch_size": 0}, ArgumentError, "batch_size"),
+        ({"early_stopping": True, "validation_fraction": 2.0}, ValueError, "test_size"),
+    ],
+)
+def test_what_cannot_serve_is_refused_and_the_earlier_net_stays(options, error, words):
+    x, y = blobs()
+    made = classifier(epochs=1).fit(x, y)
+    before = made.net_
+    with pytest.raises(error, match=words):
+        made.set_params(**options).fit(x, y)
+    assert made.net_ is before
+    assert made.net_.compiled.epochs == 1
+
+
+def test_data_that_cannot_serve_are_refused():
+    x, y = blobs()
+    with pytest.raises(NotFittedError):
+        classifier().predict(x)
+    with pytest.raises(DataError, match="one class"):
+        classifier().fit(x, np.zeros(len(x), int))
+    with pytest.raises(DataError, match="zeros alone"):
+        classifier().fit(x, y, sample_weight=np.zeros(len(x)))
+    with pytest.raises(CallOrderError, match="all classes"):
+        classifier().partial_fit(x, y)
+    made = classifier().partial_fit(x, y, classes=np.unique(y))
+    with pytest.raises(DataError, match="dog"):
+        made.partial_fit(x[:1], ["dog"])
+    with pytest.raises(DataError, match="leave classes out"):
+        made.partial_fit(x, y, classes=["ant", "dog"])
