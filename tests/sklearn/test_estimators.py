@@ -202,6 +202,20 @@ def test_numbers_are_learnt_in_the_shape_they_have():
     assert len(one.history_["mae"]) == 2
 
 
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_columns_of_tables_are_known_by_name(package):
+    frames = pytest.importorskip(package)
+    x, y = blobs()
+    table = frames.DataFrame({name: x[:, k] for k, name in enumerate("abcd")})
+    made = classifier(epochs=2).fit(table, y)
+    assert made.feature_names_in_.tolist() == list("abcd")
+    plain = classifier(epochs=2).fit(x, y)
+    assert np.array_equal(made.predict_proba(table), plain.predict_proba(x))
+    for other in (table[list("bacd")], table[list("abc")]):
+        with pytest.raises(ValueError, match="feature names"):
+            made.predict(other)
+
+
 def test_callbacks_of_ones_own_are_called():
     class Counts(Callback):
         epochs = 0
