@@ -70,7 +70,7 @@ class Element(NamedTuple):
     where: Any = None
 
 
-class Step(NamedTuple):
+class Register(NamedTuple):
     """An element: of which values it is made, by their numbers, and whether it is a truth."""
 
     function: Any
@@ -79,7 +79,7 @@ class Step(NamedTuple):
     truth: bool
 
 
-class Place(NamedTuple):
+class Stretch(NamedTuple):
     """Where an array lies, and how."""
 
     at: int
@@ -93,7 +93,7 @@ class Place(NamedTuple):
         reach = sum(s * (n - 1) for n, s in zip(self.shape, self.strides, strict=True))
         return self.at + (reach + np.dtype(self.dtype).itemsize if prod(self.shape) else 0)
 
-    def meets(self, other: Place) -> bool:
+    def meets(self, other: Stretch) -> bool:
         """Whether the two may have bytes in common."""
         return self.at < other.end and other.at < self.end
 
@@ -105,10 +105,10 @@ class Fused:
         self.shape = shape
         self.given: list[Any] = []
         # Values: those given, then those of the steps. By place the one that is there now.
-        self.steps: list[Step] = []
+        self.steps: list[Register] = []
         self._truths: list[bool] = []
-        self._known: dict[Place, int] = {}
-        self._written: dict[Place, Any] = {}
+        self._known: dict[Stretch, int] = {}
+        self._written: dict[Stretch, Any] = {}
 
     def take(self, call: Element) -> bool:
         """Take the call, if it goes together with those before."""
@@ -124,7 +124,7 @@ class Fused:
         self._known[place] = -len(self.steps)
         return True
 
-    def _truths_of_given(self, more: Iterable[tuple[Place | None, Any, bool]]) -> None:
+    def _truths_of_given(self, more: Iterable[tuple[Stretch | None, Any, bool]]) -> None:
         for place, _, truth in more:
             if place is not None:
                 self._known[place] = len(self._truths)
@@ -132,13 +132,13 @@ class Fused:
 
     def _taken(
         self, call: Element
-    ) -> tuple[Place, Step, list[tuple[Place | None, Any, bool]]] | None:
+    ) -> tuple[Stretch, Register, list[tuple[Stretch | None, Any, bool]]] | None:
         """Where it writes, its step, and what has to be given more: place, value, truth."""
         out = _place(call.out)
         if out is None or call.out.shape != self.shape or len(self.steps) == _MOST:
             return None
         operands = call.operands if call.where is None else (*call.operands, call.where, call.out)
-        more: list[tuple[Place | None, Any, bool]] = []
+        more: list[tuple[Stretch | None, Any, bool]] = []
         values, truths = [], []
         for operand in operands:
             found = self._value(operand, more)
@@ -158,10 +158,10 @@ class Fused:
         code = _code(call, truths, call.out.dtype == _TRUTH)
         if code is None:
             return None
-        return out, Step(call.function, code, tuple(values), call.out.dtype == _TRUTH), more
+        return out, Register(call.function, code, tuple(values), call.out.dtype == _TRUTH), more
 
     def _value(
-        self, operand: Any, more: list[tuple[Place | None, Any, bool]]
+        self, operand: Any, more: list[tuple[Stretch | None, Any, bool]]
     ) -> tuple[int, bool] | None:
         """The number of the value, and whether it is a truth."""
         count = len(self._truths)
@@ -276,13 +276,13 @@ def _code(call: Element, truths: Sequence[bool], truth: bool) -> str | None:
     return _OF_TWO.get(function)
 
 
-def _place(array: Any) -> Place | None:
+def _place(array: Any) -> Stretch | None:
     """Where an array lies that a kernel may read; None for any other value."""
     if getattr(array, "dtype", None) not in _TYPES or not hasattr(array, "strides"):
         return None
     if isinstance(array, np.generic) or any(stride < 0 for stride in array.strides):
         return None
-    return Place(address(array), array.shape, array.strides, array.dtype.str)
+    return Stretch(address(array), array.shape, array.strides, array.dtype.str)
 
 
 @cache
