@@ -87,7 +87,8 @@ import importlib, pkgutil
 import singanet
 from singanet.errors import BackendError
 for module in pkgutil.walk_packages(singanet.__path__, "singanet."):
-    if not module.name.endswith("__main__"):
+    # scikit-learn looks at the system itself, and finds one that is none.
+    if not module.name.endswith("__main__") and ".sklearn" not in module.name:
         try:
             importlib.import_module(module.name)
         except BackendError:  # a package that is not installed

@@ -128,7 +128,7 @@ def test_labels_that_are_wrong_are_refused_at_the_run():
 def test_a_net_on_another_device_is_recorded_there():
     made = net()
     x = np.random.default_rng(2).standard_normal((8, 2, 6, 6)).astype(np.float32)
-    wanted = made.predict(x)
+    wanted = made.forward(False, x)
     made.to_device(strict_device())
     program = made.record(device_like.asarray(x))
     for timed in (False, True):

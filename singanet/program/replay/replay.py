@@ -138,7 +138,8 @@ class Replay:
         bound = self.bound(arena)
         bound.fill(x)
         bound.fill_targets(y, weight)
-        return self._stepped(bound, y, weight, measure, run, self._calls(bound, singly))
+        calls = self._calls(bound, singly) if singly else iter(bound.feed.calls)
+        return self._stepped(bound, y, weight, measure, run, calls)
 
     def _calls(self, bound: Bound, singly: bool) -> Iterator[Ready]:
         calls = bound.feed.calls

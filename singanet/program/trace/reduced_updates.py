@@ -45,6 +45,8 @@ def updates_of(
     found = [stage for stage in chain.reducers if not (stage.alone or stage.local)]
     if not found:
         return Updates(tape, chain, guard, trained, held)
+    if tape.far is not None:
+        raise NotRecordableError("gradients on a device that are summed over processes")
     reduction = getattr(found[0], "reduction", None) if len(found) == 1 else None
     if reduction is None or not reduction.settled:
         raise NotRecordableError(COMMUNICATES)
