@@ -38,7 +38,7 @@ class Lowering(Protocol):
     def array(self, ref: Ref, memory: Array, start: int) -> Array:
         """The array at ``ref`` in ``memory``, in which its token begins at ``start``."""
 
-    def outside(self, outside: Mapping[Ref, Array]) -> dict[Ref, Array]:
+    def outside(self, outside: Mapping[Ref, Array]) -> Mapping[Ref, Array]:
         """The arrays of the backend for those that lie ``outside`` of a recording's arena."""
 
     def ordered(self, calls: Sequence[Call]) -> list[Call]:
@@ -74,9 +74,9 @@ class OnHost:
         """As `Lowering`."""
         return ref.array(memory, start)
 
-    def outside(self, outside: Mapping[Ref, Array]) -> dict[Ref, Array]:
+    def outside(self, outside: Mapping[Ref, Array]) -> Mapping[Ref, Array]:
         """As `Lowering`: themselves."""
-        return dict(outside)
+        return outside
 
     def ordered(self, calls: Sequence[Call]) -> list[Call]:
         """As `Lowering`: as they are."""

@@ -10,6 +10,8 @@ from singanet.sklearn import __all__ as names
 def test_all_checks_pass_and_no_more_are_skipped_than_of_its_own(name):
     # Imported here, as it takes seconds that nobody wants to wait for who leaves this test out.
     pytest.importorskip("sklearn")
+    # With which scikit-learn checks what is not its own.
+    pytest.importorskip("pandas")
     from sklearn.neural_network import MLPClassifier, MLPRegressor
     from sklearn.utils.estimator_checks import check_estimator
 

@@ -346,7 +346,8 @@ class Updates:
 
         Its kernels are many, one for each block of rows, or the array is lent for the update alone.
         """
-        rule, name = self.rule, numbers.state.name
+        # Nothing more of the recording, whose memory would live as long as the program.
+        rule, name, held = self.rule, numbers.state.name, self.held
 
         def update(grad: Array, scale: Any) -> None:
             now = numbers.arrays, numbers.penalty, numbers.values, number_now(scale)
@@ -354,7 +355,7 @@ class Updates:
             def change(values: list[Array]) -> None:
                 rule.apply_rule(ParamUpdate(numbers.state, values.pop(), grad, *now))
 
-            self.held.change([name], [value], change)
+            held.change([name], [value], change)
 
         memory = self.held.memory_of(name, value)
         filled = [*memory, *(array for array in numbers.arrays if array.size)]
@@ -378,7 +379,7 @@ class Updates:
 
     def _rows(self, name: str, value: Array, source: RowsSource, scale: Any) -> None:
         """Record the update of those rows of a table that ``source`` has."""
-        rule = self.rule
+        rule, held = self.rule, self.held
         numbers = Numbers(rule, [rule.settle(name, value)])
 
         def update(scale: Any) -> None:
@@ -389,7 +390,7 @@ class Updates:
                 now = ParamUpdate(state, values.pop(), rows.rows, state.arrays, *of_step)
                 rule.apply_rule_to_rows(rows.indices, now)
 
-            self.held.change([name], [value], change)
+            held.change([name], [value], change)
 
         memory = self.held.memory_of(name, value)
         call = self.tape.add(
@@ -436,6 +437,7 @@ class Updates:
         dense = [grad for grad, other in zip(given, apart, strict=True) if not other]
         # No array of the recording stays in the program.
         rows = [grad if other else None for grad, other in zip(given, apart, strict=True)]
+        held = self.held
 
         def update(arrays: list[Array]) -> None:
             rest = iter(arrays)
@@ -445,7 +447,7 @@ class Updates:
                 for source, other in zip(rows, apart, strict=True)
             ]
             factor = () if is_one(scale) else (number_now(scale),)
-            self.held.change(
+            held.change(
                 names, values, lambda given: optimizer.update(names.copy(), given, now, *factor)
             )
 
