@@ -81,6 +81,19 @@ def cases(draw):
     return (q, k, v, dmeans), case, draw(st.integers(1, 40)), draw(st.integers(1, 5))
 
 
+def test_single_queries_of_heads_that_share_their_keys(monkeypatch):
+    """What is subtracted from their scores lies a whole row apart."""
+    monkeypatch.setattr(blocks, "_SCORES", 1)
+    rng = np.random.default_rng(0)
+    q, dmeans = rng.standard_normal((2, 1, 2, 8, 1))
+    k, v = rng.standard_normal((2, 1, 1, 1, 1))
+    case = Attention(scale=0.7)
+    means, lse = OPS.attend(q, k, v, case)
+    dv = OPS.attend_backward(dmeans, q, k, v, means, lse, case, False)[2]
+    # One key has the whole weight.
+    np.testing.assert_allclose(dv.sum(), dmeans.sum(), rtol=1e-12)
+
+
 @given(cases(), st.integers(1, 3))
 def test_equals_the_formula_over_whole_arrays(drawn, threads):
     (q, k, v, dmeans), case, scores, keys = drawn

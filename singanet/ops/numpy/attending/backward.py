@@ -247,9 +247,10 @@ class _Backward:
             xp.multiply(given, 1.0 / (1.0 - case.dropout), out=given)
         lse = self.lse[here.samples, here.heads, here.queries].reshape(a, b, m, r)
         if folds:
-            # Keys and values have a one there.
-            xp.negative(lse, out=q[..., blocks.size])
-            xp.negative(inner, out=dmeans[..., blocks.width])
+            # Keys and values have a one there. NumPy's negative (2.4, AVX-512) takes the wrong
+            # elements where what it reads lies 64 bytes apart and what it fills has gaps, too.
+            xp.multiply(lse, -1.0, out=q[..., blocks.size])
+            xp.multiply(inner, -1.0, out=dmeans[..., blocks.width])
         q, dmeans = (
             self.product.factor(name, each.reshape(a, b, m * r, each.shape[4]))
             for name, each in (("q", q), ("dmeans", dmeans))
