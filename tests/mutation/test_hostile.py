@@ -67,7 +67,7 @@ def test_published_models_that_claim_much(maker, tmp_path):
         assert found != "read" or any(each in name for each in harmless), name
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_all(tmp_path):
     count = 0
     for _, kind, suffix, raw in hostile.files():

@@ -15,6 +15,9 @@ THERE = frozenset(NAMES) - {"bfloat16", "narrow weights", "sharded parameters"}
 """Those that a GPU has."""
 
 
+THESE = [pair for pair in PAIRS if pair <= THERE and pair not in OUTCOMES]
+
+
 def trained(features, folder, device, monkeypatch):
     prepare = training.prepare
 
@@ -49,7 +52,11 @@ def test_each_feature_trains_there_as_on_the_cpu(name, gpu, tmp_path, monkeypatc
 @pytest.mark.few(6)
 @pytest.mark.parametrize(
     "features",
-    [pair for pair in PAIRS if pair <= THERE and pair not in OUTCOMES],
+    # The others where there is a GPU, or are slow.
+    [
+        pair if k % 3 == 0 else pytest.param(pair, marks=pytest.mark.slow)
+        for k, pair in enumerate(THESE)
+    ],
     ids=lambda pair: " and ".join(sorted(pair, key=NAMES.index)),
 )
 def test_pairs_train_there_as_on_the_cpu(features, gpu, tmp_path, monkeypatch):

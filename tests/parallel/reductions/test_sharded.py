@@ -113,7 +113,7 @@ def expect_near(made, other, rtol=1e-5, atol=1e-6):
 
 
 @pytest.mark.parametrize("level", [1, 2, 3])
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.few(6)
 def test_steps_and_state_have_the_bits_of_all_reduce(rule, size, level):
