@@ -158,7 +158,8 @@ class Offloaded(LayerByLayer):
         store: ContextStore | None = None,
         other: Plan | None = None,
     ) -> Pass:
-        """As `LayerByLayer`. Errors: the folder fails, and the net is as it was."""
+        """As `LayerByLayer`. Errors: the folder fails, and the net is as it was; no room."""
+        self._expect_room_of_walk()
         plan = fused(other or net.execution_plan(), asked)
         self._begin(lambda: self._training_groups(plan))
         if not self.activations:
@@ -211,6 +212,7 @@ class Offloaded(LayerByLayer):
     def gradients(
         self, net: Any, asked: Asked, store: ContextStore | None = None
     ) -> Iterator[LayerGradients]:
+        self._expect_room_of_walk()
         plan = net.execution_plan()
         self._begin(lambda: self._training_groups(plan))
         own = self._store(asked.plan, asked.feed) if self.activations else None
@@ -434,6 +436,24 @@ class Offloaded(LayerByLayer):
                 advice=f"pass keep={2 * most} or more, so that a neighbour is read meanwhile",
             )
 
+    def _expect_room_of_walk(self) -> None:
+        """Refuse a walk whose items others update, who have all of the state, in too little room.
+
+        Steps that nobody looks at have it in parts.
+        """
+        if self._sees_updates or not self._rows:
+            return
+        most, layer = least_keep(self._net, self._rule_chain, UpdateChain.state_bytes)
+        if most > self.shelf.keep:
+            raise ArgumentError(
+                "net.offload, keep",
+                expected=f"{most} bytes at least where gradients are handed out: layer {layer!r} "
+                "with all of its optimizer's state",
+                received=f"{self.shelf.keep} bytes",
+                advice=f"pass keep={2 * most} or more, or train by net.step(x, y, optimizer), "
+                "which has the state in parts of its rows",
+            )
+
     def _units(self, name: str, key: str) -> list[tuple[str, slice]]:
         """The units of the state ``key`` of the parameter ``name``, and their elements."""
         entry = self.shelf.entry(key)
@@ -584,9 +604,10 @@ class Offloaded(LayerByLayer):
             if step and not param.storage.in_memory:
                 state.shape = param.shape
                 self._keep(state, keys)
+                state.step = step
             elif step:
-                state.arrays = [self._array(key).reshape(-1) for key in keys]
-            state.step = step
+                # In its shapes, which a dump has.
+                state.resume(step, [self._array(key) for key in keys])
 
     def _small(self) -> dict[str, Array]:
         """The small arrays, which stay in memory: parameters, state, steps and the generator."""
@@ -636,15 +657,19 @@ def is_large(param: Param) -> bool:
     return not param.is_state and param.nbytes > SMALL
 
 
-def least_keep(net: Any, chain: UpdateChain) -> tuple[int, str]:
+def least_keep(
+    net: Any,
+    chain: UpdateChain,
+    of_state: Callable[[UpdateChain, Param], int] = state_at_a_time,
+) -> tuple[int, str]:
     """The bytes that have to be in memory for the layer with most of them, and its name.
 
-    Those of its large parameters, and of what the rule of ``chain`` keeps of these.
+    Those of its large parameters, and of what the rule of ``chain`` keeps of these: ``of_state``.
     """
     needs = []
     for step in net.planned().steps:
         large = filter(is_large, step.layer.params.values())
-        needs.append((sum(p.nbytes + state_at_a_time(chain, p) for p in large), step.name))
+        needs.append((sum(p.nbytes + of_state(chain, p) for p in large), step.name))
     return max(needs, key=lambda need: need[0], default=(0, ""))
 
 
