@@ -257,7 +257,7 @@ def test_near_misses(tmp_path, monkeypatch):
     some_of(range(24), tmp_path, monkeypatch)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_more_near_misses(tmp_path, monkeypatch):
     some_of(range(24, 174), tmp_path, monkeypatch)
 

@@ -5,10 +5,8 @@ import pytest
 from singanet.sklearn import __all__ as names
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "name", [names[0], *(pytest.param(n, marks=pytest.mark.slow) for n in names[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names)
 def test_all_checks_pass_and_no_more_are_skipped_than_of_its_own(name):
     # Imported here, as it takes seconds that nobody wants to wait for who leaves this test out.
     pytest.importorskip("sklearn")
