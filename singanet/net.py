@@ -125,7 +125,12 @@ class FeedForwardNet(Net):
 
     @checked_call
     def quantize(
-        self, dtype: str, x: Any = None, y: Any = None, batch_size: int | None = None
+        self,
+        dtype: str,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        data: Any = None,
     ) -> Quantization:
         """Hold matrices and tables in blocks of whole numbers of "int8" or "int4", to predict.
 
@@ -135,6 +140,10 @@ class FeedForwardNet(Net):
         stay as they are. What is computed is float32; kernels may round few rows to whole numbers,
         by blocks too.
 
+        Scales and minima of "int4" are those of the least squared error. ``data``, inputs of some
+        rows of the kind that the net will see, let the errors of each input be made good by the
+        others (GPTQ, Frantar et al. 2022); that takes up to 256 MB meanwhile, or a matrix'.
+
         The net then predicts and decodes. Its blocks are not trained: a step is refused, but for
         pairs that `adapt` puts beside them. ``as_type("float32")`` makes arrays of them again.
         Returned is what it cost, with the loss of ``x`` and ``y`` (as for `evaluate`) before and
@@ -142,7 +151,7 @@ class FeedForwardNet(Net):
         """
         from singanet.training.quantizing import quantize
 
-        return quantize(self, dtype, x, y, batch_size)
+        return quantize(self, dtype, x, y, batch_size, data)
 
     # -- low-rank pairs ---------------------------------------------------------------------
 

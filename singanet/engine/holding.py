@@ -21,6 +21,7 @@ from singanet.params.held import (
     ROUNDINGS,
     Bfloat16Weights,
     HeldWeights,
+    WatchedWeights,
     block_weights,
     weights_of_blocks,
 )
@@ -252,13 +253,18 @@ Blocks = Callable[[Param], tuple[Array, str] | None]
 
 
 def hold_blocks(
-    net: Net, dtype: Any, where: str, blocks_of: Blocks | None = None
+    net: Net,
+    dtype: Any,
+    where: str,
+    blocks_of: Blocks | None = None,
+    of: Callable[[Param], bool] = lambda _: True,
 ) -> dict[str, float]:
     """Hold matrices in blocks of "int8" or "int4"; by name how far that is from what they were.
 
     Tables of words are held in 8 bits: in 4 they would cost more accuracy than all others. The
     distance is the root of the mean square of the difference, over that of the values; 0 for what
-    has its blocks by ``blocks_of``. Matrices whose inputs are no multiple of 32 stay as they are.
+    has its blocks by ``blocks_of``. Matrices whose inputs are no multiple of 32 stay as they are,
+    and so do those that are not ``of`` the ones asked for.
     Errors: another type, and those of `hold`.
     """
     if dtype not in KINDS:
@@ -269,7 +275,7 @@ def hold_blocks(
     tables = _tables_of(net)
 
     def holder(param: Param, turned: bool) -> ParamStorage | None:
-        if param.shape[1 if turned else 0] % BLOCK:
+        if param.shape[1 if turned else 0] % BLOCK or not of(param):
             return None
         given = None if blocks_of is None else blocks_of(param)
         kinds = KINDS["int8"] if id(param.root) in tables else KINDS[dtype]
@@ -277,12 +283,49 @@ def hold_blocks(
             errors[param.name] = 0.0
             return weights_of_blocks(given[0], turned, given[1])
         values = _values(net, param)
-        made = block_weights(values, turned, kinds[0])
+        storage = param.storage
+        moments = storage.moments if isinstance(storage, WatchedWeights) else None
+        made = block_weights(values, turned, kinds[0], moments)
         errors[param.name] = _distance(values.T if turned else values, made.matrix)
         return made
 
     hold(net, where, holder)
     return errors
+
+
+def watch(net: Net, where: str, most: int) -> int:
+    """Watch what the next matrices are multiplied by, in ``most`` bytes; how many there are.
+
+    Of those that 4 bits will hold, and that are in memory as floats. Errors: those of `hold`.
+    """
+    tables, left = _tables_of(net), [most]
+
+    def holder(param: Param, turned: bool) -> ParamStorage | None:
+        inputs = param.shape[1 if turned else 0]
+        fits = not inputs % BLOCK and id(param.root) not in tables and param.storage.in_memory
+        needs = 4 * inputs * inputs
+        if not fits or (left[0] < needs and left[0] < most):
+            return None
+        left[0] -= needs
+        _values(net, param)
+        return WatchedWeights(param.storage, turned)
+
+    return len(hold(net, where, holder))
+
+
+def unwatch(net: Net) -> None:
+    """Have what is watched still as it was."""
+    for param in net.params():
+        if isinstance(param.storage, WatchedWeights):
+            param.storage = param.storage.before
+    if not any(isinstance(param.storage, HeldWeights) for param in net.params()):
+        executor: Any = net.executor
+        executor.hold(False)
+
+
+def is_watched(param: Param) -> bool:
+    """Whether what it multiplies is summed."""
+    return isinstance(param.storage, WatchedWeights)
 
 
 def _tables_of(net: Net) -> set[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from singanet.types import Array, Shape
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BLOCK", "PANEL", "Bfloat16Matrix", "BlockMatrix", "HeldMatrix"]
+__all__ = ["BLOCK", "PANEL", "Bfloat16Matrix", "BlockMatrix", "HeldMatrix", "WatchedMatrix"]
 
 PANEL = 64
 """Columns of a panel."""
@@ -187,6 +187,30 @@ class Bfloat16Matrix(HeldMatrix):
 _FIRST = 0 if sys.byteorder == "little" else 1
 """Which of two neighbouring words is the lower half of both as one number."""
 _UPPER = np.uint32(0xFFFF0000)
+
+
+class WatchedMatrix(HeldMatrix):
+    """float32 numbers as they are; ``seen`` is called with the rows that they are multiplied by."""
+
+    dtype = np.dtype(np.uint32)
+
+    def __init__(self, values: Array, seen: Callable[[Array], None]) -> None:
+        super().__init__(*values.shape)
+        self.values, self.seen = values, seen
+
+    @property
+    def arrays(self) -> list[Array]:
+        return [self.values]
+
+    def columns(self, start: int, stop: int) -> Array:
+        return self.values[:, start:stop]
+
+    def picked(self, indices: Array) -> Array:
+        return self.values.T[indices]
+
+    def few(self, x: Array) -> Array:
+        made: Array = np.matmul(x, self.values)
+        return made
 
 
 class BlockMatrix(HeldMatrix):

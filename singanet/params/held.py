@@ -15,7 +15,8 @@ import numpy as np
 from singanet.checkpoint.gguf.blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
 from singanet.errors import CallOrderError
-from singanet.ops.held import BLOCK, Bfloat16Matrix, BlockMatrix, HeldMatrix
+from singanet.ops.held import BLOCK, Bfloat16Matrix, BlockMatrix, HeldMatrix, WatchedMatrix
+from singanet.params.fitted_blocks import fed_back, fitted
 from singanet.params.storage import ParamStorage
 from singanet.types import Array
 
@@ -234,6 +235,33 @@ class BlockWeights(HeldWeights):
         return BlockWeights(copy.deepcopy(self.matrix, memo), self.turned)
 
 
+class WatchedWeights(HeldWeights):
+    """The array that ``before`` keeps, while ``moments`` of what it multiplies are summed.
+
+    These are (inputs, inputs): the sum of the products of two inputs, over all rows.
+    """
+
+    place = "watched while it is quantized"
+    trains = False
+    matrix: WatchedMatrix
+
+    def __init__(self, before: ParamStorage, turned: bool) -> None:
+        values = before.read()
+        super().__init__(WatchedMatrix(values.T if turned else values, self._add), turned)
+        self.before = before
+        inputs = self.matrix.inputs
+        self.moments: Array = np.zeros((inputs, inputs), np.float32)
+
+    def _add(self, x: Array) -> None:
+        self.moments += x.T @ x
+
+    def _lend(self) -> Array:
+        return self.before.lend()
+
+    def write(self, array: Array) -> None:
+        self.before.write(array)
+
+
 def words_among(params: Iterable[tuple[str, Any]]) -> dict[str, str]:
     """The name and "bfloat16", of each of the named ``params`` that is no more than words of it."""
     found = {}
@@ -244,14 +272,23 @@ def words_among(params: Iterable[tuple[str, Any]]) -> dict[str, str]:
     return found
 
 
-def block_weights(values: Array, turned: bool, kind: str) -> BlockWeights:
-    """``values``, of which the inputs are a multiple of 32, in blocks of ``kind``."""
+def block_weights(
+    values: Array, turned: bool, kind: str, moments: Array | None = None
+) -> BlockWeights:
+    """``values``, of which the inputs are a multiple of 32, in blocks of ``kind``.
+
+    ``moments`` of what they multiply, (inputs, inputs), are for blocks of 4 bits.
+    """
     by_output = values if turned else values.T
     outputs, inputs = by_output.shape
     matrix = BlockMatrix(inputs, outputs, kind)
+    encode = fitted if matrix.bits == 4 else ENCODERS[kind]
     for slab, columns in matrix.slabs:
         rows = np.ascontiguousarray(by_output[columns], np.float32)
-        blocks = ENCODERS[kind](rows.reshape(-1, BLOCK))
+        if moments is not None and matrix.bits == 4:
+            matrix.put(slab, fed_back(rows.T, moments))
+            continue
+        blocks = encode(rows.reshape(-1, BLOCK))
         matrix.put(slab, blocks.reshape(len(rows), -1, blocks.shape[1]))
     return BlockWeights(matrix, turned)
 

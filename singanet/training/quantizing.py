@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import exp
 from typing import Any
 
-from singanet.engine.holding import hold_blocks
+from singanet.engine.holding import hold_blocks, is_watched, unwatch, watch
 from singanet.engine.net import Net
 from singanet.errors import CallOrderError
 from singanet.loss import SoftmaxCrossEntropy
@@ -46,7 +47,15 @@ class Quantization:
         return "\n".join(lines)
 
 
-def quantize(net: Net, dtype: str, x: Any, y: Any, batch_size: int | None) -> Quantization:
+_MOMENTS = 1 << 28
+"""Bytes in which moments of inputs are summed at a time."""
+_ROWS = 4
+"""Rows that the net sees at a time."""
+
+
+def quantize(
+    net: Net, dtype: str, x: Any, y: Any, batch_size: int | None, data: Any = None
+) -> Quantization:
     """`FeedForwardNet.quantize`."""
     if x is not None and net.loss is None:
         raise CallOrderError(
@@ -57,10 +66,31 @@ def quantize(net: Net, dtype: str, x: Any, y: Any, batch_size: int | None) -> Qu
         )
     before = None if x is None else evaluate(net, x, y, batch_size).loss
     whole = sum(param.nbytes for param in net.params())
-    errors = hold_blocks(net, dtype, "net.quantize")
+    errors = {} if data is None or dtype != "int4" else _by_rows(net, dtype, data, batch_size)
+    errors |= hold_blocks(net, dtype, "net.quantize", of=lambda param: param.name not in errors)
     held = sum(param.storage.nbytes for param in net.params())
     after = None if x is None else evaluate(net, x, y, batch_size).loss
     if before is None or after is None:
         return Quantization(dtype, errors, (whole, held))
     likely = (exp(before), exp(after)) if isinstance(net.loss, SoftmaxCrossEntropy) else None
     return Quantization(dtype, errors, (whole, held), (before, after), likely)
+
+
+def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[str, float]:
+    """Hold matrices in 4 bits, some at a time, by what they multiply when the net sees ``data``."""
+    errors: dict[str, float] = {}
+    try:
+        while watch(net, "net.quantize", _MOMENTS):
+            for part in _parts(data, batch_size or _ROWS):
+                net.forward(False, part)
+            errors |= hold_blocks(net, dtype, "net.quantize", of=is_watched)
+    finally:
+        unwatch(net)
+    return errors
+
+
+def _parts(data: Any, rows: int) -> Iterator[Any]:
+    arrays = data if isinstance(data, Mapping) else {"": data}
+    for start in range(0, max(map(len, arrays.values())), rows):
+        part = {name: array[start : start + rows] for name, array in arrays.items()}
+        yield part if isinstance(data, Mapping) else part[""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.ops.held import HeldMatrix
+from singanet.ops.held import HeldMatrix, WatchedMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.types import Array
@@ -16,6 +16,8 @@ FEW = 4
 @kernel(half="lift")
 def multiply_held(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
     y = ops.empty((len(x), held.shape[1]), x) if out is None else out
+    if isinstance(held, WatchedMatrix) and not held.turned:
+        held.seen(x)
     if held.turned:
         for part in held.parts():
             plain = held.columns(part.start, part.stop).T

@@ -37,6 +37,8 @@ def _multiply(
 ) -> Array | None:
     if not (out is None or out.flags.c_contiguous) or not len(x):
         return None
+    if not isinstance(held, (Bfloat16Matrix, BlockMatrix)):
+        return None
     made = None
     if isinstance(held, Bfloat16Matrix) and not held.turned:
         made = _by_words(ops, x, held, out)
