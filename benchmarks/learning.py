@@ -31,7 +31,9 @@ METHODS = ("Adafactor", "AdamW", "LoRA", "BAdam")
 RATES = {"Adafactor": 1e-3, "AdamW": 1e-4, "LoRA": 1e-3, "BAdam": 1e-4}
 DECAY = 0.01
 NARROW = ("bfloat16", "stochastic"), ("bfloat16", "remainder")
-BITS = ("int8", "int4")
+BITS = ("int8", "int4", "int4 by rows")
+WATCHED = 40
+"""Rows that blocks are fitted by."""
 
 
 def make(folder: str, model: str, steps: int, rows: int, tokens: int, kept: int) -> dict[str, Any]:
@@ -113,13 +115,20 @@ def ours(folder: str, rows: int, method: str, weights: str = "", left: str = "")
 
 def narrowed(folder: str, name: str) -> dict[str, Any]:
     """The validation loss by the type of the weights."""
+    import numpy as np
+
     from singanet import pretrained
 
-    place = Path(folder, name)
-    types = ("float32", *BITS)
-    return {
-        kind: loss_of(pretrained.load(place, kind, inputs=["input_ids"]), folder) for kind in types
-    }
+    found: dict[str, Any] = {}
+    for kind in ("float32", *BITS):
+        dtype, _, by_rows = kind.partition(" ")
+        held = "float32" if by_rows else dtype
+        net = pretrained.load(Path(folder, name), held, inputs=["input_ids"])
+        if by_rows:
+            ids = np.load(Path(folder, "learnt.npy"))[:WATCHED, :-1]
+            net.quantize(dtype, data=ids.astype(np.int64))
+        found[kind] = loss_of(net, folder)
+    return found
 
 
 # -- transformers and torch -----------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from singanet.engine.holding import hold_blocks, is_watched, unwatch, watch
 from singanet.engine.net import Net
-from singanet.errors import CallOrderError
+from singanet.errors import ArgumentError, CallOrderError
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.training.evaluation import evaluate
 
@@ -64,9 +64,16 @@ def quantize(
             received="one without",
             advice="leave x out, or give the net a loss",
         )
+    if data is not None and dtype != "int4":
+        raise ArgumentError(
+            "net.quantize",
+            expected='data=None, or "int4": blocks of 8 bits are made of the weights alone',
+            received=f"data with {dtype!r}",
+            advice='leave data out, or say "int4"',
+        )
     before = None if x is None else evaluate(net, x, y, batch_size).loss
     whole = sum(param.nbytes for param in net.params())
-    errors = {} if data is None or dtype != "int4" else _by_rows(net, dtype, data, batch_size)
+    errors = {} if data is None else _by_rows(net, dtype, data, batch_size)
     errors |= hold_blocks(net, dtype, "net.quantize", of=lambda param: param.name not in errors)
     held = sum(param.storage.nbytes for param in net.params())
     after = None if x is None else evaluate(net, x, y, batch_size).loss
