@@ -35,6 +35,9 @@ from singanet.decoding import Drafter
 PROMPTS = (12, 90, 33, 160)
 """Tokens of each prompt of the batch."""
 PREFIX = 300
+FIRST = 512
+"""Tokens behind which one is written."""
+KINDS = ("one text", "batch", "prefix", "first token")
 
 
 def shipped() -> Path:
@@ -139,7 +142,7 @@ def measure(given: argparse.Namespace, folder: str) -> None:
 
     def after_prefix() -> list[Any]:
         decoder = net.decoder()
-        decoder(prefix[None])
+        decoder.read([prefix])
         return [net.generate([p], 8, temperature=0.0, prefix=decoder)[0] for p in prompts]
 
     def prefix_again() -> list[Any]:
@@ -155,11 +158,17 @@ def measure(given: argparse.Namespace, folder: str) -> None:
         "together, with a draft": ("batch", batch, lambda: ours(prompts, draft=drafter)),
         "prefix read for each": ("prefix", 8 * len(prompts), prefix_again),
         "prefix read once": ("prefix", 8 * len(prompts), after_prefix),
+        f"behind {FIRST} tokens": (
+            "first token",
+            1,
+            lambda: net.generate([text[:FIRST]], 1, temperature=0.0),
+        ),
     }
     if importlib.util.find_spec("transformers") is not None:
         peer = Peer(pretrained.load(folder if many else place), given.dtype)
         ways["transformers, plain"] = "one text", tokens, lambda: peer.generate(one, tokens)
         ways["transformers, padded"] = "batch", batch, lambda: peer.generate(prompts, tokens)
+        ways["transformers"] = "first token", 1, lambda: peer.generate([text[:FIRST]], 1)
         if many:
             other = Peer(whole, given.dtype)
             help_ = {"assistant_model": other.model}
@@ -168,7 +177,7 @@ def measure(given: argparse.Namespace, folder: str) -> None:
             )  # fmt: skip
     if many:
         ways = {name: way for name, way in ways.items() if way[0] == "one text"}
-    order = sorted(ways, key=lambda name: ["one text", "batch", "prefix"].index(ways[name][0]))
+    order = sorted(ways, key=lambda name: KINDS.index(ways[name][0]))
     seconds = interleaved(
         {name: run(name, ways[name][2]) for name in order}, given.rounds, time.process_time
     )
@@ -179,7 +188,7 @@ def measure(given: argparse.Namespace, folder: str) -> None:
         middle = statistics.median(seconds[name])
         ratio = statistics.median(seconds[first]) / middle
         rows.append([
-            kind, name, f"{count / middle:.1f}", spread(seconds[name]), f"{ratio:.2f}",
+            kind, name, f"{count / middle:.3g}", spread(seconds[name]), f"{ratio:.2f}",
             "yes" if told[name] == told[first] else "no",
         ])  # fmt: skip
     header = ["what", "way", "tokens/s", "spread", "times the first", "the same text"]

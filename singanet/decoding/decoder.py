@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from singanet.decoding.trial import KeptSteps, Trial
 from singanet.engine.feeds import check_feed
 from singanet.engine.model import placed_by
 from singanet.engine.net import Net
+from singanet.engine.plan import NodeStep, Plan
 from singanet.engine.step import widened
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers.past import Counts, Past, each_of, least, most, together
@@ -75,6 +77,7 @@ class Decoder:
         self.reset()
         parts = self._plan, self._sequences, self._readers, self._limit, self._fixed
         self._kept = Trial(net, *parts).kept(self._run, lambda: self._pasts, self.reset)
+        self._last_of = _ending(self._plan, self._readers, self._kept.free)
         self.reset()
 
     @property
@@ -113,6 +116,9 @@ class Decoder:
 
         Errors: those of ``net.predict``; too many steps.
         """
+        return self._read(x, {})
+
+    def _read(self, x: Any, last_of: Mapping[str, Collection[int]]) -> Array:
         steps, samples = self._extent(x)
         if self.limit is not None and self.steps + steps > self.limit:
             raise CallOrderError(
@@ -129,7 +135,7 @@ class Decoder:
                 advice="call reset() before other sequences",
             )
         self._expect_same_net()
-        results = self._run(x, self._plan.outputs, self._fixed)
+        results = self._run(x, self._plan.outputs, self._fixed, last_of)
         self._starts, self._samples = self._starts + steps, samples
         out: Array = widened(results if len(results) > 1 else results[self._plan.outputs[0]])
         return out if self.net.loss is None else self.net.loss.link(out)
@@ -167,12 +173,12 @@ class Decoder:
         for n, row in enumerate(rows):
             groups.setdefault((len(row), n in anew or not self._samples), []).append(n)
         if len(groups) == 1 and not anew:
-            return self._last(self(np.stack(rows)))
+            return self._last_output(np.stack(rows))
         found: list[Decoder] = []
         last: list[Array] = []
         for (_, begins), places in groups.items():
             part = self._begun(places) if begins else self.fork(places)
-            last.append(part._last(part(np.stack([rows[n] for n in places]))))
+            last.append(part._last_output(np.stack([rows[n] for n in places])))
             found.append(part)
         order = [n for places in groups.values() for n in places]
         self._take(_side_by_side(found, np.array(order)))
@@ -292,7 +298,13 @@ class Decoder:
         ((samples, steps),) = found
         return steps, samples
 
-    def _run(self, x: Any, wanted: list[str], fixed: Mapping[str, Any]) -> dict[str, Any]:
+    def _run(
+        self,
+        x: Any,
+        wanted: list[str],
+        fixed: Mapping[str, Any],
+        last_of: Mapping[str, Collection[int]] = MappingProxyType({}),
+    ) -> dict[str, Any]:
         """One part through the net; what layers leave behind counts once all have run."""
         net, plan = self.net, self._plan
         parts = x if isinstance(x, Mapping) else {self._sequences[0]: x}
@@ -300,7 +312,7 @@ class Decoder:
         feed = check_feed(plan, given, net.device, net.dtype, "decoder", self._sequences)
         with net.device.scope():
             results, _ = plan.forward(
-                feed, wanted, net.device.ops, net.rng, train=False, pasts=self._pasts
+                feed, wanted, net.device.ops, net.rng, False, pasts=self._pasts, last_of=last_of
             )
         steps = next(iter(feed[name].shape[1] for name in self._sequences))
         for past in self._pasts.values():
@@ -314,13 +326,45 @@ class Decoder:
         made._fixed = {name: np.asarray(given)[[*rows]] for name, given in self._fixed.items()}
         return made
 
-    def _last(self, out: Array) -> Array:
-        """The outputs at the last step, as an array of their own."""
-        last: Array = out[:, -1].copy()
+    def _last_output(self, x: Any) -> Array:
+        """The output at the last of the further steps ``x``, as an array of its own.
+
+        What comes after the last layer that knows earlier steps is computed for that step alone:
+        in a net over words most of all the probabilities of each.
+        """
+        last: Array = self._read(x, self._last_of)[:, -1].copy()
         return last
 
     def _take(self, other: Decoder) -> None:
         self._pasts, self._starts, self._samples = other._pasts, other._starts, other._samples
+
+
+def _ending(
+    plan: Plan, readers: Collection[str], free: Collection[str]
+) -> dict[str, frozenset[int]]:
+    """The inputs that are needed at the last step alone, if only its output is wanted.
+
+    Those of nodes that compute each step for itself, as they say and as they were not seen to do
+    otherwise (``free``), and behind which there are only such; the first of these on each way.
+    """
+    steps = [step for step in plan.steps if step.name in readers]
+    slots = {slot for step in steps for slot in step.out_slots}
+    needed: set[int] = set()
+    ending: list[NodeStep] = []
+    for step in reversed(steps):
+        by_step = step.layer.traits.masks == "keeps" and not step.foreign and not step.fed
+        if by_step and step.name in free and needed.isdisjoint(step.out_slots):
+            ending.append(step)
+        else:
+            needed.update(step.in_slots)
+    made = {slot for step in ending for slot in step.out_slots}
+    found = {
+        step.name: frozenset(
+            k for k, slot in enumerate(step.in_slots) if slot in slots and slot not in made
+        )
+        for step in ending
+    }
+    return {name: which for name, which in found.items() if which}
 
 
 def _side_by_side(decoders: Sequence[Decoder], order: Array) -> Decoder:

@@ -32,12 +32,13 @@ class KeptSteps(NamedTuple):
     """What layers keep of earlier steps, as a trial has shown.
 
     Whether they count steps, keep states of which there is the last one alone, and let old steps
-    go.
+    go; ``free`` are the nodes that have no use for what came before.
     """
 
     counts: bool = False
     states: bool = False
     lets_go: bool = False
+    free: frozenset[str] = frozenset()
 
     @classmethod
     def by(cls, pasts: Mapping[str, Past]) -> KeptSteps:
@@ -47,6 +48,7 @@ class KeptSteps(NamedTuple):
             any(past.counts for past in each),
             any(past.has_states for past in each),
             any(past.lets_go for past in each),
+            frozenset(name for name, past in pasts.items() if past.is_unused),
         )
 
 

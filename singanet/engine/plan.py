@@ -440,12 +440,14 @@ class Plan:
         asked: Collection[str] = (),
         store: ContextStore | None = None,
         pasts: Mapping[str, Past] | None = None,
+        last_of: Mapping[str, Collection[int]] = MappingProxyType({}),
     ) -> tuple[dict[str, Any], list[Any]]:
         """Run every layer; return the outputs of the ``wanted`` nodes, and the contexts.
 
         An output is dropped as soon as the last layer that reads it has run. Contexts are kept
         for gradients that go as far down as the nodes ``asked`` for, their arrays in ``store``.
         Where sequences that are fed go on, ``pasts`` has what each node that reads them knows.
+        Of the inputs ``last_of`` a node, by their numbers, it is given the last step alone.
         """
         keeps, in_training = self.keeps(train, asked), self.settings().in_training
         slots: list[Any] = [None] * len(self.slot_shapes)
@@ -463,6 +465,8 @@ class Plan:
             if store is not None and step.foreign:
                 # It may work in place, on what is under way to the store.
                 x = [part.copy() for part in x] if step.many_in else x.copy()
+            if step.name in last_of:
+                x = _last_step(x, last_of[step.name], step.many_in)
             past = None if pasts is None else pasts.get(step.name)
             y, ctx = run_step(step, x, feed, ops, rng, train and trains, keep, past=past)
             del x
@@ -494,6 +498,13 @@ class Plan:
             if self.trains(param)
         }
         return list(found.values())
+
+
+def _last_step(x: Any, which: Collection[int], many: bool) -> Any:
+    """``x`` (N, t, ...), or ``which`` of several, at the last step: (N, 1, ...)."""
+    parts = x if many else [x]
+    cut = [part[:, -1:].copy() if k in which else part for k, part in enumerate(parts)]
+    return cut if many else cut[0]
 
 
 class BackwardPlan:

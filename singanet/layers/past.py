@@ -147,6 +147,11 @@ class Past:
         return bool(self._left)
 
     @property
+    def is_unused(self) -> bool:
+        """Whether the layer has neither asked what came before nor left anything behind."""
+        return not (self.counts or self._left or self._rows)
+
+    @property
     def lets_go(self) -> bool:
         """Whether old steps are let go."""
         return any(kept.last is not None for kept in self._rows.values())

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from singanet.decoding import Decoder
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
-from singanet.layers import GRU, MultiHeadAttention, RotaryEmbedding
-from singanet.layers import Input as Symbol
+from singanet.layers import (
+    GRU,
+    Add,
+    Dense,
+    Dropout,
+    Embedding,
+    Input,
+    Layer,
+    MultiHeadAttention,
+    RotaryEmbedding,
+)
+from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
 from tests.decoding.nets import MIXES, WORDS, E, T, attention, net_of
 from tests.decoding.test_decoder import Total
@@ -43,6 +53,52 @@ def test_parts_of_any_lengths_give_what_each_gives_alone(mix, rng):
     if decoder.limit is not None:
         with pytest.raises(CallOrderError, match="at most 12 steps; received 2 steps after 11"):
             decoder(new)
+
+
+class EachStep(Layer):
+    """A user's layer that computes each step for itself, but says nothing of that."""
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        return 2 * x
+
+    def backward(self, ctx, dy):
+        return 2 * dy, []
+
+
+@pytest.mark.parametrize(("end", "steps"), [(None, 1), (EachStep, 6), (Dropout, 1)])
+def test_behind_the_last_memory_only_the_last_step_is_computed(end, steps, monkeypatch, rng):
+    """The head of a net is its largest product; a user's layer is given all steps."""
+    x = Input("ids", (T,), "int64")
+    table = Embedding("words", WORDS, E)(x)
+    first = attention("one", rotary=RotaryEmbedding())(table)
+    # A way past the attention, and one of two layers that both end.
+    sum = Add("sum")([attention("two", rotary=RotaryEmbedding())(first), table])
+    out = Dense("head", WORDS)(Add("last")([Dense("wide", E)(sum), sum]))
+    net = FeedForwardNet(
+        inputs=x,
+        outputs=out if end is None else end("end")(out),
+        loss=SoftmaxCrossEntropy(),
+        seed=0,
+    )
+    net.as_type("float64")
+    texts = [rng.integers(0, WORDS, n) for n in (6, 6)]
+    decoder, counted = net.decoder(), []
+    run = Dense.forward
+    monkeypatch.setattr(
+        Dense, "forward", lambda layer, ctx, x: counted.append(x.shape[1]) or run(layer, ctx, x)
+    )
+    got = decoder.read(texts)
+    assert counted == [steps, steps]
+    monkeypatch.undo()
+    close(got, [alone(net, text) for text in texts])
+    more = rng.integers(0, WORDS, (2, 3))
+    close(
+        decoder.read([*more]),
+        [alone(net, [*text, *new]) for text, new in zip(texts, more, strict=True)],
+    )
 
 
 def test_steps_that_are_computed_are_those_that_are_there(monkeypatch, rng):
@@ -212,7 +268,7 @@ def test_windows_keep_as_many_steps_more_as_are_spared(rng):
 
 
 def test_a_fixed_memory_goes_with_its_sequence(rng):
-    memory, ids = Symbol("memory", (5, E)), Symbol("ids", (T, E))
+    memory, ids = Input("memory", (5, E)), Input("ids", (T, E))
     x = attention(rotary=RotaryEmbedding())(ids)
     net = FeedForwardNet(
         inputs=[memory, ids], outputs=MultiHeadAttention("cross", 2)(x, memory), seed=0
