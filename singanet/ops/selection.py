@@ -114,12 +114,13 @@ class Backend(NamedTuple):
 
 def backends() -> list[Backend]:
     """The backends for the CPU, with the reason if one is missing; loads oneDNN."""
-    from singanet.ops.onednn.library import INSTALL, find_library, load_library
+    from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel, load_library
 
     there = Backend("numpy", True, np.__version__, "matrix products by NumPy's BLAS")
     path = find_library()
     if path is None:
-        return [there, Backend("onednn", False, "", f"no libdnnl.so.3 found; {INSTALL}")]
+        gain = f"; {GAIN}" if has_wheel() else ""
+        return [there, Backend("onednn", False, "", f"no libdnnl.so.3 found; {INSTALL}{gain}")]
     try:
         library = load_library(path)
     except BackendError as error:

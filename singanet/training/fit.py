@@ -16,6 +16,7 @@ from singanet.training.compiled import expect_compiled
 from singanet.training.course import StopTraining
 from singanet.training.display import EpochLine
 from singanet.training.evaluation import gather, on_device
+from singanet.training.faster import tell_once
 from singanet.training.feeding import training_batches
 from singanet.training.history import History
 from singanet.training.hooks import Hooks
@@ -86,6 +87,8 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
             restore(session, ranks.spread(partial(_as_state, options.resume)))
         with ranks.taking_interrupts():
             ranks.keep(partial(repairs_of, session, hooks))
+            if options.verbose and session.rank == 0:
+                tell_once(session.net)
             _epochs(session, hooks, bool(options.verbose))
     except StopTraining as stop:
         session.stop(str(stop))

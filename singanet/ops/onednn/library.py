@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import site
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ PATH_VARIABLE = "SINGANET_ONEDNN"
 """The environment variable with the path of a oneDNN library."""
 
 INSTALL = "run: pip install onednn-cpu-gomp"
+GAIN = "nets train 1.2 to 1.8 times as fast, predict 1.4 to 2.2 times"
+"""By ``benchmarks/default_install.py``: convolution nets, and dense and recurrent ones."""
 
 MAJOR = 3
 """The C interface that the binding speaks: oneDNN 3.x."""
@@ -68,6 +71,11 @@ def find_library() -> str | None:
         if (folder / _FILE).exists():
             return str(folder / _FILE)
     return None
+
+
+def has_wheel() -> bool:
+    """Whether `INSTALL` brings the library to a machine of this kind."""
+    return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 @lru_cache(maxsize=8)
