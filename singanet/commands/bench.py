@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
+
+Do: TypeAlias = Callable[[Any, Any], object]
+"""What is done with the inputs and labels of a batch."""
 
 
 def add_command(commands: Any) -> None:
@@ -24,6 +27,7 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
+    from singanet import FeedForwardNet
     from singanet.models import build, find
     from singanet.runs.optimizers import make_optimizer
     from singanet.runs.options import RunOptions
@@ -39,35 +43,76 @@ def _run(arguments: argparse.Namespace) -> int:
     batches = list(task.train_batches(replace(recipe, augment=False), 0))
     optimizer = make_optimizer("sgd", 1e-6, 0.0, steps=1, warm_up=0)
     print(f"{entry.name} on {task.name}, batches of {recipe.batch_size}, {arguments.rounds} rounds")
-    for what, do in (
-        ("train", lambda x, y: net.step(x, y, optimizer)),
-        ("predict", lambda x, y: net.predict(x)),
-    ):
-        rates = sorted(_rates(do, batches, arguments.rounds, arguments.seconds))
+    ways: dict[str, Do] = {
+        "train": lambda x, y: net.step(x, y, optimizer),
+        "predict": lambda x, y: net.predict(x),
+    }
+    without = ""
+    if isinstance(net, FeedForwardNet):
+        predictor: Any = net.predictor()
+        ways["predictor"] = lambda x, y: predictor(x)
+        peer, without = _onnx_runtime(predictor)
+        if peer is not None:
+            ways["ONNX Runtime"] = peer
+    for what, taken in _interleaved(ways, batches, arguments.rounds, arguments.seconds).items():
+        rates = sorted(taken)
         spread = f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
-        print(f"{what:<8}{median(rates):>12,.0f} samples/s  ({spread})")
+        print(f"{what:<13}{median(rates):>12,.0f} samples/s  ({spread})")
+    if without:
+        print(f"ONNX Runtime is not beside: {without}")
     return 0
 
 
-def _rates(
-    do: Callable[[Any, Any], Any], batches: Iterable[Any], rounds: int, seconds: float
-) -> list[float]:
-    """Samples a second in each round, after one batch that warms up."""
-    source = cycle(batches)
-    do(*next(source))
-    rates = []
+def _onnx_runtime(predictor: Any) -> tuple[Do | None, str]:
+    """Predictions by ONNX Runtime of the same graph with as many threads, or why there are none."""
+    import tempfile
+    from pathlib import Path
+
+    from singanet import onnx
+    from singanet.errors import ArgumentError
+    from singanet.ops.threads import default_threads
+
+    try:
+        import onnxruntime
+    except ImportError:
+        return None, "pip install onnxruntime"
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = default_threads(), 1
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "net.onnx")
+        try:
+            onnx.save(predictor, file)
+        except ArgumentError as error:
+            return None, str(error).splitlines()[0]
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda x, y: session.run(None, x if isinstance(x, dict) else {name: x}), ""
+
+
+def _interleaved(
+    ways: dict[str, Do], batches: Sequence[Any], rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """Samples a second of each way in each round, the ways in turn, after a batch that warms up."""
+    sources = {name: cycle(batches) for name in ways}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for name, do in ways.items():
+        do(*next(sources[name]))
     for _ in range(rounds):
-        samples, start = 0, time.perf_counter()
-        end = start + seconds
-        while True:
-            x, y = next(source)
-            do(x, y)
-            samples += len(y)
-            now = time.perf_counter()
-            if now >= end:
-                break
-        rates.append(samples / (now - start))
+        for name, do in ways.items():
+            rates[name].append(_rate(do, sources[name], seconds))
     return rates
+
+
+def _rate(do: Do, source: Iterator[Any], seconds: float) -> float:
+    samples, start = 0, time.perf_counter()
+    end = start + seconds
+    while True:
+        x, y = next(source)
+        do(x, y)
+        samples += len(y)
+        now = time.perf_counter()
+        if now >= end:
+            return samples / (now - start)
 
 
 def _check(arguments: argparse.Namespace) -> None:

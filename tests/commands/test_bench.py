@@ -3,21 +3,58 @@
 from __future__ import annotations
 
 import re
+import sys
+import types
 
 import pytest
 
 from singanet.__main__ import main
+from singanet.errors import ArgumentError
+
+
+def figures(line):
+    found = re.fullmatch(r"([\w ]+?) +([\d,]+) samples/s  \(([\d,]+) to ([\d,]+)\)", line)
+    middle, least, most = (int(text.replace(",", "")) for text in found.groups()[1:])
+    assert 0 < least <= middle <= most
+    return found[1]
 
 
 @pytest.mark.parametrize("model", ["mlp", "rbm"])
-def test_training_and_prediction_with_their_spread(small, model, capsys):
+def test_training_and_prediction_with_their_spread(small, model, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["bench", model, "--data", small, "--rounds", "3", "--seconds", "0.01"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{model} on {small}, batches of 32, 3 rounds"
-    for line, what in zip(lines[1:], ("train", "predict"), strict=True):
-        found = re.fullmatch(rf"{what} +([\d,]+) samples/s  \(([\d,]+) to ([\d,]+)\)", line)
-        middle, least, most = (int(text.replace(",", "")) for text in found.groups())
-        assert 0 < least <= middle <= most
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == f"{model} on {small}, batches of 32, 3 rounds"
+    if model == "mlp":  # predictors are of nets of layers alone
+        assert lines.pop() == "ONNX Runtime is not beside: pip install onnxruntime"
+    rows = ["train", "predict", "predictor"][: len(lines)]
+    assert [figures(line) for line in lines] == rows
+    assert len(rows) == (3 if model == "mlp" else 2)
+
+
+@pytest.mark.parametrize("model", ["mlp", "wide_deep"])
+def test_onnx_runtime_is_beside_where_it_is_installed(model, small, capsys):
+    pytest.importorskip("onnxruntime")
+    data = [] if model == "wide_deep" else ["--data", small]
+    assert main(["bench", model, *data, "--rounds", "2", "--seconds", "0.01"]) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [figures(line) for line in lines] == ["train", "predict", "predictor", "ONNX Runtime"]
+
+
+def test_what_onnx_has_no_form_for_is_told(small, capsys, monkeypatch):
+    def refused(*_):
+        raise ArgumentError("onnx.save", expected="an Activation", received="a Spin", advice="none")
+
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.SimpleNamespace(SessionOptions=Options))
+    monkeypatch.setattr("singanet.onnx.save", refused)
+    assert main(["bench", "mlp", "--data", small, "--rounds", "1", "--seconds", "0.01"]) == 0
+    assert (
+        "ONNX Runtime is not beside: onnx.save: expected an Activation" in capsys.readouterr().out
+    )
+
+
+class Options:
+    """Of a session that is never begun."""
 
 
 @pytest.mark.parametrize(
