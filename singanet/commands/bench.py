@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from statistics import median
 from typing import Any, TypeAlias
@@ -43,18 +43,18 @@ def _run(arguments: argparse.Namespace) -> int:
     batches = list(task.train_batches(replace(recipe, augment=False), 0))
     optimizer = make_optimizer("sgd", 1e-6, 0.0, steps=1, warm_up=0)
     print(f"{entry.name} on {task.name}, batches of {recipe.batch_size}, {arguments.rounds} rounds")
-    ways: dict[str, Do] = {
-        "train": lambda x, y: net.step(x, y, optimizer),
-        "predict": lambda x, y: net.predict(x),
+    ways: dict[str, tuple[Do, list[Any]]] = {
+        "train": (lambda x, y: net.step(x, y, optimizer), batches),
+        "predict": (lambda x, y: net.predict(x), batches),
     }
     without = ""
     if isinstance(net, FeedForwardNet):
         predictor: Any = net.predictor()
-        ways["predictor"] = lambda x, y: predictor(x)
-        peer, without = _onnx_runtime(predictor)
+        ways["predictor"] = lambda x, y: predictor(x), batches
+        peer, without = _onnx_runtime(predictor, batches)
         if peer is not None:
             ways["ONNX Runtime"] = peer
-    for what, taken in _interleaved(ways, batches, arguments.rounds, arguments.seconds).items():
+    for what, taken in _interleaved(ways, arguments.rounds, arguments.seconds).items():
         rates = sorted(taken)
         spread = f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
         print(f"{what:<13}{median(rates):>12,.0f} samples/s  ({spread})")
@@ -63,8 +63,13 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _onnx_runtime(predictor: Any) -> tuple[Do | None, str]:
-    """Predictions by ONNX Runtime of the same graph with as many threads, or why there are none."""
+def _onnx_runtime(
+    predictor: Any, batches: Sequence[Any]
+) -> tuple[tuple[Do, list[Any]] | None, str]:
+    """Predictions by ONNX Runtime of the same graph with as many threads, or why there are none.
+
+    With the ``batches`` in the types that it asks for.
+    """
     import tempfile
     from pathlib import Path
 
@@ -85,20 +90,28 @@ def _onnx_runtime(predictor: Any) -> tuple[Do | None, str]:
         except ArgumentError as error:
             return None, str(error).splitlines()[0]
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda x, y: session.run(None, x if isinstance(x, dict) else {name: x}), ""
+    types = {
+        given.name: "float32" if given.type == "tensor(float)" else given.type[7:-1]
+        for given in session.get_inputs()
+    }
+
+    def fed(x: Any) -> dict[str, Any]:
+        arrays = x if isinstance(x, dict) else {next(iter(types)): x}
+        return {name: array.astype(types[name]) for name, array in arrays.items()}
+
+    return (lambda x, y: session.run(None, x), [(fed(x), y) for x, y in batches]), ""
 
 
 def _interleaved(
-    ways: dict[str, Do], batches: Sequence[Any], rounds: int, seconds: float
+    ways: Mapping[str, tuple[Do, Sequence[Any]]], rounds: int, seconds: float
 ) -> dict[str, list[float]]:
     """Samples a second of each way in each round, the ways in turn, after a batch that warms up."""
-    sources = {name: cycle(batches) for name in ways}
+    sources = {name: cycle(batches) for name, (_, batches) in ways.items()}
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    for name, do in ways.items():
+    for name, (do, _) in ways.items():
         do(*next(sources[name]))
     for _ in range(rounds):
-        for name, do in ways.items():
+        for name, (do, _) in ways.items():
             rates[name].append(_rate(do, sources[name], seconds))
     return rates
 
