@@ -20,6 +20,7 @@ from singanet.params.gradients import LayerGradients
 from singanet.params.held import (
     ROUNDINGS,
     Bfloat16Weights,
+    BlockWeights,
     HeldWeights,
     WatchedWeights,
     block_weights,
@@ -263,8 +264,8 @@ def hold_blocks(
 
     Tables of words are held in 8 bits: in 4 they would cost more accuracy than all others. The
     distance is the root of the mean square of the difference, over that of the values; 0 for what
-    has its blocks by ``blocks_of``. Matrices whose inputs are no multiple of 32 stay as they are,
-    and so do those that are not ``of`` the ones asked for.
+    is in such blocks already, or has them by ``blocks_of``. Matrices whose inputs are no multiple
+    of 32 stay as they are, and so do those that are not ``of`` the ones asked for.
     Errors: another type, and those of `hold`.
     """
     if dtype not in KINDS:
@@ -279,11 +280,15 @@ def hold_blocks(
             return None
         given = None if blocks_of is None else blocks_of(param)
         kinds = KINDS["int8"] if id(param.root) in tables else KINDS[dtype]
-        if given is not None and given[1] in (*kinds, *KINDS[dtype]):
+        good = (*kinds, *KINDS[dtype])
+        if given is not None and given[1] in good:
             errors[param.name] = 0.0
             return weights_of_blocks(given[0], turned, given[1])
-        values = _values(net, param)
         storage = param.storage
+        if isinstance(storage, BlockWeights) and storage.matrix.kind in good:
+            errors[param.name] = 0.0
+            return storage
+        values = _values(net, param)
         moments = storage.moments if isinstance(storage, WatchedWeights) else None
         made = block_weights(values, turned, kinds[0], moments)
         errors[param.name] = _distance(values.T if turned else values, made.matrix)
@@ -296,13 +301,14 @@ def hold_blocks(
 def watch(net: Net, where: str, most: int) -> int:
     """Watch what the next matrices are multiplied by, in ``most`` bytes; how many there are.
 
-    Of those that 4 bits will hold, and that are in memory as floats. Errors: those of `hold`.
+    Of those that 4 bits will hold, and that are floats in memory. Errors: those of `hold`.
     """
     tables, left = _tables_of(net), [most]
 
     def holder(param: Param, turned: bool) -> ParamStorage | None:
         inputs = param.shape[1 if turned else 0]
-        fits = not inputs % BLOCK and id(param.root) not in tables and param.storage.in_memory
+        floats = param.storage.in_memory or isinstance(param.storage, Bfloat16Weights)
+        fits = floats and not inputs % BLOCK and id(param.root) not in tables
         needs = 4 * inputs * inputs
         if not fits or (left[0] < needs and left[0] < most):
             return None

@@ -277,7 +277,8 @@ def block_weights(
 ) -> BlockWeights:
     """``values``, of which the inputs are a multiple of 32, in blocks of ``kind``.
 
-    ``moments`` of what they multiply, (inputs, inputs), are for blocks of 4 bits.
+    ``moments`` of what they multiply, (inputs, inputs), are for blocks of 4 bits. Where some are
+    beyond the numbers, the weights alone count.
     """
     by_output = values if turned else values.T
     outputs, inputs = by_output.shape
@@ -285,7 +286,7 @@ def block_weights(
     encode = fitted if matrix.bits == 4 else ENCODERS[kind]
     for slab, columns in matrix.slabs:
         rows = np.ascontiguousarray(by_output[columns], np.float32)
-        if moments is not None and matrix.bits == 4:
+        if moments is not None and matrix.bits == 4 and np.isfinite(moments).all():
             matrix.put(slab, fed_back(rows.T, moments))
             continue
         blocks = encode(rows.reshape(-1, BLOCK))

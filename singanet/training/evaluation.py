@@ -195,7 +195,7 @@ def joined_batches(
 
     Errors: no batch.
     """
-    parts = [one(part) for part in _input_batches(x, batch_size, names, where)]
+    parts = [one(part) for part in input_batches(x, batch_size, names, where)]
     if not parts:
         raise ArgumentError(
             where,
@@ -252,7 +252,8 @@ def on_device(device: Device, data: Any) -> Any:
     return device.put(data)
 
 
-def _input_batches(x: Any, batch_size: int, names: Sequence[str], where: str) -> Iterator[Any]:
+def input_batches(x: Any, batch_size: int, names: Sequence[str], where: str) -> Iterator[Any]:
+    """What a net with the inputs ``names`` is given of ``x``, arrays or an iterable of batches."""
     size = checked_count(where, "batch_size", batch_size, 1)
     if not holds_arrays(x):
         for item in x:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp
 from typing import Any
 
+import numpy as np
+
 from singanet.engine.holding import hold_blocks, is_watched, unwatch, watch
 from singanet.engine.net import Net
-from singanet.errors import ArgumentError, CallOrderError
+from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.training.evaluation import evaluate
+from singanet.training.arrays import input_names
+from singanet.training.evaluation import evaluate, input_batches
 
 _SHOWN = 3
 
@@ -49,6 +52,7 @@ class Quantization:
 
 _MOMENTS = 1 << 28
 """Bytes in which moments of inputs are summed at a time."""
+_FLOATS = ("float16", "float32", "float64")
 _ROWS = 4
 """Rows that the net sees at a time."""
 
@@ -84,11 +88,29 @@ def quantize(
 
 
 def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[str, float]:
-    """Hold matrices in 4 bits, some at a time, by what they multiply when the net sees ``data``."""
-    errors: dict[str, float] = {}
+    """Hold matrices in 4 bits, some at a time, by what they multiply when the net sees ``data``.
+
+    Errors, before anything is changed: no rows, or numbers that are not finite.
+    """
+    where, errors = "net.quantize, data", dict[str, float]()
+    parts = [*input_batches(data, batch_size or _ROWS, input_names(net), where)]
+    if not parts:
+        raise DataError(
+            where,
+            expected="at least one row",
+            received="none",
+            advice="leave data out, and blocks are made of the weights alone",
+        )
+    if not all(map(_is_finite, parts)):
+        raise DataError(
+            where,
+            expected="finite numbers",
+            received="NaN or infinity",
+            advice="look at numpy.isfinite(data)",
+        )
     try:
         while watch(net, "net.quantize", _MOMENTS):
-            for part in _parts(data, batch_size or _ROWS):
+            for part in parts:
                 net.forward(False, part)
             errors |= hold_blocks(net, dtype, "net.quantize", of=is_watched)
     finally:
@@ -96,8 +118,8 @@ def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[st
     return errors
 
 
-def _parts(data: Any, rows: int) -> Iterator[Any]:
-    arrays = data if isinstance(data, Mapping) else {"": data}
-    for start in range(0, max(map(len, arrays.values())), rows):
-        part = {name: array[start : start + rows] for name, array in arrays.items()}
-        yield part if isinstance(data, Mapping) else part[""]
+def _is_finite(part: Any) -> bool:
+    """Whether the floats among what a net is given are numbers."""
+    arrays = part.values() if isinstance(part, Mapping) else [part]
+    floats = [each for each in arrays if getattr(each, "dtype", None) in _FLOATS]
+    return all(bool(np.isfinite(each).all()) for each in floats)

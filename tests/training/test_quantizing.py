@@ -9,7 +9,7 @@ import pytest
 
 from singanet import FeedForwardNet
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
-from singanet.layers import Activation, Dense, Embedding, GatedUnit, Input
+from singanet.layers import Activation, Dense, Embedding, GatedUnit, Input, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops.onednn import widened
 from singanet.optimizer import SGD, Adam
@@ -135,6 +135,67 @@ def test_matrices_are_watched_some_at_a_time(budget, monkeypatch):
     one, other = ({p.name: p.peek() for p in net.params()} for net in (whole, parts))
     np.testing.assert_array_equal(one[first], other[first])
     assert one.keys() == other.keys()
+
+
+def test_rows_come_as_to_predict_whatever_holds_the_weights():
+    wanted = None
+    ways = (IDS, {"words": IDS}, (part for part in np.split(IDS, 2)), [(IDS[:4], 0), (IDS[4:], 0)])
+    for data in ways:
+        net = net_of()
+        told = net.quantize("int4", data=data, batch_size=3)
+        wanted = wanted or told.errors
+        assert told.errors == pytest.approx(wanted, rel=0.01)
+    net = net_of()
+    net.as_type("bfloat16")
+    assert net.quantize("int4", data=IDS).errors == pytest.approx(wanted, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_what_is_in_blocks_already_stays_as_it_is(kind):
+    net = net_of()
+    net.quantize(kind)
+    made = {param.name: param.peek().copy() for param in net.params()}
+    data = IDS if kind == "int4" else None
+    assert set(net.quantize(kind, data=data).errors.values()) == {0.0}
+    for param in net.params():
+        np.testing.assert_array_equal(param.peek(), made[param.name])
+
+
+class Scaled(Layer):
+    """A user's layer: from 1e20 on the squares of its outputs are beyond float32."""
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+    def forward(self, ctx, x):
+        return x * np.float32(1e30)
+
+    def backward(self, ctx, dy):
+        return dy, {}
+
+
+def test_moments_beyond_the_numbers_leave_blocks_by_the_weights_alone():
+    x = Input("x", (32,))
+    y = Dense("b", 4)(Scaled("far")(Dense("a", 32)(x)))
+    net = FeedForwardNet(inputs=x, outputs=y, seed=0)
+    nets = [net, copy.deepcopy(net)]
+    rows = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
+    with np.errstate(over="ignore"):
+        nets[0].quantize("int4", data=rows)
+    nets[1].quantize("int4")
+    values = [{param.name: param.peek() for param in net.params()} for net in nets]
+    np.testing.assert_array_equal(values[0]["b/weight"], values[1]["b/weight"])
+
+
+@pytest.mark.parametrize("rows", ["none", "NaN"])
+def test_rows_that_say_nothing_are_refused_and_nothing_changes(rows):
+    x = Input("x", (32,))
+    net = FeedForwardNet(inputs=x, outputs=Dense("a", 32)(x), seed=0)
+    given = np.zeros((0 if rows == "none" else 3, 32), np.float32)
+    given[2:, 5] = np.nan
+    with pytest.raises(SingaNetError, match="at least one|finite"):
+        net.quantize("int4", data=given)
+    assert all(param.storage.in_memory for param in net.params())
 
 
 def test_rows_that_the_net_refuses_leave_it_as_it_was():
