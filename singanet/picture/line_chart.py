@@ -9,6 +9,8 @@ from html import escape
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 40
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
+MOST_LINES = 4 * len(_DASHES)
+"""Of four colours and four dashes."""
 _LARGEST, _LEAST = 1e300, 1e-300
 _MOST_POINTS = 24
 """Above it the points of a line are not marked one by one."""
@@ -32,9 +34,12 @@ LIGHT = """--page:#fff;--card:#f6f8fa;--ink:#18212b;--faint:#47535f;
 --rule:#d5dbe1;--s0:#0b5fa5;--s1:#b3430c;--s2:#1d7044;--s3:#7a3fa8;--bad:#b42318"""
 
 
-def line_chart(title: str, across: str, lines: Mapping[str, Points]) -> str:
+def line_chart(
+    title: str, across: str, lines: Mapping[str, Points], with_legend: bool = True
+) -> str:
     """A chart of ``lines``, each with its own colour and dashes; ``across`` names the x axis.
 
+    Up to `MOST_LINES` no two look the same. Without a legend the page has one of `line_mark`.
     Points that are not finite are left out, and those above 1e300, whose distances may not be.
     Where every x is whole, so is every tick below.
     """
@@ -76,13 +81,28 @@ def line_chart(title: str, across: str, lines: Mapping[str, Points]) -> str:
     )
     for k, (name, points) in enumerate(finite.items()):
         parts.append(_line(k, name, [place(x, y) for x, y in points], points))
-    parts.append(_legend(list(finite)))
+    if with_legend:
+        parts.append(_legend(list(finite)))
     return "".join([*parts, "</svg>"])
+
+
+def line_mark(k: int) -> str:
+    """A piece of the ``k``-th line of a chart, for a legend."""
+    return (
+        '<svg class="singanet-chart" width="34" height="10" viewBox="0 0 34 10" aria-hidden="true">'
+        f'<line {_look(k)} x1="1" x2="33" y1="5" y2="5"/></svg>'
+    )
+
+
+def _look(k: int) -> str:
+    """Colour and dashes of the ``k``-th line: the first four differ in both."""
+    dashes = _DASHES[(k + k // 4) % 4]
+    return f'class="line s{k % 4}" stroke-dasharray="{dashes}"'
 
 
 def _line(k: int, name: str, placed: Points, points: Points) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
-    drawn = f'<polyline class="line s{k % 4}" stroke-dasharray="{_DASHES[k % 4]}" points="{path}"/>'
+    drawn = f'<polyline {_look(k)} points="{path}"><title>{escape(name)}</title></polyline>'
     if len(points) <= _MOST_POINTS:
         drawn += "".join(
             f'<circle class="dot s{k % 4}" cx="{a:.1f}" cy="{b:.1f}" r="2.6">'
@@ -98,8 +118,7 @@ def _legend(names: list[str]) -> str:
     for k in reversed(range(len(names))):
         left = right - 6.4 * len(names[k])
         drawn += (
-            f'<line class="line s{k % 4}" stroke-dasharray="{_DASHES[k % 4]}" '
-            f'x1="{left - 26:.1f}" x2="{left - 5:.1f}" y1="12" y2="12"/>'
+            f'<line {_look(k)} x1="{left - 26:.1f}" x2="{left - 5:.1f}" y1="12" y2="12"/>'
             f'<text x="{left:.1f}" y="16">{escape(names[k])}</text>'
         )
         right = left - 40

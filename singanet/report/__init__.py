@@ -1,7 +1,8 @@
-"""Run folders: what a training leaves there, and one page that shows it."""
+"""Run folders: what a training leaves there, and pages that show it."""
 
 from __future__ import annotations
 
+from singanet.report.comparison import write_comparison
 from singanet.report.confusion_log import ConfusionLog
 from singanet.report.memory_log import MemoryLog
 from singanet.report.page import write_report
@@ -16,5 +17,6 @@ __all__ = [
     "RunNotes",
     "read_run",
     "recorders",
+    "write_comparison",
     "write_report",
 ]

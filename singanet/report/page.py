@@ -8,17 +8,17 @@ from html import escape
 from os import PathLike
 from pathlib import Path
 
-from singanet.base.files import expect_inside, replacing
-from singanet.picture.line_chart import LIGHT, RULES, line_chart
+from singanet.base.files import expect_inside
+from singanet.picture.line_chart import line_chart
 from singanet.report.heat_map import heat_map
 from singanet.report.run_files import REPORT
 from singanet.report.run_notes import best_epoch
 from singanet.report.run_reader import Run, read_run
+from singanet.report.sheet import details, document, section, write_page
 from singanet.report.tables import confusion_table, facts, table, text
 from singanet.training.history import History
 
 _MB = 10**6
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | None = None) -> Path:
@@ -32,43 +32,27 @@ def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | No
     target = Path(path or Path(run_folder) / REPORT)
     if path is None:
         expect_inside(run.folder, target)
-    with replacing(target) as beside:
-        # A JSON text may hold halves of pairs, which UTF-8 does not.
-        beside.write_bytes(page(run).encode("utf-8", errors="replace"))
+    write_page(target, page(run))
     return target
 
 
 def page(run: Run) -> str:
     """The HTML text."""
-    title = escape(run.folder.resolve().name or str(run.folder))
     sections = [
-        _section("Result", _result(run)),
+        section("Result", _result(run)),
         # Of language models alone.
-        *([_section("Samples", facts(run.samples))] if run.samples else []),
-        _section("Curves", _curves(run.history)),
-        _section("Gradient norms by parameter", _gradients(run)),
-        _section("Memory", _memory(run)),
-        _section(
+        *([section("Samples", facts(run.samples))] if run.samples else []),
+        section("Curves", _curves(run.history)),
+        section("Gradient norms by parameter", _gradients(run)),
+        section("Memory", _memory(run)),
+        section(
             "Confusion matrix",
             confusion_table(run.labels, run.confusion) if run.confusion else "",
         ),
-        _section("Net", _net(run)),
-        _section("Configuration", facts(run.config) if run.config else ""),
+        section("Net", _net(run)),
+        section("Configuration", facts(run.config) if run.config else ""),
     ]
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Run {title}</title><style>{STYLE}</style></head>\n"
-        f"<body><main><h1>Run {title}</h1>\n" + "\n".join(sections) + "\n</main></body></html>\n"
-    )
-
-
-def _section(title: str, content: str) -> str:
-    return (
-        f"<section><h2>{escape(title)}</h2>"
-        f"{content or '<p class=none>not recorded in this run</p>'}</section>"
-    )
+    return document(f"Run {run.name}", sections)
 
 
 def _result(run: Run) -> str:
@@ -76,20 +60,32 @@ def _result(run: Run) -> str:
     history = run.history
     parts = [facts(run.figures)] if run.figures else []
     if history:
-        found = run.outcome if run.outcome.get("monitor") else best_epoch(history)
-        at = {epoch: k for k, epoch in enumerate(history.epochs)}
         rows = {"last": len(history.epochs) - 1}
-        if found.get("best_epoch") in at:
-            rows = {f"best by {found['monitor']}": at[found["best_epoch"]], **rows}
+        best = best_row(run)
+        if best is not None:
+            rows = {f"best by {best[0]}": best[1], **rows}
         lines = [
             (what, f"{history.epochs[k] + 1:,}", *map(text, history.row(k).values()))
             for what, k in rows.items()
         ]
-        parts += [f"<p>{escape(_ending(run))}</p>", table(("", "epoch", *history), lines)]
+        parts += [f"<p>{escape(ending(run))}</p>", table(("", "epoch", *history), lines)]
     return "".join(parts)
 
 
-def _ending(run: Run) -> str:
+def best_row(run: Run) -> tuple[str, int] | None:
+    """What the best epoch was found by, and its place in the history; None where nobody knows."""
+    history = run.history
+    if not history:
+        return None
+    found = run.outcome if run.outcome.get("monitor") else best_epoch(history)
+    at = {epoch: k for k, epoch in enumerate(history.epochs)}
+    if found.get("best_epoch") not in at:
+        return None
+    return str(found["monitor"]), at[found["best_epoch"]]
+
+
+def ending(run: Run) -> str:
+    """How many epochs there are, and why no more."""
     done, outcome = len(run.history.epochs), run.outcome
     if not outcome:
         return f"{done:,} epochs; the training is under way, or was killed"
@@ -114,7 +110,7 @@ def _curves(history: History) -> str:
         for k, epoch in enumerate(epochs)
     ]
     numbers = table(("epoch", *history), rows)
-    return f'<div class="charts">{drawn}</div>{_details("numbers", numbers)}'
+    return f'<div class="charts">{drawn}</div>{details("numbers", numbers)}'
 
 
 def _gradients(run: Run) -> str:
@@ -130,7 +126,7 @@ def _gradients(run: Run) -> str:
     numbers = table(("last epoch", "mean norm", "largest norm", "norm of weights"), rows)
     return (
         "<p>Mean norm of the gradients in each epoch, stronger for larger, by powers of ten.</p>"
-        f'<div class="scroll">{drawn}</div>{_details("numbers", numbers)}'
+        f'<div class="scroll">{drawn}</div>{details("numbers", numbers)}'
     )
 
 
@@ -165,37 +161,5 @@ def _net(run: Run) -> str:
         # As an image, in which nothing of a foreign file can act.
         data = base64.b64encode(run.picture.encode()).decode()
         image = f'<img alt="graph of the net" src="data:image/svg+xml;base64,{data}">'
-        parts.append(_details("picture", f'<div class="scroll">{image}</div>'))
+        parts.append(details("picture", f'<div class="scroll">{image}</div>'))
     return "".join(parts)
-
-
-def _details(title: str, content: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{content}</details>"
-
-
-# Text has a contrast of 7 : 1 or more against its ground in both schemes, lines of 3 : 1 or more;
-# lines differ in dashes and cells have numbers or names, so that nothing rests on hue.
-_COLOURS = f":root{{color-scheme:light dark;{LIGHT}}}"
-_SHEET = """
-@media (prefers-color-scheme:dark){:root{--page:#11161c;--card:#1a2129;--ink:#eef2f6;
---faint:#b9c4ce;--rule:#39444f;--s0:#6db8f7;--s1:#f5a368;--s2:#6fd09b;--s3:#cfa3f2;--bad:#ff8a7d}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:1080px;margin:0 auto;padding:24px}
-h1{font-size:1.6em;margin:.2em 0}h2{font-size:1.2em;margin:0 0 .6em}
-section{background:var(--card);border:1px solid var(--rule);border-radius:8px;
-padding:16px;margin:16px 0}
-.scroll{overflow:auto;max-height:44em}
-.charts{display:flex;flex-wrap:wrap;gap:12px}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:3px 9px;text-align:right;border-bottom:1px solid var(--rule)}
-th:first-child,td:first-child,.facts td{text-align:left}th{color:var(--faint);font-weight:600}
-.matrix td{border:1px solid var(--rule);text-align:center;
-background:color-mix(in srgb,var(--s0) calc(var(--p)*40%),var(--card))}
-.matrix td.hit{font-weight:700;outline:2px solid var(--s0);outline-offset:-2px}
-pre{margin:0;font:12.5px/1.45 ui-monospace,monospace}
-p{margin:.3em 0}p.none,summary,caption{color:var(--faint)}caption{text-align:left}
-details{margin-top:10px}summary{cursor:pointer}
-img{max-width:100%;border-radius:6px}
-"""
-STYLE = _COLOURS + _SHEET + RULES

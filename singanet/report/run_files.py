@@ -35,5 +35,8 @@ SAMPLES = "samples.json"
 REPORT = "report.html"
 """The page that `write_report` makes of these."""
 
+COMPARISON = "comparison.html"
+"""The page that `write_comparison` makes of several such folders, beside them."""
+
 WRITTEN = (CONFIG, SUMMARY, PICTURE, HISTORY, LAYERS, MEMORY, CONFUSION, OUTCOME, FIGURES)
 """All but the report."""

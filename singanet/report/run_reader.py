@@ -55,6 +55,11 @@ class Run:
     labels: list[str] = field(default_factory=list)
     confusion: list[list[int]] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """That of the folder."""
+        return self.folder.resolve().name or str(self.folder)
+
 
 def read_run(folder: str | PathLike[str]) -> Run:
     """Read the files of a run folder; those that are missing leave their part empty.

@@ -29,13 +29,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def facts(values: Mapping[str, Any]) -> str:
     """Names and values; objects in objects get names with dots."""
-    return table((), [(name, text(value)) for name, value in _flat("", values)])
+    return table((), [(name, text(value)) for name, value in flat(values)])
 
 
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Names and values, where objects in objects have names with dots."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(f"{prefix}{name}."[:_LONGEST], value)
+            yield from flat(value, f"{prefix}{name}."[:_LONGEST])
         else:
             yield f"{prefix}{name}"[:_LONGEST], value
 

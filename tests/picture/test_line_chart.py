@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.picture.line_chart import line_chart, ticks
+from singanet.picture.line_chart import MOST_LINES, line_chart, line_mark, ticks
 
 numbers = st.floats(-1e12, 1e12)
 
@@ -57,6 +57,19 @@ def test_lines_differ_in_dashes_and_have_names():
     first, second = root.iter("polyline")
     assert first.get("stroke-dasharray") != second.get("stroke-dasharray")
     assert {"loss", "<b>", "epoch"} <= {text.text for text in root.iter("text")}
+
+
+def test_so_many_lines_all_look_different_and_as_their_marks():
+    names = [f"run {k}" for k in range(MOST_LINES)]
+    root = ElementTree.fromstring(
+        line_chart("loss", "epoch", {name: [(1, 1)] for name in names}, with_legend=False)
+    )
+    looks = [(line.get("class"), line.get("stroke-dasharray")) for line in root.iter("polyline")]
+    assert len(set(looks)) == MOST_LINES
+    marks = [ElementTree.fromstring(line_mark(k)).find("line") for k in range(MOST_LINES)]
+    assert [(mark.get("class"), mark.get("stroke-dasharray")) for mark in marks] == looks
+    assert [line.find("title").text for line in root.iter("polyline")] == names
+    assert not {*names} & {text.text for text in root.iter("text")}
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**4))
