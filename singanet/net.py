@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from singanet.training.evaluation import Evaluation
     from singanet.training.history import History
     from singanet.training.quantizing import Quantization
+    from singanet.training.rate_range import RateRange
     from singanet.tuning.report import TuningReport
     from singanet.types import Array
 
@@ -286,6 +287,30 @@ class FeedForwardNet(Net):
         from singanet.budget import fit_within
 
         return fit_within(self, x, y, options, memory_budget, allow, offload_folder)
+
+    @checked_call
+    def find_lr(
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int = 32,
+        low: float = 1e-6,
+        high: float = 10.0,
+        steps: int = 100,
+    ) -> RateRange:
+        """Try learning rates from ``low`` to ``high``, as Smith's range test (2017) does.
+
+        The compiled net trains for so many ``steps``, each by a rate that is the same factor
+        larger; it ends early where the loss rises far above what it was. Parameters, optimizer,
+        generator and the position of a loader are afterwards as they were, to the bit, also after
+        an error. ``x`` and ``y`` are as for `fit`, and the batches those that come next. Takes
+        memory for a copy of the training's state. Errors: a net that was not compiled; rates that
+        do not rise; fewer than 10 steps; an iterator, whose batches would be gone; an optimizer
+        without a rate; several processes.
+        """
+        from singanet.training.rate_range import find_lr
+
+        return find_lr(self, x, y, batch_size, low, high, steps)
 
     @checked_call
     def evaluate(

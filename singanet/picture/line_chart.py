@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
+from os import PathLike
+from pathlib import Path
+
+from singanet.base.files import expect_suffix, replacing
 
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 40
@@ -35,20 +39,27 @@ LIGHT = """--page:#fff;--card:#f6f8fa;--ink:#18212b;--faint:#47535f;
 
 
 def line_chart(
-    title: str, across: str, lines: Mapping[str, Points], with_legend: bool = True
+    title: str,
+    across: str,
+    lines: Mapping[str, Points],
+    with_legend: bool = True,
+    by_powers: bool = False,
 ) -> str:
     """A chart of ``lines``, each with its own colour and dashes; ``across`` names the x axis.
 
     Up to `MOST_LINES` no two look the same. Without a legend the page has one of `line_mark`.
     Points that are not finite are left out, and those above 1e300, whose distances may not be.
-    Where every x is whole, so is every tick below.
+    Where every x is whole, so is every tick below. ``by_powers`` places each x, all above 0, by
+    its logarithm.
     """
+    if by_powers:
+        lines = {name: [(math.log10(x), y) for x, y in each] for name, each in lines.items()}
     finite = {
         name: [(x, y) for x, y in points if abs(x) < _LARGEST and abs(y) < _LARGEST]
         for name, points in lines.items()
     }
     every = [point for points in finite.values() for point in points]
-    whole = all(float(x).is_integer() for x, _ in every)
+    whole = by_powers or all(float(x).is_integer() for x, _ in every)
     x_ticks = ticks(
         min((x for x, _ in every), default=0), max((x for x, _ in every), default=1), whole
     )
@@ -74,16 +85,44 @@ def line_chart(
         )
     for tick in x_ticks:
         x, _ = place(tick, y_ticks[0])
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 22}" text-anchor="middle">{tick:g}</text>')
+        said = f"{10**tick if by_powers else tick:g}"
+        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 22}" text-anchor="middle">{said}</text>')
     parts.append(
         f'<text x="{(_LEFT + WIDTH - _RIGHT) / 2}" y="{HEIGHT - 6}" '
         f'text-anchor="middle">{escape(across)}</text>'
     )
     for k, (name, points) in enumerate(finite.items()):
-        parts.append(_line(k, name, [place(x, y) for x, y in points], points))
+        told = [(10**x, y) for x, y in points] if by_powers else points
+        parts.append(_line(k, name, [place(x, y) for x, y in points], told))
     if with_legend:
         parts.append(_legend(list(finite)))
     return "".join([*parts, "</svg>"])
+
+
+def stand_alone(charts: Sequence[str]) -> str:
+    """An SVG with ``charts`` beside each other, dark on white, that needs no page around it."""
+    drawn = "".join(
+        f'<g transform="translate({k * WIDTH},0)">{chart}</g>' for k, chart in enumerate(charts)
+    )
+    width = max(len(charts), 1) * WIDTH
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" '
+        f'width="{width}" height="{HEIGHT}"><style>.singanet-chart{{{LIGHT}}}{RULES}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>{drawn}</svg>\n'
+    )
+
+
+def write_chart(svg: str, where: str, path: str | PathLike[str] | None) -> str:
+    """``svg``, written to ``path`` where one is given.
+
+    Errors: `ArgumentError` for another suffix than .svg; `FileAccessError`.
+    """
+    if path is not None:
+        target = Path(path)
+        expect_suffix(where, target, (".svg",))
+        with replacing(target) as beside:
+            beside.write_text(svg, encoding="utf-8")
+    return svg
 
 
 def line_mark(k: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from singanet.report.comparison import write_comparison
 from singanet.report.confusion_log import ConfusionLog
+from singanet.report.confusion_picture import plot_confusion
 from singanet.report.memory_log import MemoryLog
 from singanet.report.page import write_report
 from singanet.report.recording import recorders
@@ -15,6 +16,7 @@ __all__ = [
     "MemoryLog",
     "Run",
     "RunNotes",
+    "plot_confusion",
     "read_run",
     "recorders",
     "write_comparison",

@@ -8,6 +8,7 @@ from singanet.training.course import StopTraining
 from singanet.training.fit import fit
 from singanet.training.history import History
 from singanet.training.options import FitOptions
+from singanet.training.rate_range import RateRange
 from singanet.training.restore import restore
 from singanet.training.session import Session, training_state
 
@@ -15,6 +16,7 @@ __all__ = [
     "Callback",
     "FitOptions",
     "History",
+    "RateRange",
     "Session",
     "StopTraining",
     "callbacks",

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.elsewhere import OF_HISTORIES, no_attribute
-from singanet.base.files import expect_suffix, replacing
-from singanet.picture.line_chart import HEIGHT, LIGHT, RULES, WIDTH, line_chart
+from singanet.base.files import replacing
+from singanet.picture.line_chart import line_chart, stand_alone, write_chart
 
 
 class History(dict[str, list[float]]):
@@ -74,14 +74,7 @@ class History(dict[str, list[float]]):
         Returns its text, and writes it to ``path``, a .svg file, where one is given. Errors:
         `ArgumentError` for another suffix; `FileAccessError`.
         """
-        target = None if path is None else Path(path)
-        if target is not None:
-            expect_suffix("history.plot,", target, (".svg",))
-        svg = _curves(self.epochs, self)
-        if target is not None:
-            with replacing(target) as beside:
-                beside.write_text(svg, encoding="utf-8")
-        return svg
+        return write_chart(_curves(self.epochs, self), "history.plot,", path)
 
     def _repr_html_(self) -> str:
         """The picture, for notebooks."""
@@ -97,13 +90,4 @@ def _curves(epochs: Sequence[int], measures: Mapping[str, Sequence[float]]) -> s
     for name, values in measures.items():
         points = [(epoch + 1.0, value) for epoch, value in zip(epochs, values, strict=True)]
         charts.setdefault(name.removeprefix("val_"), {})[name] = points
-    drawn = "".join(
-        f'<g transform="translate({k * WIDTH},0)">{line_chart(title, "epoch", lines)}</g>'
-        for k, (title, lines) in enumerate(charts.items())
-    )
-    width = max(len(charts), 1) * WIDTH
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" '
-        f'width="{width}" height="{HEIGHT}"><style>.singanet-chart{{{LIGHT}}}{RULES}</style>'
-        f'<rect width="100%" height="100%" fill="#fff"/>{drawn}</svg>\n'
-    )
+    return stand_alone([line_chart(title, "epoch", lines) for title, lines in charts.items()])

@@ -1,0 +1,172 @@
+"""The learning-rate range test: which rate a net learns fastest by, tried on the net itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.engine.model import Model
+from singanet.errors import ArgumentError, RankError
+from singanet.picture.line_chart import line_chart, stand_alone, write_chart
+from singanet.training.callbacks import Callback
+from singanet.training.compiled import expect_compiled
+from singanet.training.fit import fit
+from singanet.training.options import FitOptions
+from singanet.training.ranks import ranks_of
+from singanet.training.restore import restore
+from singanet.types import Array
+
+_KEPT = 0.9
+"""Of the smoothed loss, from step to step."""
+_DIVERGED = 4.0
+"""Times the losses at the lowest rates, above which nothing more is to be learnt from the test."""
+
+
+@dataclass(frozen=True)
+class RateRange:
+    """The rates that were tried, and the loss before the update by each.
+
+    There are fewer than were asked for where the loss rose above four times what it was at the
+    lowest rates, the first tenth, or was no longer finite.
+    """
+
+    rates: Sequence[float]
+    losses: Sequence[float]
+
+    @property
+    def smoothed(self) -> list[float]:
+        """Running means of the losses, each new one weighing a tenth, without their late start."""
+        found, mean = list[float](), 0.0
+        for k, loss in enumerate(self.losses, 1):
+            mean = _KEPT * mean + (1.0 - _KEPT) * loss
+            found.append(mean / (1.0 - _KEPT**k))
+        return found
+
+    @property
+    def suggested(self) -> float | None:
+        """A tenth of the rate at which the smoothed loss is lowest.
+
+        None where that is the last rate, so that a higher one may be better, or where the loss
+        has fallen less than it varies at the lowest rates.
+        """
+        smoothed = [value if math.isfinite(value) else math.inf for value in self.smoothed]
+        first = np.array(self.losses[: _first(len(smoothed))])
+        lowest = int(np.argmin(smoothed))
+        if not len(first) <= lowest < len(smoothed) - 1:
+            return None
+        if not first.mean() - smoothed[lowest] > first.std():
+            return None
+        return self.rates[lowest] / 10.0
+
+    def plot(self, path: str | PathLike[str] | None = None) -> str:
+        """An SVG picture of both losses by the rate, and of the rate suggested.
+
+        Returns its text, and writes it to ``path``, a .svg file, where one is given. Errors:
+        `ArgumentError` for another suffix; `FileAccessError`.
+        """
+        lines = {
+            name: list(zip(self.rates, values, strict=True))
+            for name, values in (("loss", self.losses), ("smoothed", self.smoothed))
+        }
+        rate = self.suggested
+        if rate is not None:
+            finite = [value for value in self.losses if math.isfinite(value)]
+            lines[f"suggested {rate:.2g}"] = [(rate, min(finite)), (rate, max(finite))]
+        svg = stand_alone([line_chart("", "learning rate", lines, by_powers=True)])
+        return write_chart(svg, "rate_range.plot,", path)
+
+    def _repr_html_(self) -> str:
+        """The picture, for notebooks."""
+        return self.plot()
+
+
+def _first(steps: int) -> int:
+    """How many of the losses tell what they are before anything is learnt."""
+    return max(2, steps // 10)
+
+
+def find_lr(
+    net: Model, x: Any, y: Any, batch_size: int, low: float, high: float, steps: int
+) -> RateRange:
+    """`FeedForwardNet.find_lr`."""
+    where = "net.find_lr"
+    compiled = expect_compiled(net, where)
+    steps = checked_count(where, "steps", steps, 10)
+    if not 0.0 < low < high < math.inf:
+        raise ArgumentError(
+            f"{where}, low and high",
+            expected="0 < low < high, both finite",
+            received=f"{low} and {high}",
+            advice="low=1e-6, high=10 are usual",
+        )
+    if isinstance(x, Iterator):
+        raise ArgumentError(
+            f"{where}, x",
+            expected="data that can be gone through once more",
+            received=f"a {type(x).__name__}, whose batches would be used up",
+            advice="pass arrays, a loader, or a function of the epoch that returns batches",
+        )
+    if ranks_of(net, compiled.optimizer).size > 1:
+        raise RankError(
+            where,
+            expected="one process",
+            received="several that train together",
+            advice="call it in one of its own, and compile with what it finds",
+        )
+    test = _RangeTest(np.geomspace(low, high, steps))
+    options = FitOptions(batch_size=batch_size, epochs=steps, callbacks=[test], verbose=False)
+    trained_by = compiled.trained_by
+    try:
+        # Rates that are too high are part of it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            fit(net, x, y, options)
+    finally:
+        compiled.trained_by = trained_by
+    return RateRange(test.rates[: len(test.losses)].tolist(), test.losses)
+
+
+class _RangeTest(Callback):
+    """Sets a rate for each step; at the end all of the training is as it was at the beginning."""
+
+    def __init__(self, rates: Array) -> None:
+        self.rates = rates
+        self.losses: list[float] = []
+
+    def on_train_begin(self) -> None:
+        """Keep the state. Errors: `ArgumentError` for an optimizer that has no rate."""
+        self._lr = self.session.rule.lr
+        if self._lr is None:
+            raise ArgumentError(
+                "net.find_lr",
+                expected="an optimizer with a learning rate",
+                received=f"a {type(self.session.rule).__name__}, which has none",
+                advice="compile the net with one that has",
+            )
+        self._state = self.session.state()
+
+    def on_batch_begin(self, batch: int) -> None:
+        """Set the rate."""
+        self.session.rule.lr = float(self.rates[self.session.step])
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Keep the loss; end where no more rates are left, or this one is far too high."""
+        loss = float(logs["loss"])
+        self.losses.append(loss)
+        if len(self.losses) == len(self.rates):
+            self.session.stop("all rates were tried")
+            return
+        first = self.losses[: _first(len(self.rates))]
+        if not loss < math.inf or loss > _DIVERGED * max(map(abs, first)):
+            self.session.stop("the loss has left its range")
+
+    def on_train_end(self) -> None:
+        """Put all back."""
+        if self._lr is not None:
+            self.session.rule.lr = self._lr
+            restore(self.session, self._state)
