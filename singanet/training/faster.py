@@ -38,7 +38,7 @@ def advice(net: Model) -> str:
         return ""
     if not has_wheel() or find_library() is not None or _convolutions(net) < _MUCH:
         return ""
-    return f"NumPy's kernels train this net. With oneDNN's {GAIN}; {INSTALL}"
+    return f"NumPy's kernels train this net. With oneDNN's, {GAIN}; {INSTALL}"
 
 
 def _convolutions(net: Net) -> int:
