@@ -78,7 +78,7 @@ def _expect_prefix(net: Net, prefix: Decoder, steps: int, max_length: int | None
             expected="a decoder of this net that has read one sequence, and no max_length beside",
             received=f"one of {prefix.samples} sequences"
             + ", of another net" * (prefix.net is not net),
-            advice="decoder = net.decoder(max_length); decoder(ids[None])",
+            advice="decoder = net.decoder(max_length); decoder.read([ids])",
         )
     if prefix.limit is not None and prefix.steps + steps > prefix.limit:
         raise ArgumentError(
