@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-NEEDED = {"scikit-learn.md": ["sklearn"]}
+NEEDED = {"scikit-learn.md": ["sklearn"], "tables.md": ["pandas"]}
 """What pages are about that is no dependency."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.columns import Columns, columns_of, is_frame
 from singanet.base.csr import by_rows, is_sparse
 from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
@@ -18,7 +19,9 @@ from singanet.types import Array
 class ArrayLoader(Described):
     """Batches ``(x, y)`` of arrays or dicts of arrays that share their first axis.
 
-    ``x`` may be sparse: a matrix of SciPy's, whose batches are `singanet.base.csr.CSRMatrix`.
+    ``x`` may be sparse: a matrix of SciPy's, whose batches are `singanet.base.csr.CSRMatrix`. It
+    may be a frame, and ``y`` too: the batches have its columns by name, as `fit` and `step` take
+    them.
 
     Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Of it rank *r* takes
     the positions r, r + world_size, ..., so every sample is in exactly one rank's shard and
@@ -50,9 +53,9 @@ class ArrayLoader(Described):
         split_batches: bool = False,
     ) -> None:
         where = "ArrayLoader"
-        self.x: Array | Mapping[str, Array] = _by_rows(x)
-        self.y = y
-        self.samples = _common_length(x, y)
+        self.x: Array | Mapping[str, Array] = _by_rows(_read("x", x))
+        self.y = _read("y", y)
+        self.samples = _common_length(self.x, self.y)
         self.batch_size = checked_count(where, "batch_size", batch_size, 1)
         self.shuffle = bool(shuffle)
         self.seed = checked_count(where, "seed", seed, 0)
@@ -155,9 +158,19 @@ class ArrayLoader(Described):
         return np.random.default_rng([self.seed, epoch]).permutation(self.samples)
 
 
+def _read(argument: str, data: Any) -> Any:
+    """``data`` with frames and series in the form of which rows are taken."""
+    if is_frame(data):
+        return columns_of(f"ArrayLoader, {argument}", data)
+    if isinstance(data, Mapping):
+        return {name: _read(f"{argument}[{name!r}]", part) for name, part in data.items()}
+    # Of a series rows would be taken by its labels.
+    return data.to_numpy() if hasattr(data, "to_numpy") else data
+
+
 def _by_rows(x: Any) -> Any:
     """``x`` with sparse matrices in the form of which rows are taken."""
-    if isinstance(x, Mapping):
+    if isinstance(x, Mapping) and not isinstance(x, Columns):
         return {name: _by_rows(part) for name, part in x.items()}
     return by_rows("ArrayLoader, x", x) if is_sparse(x) else x
 
@@ -166,6 +179,8 @@ def _take(data: Array | Mapping[str, Array], rows: Array) -> Any:
     if type(data) is np.ndarray:
         # Quicker than an index, but of an array that has gaps it would copy the whole.
         return data.take(rows, axis=0) if data.ndim > 1 and data.flags.c_contiguous else data[rows]
+    if isinstance(data, Columns):
+        return data.take(rows)
     if isinstance(data, Mapping):
         return {name: _take(array, rows) for name, array in data.items()}
     return data[rows]
@@ -180,6 +195,7 @@ def _common_length(x: Array | Mapping[str, Array], y: Array | Mapping[str, Array
             else {argument: data}
         )
         for name, array in named.items():
+            array = next(iter(array.values())) if isinstance(array, Columns) else array
             shape = getattr(array, "shape", ())
             if not shape:
                 raise DataError(

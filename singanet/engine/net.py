@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.columns import has_frame
 from singanet.base.described import shown
 from singanet.base.flags import is_training
 from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.executor import LayerByLayer, NetExecutor
+from singanet.engine.intake import Intake
 from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.passes import MethodPass, Pass
@@ -82,6 +84,7 @@ class Net(GraphBuilder):
         self._pass: Pass | None = None
         self.executor = self.make_executor()
         self.compiled: object | None = None
+        self.intake = Intake()
         self.start(parts, inputs, outputs)
 
     def make_executor(self) -> NetExecutor[Net]:
@@ -336,6 +339,28 @@ class Net(GraphBuilder):
         for net in self.nested.values():
             net.run_on(device, dtype)
 
+    # -- frames -----------------------------------------------------------------------------
+
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """By input the columns of the frame whose features it was trained on, in their order.
+
+        Later frames have to have these, in whichever order; emptied, the next one may have others.
+        """
+        return self.intake.columns
+
+    def taken(self, where: str, x: Any) -> Any:
+        """``x`` with arrays for the frames in it, see `Intake.arrays`."""
+        if type(x) is np.ndarray or not has_frame(x):
+            return x
+        by_name, names = self.execution_plan().by_name, self.ports().inputs
+        return self.intake.arrays(where, x, {name: by_name[name].layer.in_shapes for name in names})
+
+    def _remember(self, x: Any, taken: Any) -> None:
+        """Keep what was learnt of frames in ``x``, of which ``taken`` was made."""
+        if taken is not x:
+            self.intake.remember(x, self.ports().inputs)
+
     # -- passes -----------------------------------------------------------------------------
 
     def forward(self, flag: int | bool, x: Any, output: Iterable[str] = ()) -> Any:
@@ -350,9 +375,11 @@ class Net(GraphBuilder):
         train = is_training(flag)
         plan = self.execution_plan()
         asked = self._names(output)
+        given, x = x, self.taken("net.forward, x", x)
         feed = checks.check_feed(plan, x, self.device, self.dtype)
         self._forget_pass()
         if train:
+            self._remember(given, x)
             # The caller may fill its arrays anew before the walk back, which reads the feed.
             feed = apart_from(feed, roots_in(x))
             made = self.executor.forward(self, feed, asked)
@@ -414,6 +441,7 @@ class Net(GraphBuilder):
         """
         from singanet.engine.step import Seen, gradients_of_loss, measure_of
 
+        given, x = x, self.taken("net.train, x", x)
         feed = checks.check_feed(self.execution_plan(), x, self.device, self.dtype)
         self._forget_pass()
         by_name: dict[str, Gradient] = {}
@@ -426,6 +454,7 @@ class Net(GraphBuilder):
         seen = Seen(y, measure_of(self))
         for names, _, grads in made.backward(self, gradients_of_loss(self, made, seen), ()):
             by_name.update(zip(names, grads, strict=True))
+        self._remember(given, x)
         return [by_name.get(name) for name in self.param_names()], (seen.loss, seen.score)
 
     def step(
@@ -449,8 +478,11 @@ class Net(GraphBuilder):
             measure = measure_of(self)
         if self._pass is not None:
             self._forget_pass()
-        request = StepRequest(x, y, optimizer, sample_weight, measure, on_layer)
-        return self.executor.step(self, request)
+        taken = self.taken("net.step, x", x)
+        request = StepRequest(taken, y, optimizer, sample_weight, measure, on_layer)
+        made = self.executor.step(self, request)
+        self._remember(x, taken)
+        return made
 
     @contextmanager
     def rehearsal(self, only_failed: bool = False) -> Iterator[None]:

@@ -22,7 +22,7 @@ from singanet.saving.model_reader import described, fill
 from singanet.saving.nets import net_to_config
 from singanet.saving.objects import kind_of, refusing, wrong
 from singanet.saving.parameters import distinct
-from singanet.training.arrays import input_names
+from singanet.training.arrays import by_name, input_names
 from singanet.training.evaluation import joined_batches
 from singanet.training.half_kernels import half_device
 from singanet.types import Array
@@ -135,7 +135,10 @@ class Predictor(CompiledNet):
                 received="both",
                 advice="call it for each part: predictor(x[a:b], out=out[a:b])",
             )
-        return joined_batches(super().__call__, x, batch_size, self._names, "predictor", np)
+        return joined_batches(super().__call__, x, batch_size, self._given, "predictor", np)
+
+    def _given(self, where: str, x: Any) -> Any:
+        return by_name(where, self._taken(where, x), self._names, all_of_them=True)
 
 
 def _unpickled(kind: type[Predictor], raw: bytes) -> Predictor:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.columns import columns_of, has_frame, is_frame, matrix, numbers
 from singanet.base.csr import by_rows, is_sparse
 from singanet.device import Device, cpu
 from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import (
     DataError,
     ShapeError,
@@ -32,11 +34,28 @@ def output_names(net: Model) -> list[str]:
     return list(dict.fromkeys(name for name, _ in net.ports().outputs))
 
 
+def fed(where: str, net: Model, x: Any, learns: bool = False) -> Any:
+    """Samples ``x`` as arrays for the inputs of ``net``, those of frames by their columns.
+
+    Where the net ``learns`` of them it remembers the columns. Errors: those of `by_name` and of
+    `Intake.arrays`.
+    """
+    names = input_names(net)
+    found = net.taken(where, x) if isinstance(net, Net) else x
+    found = by_name(where, found, names, all_of_them=True)
+    if learns and isinstance(net, Net) and has_frame(x):
+        net.intake.remember(x, names)
+    return found
+
+
 def as_array(where: str, value: Any) -> Array:
     """``value`` as a NumPy or CuPy array; PyTorch tensors are taken from their device.
 
-    Errors: `DataError` for rows of unequal length and for anything that is not numbers.
+    Of a frame it is the columns side by side. Errors: `DataError` for rows of unequal length and
+    for anything that is not numbers.
     """
+    if is_frame(value):
+        return matrix(where, columns_of(where, value))
     if isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__"):
         array = value
     else:
@@ -81,10 +100,16 @@ def by_name(where: str, data: Any, names: Sequence[str], all_of_them: bool) -> A
     """``data`` as an array, or as a dict of arrays by the layer names ``names``.
 
     A list stands for arrays in the order of ``names`` where there are several of these. The dict
-    of a single layer is unwrapped. Inputs, which are wanted ``all_of_them``, may be sparse. Errors:
-    an unknown name; a missing one with ``all_of_them``; a list of another length.
+    of a single layer is unwrapped. Of a frame several layers get the columns of their names. What
+    is wanted ``all_of_them``, inputs, may be sparse. Errors: an unknown name; a missing one with
+    ``all_of_them``; a list of another length.
     """
     take = _as_input if all_of_them else as_array
+    if is_frame(data):
+        if len(names) == 1:
+            return take(where, data)
+        columns = columns_of(where, data)
+        data = {n: numbers(where, n, columns[n])[:, None] for n in names if n in columns}
     if isinstance(data, Mapping):
         _check_keys(where, data, names, all_of_them)
         found = {name: take(f"{where}[{name!r}]", part) for name, part in data.items()}

@@ -10,7 +10,7 @@ from singanet.base.arguments import checked_count
 from singanet.data import ArrayLoader
 from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
-from singanet.training.arrays import by_name, input_names, output_names, sample_count
+from singanet.training.arrays import by_name, fed, output_names, sample_count
 from singanet.training.sample_weights import joined_weight
 from singanet.types import Array
 
@@ -181,9 +181,11 @@ class IteratedBatches(Batches):
         source: Iterable[Any],
         steps: int | None,
         class_weight: Mapping[int, float] | None = None,
+        learns: bool = False,
     ) -> None:
         self.source = source
-        self._names = input_names(net), output_names(net)
+        self._net, self._learns = net, learns
+        self._outputs = output_names(net)
         self._class_weight = class_weight
         self._keeps_position = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
         self._endless = isinstance(source, Iterator)
@@ -254,9 +256,8 @@ class IteratedBatches(Batches):
                 + (f" of {len(item)}" if isinstance(item, (tuple, list)) else ""),
                 advice="yield x, y",
             )
-        inputs, outputs = self._names
-        x = by_name("net.fit, batch x", item[0], inputs, all_of_them=True)
-        y = by_name("net.fit, batch y", item[1], outputs, all_of_them=False)
+        x = fed("net.fit, batch x", self._net, item[0], self._learns)
+        y = by_name("net.fit, batch y", item[1], self._outputs, all_of_them=False)
         weight = joined_weight(y, item[2] if len(item) == 3 else None, self._class_weight)
         # Of a batch of all processes a part may be empty.
         sample_count({"x": x, "y": y, "sample_weight": weight}, self.may_be_empty)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.columns import is_frame
 from singanet.base.described import shown
 from singanet.device import Device
 from singanet.engine.executor import plan_of_step
@@ -19,7 +20,7 @@ from singanet.engine.net import Net
 from singanet.engine.step import of_output, weights_for, widened
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
 from singanet.metric.metric import Metric
-from singanet.training.arrays import by_name, input_names, output_names, sample_count
+from singanet.training.arrays import by_name, fed, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.compiled import Compiled
 from singanet.training.feeding import (
@@ -34,6 +35,9 @@ from singanet.training.sample_weights import joined_weight
 from singanet.types import Array
 
 USUAL_BATCH = 256
+
+Taking: TypeAlias = Callable[[str, Any], Any]
+"""``take(where, x)``: samples as arrays for the inputs of a net."""
 
 
 def gather(net: Model, batches: Iterable[WeightedBatch], measures: Measures) -> None:
@@ -135,6 +139,8 @@ def evaluate(
         )
     ranks.expect_mergeable("net.evaluate", measures.metrics)
     ranks.unify(net)
+    if is_frame(y) or hasattr(y, "to_numpy"):
+        y = by_name("net.evaluate, y", y, output_names(net), all_of_them=False)
     if ranks.size == 1 and y is not None and batch_size is None:
         return _in_one_go(net, x, y, sample_weight, measures, first)
     if y is None and not holds_arrays(x):
@@ -177,9 +183,9 @@ def predict(net: Model, x: Any, batch_size: int | None) -> Array:
     if batch_size is None:
         out: Array = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
-    xp = net.device.ops.xp
+    xp, take = net.device.ops.xp, lambda where, given: fed(where, net, given)
     return joined_batches(
-        lambda part: predict(net, part, None), x, batch_size, input_names(net), "net.predict", xp
+        lambda part: predict(net, part, None), x, batch_size, take, "net.predict", xp
     )
 
 
@@ -189,13 +195,13 @@ def by_output_name(made: Any, net: Model) -> dict[str, Array]:
 
 
 def joined_batches(
-    one: Callable[[Any], Any], x: Any, batch_size: int, names: Sequence[str], where: str, xp: Any
+    one: Callable[[Any], Any], x: Any, batch_size: int, take: Taking, where: str, xp: Any
 ) -> Any:
-    """What ``one`` predicts of batches of ``x``, for inputs ``names``, joined by the module ``xp``.
+    """What ``one`` predicts of batches of ``x``, joined by the module ``xp``.
 
     Errors: no batch.
     """
-    parts = [one(part) for part in input_batches(x, batch_size, names, where)]
+    parts = [one(part) for part in input_batches(x, batch_size, take, where)]
     if not parts:
         raise ArgumentError(
             where,
@@ -252,15 +258,15 @@ def on_device(device: Device, data: Any) -> Any:
     return device.put(data)
 
 
-def input_batches(x: Any, batch_size: int, names: Sequence[str], where: str) -> Iterator[Any]:
-    """What a net with the inputs ``names`` is given of ``x``, arrays or an iterable of batches."""
+def input_batches(x: Any, batch_size: int, take: Taking, where: str) -> Iterator[Any]:
+    """What a net is given of ``x``, arrays or an iterable of batches; ``take`` makes its arrays."""
     size = checked_count(where, "batch_size", batch_size, 1)
     if not holds_arrays(x):
         for item in x:
             first = item[0] if isinstance(item, (tuple, list)) else item
-            yield by_name(f"{where}, x", first, names, all_of_them=True)
+            yield take(f"{where}, x", first)
         return
-    x = by_name(f"{where}, x", x, names, all_of_them=True)
+    x = take(f"{where}, x", x)
     for start in range(0, sample_count({"x": x}), size):
         part = np.s_[start : start + size]
         if isinstance(x, Mapping):

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from singanet.base.columns import is_frame
 from singanet.data import GeneratorLoader
 from singanet.engine.model import Model
 from singanet.errors import ArgumentError, DataError
-from singanet.training.arrays import by_name, cut, input_names, output_names, sample_count
+from singanet.training.arrays import by_name, cut, fed, output_names, sample_count
 from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
 from singanet.training.options import FitOptions
 from singanet.training.ranks import World
@@ -18,6 +19,8 @@ from singanet.training.sample_weights import joined_weight
 
 def holds_arrays(x: Any) -> bool:
     """Whether ``x`` is the samples themselves, and not something that yields batches."""
+    if is_frame(x):
+        return True
     if isinstance(x, (list, tuple)):
         return not (x and isinstance(x[0], tuple))
     return isinstance(x, Mapping) or hasattr(x, "shape") or not _yields(x)
@@ -41,9 +44,9 @@ def training_batches(
             split=options.validation_split or None,
             drop_last=options.drop_last or None,
         )
-        data = iterated(net, x, options.steps_per_epoch, options.class_weight, ranks)
+        data = iterated(net, x, options.steps_per_epoch, options.class_weight, ranks, True)
         return data, _validation_batches(net, options, ranks)
-    x, y, weight, count = _arrays(net, x, y, options.sample_weight)
+    x, y, weight, count = _arrays(net, x, y, options.sample_weight, learns=True)
     own = ranks.part_of(x=x, y=y, sample_weight=weight)
     seed = ranks.of_first(net.seed, "the seed")
     kept = _split_at(count, options.validation_split)
@@ -102,11 +105,12 @@ def iterated(
     steps: int | None,
     class_weight: Mapping[int, float] | None,
     ranks: World,
+    learns: bool = False,
 ) -> Batches:
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
     ranks.expect_own_part("data", source)
     loader = source if hasattr(source, "__iter__") else GeneratorLoader(source)
-    made = ranks.share(IteratedBatches(net, loader, steps, class_weight))
+    made = ranks.share(IteratedBatches(net, loader, steps, class_weight, learns))
     if loader is not source:
         loader.may_be_empty = made.may_be_empty
     return made
@@ -116,7 +120,9 @@ def _yields(x: Any) -> bool:
     return (hasattr(x, "__iter__") and not isinstance(x, (str, bytes))) or callable(x)
 
 
-def _arrays(net: Model, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int]:
+def _arrays(
+    net: Model, x: Any, y: Any, weight: Any, learns: bool = False
+) -> tuple[Any, Any, Any, int]:
     indexed = hasattr(x, "__getitem__") and not hasattr(x, "shape")
     if y is None and indexed and not isinstance(x, (Mapping, list, tuple)):
         raise ArgumentError(
@@ -133,7 +139,7 @@ def _arrays(net: Model, x: Any, y: Any, weight: Any) -> tuple[Any, Any, Any, int
             received="y=None",
             advice="pass y; to rebuild the input itself pass it twice",
         )
-    x = by_name("net.fit, x", x, input_names(net), all_of_them=True)
+    x = fed("net.fit, x", net, x, learns)
     y = by_name("net.fit, y", y, output_names(net), all_of_them=False)
     weight = joined_weight(y, weight, None)
     return x, y, weight, sample_count({"x": x, "y": y, "sample_weight": weight})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -52,15 +52,22 @@ def fit(net: Model, x: Any, y: Any, options: FitOptions) -> History:
         "build and compile the net by the same code on all ranks",
     )
     ranks.expect_same("net.fit", options.facts() | {"epochs begun": compiled.epochs})
-    data, validation = training_batches(net, x, y, options, ranks)
-    _expect_enough(net, data)
-    optimizer = compiled.clipped(*options.stages)
-    ranks.train_by(optimizer)
-    session = Session(net, compiled, optimizer, data, validation, options, ranks)
-    if isinstance(data, ArrayBatches):
-        # A second fit sees other orders than the first, one fit in pieces the same as a whole.
-        data.loader.set_epoch(max(compiled.epochs, options.initial_epoch))
-    return _train(session, Hooks(options.callbacks, session), options)
+    with _unless_refused(net):
+        data, validation = training_batches(net, x, y, options, ranks)
+        _expect_enough(net, data)
+        optimizer = compiled.clipped(*options.stages)
+        ranks.train_by(optimizer)
+        session = Session(net, compiled, optimizer, data, validation, options, ranks)
+        if isinstance(data, ArrayBatches):
+            # A second fit sees other orders than the first, one fit in pieces the same as a whole.
+            data.loader.set_epoch(max(compiled.epochs, options.initial_epoch))
+        hooks = Hooks(options.callbacks, session)
+    return _train(session, hooks, options)
+
+
+def _unless_refused(net: Model) -> AbstractContextManager[None]:
+    """A block whose error lets the net forget the columns that it has seen inside."""
+    return net.intake.unless_refused() if isinstance(net, Net) else nullcontext()
 
 
 def _expect_enough(net: Model, data: Batches) -> None:

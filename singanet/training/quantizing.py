@@ -13,7 +13,7 @@ from singanet.engine.holding import hold_blocks, is_watched, unwatch, watch
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.training.arrays import input_names
+from singanet.training.arrays import fed
 from singanet.training.evaluation import evaluate, input_batches
 
 _SHOWN = 3
@@ -93,7 +93,7 @@ def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[st
     Errors, before anything is changed: no rows, or numbers that are not finite.
     """
     where, errors = "net.quantize, data", dict[str, float]()
-    parts = [*input_batches(data, batch_size or _ROWS, input_names(net), where)]
+    parts = [*input_batches(data, batch_size or _ROWS, lambda at, x: fed(at, net, x), where)]
     if not parts:
         raise DataError(
             where,

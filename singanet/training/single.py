@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from singanet.engine.model import Model
-from singanet.training.arrays import by_name, input_names, output_names, sample_count
+from singanet.training.arrays import by_name, fed, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.compiled import expect_compiled
 from singanet.training.evaluation import gather, on_device
@@ -18,7 +18,7 @@ from singanet.types import Array
 def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, float]:
     """`FeedForwardNet.train_on_batch`."""
     compiled = expect_compiled(net, "net.train_on_batch")
-    x, y, weight = _batch(net, x, y, sample_weight)
+    x, y, weight = _batch(net, x, y, sample_weight, learns=True)
     measures = compiled.measures(net.loss, alone=True)
     step = stepper(net, compiled.scaled(compiled.optimizer))
     loss = step(x, y, weight, None, measures)
@@ -34,8 +34,8 @@ def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> di
     return measures.result()
 
 
-def _batch(net: Model, x: Any, y: Any, weight: Any) -> WeightedBatch:
-    x = by_name("batch x", x, input_names(net), all_of_them=True)
+def _batch(net: Model, x: Any, y: Any, weight: Any, learns: bool = False) -> WeightedBatch:
+    x = fed("batch x", net, x, learns)
     y = by_name("batch y", y, output_names(net), all_of_them=False)
     weight = joined_weight(y, weight, None)
     sample_count({"x": x, "y": y, "sample_weight": weight})

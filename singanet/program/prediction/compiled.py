@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.columns import has_frame
 from singanet.base.sizes import bytes_text
 from singanet.engine.feeds import check_feed
 from singanet.engine.memory import root_of
@@ -59,6 +60,8 @@ class CompiledNet:
         gives it, in arrays of the caller's own, or in ``out``. Errors: what is no input of the
         net, and those of `put`.
         """
+        if type(x) is not np.ndarray and has_frame(x):
+            x = self._taken("predictor, x", x)
         mine = self._thread
         latest, settings = mine.latest, self._ops.settings()
         if latest is not None and latest.alike(x, settings):
@@ -75,6 +78,10 @@ class CompiledNet:
         mine.known.move_to_end(key)
         mine.latest = _Latest(program, feed, settings)
         return self._replayed(mine, program, feed, out)
+
+    def _taken(self, where: str, x: Any) -> Any:
+        """``x`` with arrays for the frames in it, as the net takes them."""
+        return self._net.intake.arrays(where, x, self.inputs)
 
     @property
     def inputs(self) -> dict[str, Shapes | None]:

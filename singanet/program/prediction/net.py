@@ -46,6 +46,7 @@ class ConstantNet:
     def __init__(self, net: Net, device: Device, norms: Mapping[str, str] | None = None) -> None:
         self.device, self.dtype = device, net.dtype
         self.rng = copy.deepcopy(net.rng)
+        self.intake = net.intake.copy()
         plan, self.loss = _copied(
             net.execution_plan() if norms is None else net.planned(), net.loss
         )

@@ -1,0 +1,179 @@
+"""DataFrames, of whichever library, as columns: the one place where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from singanet.errors import DataError, UnknownNameError, did_you_mean, one_of
+from singanet.types import Array
+
+_TABLE = "fit a singanet.data.Table on the frame, which makes numbers of it"
+
+
+class Columns(dict[str, Array]):
+    """The columns of a table by name, one-dimensional and equally long, in their order."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(next(iter(self.values()), ()))
+
+    def take(self, rows: Any) -> Columns:
+        """Some of the rows: an index, a mask or a slice."""
+        return Columns({name: column[rows] for name, column in self.items()})
+
+
+def is_frame(x: Any) -> TypeGuard[Any]:
+    """Whether ``x`` is a table with named columns: of pandas, polars, pyarrow and the like.
+
+    It has ``__dataframe__``, or ``__arrow_c_stream__`` and names of columns. Series have neither.
+    """
+    kind = type(x)
+    if kind is np.ndarray:
+        return False
+    return (
+        kind is Columns
+        or hasattr(kind, "__dataframe__")
+        or (
+            hasattr(kind, "__arrow_c_stream__")
+            and (hasattr(kind, "columns") or hasattr(kind, "column_names"))
+        )
+    )
+
+
+def has_frame(x: Any) -> bool:
+    """Whether ``x`` is a frame, or a dict or list with one in it."""
+    if isinstance(x, Mapping) and type(x) is not Columns:
+        return any(is_frame(part) for part in x.values())
+    return any(map(is_frame, x)) if isinstance(x, (list, tuple)) else is_frame(x)
+
+
+def columns_of(where: str, frame: Any, only: Iterable[str] | None = None) -> Columns:
+    """The columns of a frame, or of a dict of columns, with whatever values they have.
+
+    With ``only`` those alone, in that order. Errors: columns of one name, of unequal length, of
+    other shapes; one of ``only`` that is not there.
+    """
+    if type(frame) is Columns and only is None:
+        return frame
+    labels = _labels(where, frame)
+    if only is not None:
+        labels = {name: labels[name] for name in _present(where, only, labels)}
+    found = Columns()
+    for name, label in labels.items():
+        column = frame[label]
+        array = column.to_numpy() if hasattr(column, "to_numpy") else _array(column)
+        if array.ndim != 1:
+            raise DataError(
+                f"{where}, column {name!r}",
+                expected="a value a row",
+                received=f"an array of shape {array.shape}",
+                advice="feed arrays of other shapes as arrays, by the names of inputs",
+            )
+        found[name] = array
+    lengths = {name: len(column) for name, column in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(
+            where,
+            expected="equally many rows in all columns",
+            received=", ".join(f"{name}: {length}" for name, length in lengths.items())[:160],
+            advice="take all columns from one table",
+        )
+    return found
+
+
+def names_of(where: str, frame: Any) -> tuple[str, ...]:
+    """The names of the columns. Errors: two of one name, or none."""
+    return tuple(_labels(where, frame))
+
+
+def numbers(where: str, name: str, column: Array) -> Array:
+    """A column to feed as it is. Errors: text, other objects and dates; values that are missing."""
+    at = f"{where}, column {name!r}"
+    if column.dtype.kind == "O" and all(isinstance(v, (bool, np.bool_)) for v in column):
+        column = column.astype(bool)
+    if column.dtype.kind not in "fiub":
+        raise DataError(at, expected="numbers", received=_kind(column), advice=_TABLE)
+    if column.dtype.kind == "f" and np.isnan(column).any():
+        missing = int(np.isnan(column).sum())
+        raise DataError(
+            at,
+            expected="a number in each row",
+            received=f"{missing} of {len(column)} rows without one",
+            advice=f"{_TABLE} and fills what is missing, or leave the rows out",
+        )
+    return column
+
+
+def matrix(where: str, columns: Columns) -> Array:
+    """The columns side by side, (rows, columns). Errors: those of `numbers`."""
+    return np.stack([numbers(where, name, each) for name, each in columns.items()], axis=1)
+
+
+def expect_columns(where: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Errors: other columns than those ``known``, in whichever order."""
+    missing = [name for name in known if name not in given]
+    extra = [name for name in given if name not in known]
+    if missing or extra:
+        parts = [f"none called {one_of(missing, 6)}"] if missing else []
+        parts += [f"{one_of(extra, 6)} besides"] if extra else []
+        raise UnknownNameError(
+            where,
+            expected=f"the columns of training: {one_of(known, 12)}",
+            received=", ".join(parts),
+            advice="choose them with frame[names]; to train on others, net.columns.clear() first",
+        )
+
+
+def _labels(where: str, frame: Any) -> dict[str, Any]:
+    """What the frame calls its columns, by their names as text."""
+    if isinstance(frame, Mapping):
+        labels = list(frame)
+    else:
+        # Of pyarrow "columns" are the columns themselves.
+        given = getattr(frame, "column_names", None)
+        labels = list(getattr(frame, "columns", ()) if given is None else given)
+    found = {str(label): label for label in labels}
+    if not found or len(found) < len(labels):
+        twice = [name for name in found if [str(label) for label in labels].count(name) > 1]
+        raise DataError(
+            where,
+            expected="columns with names, each of its own",
+            received=f"several called {one_of(twice, 6)}" if twice else "no column",
+            advice="rename the columns" if twice else "check how the table was read",
+        )
+    return found
+
+
+def _present(where: str, names: Iterable[str], labels: Mapping[str, Any]) -> list[str]:
+    names = list(names)
+    missing = [name for name in names if name not in labels]
+    if missing:
+        raise UnknownNameError(
+            where,
+            expected=f"the columns {one_of(names, 12)}",
+            received=f"none called {one_of(missing, 6)}",
+            advice=did_you_mean(missing[0], labels, "add or rename the column"),
+        )
+    return names
+
+
+def _array(column: Any) -> Array:
+    """A list as an array that keeps the kinds of its values apart."""
+    if isinstance(column, (list, tuple)) and not all(
+        isinstance(value, (int, float, np.number)) for value in column
+    ):
+        made = np.empty(len(column), object)
+        made[:] = column
+        return made
+    return np.asarray(column)
+
+
+def _kind(column: Array) -> str:
+    if column.dtype.kind != "O":
+        return f"values of type {column.dtype}"
+    kinds = list(dict.fromkeys(type(value).__name__ for value in column))
+    return f"values of type {one_of(kinds, 4)}"

@@ -1,0 +1,193 @@
+"""Frames with named columns, wherever a net takes samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet, Input
+from singanet.base.columns import Columns
+from singanet.data import ArrayLoader
+from singanet.errors import DataError, ShapeError, UnknownNameError
+from singanet.layers import Concat, Dense
+from singanet.loss import SquaredError
+from singanet.optimizer import SGD
+
+NAMES = ("a", "b", "c")
+
+
+class Own:
+    """A frame of no library that anyone knows, as pyarrow calls its parts."""
+
+    def __init__(self, columns):
+        self._columns = columns
+        self.column_names = list(columns)
+        self.columns = list(columns.values())
+
+    def __dataframe__(self):
+        raise AssertionError("not asked for")
+
+    def __getitem__(self, name):
+        return self._columns[name]
+
+
+def _made(kind, columns):
+    if kind == "own":
+        return Own(columns)
+    return pytest.importorskip(kind).DataFrame(columns)
+
+
+kinds = pytest.mark.parametrize("kind", ["own", "pandas", "polars"])
+
+
+@pytest.fixture
+def columns():
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(12).astype(np.float32) for name in NAMES}
+
+
+def _net(seed=0):
+    net = FeedForwardNet([Dense("fc", 1, input_sample_shape=(3,))], loss=SquaredError(), seed=seed)
+    net.compile(SGD(lr=0.1), SquaredError())
+    return net
+
+
+def _two():
+    parts = [Input("b", (1,)), Input("a", (1,))]
+    net = FeedForwardNet(inputs=parts, outputs=Dense("fc", 1)(Concat("both", 1)(*parts)), seed=0)
+    net.compile(SGD(lr=0.1), SquaredError())
+    return net
+
+
+def _weights(net):
+    return np.concatenate([value.ravel() for value in net.param_values()])
+
+
+@pytest.mark.few(1)
+@kinds
+def test_a_net_with_one_input_takes_the_columns_in_the_order_of_training(kind, columns):
+    frame, turned = (_made(kind, {n: columns[n] for n in order}) for order in ("abc", "cab"))
+    x, y = np.stack([columns[n] for n in NAMES], 1), columns["a"][:, None] * 2
+    net, same = _net(), _net()
+    net.fit(frame, y, epochs=2, batch_size=5, validation_data=(turned, y), verbose=False)
+    same.fit(x, y, epochs=2, batch_size=5, validation_data=(x, y), verbose=False)
+    np.testing.assert_array_equal(_weights(net), _weights(same))
+    assert net.columns == {"fc": NAMES}
+    want = same.predict(x)
+    np.testing.assert_array_equal(net.predict(turned), want)
+    np.testing.assert_allclose(net.predict(turned, batch_size=5), want, rtol=1e-6)
+    assert net.evaluate(turned, y) == same.evaluate(x, y)
+    assert net.evaluate(turned, y, batch_size=12).loss == pytest.approx(same.evaluate(x, y).loss)
+    predictor = net.predictor()
+    np.testing.assert_array_equal(predictor(turned), predictor(x))
+    np.testing.assert_allclose(predictor(turned, batch_size=5), predictor(x), rtol=1e-6)
+    np.testing.assert_array_equal(net.predict({"fc": turned}), want)
+
+
+@kinds
+def test_a_net_with_several_inputs_takes_the_columns_of_their_names(kind, columns):
+    frame = _made(kind, columns)
+    x, y = {name: columns[name][:, None] for name in "ab"}, columns["c"]
+    net, same = _two(), _two()
+    net.fit(frame, y[:, None], epochs=2, batch_size=5, verbose=False)
+    same.fit(x, y[:, None], epochs=2, batch_size=5, verbose=False)
+    np.testing.assert_array_equal(_weights(net), _weights(same))
+    np.testing.assert_array_equal(net.predict(frame), same.predict(x))
+    np.testing.assert_array_equal(net.predictor()(frame), same.predictor()(x))
+    with pytest.raises(UnknownNameError, match="none called 'a'"):
+        net.predict(_made(kind, {name: columns[name] for name in "bc"}))
+
+
+@kinds
+def test_loaders_hand_out_columns(kind, columns):
+    frame, y = _made(kind, columns), columns["a"][:, None]
+    x = np.stack(list(columns.values()), 1)
+    net, same, loop = _net(), _net(), _net()
+    net.fit(ArrayLoader(frame, y, 5, seed=3), epochs=2, verbose=False)
+    same.fit(ArrayLoader(x, y, 5, seed=3), epochs=2, verbose=False)
+    np.testing.assert_array_equal(_weights(net), _weights(same))
+    loader, rule = ArrayLoader(frame, y, 5, seed=3), SGD(lr=0.1)
+    for _ in range(2):
+        for batch, targets in loader:
+            loop.step(batch, targets, rule)
+    np.testing.assert_array_equal(_weights(loop), _weights(same))
+    assert loop.columns == net.columns == {"fc": NAMES}
+    many = _two()
+    many.fit(ArrayLoader(frame, y, 5), verbose=False)
+    found = many.evaluate(ArrayLoader(frame, y, 5, shuffle=False)).loss
+    assert found == pytest.approx(many.evaluate(frame, y).loss)
+
+
+def test_targets_may_be_frames_and_series(columns):
+    pandas = pytest.importorskip("pandas")
+    # Labels of rows say nothing about places.
+    frame = pandas.DataFrame(columns, index=np.arange(12)[::-1])
+    net, same = _net(), _net()
+    x = frame.to_numpy()
+    same.fit(x, x[:, :1], verbose=False)
+    for y in (frame[["a"]], frame["a"]):
+        net = _net()
+        wanted = x[:, :1] if y.ndim == 2 else x[:, 0]
+        if y.ndim == 2:
+            net.fit(frame, y, verbose=False)
+            np.testing.assert_array_equal(_weights(net), _weights(same))
+            assert net.evaluate(frame, y).loss == net.evaluate(x, wanted).loss
+        batch = next(iter(ArrayLoader(frame, y, 4, seed=1)))[1]
+        batch = batch["a"] if y.ndim == 2 else batch
+        want = next(iter(ArrayLoader(x, x[:, 0], 4, seed=1)))[1]
+        np.testing.assert_array_equal(batch, want)
+
+
+def test_other_columns_are_refused_and_leave_the_net_as_it_was(columns):
+    frame, y = Own(columns), columns["a"][:, None]
+    net = _net()
+    with pytest.raises(DataError, match="equally many"):
+        net.fit(frame, y[:5], verbose=False)
+    with pytest.raises(ShapeError, match="expected 3 columns; received a frame of 2"):
+        net.fit(Own({name: columns[name] for name in "ab"}), y, verbose=False)
+    assert net.columns == {}
+    net.fit(frame, y, verbose=False)
+    before = _weights(net)
+    other = Own({"a": columns["a"], "b": columns["b"], "d": columns["c"]})
+    for use in (net.predict, net.predictor(), lambda x: net.fit(x, y, verbose=False)):
+        with pytest.raises(UnknownNameError, match="none called 'c', 'd' besides"):
+            use(other)
+    np.testing.assert_array_equal(_weights(net), before)
+    net.columns.clear()
+    net.fit(other, y, verbose=False)
+    assert net.columns == {"fc": ("a", "b", "d")}
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (["x", "y"], "column 'a': expected numbers; received values of type 'str'"),
+        ([1.0, float("nan")], "1 of 2 rows without one"),
+        ([True, None], "received values of type 'bool', 'NoneType'"),
+        (np.zeros(2, "M8[s]"), "type datetime64"),
+        (np.zeros((2, 2)), "a value a row"),
+        (np.zeros(3), "equally many rows in all columns; received a: 3, b: 2"),
+    ],
+)
+def test_what_is_no_number_is_refused(column, message):
+    frame = Own({"a": column, "b": np.zeros(2), "c": np.zeros(2)})
+    with pytest.raises(DataError, match=message):
+        _net().predict(frame)
+
+
+def test_two_columns_of_one_name_are_refused():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.zeros((2, 3)), columns=["a", "b", "a"])
+    with pytest.raises(DataError, match="several called 'a'"):
+        _net().predict(frame)
+    assert _net().predict(pandas.DataFrame(np.zeros((2, 3)))).shape == (2, 1)
+
+
+def test_kinds_of_numbers_and_columns_of_our_own():
+    x = Columns(
+        a=np.array([True, False]), b=np.array([1, 2], np.int8), c=np.array([3, 4], np.float32)
+    )
+    net = _net()
+    want = net.predict(np.array([[1, 1, 3], [0, 2, 4]], np.float32))
+    np.testing.assert_array_equal(net.predict(x), want)
+    assert x.rows == 2
