@@ -79,6 +79,25 @@ def expect_free(folder: Path) -> None:
         let_go(folder, look)
 
 
+def is_held(folder: Path) -> bool:
+    """Whether somebody, of this process or another, has locked ``folder``; who may only read asks.
+
+    Without locks on the file system nobody has.
+    """
+    place = Path(os.path.realpath(folder))
+    with _guard:
+        if place in _held:
+            return True
+    try:
+        handle = os.open(place / NAME, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        return not _take(handle)
+    finally:
+        os.close(handle)
+
+
 def _locked(path: Path, folder: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     while True:

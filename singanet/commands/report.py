@@ -17,14 +17,29 @@ def add_command(commands: Any) -> None:
         metavar="FILE",
         help="instead of report.html in the folder, of several comparison.html here",
     )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="of one run: write it anew every few seconds as long as the training goes on",
+    )
     parser.set_defaults(command=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from singanet.report import write_comparison, write_report
+    from singanet.errors import ArgumentError
+    from singanet.report import follow, write_comparison, write_report
     from singanet.report.run_files import COMPARISON
 
-    if len(arguments.run_dirs) > 1:
+    if arguments.live and len(arguments.run_dirs) > 1:
+        raise ArgumentError(
+            "--live",
+            expected="one run folder",
+            received=f"{len(arguments.run_dirs)}",
+            advice="leave it out to compare runs as far as they are",
+        )
+    if arguments.live:
+        print(follow(arguments.run_dirs[0], arguments.out))
+    elif len(arguments.run_dirs) > 1:
         print(write_comparison(arguments.run_dirs, arguments.out or COMPARISON))
     else:
         print(write_report(arguments.run_dirs[0], arguments.out))

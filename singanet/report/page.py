@@ -36,9 +36,10 @@ def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | No
     return target
 
 
-def page(run: Run) -> str:
-    """The HTML text."""
+def page(run: Run, before: str = "", every_seconds: int | None = None) -> str:
+    """The HTML text, with a section ``before`` the others; see `document`."""
     sections = [
+        *([before] if before else []),
         section("Result", _result(run)),
         # Of language models alone.
         *([section("Samples", facts(run.samples))] if run.samples else []),
@@ -52,7 +53,7 @@ def page(run: Run) -> str:
         section("Net", _net(run)),
         section("Configuration", facts(run.config) if run.config else ""),
     ]
-    return document(f"Run {run.name}", sections)
+    return document(f"Run {run.name}", sections, every_seconds)
 
 
 def _result(run: Run) -> str:

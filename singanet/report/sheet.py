@@ -12,13 +12,17 @@ from singanet.picture.line_chart import LIGHT, RULES
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def document(title: str, sections: Iterable[str]) -> str:
-    """The HTML text of a page, in light or dark as the reader prefers."""
+def document(title: str, sections: Iterable[str], every_seconds: int | None = None) -> str:
+    """The HTML text of a page, in light or dark as the reader prefers.
+
+    A browser loads it anew ``every_seconds``, without a script and without losing the place.
+    """
     said = escape(title)
+    anew = f'<meta http-equiv="refresh" content="{every_seconds}">' if every_seconds else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'{anew}<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{said}</title><style>{STYLE}</style></head>\n"
         f"<body><main><h1>{said}</h1>\n" + "\n".join(sections) + "\n</main></body></html>\n"
     )

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 USUAL_SPLIT = 0.1
-_PASSING = ("offload_folder", "out", "resume", "json", "quiet")
+_PASSING = ("offload_folder", "out", "resume", "json", "quiet", "live")
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,9 @@ class RunOptions:
     initial_epoch: Annotated[int, "N", "count epochs from here, up to --epochs"] = 0
     quiet: Annotated[bool, "", "no progress on standard error"] = False
     out: Annotated[Path | None, "RUN_DIR", "keep checkpoints, curves and figures here"] = None
+    live: Annotated[
+        bool, "", "keep RUN_DIR/report.html, which loads itself anew, until the end"
+    ] = False
     resume: Annotated[bool, "", "go on with what is in RUN_DIR, to the bit"] = False
     keep: Annotated[int, "N", "checkpoints of so many epochs; 3"] = 3
     save_every: Annotated[int | None, "N", "a checkpoint after so many steps too"] = None

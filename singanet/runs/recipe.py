@@ -116,8 +116,14 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
     elif options.offload_folder is not None:
         advice = "add --memory-budget SIZE"
         raise _wrong("--offload-folder", "a budget, that the net may need it for", "none", advice)
-    if options.out is None and (options.resume or options.save_every is not None):
-        raise no_folder("--resume" if options.resume else "--save-every")
+    needing = {
+        "--resume": options.resume,
+        "--save-every": options.save_every is not None,
+        "--live": options.live,
+    }
+    for name, given in needing.items():
+        if given and options.out is None:
+            raise no_folder(name)
 
 
 def no_folder(option: str) -> ArgumentError:

@@ -19,6 +19,7 @@ from singanet.net import FeedForwardNet
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.parallel import Pipeline, init
 from singanet.parallel.start import servers
+from singanet.report import LivePage
 from singanet.runs.callbacks import FiniteLoss, RunFigures
 from singanet.runs.figures import write_json
 from singanet.runs.folder import (
@@ -81,6 +82,15 @@ def run(options: RunOptions) -> RunResult:
     option out of range, a folder that cannot be written to; `DivergedError` for a loss that is no
     longer finite. `RunInterrupted` where SIGINT or SIGTERM came.
     """
+    live = LivePage(options.out, ends=False) if options.live and options.out is not None else None
+    try:
+        return _run(options, [] if live is None else [live])
+    finally:
+        if live is not None:
+            live.finish()
+
+
+def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
     recipe = checked_recipe(options)
     comm = init()
     state: Mapping[str, Array] | None = None
@@ -102,7 +112,7 @@ def run(options: RunOptions) -> RunResult:
     validation = task.keep_back(share, options.seed) if share else None
     pipeline = _piped(net, options) if piped else None
     figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
-    callbacks = [figures, finite, signals, *_keeping(options, task, described)]
+    callbacks = [figures, finite, signals, *_keeping(options, task, described), *watching]
     if state is None and comm.rank == 0:
         task.begin(net)
     # What overflows ends in a loss that is not finite, which is reported in words.

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from singanet.base.lock import NAME, hold, let_go
+from singanet.base.lock import NAME, hold, is_held, let_go
 from singanet.errors import FileAccessError
 
 HOLDER = """
@@ -67,6 +67,25 @@ def test_one_owner_may_hold_it_for_several(tmp_path):
     let_go(tmp_path, second)
     hold(tmp_path, object(), first)
     let_go(tmp_path, first)
+
+
+def test_whether_a_folder_is_locked_can_be_asked_without_touching_it(tmp_path):
+    assert not is_held(tmp_path)
+    assert not is_held(tmp_path / "missing")
+    user = object()
+    hold(tmp_path, object(), user)
+    assert is_held(tmp_path)
+    asked = "import sys; from pathlib import Path; from singanet.base.lock import is_held; "
+    asked += "print(is_held(Path(sys.argv[1])))"
+    command = [sys.executable, "-c", asked, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
+    let_go(tmp_path, user)
+    assert not is_held(tmp_path)
+    # What a killed process leaves.
+    (tmp_path / NAME).write_text("process 1 on nowhere")
+    (tmp_path / NAME).chmod(0o444)
+    assert not is_held(tmp_path)
+    assert (tmp_path / NAME).read_text("utf-8") == "process 1 on nowhere"
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):

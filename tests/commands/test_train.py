@@ -17,6 +17,7 @@ from singanet.__main__ import main
 from singanet.base.lock import NAME, hold, let_go
 from singanet.errors import SingaNetError
 from singanet.models import find
+from singanet.report.sheet import write_page
 from singanet.runs.folder import saved_options
 from singanet.runs.optimizers import USUAL_RATES
 from singanet.runs.options import option
@@ -388,6 +389,7 @@ def test_every_option_has_its_key(small, tmp_path):
     names = {option(field.name) for field in fields(RunOptions)}
     assert names - {*said} == {
         *("model", "from", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
+        "live",
         *("drop-last", "tensorboard", "memory-budget", "offload-folder", "ratio", "every"),
         # Those of published models.
         *("validation", "length", "pack", "too-long", "prompt", "method", "rank"),
@@ -425,6 +427,30 @@ def test_early_stopping_ends_and_tests_the_best_weights(small, tmp_path, capsys)
     figures = json.loads((tmp_path / "run" / "figures.json").read_text("utf-8"))
     net, task = trained(tmp_path / "run", best=True)
     assert net.evaluate(task.test_batches())[0] == pytest.approx(figures["test_loss"])
+
+
+def test_a_live_page_ends_with_the_figures(small, tmp_path, monkeypatch, refused):
+    run = tmp_path / "run"
+    pages = []
+
+    def seen(path, html):
+        pages.append(html)
+        write_page(path, html)
+
+    monkeypatch.setattr("singanet.report.live_page.write_page", seen)
+    argv = ["train", "mlp", "--data", small, "--epochs", "2", "--quiet"]
+    assert main([*argv, "--out", str(run), "--live"]) == 0
+    assert len(pages) >= 2  # after the first step, and before the test
+    assert all('http-equiv="refresh"' in html for html in pages)
+    last = (run / "report.html").read_text("utf-8")
+    assert "refresh" not in last
+    assert "test_accuracy" in last
+    assert "live" not in saved_options(run)
+    assert "--live: expected a run folder" in refused(*argv, "--live")
+    # A second run is refused, and nothing of the first is touched.
+    (run / "report.html").write_text("mine")
+    assert "add --resume" in refused(*argv, "--out", run, "--live")
+    assert (run / "report.html").read_text("utf-8") == "mine"
 
 
 def test_event_files_for_tensorboard(small, tmp_path):

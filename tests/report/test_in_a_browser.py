@@ -7,7 +7,9 @@ import subprocess
 
 import pytest
 
-from singanet.report import recorders, write_report
+from singanet.report import read_run, recorders, write_report
+from singanet.report.page import page
+from singanet.report.sheet import write_page
 from tests.report.test_page import SECTIONS
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -41,6 +43,14 @@ def test_loads_without_errors_and_shows_its_headings(report, tmp_path):
     assert said == []
     for title in SECTIONS:
         assert f"<h2>{title}</h2>" in dom
+
+
+def test_a_page_that_loads_itself_anew_is_let_to(report, tmp_path):
+    live = tmp_path / "live.html"
+    write_page(live, page(read_run(report.parent), every_seconds=1))
+    dom, said = browse(live, tmp_path / "profile", "--dump-dom")
+    assert said == []  # the page's own policy forbids scripts, and not this
+    assert 'http-equiv="refresh"' in dom
 
 
 def test_the_check_hears_what_a_page_complains_of(report, tmp_path):
