@@ -20,6 +20,7 @@ from singanet.data.movielens import movielens
 from singanet.data.npz import read_npz
 from singanet.data.prefetch import Prefetch
 from singanet.data.scenes import scenes
+from singanet.data.table import Table
 from singanet.data.tabular import TabularDataset, tabular
 from singanet.data.text import TextDataset, plays
 from singanet.data.text_loader import TextLoader
@@ -37,6 +38,7 @@ __all__ = [
     "ImageTool",
     "Loader",
     "Prefetch",
+    "Table",
     "TabularDataset",
     "TextDataset",
     "TextFolder",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,12 +21,8 @@ from singanet.base.columns import (
 from singanet.errors import ShapeError
 from singanet.types import Array
 
-
-class FrameReader(Protocol):
-    """What makes arrays of raw frames: `singanet.data.Table`."""
-
-    def arrays(self, frame: Any, names: Sequence[str], where: str) -> dict[str, Array]:
-        """The arrays called ``names``."""
+if TYPE_CHECKING:
+    from singanet.data.table import Table
 
 
 class Intake:
@@ -37,7 +33,7 @@ class Intake:
     """
 
     def __init__(
-        self, table: FrameReader | None = None, columns: Mapping[str, Sequence[str]] | None = None
+        self, table: Table | None = None, columns: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         self.table = table
         self.columns = {name: tuple(names) for name, names in (columns or {}).items()}

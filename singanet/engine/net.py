@@ -38,6 +38,7 @@ from singanet.params.storage import SMALL, Bucket, Memory, buckets_of, lay
 from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
+    from singanet.data.table import Table
     from singanet.loss.loss import Loss
     from singanet.loss.multi_loss import MultiLoss
     from singanet.metric.metric import Metric
@@ -348,6 +349,27 @@ class Net(GraphBuilder):
         Later frames have to have these, in whichever order; emptied, the next one may have others.
         """
         return self.intake.columns
+
+    @property
+    def table(self) -> Table | None:
+        """What makes arrays of raw frames, for inputs of its names; it goes into the net's file.
+
+        Errors: `ArgumentError` for another object.
+        """
+        return self.intake.table
+
+    @table.setter
+    def table(self, table: Table | None) -> None:
+        from singanet.data.table import Table
+
+        if not isinstance(table, (Table, type(None))):
+            raise ArgumentError(
+                "net.table",
+                expected="a singanet.data.Table, or None",
+                received=type(table).__name__,
+                advice="make one with Table.of(frame)",
+            )
+        self.intake.table = table
 
     def taken(self, where: str, x: Any) -> Any:
         """``x`` with arrays for the frames in it, see `Intake.arrays`."""

@@ -93,7 +93,8 @@ def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
             "a net's configuration",
             expected=f"at most {LONGEST} bytes of JSON",
             received=f"{len(text)}",
-            advice="keep large tables out of the arguments of layers; save the weights alone",
+            advice="keep large tables out of the arguments of layers, rare values out of a Table by"
+            " min_count; or save the weights alone",
         )
     return np.frombuffer(text, np.uint8)
 

@@ -20,6 +20,7 @@ from singanet.errors import one_of
 from singanet.params.held import ROUNDINGS
 from singanet.params.param import Param
 from singanet.saving import model_settings as settings
+from singanet.saving.frames import intake_from_config
 from singanet.saving.model_layout import MODEL, NET, below, opened
 from singanet.saving.nets import distinct_params, net_from_config
 from singanet.saving.objects import refusing, wrong
@@ -61,6 +62,7 @@ def described(cls: type[_Net], about: Mapping[str, Any]) -> Iterator[_Net]:
         net = net_from_config(cls, about["net"], seed)
         net.run_on(net.device, np.dtype(dtype))
         net.rng.bit_generator.state = about["generator"]
+        net.intake = intake_from_config(about, net.ports().inputs)
         yield net
 
 

@@ -15,6 +15,7 @@ from singanet.engine.holding import rounding_of
 from singanet.engine.net import Net
 from singanet.params.held import words_among
 from singanet.saving import model_settings as settings
+from singanet.saving.frames import intake_to_config
 from singanet.saving.model_layout import CONTAINER, MODEL, NET, check_path, encoded
 from singanet.saving.nets import net_to_config
 from singanet.saving.parameters import distinct
@@ -49,4 +50,5 @@ def description(net: Net) -> dict[str, Any]:
         "dtype": str(net.dtype),
         "seed": int(net.seed),
         "generator": net.rng.bit_generator.state,
+        **intake_to_config(net.intake),
     }

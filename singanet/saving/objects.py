@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from singanet import initializer, layers, loss, metric, optimizer, parallel
+from singanet import data, initializer, layers, loss, metric, optimizer, parallel
 from singanet.base.described import Configurable
 from singanet.errors import (
     ArgumentError,
@@ -37,7 +37,7 @@ def _public(room: Any, base: type) -> dict[str, type]:
 
 _TABLE: dict[str, type[Configurable]] = {
     name: kind
-    for room in (layers, loss, metric, optimizer, schedules, parallel)
+    for room in (layers, loss, metric, optimizer, schedules, parallel, data)
     for name, kind in _public(room, Configurable).items()
 }
 _INITIALIZERS = _public(initializer, Initializer)

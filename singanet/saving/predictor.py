@@ -17,6 +17,7 @@ from singanet.errors import ArgumentError, ConfigError
 from singanet.program.prediction.compiled import CompiledNet
 from singanet.program.prediction.folding import foldable
 from singanet.program.prediction.net import ConstantNet
+from singanet.saving.frames import intake_to_config
 from singanet.saving.model_layout import CONTAINER, PREDICTOR, check_path, encoded, opened
 from singanet.saving.model_reader import described, fill
 from singanet.saving.nets import net_to_config
@@ -62,6 +63,7 @@ class Predictor(CompiledNet):
             "norms": constant.norms,
         }
         try:
+            about |= intake_to_config(net.intake)
             about["net"] = net_to_config(net, metric=False)
         except ConfigError as error:
             # It predicts, but no file could tell what to build.

@@ -1,0 +1,237 @@
+"""Columns of text, categories and measures as the numbers that nets take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.base.columns import Columns, columns_of
+from singanet.base.described import Configurable, shown
+from singanet.data.table_values import (
+    Measure,
+    Value,
+    checked_measure,
+    checked_values,
+    expect_finite,
+    floats_of,
+    is_text,
+    measure_of,
+    values_of,
+    whole,
+)
+from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
+from singanet.types import Array
+
+GROUPS = ("categorical", "numeric")
+UNKNOWN, MISSING, FIRST = 0, 1, 2
+"""The ids of a value that was not seen, of none, and of the first that was seen."""
+
+
+class Table(Configurable):
+    """What was learnt of the columns of a table, to make arrays of this one and of others.
+
+    `Table.of` learns it. Of a category the id is 0 for a value that was not seen, 1 for none, and
+    from 2 on one of the values, in their order. A number is filled with the median and scaled to
+    mean 0 and variance 1 over the rows that it was learnt of, as float32; a column with the same
+    value everywhere becomes 0. ``net.table = table`` lets a net take raw frames, and goes into its
+    file. Errors: names twice or of `GROUPS`; values twice or of other kinds; numbers that are not
+    finite; deviations that are not above 0.
+    """
+
+    def __init__(
+        self,
+        categories: Mapping[str, Sequence[Value]],
+        measures: Mapping[str, Sequence[float]],
+    ) -> None:
+        self.categories = {name: checked_values(name, v) for name, v in categories.items()}
+        self.measures = {name: checked_measure(name, m) for name, m in measures.items()}
+        _expect_names(self.categories, self.measures)
+        self._ids: dict[str, dict[Value | None, int]] = {
+            name: {None: MISSING, **{value: id for id, value in enumerate(values, FIRST)}}
+            for name, values in self.categories.items()
+        }
+
+    @classmethod
+    def of(
+        cls,
+        frame: Any,
+        categorical: Collection[str] = (),
+        leave_out: Collection[str] = (),
+        min_count: int = 1,
+    ) -> Table:
+        """What is to be known of a frame, or of a dict of columns by name.
+
+        Columns of text are categories, and so are the numbers in ``categorical``; other numbers
+        and booleans are measures. Columns to ``leave_out`` are passed over, targets say. Values
+        that are met less than ``min_count`` times count as not seen. None, NaN and pandas' NA are
+        missing. Errors: no row; a column of dates, of other objects, of text and numbers, of
+        infinity, or without any value.
+        """
+        where = "Table.of"
+        least = checked_count(where, "min_count", min_count, 1)
+        columns = columns_of(where, frame)
+        for argument, names in (("categorical", categorical), ("leave_out", leave_out)):
+            _expect_known(f"{where}, {argument}", names, columns)
+        categories: dict[str, tuple[Value, ...]] = {}
+        measures: dict[str, Measure] = {}
+        for name, column in columns.items():
+            if name in leave_out:
+                continue
+            at = f"{where}, column {name!r}"
+            values = values_of(at, column)
+            present = [value for value in values if value is not None]
+            if not present:
+                raise DataError(
+                    at,
+                    expected="a value in some row",
+                    received=f"{len(values)} rows without any",
+                    advice="leave it out: leave_out=[...]",
+                )
+            if isinstance(present[0], str) or name in categorical:
+                met = Counter(map(whole, present))
+                categories[name] = tuple(sorted(v for v in met if met[v] >= least))
+            else:
+                measures[name] = measure_of(at, floats_of(at, column, values))
+        return cls(categories, measures)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """By category the rows of its `Embedding`: of all values, of not seen and missing."""
+        return {name: FIRST + len(values) for name, values in self.categories.items()}
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The rows of one `Embedding` for all columns of ``"categorical"``."""
+        return sum(self.sizes.values())
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """What the columns of ``"numeric"`` are."""
+        return tuple(part for name in self.measures for part in self._parts(name))
+
+    def __call__(self, frame: Any, names: Iterable[str] | None = None) -> dict[str, Array]:
+        """The arrays called ``names``, of the rows of a frame or dict of columns.
+
+        ``"categorical"`` are the ids of all categories, int32 (N, C), each column's behind those of
+        the one before it, so that one embedding of `vocabulary_size` rows serves them all;
+        ``"numeric"`` the measures with their indicators, float32 (N, D). The name of a category
+        gives its ids (N, 1) from 0 on, that of a measure its number (N, 1), or (N, 2) with the
+        indicator. Without names both groups, as far as there is something in them. Columns that
+        were not learnt are passed over. Errors: columns that are missing or of another kind.
+        """
+        if names is None:
+            names = [
+                group
+                for group, has in zip(GROUPS, (self.categories, self.measures), strict=True)
+                if has
+            ]
+        return self.arrays(frame, list(names), "Table")
+
+    def arrays(self, frame: Any, names: Sequence[str], where: str) -> dict[str, Array]:
+        """As a call, for the inputs ``names`` of a net; ``where`` is for errors.
+
+        A net with a single input of another name gets the measures, where there is nothing else.
+        """
+        names = list(names)
+        known = [*GROUPS, *self.categories, *self.measures]
+        alone = len(names) == 1 and names[0] not in known and not self.categories
+        wanted = {name: GROUPS[1] if alone else name for name in names}
+        for name in wanted.values():
+            if name not in known:
+                raise UnknownNameError(
+                    where,
+                    expected=f"inputs called {one_of(GROUPS)}, or as columns of the table",
+                    received=repr(name),
+                    advice=did_you_mean(name, known, "name the net's inputs so"),
+                )
+        parts = {name: self._columns(group) for name, group in wanted.items()}
+        read = columns_of(where, frame, dict.fromkeys(c for part in parts.values() for c in part))
+        return {name: self._array(wanted[name], parts[name], read, where) for name in names}
+
+    def __repr__(self) -> str:
+        sizes = {"categories": self.sizes, "numeric": list(self.numeric)}
+        return shown(type(self).__name__, sizes)
+
+    def _columns(self, name: str) -> list[str]:
+        groups = {GROUPS[0]: list(self.categories), GROUPS[1]: list(self.measures)}
+        return groups.get(name, [name])
+
+    def _parts(self, name: str) -> tuple[str, ...]:
+        return (name, f"{name} is missing") if self.measures[name].indicated else (name,)
+
+    def _array(self, group: str, names: Sequence[str], read: Columns, where: str) -> Array:
+        categorical = all(name in self.categories for name in names) and group != GROUPS[1]
+        made, start = [], 0
+        for name in names:
+            at = f"{where}, column {name!r}"
+            if categorical:
+                made.append(start + self._ids_of(at, name, read[name]))
+                start += self.sizes[name]
+            else:
+                made += self._scaled(at, name, read[name])
+        if not made:
+            return np.zeros((read.rows, 0), np.int32 if categorical else np.float32)
+        return np.stack(made, axis=1)
+
+    def _ids_of(self, at: str, name: str, column: Array) -> Array:
+        """int32 (N,)."""
+        values = values_of(at, column)
+        learnt = is_text(self.categories[name])
+        given = is_text([value for value in values if value is not None])
+        if None not in (learnt, given) and learnt is not given:
+            kinds = ("numbers", "text")
+            raise DataError(
+                at,
+                expected=f"{kinds[bool(learnt)]}, as it was learnt of",
+                received=kinds[bool(given)],
+                advice="read the column as before",
+            )
+        return np.array([self._ids[name].get(value, UNKNOWN) for value in values], np.int32)
+
+    def _scaled(self, at: str, name: str, column: Array) -> list[Array]:
+        """float32 (N,), and where it is missing."""
+        measure = self.measures[name]
+        numbers = floats_of(at, column)
+        missing = np.isnan(numbers)
+        with np.errstate(over="ignore"):
+            filled = np.where(missing, measure.median, numbers) - measure.mean
+            made = (filled / measure.deviation).astype(np.float32)
+        expect_finite(at, made)
+        return [made, missing.astype(np.float32)] if measure.indicated else [made]
+
+
+def _expect_names(categories: Collection[str], measures: Collection[str]) -> None:
+    names = [*categories, *measures]
+    for name in names:
+        if not isinstance(name, str) or name in GROUPS or names.count(name) > 1:
+            raise ArgumentError(
+                "Table",
+                expected=f"columns with names of their own, other than {one_of(GROUPS)}",
+                received=repr(name)[:80],
+                advice="rename the column",
+            )
+    if not names:
+        raise ArgumentError(
+            "Table",
+            expected="a column",
+            received="none",
+            advice="leave out fewer columns",
+        )
+
+
+def _expect_known(where: str, names: Collection[str], columns: Columns) -> None:
+    alone = isinstance(names, str)
+    for name in [names] if alone else names:
+        if alone or name not in columns:
+            raise UnknownNameError(
+                where,
+                expected=f"a list of names among {one_of(columns, 12)}",
+                received=repr(name),
+                advice="put it into a list"
+                if alone and name in columns
+                else did_you_mean(str(name), columns, "look at the frame's columns"),
+            )
