@@ -31,7 +31,7 @@ from singanet.parallel.reductions.round import Round, announced
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Files, Servers
 from singanet.parallel.server.service import Load
-from singanet.parallel.server.table import Table
+from singanet.parallel.server.table import ServedTable
 from singanet.parallel.start import servers as servers_of_job
 from singanet.parallel.taking import Taking
 from singanet.params.param import Param
@@ -174,7 +174,7 @@ class ParameterServer(RankReducer):
             self.servers = Servers(self.comm, ranks, self.rule, staleness, summed, files)
         servers = self.servers
 
-        def tables_of(params: Sequence[Param]) -> Mapping[str, Table]:
+        def tables_of(params: Sequence[Param]) -> Mapping[str, ServedTable]:
             servers.open([], params, anew=self._state is not None)
             return servers.tables
 

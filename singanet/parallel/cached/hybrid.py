@@ -18,7 +18,7 @@ from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Servers
-from singanet.parallel.server.table import Shard, Table
+from singanet.parallel.server.table import ServedTable, Shard
 from singanet.parallel.start import servers as servers_of_job
 from singanet.params.param import Param
 from singanet.types import Array
@@ -150,7 +150,7 @@ class Hybrid(AllReduce):
     def _is_served(self, key: str) -> bool:
         return key.rpartition("/")[0] in self._rows
 
-    def _tables_of(self, params: Sequence[Param]) -> Mapping[str, Table]:
+    def _tables_of(self, params: Sequence[Param]) -> Mapping[str, ServedTable]:
         """Tables of ``params``, with the state that was loaded for them."""
         rule, names = self._rule, {param.name for param in params}
         if self._holder is None and self._ranks is None:

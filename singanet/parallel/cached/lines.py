@@ -12,7 +12,7 @@ from singanet.parallel.cached.policy import POLICIES
 from singanet.parallel.cached.rows import TableRows
 from singanet.parallel.cached.rules import bare_copy, follow, rule_of
 from singanet.parallel.server.remote import by_element
-from singanet.parallel.server.table import Table
+from singanet.parallel.server.table import ServedTable
 from singanet.params.param import Param
 from singanet.types import Array, RowSparse
 
@@ -27,7 +27,9 @@ class CachedRows(TableRows):
     a row is that of its updates here. A cell of memory for each row tells its line.
     """
 
-    def __init__(self, param: Param, table: Table, cache: Cache, rule: Optimizer | Wrapper) -> None:
+    def __init__(
+        self, param: Param, table: ServedTable, cache: Cache, rule: Optimizer | Wrapper
+    ) -> None:
         super().__init__(param.name, table)
         if not by_element(rule, param):
             raise ArgumentError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.ops import ops_for
 from singanet.parallel.communicators.communicator import Done, Request
-from singanet.parallel.server.table import Table
+from singanet.parallel.server.table import ServedTable
 from singanet.params.served import ServedRows
 from singanet.types import Array, RowSparse
 
@@ -57,7 +57,7 @@ class Lookups:
 class TableRows(ServedRows):
     """Rows of ``table`` without a cache: each step pulls the rows that it looks up."""
 
-    def __init__(self, name: str, table: Table) -> None:
+    def __init__(self, name: str, table: ServedTable) -> None:
         super().__init__(name, (table.rows, table.width), table.dtype)
         self.table = table
         self.lookups = Lookups()

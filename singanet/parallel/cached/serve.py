@@ -16,7 +16,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import TableRows
-from singanet.parallel.server.table import Table
+from singanet.parallel.server.table import ServedTable
 from singanet.params.param import Param
 
 _PIECE = 1 << 20
@@ -26,7 +26,7 @@ _PIECE = 1 << 20
 def serve(
     net: Any,
     rule: Optimizer | Wrapper,
-    tables_of: Callable[[Sequence[Param]], Mapping[str, Table]],
+    tables_of: Callable[[Sequence[Param]], Mapping[str, ServedTable]],
     wrote: Callable[[], bool] = lambda: False,
 ) -> dict[str, TableRows]:
     """Let tables have the rows of the trained Embeddings of ``net``, by parameter name.

@@ -20,7 +20,7 @@ from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.server.messages import Message, MessageKind, ServerRanks, pickled, unpickled
 from singanet.parallel.server.service import Load, Opening, ServedParam
 from singanet.parallel.server.split import RowSplit, Way
-from singanet.parallel.server.table import Table
+from singanet.parallel.server.table import ServedTable
 from singanet.params.param import Param
 from singanet.types import Array
 
@@ -276,7 +276,7 @@ class Servers:
         return self.ranks.ask(server, message, what)
 
 
-class RemoteTable(Table):
+class RemoteTable(ServedTable):
     """A table that servers hold, split between them."""
 
     def __init__(self, servers: Servers, param: Param, number: int, split: RowSplit) -> None:
@@ -296,7 +296,7 @@ class RemoteTable(Table):
         return self._pulled(rows, 0)
 
     def prefetch(self, rows: Array) -> None:
-        """As `Table`; servers answer once this worker may begin the next step."""
+        """As `ServedTable`; servers answer once this worker may begin the next step."""
         rows = self._checked(rows)
         self._ahead.append((self._servers.finished + 1, rows, self._pulled(rows, 1)))
 
@@ -305,7 +305,7 @@ class RemoteTable(Table):
         return self._start(MessageKind.PULL, parts, self._values_of(rows), ahead)
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
-        """As `Table`. Every server hears of it: its rule counts the update too."""
+        """As `ServedTable`. Every server hears of it: its rule counts the update too."""
         rows = self._checked(rows)
         more = [] if clocks_added is None else [clocks_added]
         parts = [

@@ -21,7 +21,7 @@ _BLOCK = 1 << 16
 """Elements that are drawn at a time."""
 
 
-class Table(ABC):
+class ServedTable(ABC):
     """``rows`` × ``width`` numbers of ``dtype``, read and updated some rows at a time.
 
     ``rows`` in calls are int64 row numbers (n,), each once; values and gradients are
@@ -91,7 +91,7 @@ class Table(ABC):
         return positions, values, newer
 
 
-class Shard(Table):
+class Shard(ServedTable):
     """The rows ``owned`` of a parameter, their clocks, and the rule that updates them.
 
     Values begin as those of ``param`` in one process would, to the bit. ``optimizer`` may be any,
@@ -133,15 +133,15 @@ class Shard(Table):
                 self._table[low : low + len(own)] = rows
 
     def start_pull(self, rows: Array) -> Request:
-        """As `Table`. Errors: `DataError` for a row that there is not."""
+        """As `ServedTable`. Errors: `DataError` for a row that there is not."""
         rows = self._checked(rows)
         return Done((self._table[rows], self.clocks[rows]))
 
     def prefetch(self, rows: Array) -> None:
-        """As `Table`: there is nothing to wait for."""
+        """As `ServedTable`: there is nothing to wait for."""
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
-        """As `Table`. Errors: rows that are not there or come twice, gradients that do not fit."""
+        """As `ServedTable`. Errors: rows that are not there or come twice, gradients of others."""
         rows = self._checked(rows)
         if grads.shape != (len(rows), self.width):
             raise ShapeError(
