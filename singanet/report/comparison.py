@@ -14,7 +14,8 @@ from singanet.report.page import best_row, ending
 from singanet.report.run_files import COMPARISON
 from singanet.report.run_reader import Run, read_run
 from singanet.report.sheet import document, section, write_page
-from singanet.report.tables import flat, table, text
+from singanet.report.tables import LONGEST, table, text
+from singanet.training.about import flat
 
 _MOST_ROWS = 1000
 """Settings that are shown; of strangers there may be hundreds of thousands."""
@@ -113,7 +114,7 @@ def _chart(measure: str, names: Sequence[str], runs: Sequence[Run]) -> str:
 
 def _settings(names: Sequence[str], runs: Sequence[Run]) -> str:
     """A row for each setting that is not the same everywhere."""
-    configs = [dict(flat(run.config)) for run in runs]
+    configs = [dict(flat(run.config, LONGEST)) for run in runs]
     known = list(dict.fromkeys(name for config in configs for name in config))
     rows = {name: _shown([(name in c, c.get(name)) for c in configs]) for name in known}
     differ = [(name, *cells) for name, cells in rows.items() if len(set(cells)) > 1]
@@ -157,7 +158,7 @@ def _results(names: Sequence[str], runs: Sequence[Run]) -> str:
                 for run, k in zip(runs, places, strict=True)
             ]
             rows.append((f"{measure}, {when}", *map(text, values)))
-    figures = [dict(flat(run.figures)) for run in runs]
+    figures = [dict(flat(run.figures, LONGEST)) for run in runs]
     for name in list(dict.fromkeys(name for each in figures for name in each))[:_MOST_ROWS]:
         rows.append((name, *(text(each.get(name)) for each in figures)))
     return table(("", *names), rows) if rows else ""

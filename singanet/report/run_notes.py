@@ -9,12 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from singanet.base.described import Configurable
 from singanet.base.files import expect_inside, replacing
 from singanet.base.lock import hold, let_go
-from singanet.errors import ArgumentError, ConfigError
+from singanet.errors import ArgumentError
 from singanet.net import FeedForwardNet
 from singanet.report.run_files import CONFIG, OUTCOME, PICTURE, REPORT, SUMMARY, WRITTEN
+from singanet.training.about import about, as_json
 from singanet.training.callbacks import Callback, Monitor
 from singanet.training.files import check_folder
 from singanet.training.history import History
@@ -56,7 +56,9 @@ class RunNotes(Callback):
         """Write what is known at the start."""
         (self.folder / OUTCOME).unlink(missing_ok=True)
         net: Any = self.session.net
-        _write(self.folder / CONFIG, json.dumps(self._config(), indent=2) + "\n")
+        _write(
+            self.folder / CONFIG, json.dumps(about(self.session, self.settings), indent=2) + "\n"
+        )
         _write(self.folder / SUMMARY, net.summary() + "\n")
         if isinstance(net, FeedForwardNet):  # what is trained like a net need not be a graph
             net.plot(self.folder / PICTURE)
@@ -65,7 +67,7 @@ class RunNotes(Callback):
         """Write the outcome, where there was any epoch, and let go of the folder."""
         try:
             if self.session.history.epochs:
-                text = json.dumps(_json(self._outcome()), indent=2) + "\n"
+                text = json.dumps(as_json(self._outcome()), indent=2) + "\n"
                 _write(self.folder / OUTCOME, text)
         finally:
             let_go(self.folder, self)
@@ -83,25 +85,6 @@ class RunNotes(Callback):
             "error": None if error is None else f"{type(error).__name__}: {error}"[:500],
             **best_epoch(session.history, name, mode, session.compiled.metrics),
         }
-
-    def _config(self) -> dict[str, Any]:
-        from singanet import __version__
-
-        session = self.session
-        rate = session.rule.lr
-        known = {
-            "singanet": __version__,
-            "epochs": session.epochs,
-            "optimizer": _described(session.optimizer),
-            "learning_rate": rate if isinstance(rate, (int, float)) else _described(rate),
-            "loss": _described(session.net.loss),
-            "seed": session.net.seed,
-            "mixed_precision": _described(session.compiled.precision),
-            "type": str(session.net.dtype),
-            "device": session.net.device.name,
-        }
-        made: dict[str, Any] = _json(known | self.settings)
-        return made
 
 
 def best_epoch(
@@ -125,26 +108,6 @@ def best_epoch(
     for epoch, value in zip(history.epochs, history[monitor.name], strict=True):
         best = epoch if monitor.better(value) else best
     return {"monitor": monitor.name, "best_epoch": best, "best": monitor.best}
-
-
-def _described(thing: Any) -> Any:
-    """Data that `from_config` builds it from again, as far as it is data; else its class."""
-    if not isinstance(thing, Configurable):
-        return None if thing is None else type(thing).__name__
-    try:
-        return thing.to_config()
-    except ConfigError:
-        return {"class": type(thing).__name__, "arguments": thing.arguments}
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _json(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json(part) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _write(path: Path, text: str) -> None:

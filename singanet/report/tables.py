@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from singanet.training.about import flat
+
 _MOST_CLASSES = 32
 _SHOWN_PAIRS = 25
-_LONGEST = 300
+LONGEST = 300
 """Characters of a name, which in objects within objects would grow from level to level."""
 
 
@@ -29,16 +31,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def facts(values: Mapping[str, Any]) -> str:
     """Names and values; objects in objects get names with dots."""
-    return table((), [(name, text(value)) for name, value in flat(values)])
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Names and values, where objects in objects have names with dots."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}."[:_LONGEST])
-        else:
-            yield f"{prefix}{name}"[:_LONGEST], value
+    return table((), [(name, text(value)) for name, value in flat(values, LONGEST)])
 
 
 def text(value: Any) -> str:

@@ -121,13 +121,16 @@ def find_lr(
         )
     test = _RangeTest(np.geomspace(low, high, steps))
     options = FitOptions(batch_size=batch_size, epochs=steps, callbacks=[test], verbose=False)
-    trained_by = compiled.trained_by
+    trained_by, intake = compiled.trained_by, getattr(net, "intake", None)
+    columns = {} if intake is None else dict(intake.columns)
     try:
         # Rates that are too high are part of it.
         with np.errstate(over="ignore", invalid="ignore"):
             fit(net, x, y, options)
     finally:
         compiled.trained_by = trained_by
+        if intake is not None:
+            intake.columns = columns
     return RateRange(test.rates[: len(test.losses)].tolist(), test.losses)
 
 

@@ -100,6 +100,13 @@ def test_a_loader_stands_where_it_stood(build, data):
         build().find_lr(iter([data]))
 
 
+def test_columns_of_a_frame_are_not_remembered(build, data):
+    frame = pytest.importorskip("pandas").DataFrame(data[0], columns=list("abcde"))
+    net = build()
+    assert net.find_lr(frame, data[1], batch_size=10, steps=12).losses
+    assert net.intake.columns == {}
+
+
 def test_a_schedule_comes_back(build, data):
     schedule = Exponential(0.1, 10, 0.5)
     net = build(optimizer=SGD(lr=schedule))

@@ -15,12 +15,15 @@ from singanet.training.callbacks.layer_timing import LayerTiming
 from singanet.training.callbacks.learning_rate import LearningRate
 from singanet.training.callbacks.memory_check import MemoryCheck
 from singanet.training.callbacks.memory_line import MemoryLine
+from singanet.training.callbacks.ml_flow import MLflow
 from singanet.training.callbacks.model_checkpoint import ModelCheckpoint
 from singanet.training.callbacks.monitor import Monitor
+from singanet.training.callbacks.optuna_pruning import OptunaPruning
 from singanet.training.callbacks.reduce_on_plateau import ReduceOnPlateau
 from singanet.training.callbacks.stop_on_nan import StopOnNaN
 from singanet.training.callbacks.stop_on_signal import StopOnSignal
 from singanet.training.callbacks.tensor_board import TensorBoard
+from singanet.training.callbacks.wand_b import WandB
 
 __all__ = [
     "EMA",
@@ -31,14 +34,17 @@ __all__ = [
     "LayerStatistics",
     "LayerTiming",
     "LearningRate",
+    "MLflow",
     "MemoryCheck",
     "MemoryLine",
     "ModelCheckpoint",
     "Monitor",
+    "OptunaPruning",
     "ReduceOnPlateau",
     "StopOnNaN",
     "StopOnSignal",
     "TensorBoard",
+    "WandB",
 ]
 
 if not TYPE_CHECKING:  # or any name would do
