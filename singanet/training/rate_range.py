@@ -67,17 +67,19 @@ class RateRange:
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """An SVG picture of both losses by the rate, and of the rate suggested.
 
+        Losses above twice those at the lowest rates are left out: beside them nothing is seen.
         Returns its text, and writes it to ``path``, a .svg file, where one is given. Errors:
         `ArgumentError` for another suffix; `FileAccessError`.
         """
+        top = 2.0 * max(map(abs, self.losses[: _first(len(self.losses))]))
         lines = {
-            name: list(zip(self.rates, values, strict=True))
+            name: [(r, value) for r, value in zip(self.rates, values, strict=True) if value <= top]
             for name, values in (("loss", self.losses), ("smoothed", self.smoothed))
         }
         rate = self.suggested
         if rate is not None:
-            finite = [value for value in self.losses if math.isfinite(value)]
-            lines[f"suggested {rate:.2g}"] = [(rate, min(finite)), (rate, max(finite))]
+            shown = [value for _, value in lines["loss"]]
+            lines[f"suggested {rate:.2g}"] = [(rate, min(shown)), (rate, max(shown))]
         svg = stand_alone([line_chart("", "learning rate", lines, by_powers=True)])
         return write_chart(svg, "rate_range.plot,", path)
 

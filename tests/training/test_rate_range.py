@@ -193,6 +193,7 @@ def test_the_picture_has_both_losses_by_powers_of_ten(tmp_path):
     xs = [float(pair.split(",")[0]) for pair in lines["loss"].get("points").split()]
     assert len(xs) == 50
     assert np.diff(xs) == pytest.approx([np.diff(xs).mean()] * 49, abs=0.11)
+    assert range_of([*curve[:-1], 500.0]).plot() == svg
     with pytest.raises(ArgumentError, match=r"\.svg"):
         found.plot(tmp_path / "range.png")
 
