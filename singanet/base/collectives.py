@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +61,16 @@ def gathered(comm: Collectives, value: Any, what: str) -> list[Any]:
 def of_first(comm: Collectives, value: Any, what: str) -> Any:
     """The ``value`` of rank 0."""
     return gathered(comm, None if comm.rank else value, what)[0]
+
+
+@contextmanager
+def uncounted(comm: Collectives) -> Iterator[None]:
+    """Within the block nothing is counted, of which there is more or less as a disk has it."""
+    sent, received = comm.bytes_sent, comm.bytes_received
+    try:
+        yield
+    finally:
+        comm.bytes_sent, comm.bytes_received = sent, received
 
 
 class SharedBatch:

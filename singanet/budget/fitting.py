@@ -58,11 +58,12 @@ def fit_within(
 
     Of several ranks each has the budget for its part of a batch.
 
-    Errors, before the first step: a budget that is no size or cannot be kept; a net that is
-    offloaded already; a folder that `offload` refuses, or none where offloading is allowed; those
-    of `fit`.
+    Errors, before the first step: a budget that is no size or cannot be kept; checkpoints that are
+    written in the background; a net that is offloaded already; a folder that `offload` refuses, or
+    none where offloading is allowed; those of `fit`.
     """
     compiled = expect_compiled(net, _WHERE)
+    _expect_no_copies(options)
     programs = programs_of(net)
     if offload_folder is not None:
         expect_in_memory(net.params(), f"{_WHERE}, offload_folder")
@@ -140,6 +141,17 @@ def fit_within(
             x,
             y,
             replace(options, callbacks=callbacks, verbose=verbose, micro_batch=parts),
+        )
+
+
+def _expect_no_copies(options: FitOptions) -> None:
+    """Errors: `ArgumentError` for checkpoints of copies, which budgets have no room for."""
+    if any(isinstance(each, ModelCheckpoint) and each.asynchronous for each in options.callbacks):
+        raise ArgumentError(
+            f"{_WHERE}, memory_budget",
+            expected="checkpoints that are written one array at a time",
+            received="ModelCheckpoint(asynchronous=True), which holds a copy of the whole state",
+            advice="leave out asynchronous or the budget",
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any
 
@@ -60,6 +60,12 @@ class Source:
     def array(self) -> Array:
         """The array in host memory, C-contiguous and little-endian."""
         return np.asarray(self._fetched(), dtype=self.dtype, order="C").reshape(self.shape)
+
+    def held(self) -> Source:
+        """A source of a copy of the array as it is now."""
+        # What was fetched may be the live array.
+        array = np.array(self.array())
+        return replace(self, fetch=lambda: array, parts=None)
 
     def pieces(self) -> Iterator[Array]:
         """`array` one run of rows after the other, where it comes so or would have to be copied."""

@@ -55,6 +55,7 @@ class FolderPlace(ParamStorage):
     __slots__ = ("name", "shelf")
 
     place = "in a folder"
+    bounded = True
     way_back = "call onload() of the net that was offloaded"
 
     def __init__(self, shelf: Shelf, name: str) -> None:

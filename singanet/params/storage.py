@@ -145,6 +145,9 @@ class ParamStorage(ABC):
     by_rows = False
     """Whether it is a `ServedRows`, of which only rows come here."""
 
+    bounded = False
+    """Whether its owner was told how much memory to keep: copies of all arrays have no room."""
+
     trains = True
     """Whether the array may be changed by updates."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from singanet.checkpoint import FORMATS
 from singanet.checkpoint.entry import Source
+from singanet.checkpoint.writing import OneFile, Writing
 from singanet.engine.model import Model
 from singanet.errors import CallOrderError
 from singanet.optimizer import Accumulator, Optimizer, Wrapper
@@ -19,7 +21,6 @@ from singanet.params.param import Param
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
 from singanet.training.course import Course
-from singanet.training.files import write_training
 from singanet.training.micro_batches import MicroBatches
 from singanet.training.options import FitOptions
 from singanet.training.ranks import World
@@ -149,15 +150,46 @@ class Session(Course):
         Rank 0 writes, but a sharded file all ranks do, each what it has. Errors: as for `state`,
         and of files.
         """
-        if FORMATS["sharded"].suffixes[0] not in path.name:
-            state = self.sources()
+        for writing in self._writings(path, self._sources_for(path)):
+            writing.write()
+            writing.finish()
+
+    def copies(self, path: Path | None, best: Path | None) -> list[Writing]:
+        """What this rank is to write to ``path`` of `sources`, to ``best`` of `weights`, as copies.
+
+        They stay what they are now; one process has none twice. All ranks call it. Errors: as for
+        `state`.
+        """
+        found: list[Writing] = []
+        held: dict[str, Source] = {}
+        if path is not None:
+            sources, first_rows = self._sources_for(path)
+            copied = [each.held() for each in sources]
+            held = {each.name: each for each in copied} if self.ranks.size == 1 else {}
+            found = self._writings(path, (copied, first_rows))
+        if best is not None:
+            kept: list[Source] = []
+            weights = self.weights()
+            self.on_first(lambda: kept.extend(_held_weights(weights, held)))
             if self.rank == 0:
-                write_training(path, state)
-            return
+                found.append(OneFile(best, kept))
+        return found
+
+    def _sources_for(self, path: Path) -> tuple[list[Source], dict[str, int] | None]:
+        """What this rank writes to ``path``; of a sharded file the rows that parts begin with."""
+        if FORMATS["sharded"].suffixes[0] not in path.name:
+            return self.sources(), None
         self._expect_whole()
         first_rows: dict[str, int] = {}
-        own = training_sources(self, self.ranks, first_rows)
-        self.ranks.write_parts(path, own, first_rows)
+        return training_sources(self, self.ranks, first_rows), first_rows
+
+    def _writings(
+        self, path: Path, what: tuple[list[Source], dict[str, int] | None]
+    ) -> list[Writing]:
+        sources, first_rows = what
+        if first_rows is not None:
+            return self.ranks.parts(path, sources, first_rows)
+        return [OneFile(path, sources)] if self.rank == 0 else []
 
     def _expect_whole(self) -> None:
         if self.phase == "step":
@@ -173,3 +205,12 @@ def training_state(session: Session) -> dict[str, Array]:
     """Copies on the CPU of what `training_sources` gives."""
     sources = training_sources(session, session.ranks)
     return {source.name: np.array(source.array()) for source in sources}
+
+
+def _held_weights(weights: list[Source], held: dict[str, Source]) -> list[Source]:
+    """Copies of ``weights``: those of the state that has them already, else new ones."""
+    own = [held.get(f"net/{each.name}") for each in weights]
+    return [
+        each.held() if copy is None else replace(copy, name=each.name)
+        for each, copy in zip(weights, own, strict=True)
+    ]

@@ -24,13 +24,15 @@ def cut(level):
     return lambda rule, comm: Sharded(rule, comm, level, smallest=100)
 
 
-def fit(comm, wrap, epochs, folder, resume=None, format="sharded", more=(), steps=None):
+def fit(comm, wrap, epochs, folder, resume=None, format="sharded", more=(), steps=None,
+        asynchronous=False):  # fmt: skip
     net = dense_net(more=[BatchNormalization("n"), Dropout("r", 0.3)])
     optimizer = Adam(lr=0.001) if wrap is None else wrap(Adam(lr=0.001), comm)
     net.compile(optimizer)
     net.fit(
         X, Y, 8, epochs, verbose=False, resume=resume, validation_data=(X[:5], Y[:5]),
-        callbacks=[ModelCheckpoint(folder, every_steps=steps, format=format, keep=2), *more],
+        callbacks=[ModelCheckpoint(folder, every_steps=steps, format=format, keep=2,
+                                   asynchronous=asynchronous), *more],
     )  # fmt: skip
     return {**values_of(net), **optimizer.state_dict()}
 
@@ -124,7 +126,10 @@ def test_a_rank_that_cannot_write_leaves_the_state_before(rank, when, tmp_path, 
 
             own = [type(bad[0])("w", (3, 1), bad[0].dtype, fetch)]
         try:
-            by_ranks.write_by_ranks(tmp_path / f"state{INDEX}", own, comm, {"w": 3 * comm.rank})
+            path = tmp_path / f"state{INDEX}"
+            file = by_ranks.RanksFile(path, own, comm, {"w": 3 * comm.rank})
+            file.write()
+            file.finish()
         except SingaNetError as error:
             return str(error)
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from singanet.base.lock import hold, let_go
 from singanet.checkpoint import FORMATS, write_state
 from singanet.checkpoint.sharded.writer import remove_state
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.params.param import Param
+from singanet.training.background import FilesInFlight
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
 from singanet.training.files import check_folder
@@ -36,6 +38,14 @@ class ModelCheckpoint(Callback):
     none. Files appear whole or not at all; with ``format="sharded"`` they are an index and a file
     of each rank, which all ranks write at the same time. No second training can write to the
     folder meanwhile.
+
+    With ``asynchronous`` files are written while steps go on. They are of a copy of the state,
+    which is held in memory until it is written, and are what they would be without, to the bit.
+    One is in flight: the next waits for it, as do the end of the fit, an interrupt and an error. An
+    error of writing is raised at the end of the next step, by the next file or at the end of the
+    fit. Of several ranks each writes its part of a sharded file by itself; they agree that all is
+    there, which makes it count, at the end of a step and in the thread that trains, so that MPI
+    has one thread to serve.
     """
 
     runs_last = True
@@ -52,6 +62,7 @@ class ModelCheckpoint(Callback):
         *,
         every_minutes: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        asynchronous: bool = False,
     ) -> None:
         where = "ModelCheckpoint"
         self.folder = Path(folder)
@@ -71,6 +82,8 @@ class ModelCheckpoint(Callback):
             )
         self.every_minutes = _checked_minutes(where, every_minutes)
         self.clock = clock
+        self.asynchronous = bool(asynchronous)
+        self._background = FilesInFlight()
         self._last_written = clock()
         self._suffix = FORMATS[format].suffixes[0]
 
@@ -78,8 +91,10 @@ class ModelCheckpoint(Callback):
         """Make the folder, and lock it.
 
         Errors: `FileAccessError`, also where another training has it; nothing of the monitor's
-        name.
+        name; `ArgumentError` for copies of a net that is told how much memory to keep.
         """
+        if self.asynchronous:
+            _expect_room(self.session.params())
         if self.session.rank == 0:
             check_folder(self.folder)
             hold(self.folder, self.session, self)
@@ -88,35 +103,49 @@ class ModelCheckpoint(Callback):
             self.monitor.begin(self.session.names, self.session.compiled.metrics)
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Write ``step.npz`` where it is due."""
+        """Write ``step.npz`` where it is due; end what was written since the step before."""
+        self._background.look()
         by_steps = self.every_steps is not None and self.session.step % self.every_steps == 0
         if by_steps or self._minutes_are_over():
             self._write("step")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Write the epoch's file and the best weights, and remove what is too old."""
-        if self.monitor is not None and self.monitor.better(logs[self.monitor.name]):
-            weights = self.session.weights()
-            self.session.on_first(lambda: write_state(self._path("best"), weights))
+        best = self.monitor is not None and self.monitor.better(logs[self.monitor.name])
         ended = self.session.stopping or epoch + 1 == self.session.epochs
-        if self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0:
-            self._write(f"epoch-{epoch + 1:04d}")
-            for old in self._epoch_files()[: -self.keep] if self.session.rank == 0 else ():
-                remove_state(old)
+        due = self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0
+        if best or due:
+            self._write(f"epoch-{epoch + 1:04d}" if due else None, best)
 
     def on_train_end(self) -> None:
-        """Let other trainings write to the folder."""
-        if self.session.rank == 0:
-            let_go(self.folder, self)
+        """Wait for what is in flight, and let other trainings write to the folder."""
+        try:
+            if self.session.error is None:
+                self._background.finish()
+            else:
+                self._background.give_up()
+        finally:
+            if self.session.rank == 0:
+                let_go(self.folder, self)
 
     def on_stop(self) -> None:
         """Write ``stopped.npz``: the fit ends within an epoch, at the end of a step."""
-        self._write("stopped")
+        self._background.finish()
+        self._write("stopped", at_once=True)
 
     def on_error(self, error: BaseException) -> None:
-        """Write ``stopped.npz``, if any step was taken and the last one is whole."""
-        if self.session.step and self.session.can_write:
-            self._write("stopped")
+        """Write ``stopped.npz``, if any step was taken and the last one is whole.
+
+        What is in flight is waited for.
+        """
+        if not self.session.can_write:
+            self._background.give_up()
+            return
+        try:
+            self._background.finish()
+        finally:
+            if self.session.step:
+                self._write("stopped", at_once=True)
 
     def state_dict(self) -> dict[str, Array]:
         """The best value so far."""
@@ -134,9 +163,29 @@ class ModelCheckpoint(Callback):
         expect_inside(self.folder, path)
         return path
 
-    def _write(self, name: str) -> None:
-        self.session.write(self._path(name))
-        self._last_written = self.clock()
+    def _write(self, name: str | None, best: bool = False, at_once: bool = False) -> None:
+        """Write the state to the file called ``name``, and the best weights; old files go then."""
+        path = None if name is None else self._path(name)
+        then = self._remove_old if name is not None and name.startswith("epoch-") else _nothing
+        if self.asynchronous and not at_once:
+            # Not before: there is one copy at a time.
+            self._background.finish()
+            best_path = self._path("best") if best else None
+            self._background.start(self.session.copies(path, best_path), then)
+        else:
+            if best:
+                weights = self.session.weights()
+                self.session.on_first(lambda: write_state(self._path("best"), weights))
+            if path is not None:
+                self.session.write(path)
+            then()
+        if path is not None:
+            self._last_written = self.clock()
+
+    def _remove_old(self) -> None:
+        """Remove the files of epochs but the last ones."""
+        for old in self._epoch_files()[: -self.keep] if self.session.rank == 0 else ():
+            remove_state(old)
 
     def _minutes_are_over(self) -> bool:
         if self.every_minutes is None:
@@ -153,6 +202,22 @@ class ModelCheckpoint(Callback):
             if (match := pattern.fullmatch(path.name))
         }
         return sorted(found, key=lambda path: found[path])
+
+
+def _nothing() -> None:
+    """What follows a file beside which none is too old."""
+
+
+def _expect_room(params: Iterable[Param]) -> None:
+    """Errors: `ArgumentError` for a parameter of a net that keeps so many bytes in memory."""
+    for param in params:
+        if param.storage.bounded:
+            raise ArgumentError(
+                "ModelCheckpoint, asynchronous",
+                expected="a net in memory, as a copy of its state is held while it is written",
+                received=f"{param.name!r}, which is {param.storage.place}",
+                advice=f"leave asynchronous out, or {param.storage.way_back}",
+            )
 
 
 def _checked_minutes(where: str, minutes: float | None) -> float | None:

@@ -15,7 +15,8 @@ import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
 from singanet.checkpoint.entry import Source, sources_of
-from singanet.checkpoint.sharded.by_ranks import write_by_ranks
+from singanet.checkpoint.sharded.by_ranks import RanksFile
+from singanet.checkpoint.writing import Writing
 from singanet.engine.model import Model, makes_passes_together
 from singanet.errors import RankError, RankLostError, SingaNetError
 from singanet.optimizer.chain import UpdateChain
@@ -399,8 +400,8 @@ class FitRanks(World):
                     found.append(rows_source(param, name, rows))
         return [*(each for each in whole if each.name not in cut), *found]
 
-    def write_parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> None:
-        write_by_ranks(path, own, self.comm, first_rows)
+    def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
+        return [RanksFile(path, own, self.comm, first_rows)]
 
     def _collected(
         self, shared: list[Source], learnt: list[Source], slices: list[Source]

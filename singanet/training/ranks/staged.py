@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.collectives import gathered
-from singanet.checkpoint import write_state
 from singanet.checkpoint.entry import Source
+from singanet.checkpoint.writing import OneFile, Writing
 from singanet.engine.model import Model, Placed
 from singanet.optimizer.reducer import Reducer
 from singanet.training.course import Course
@@ -72,9 +72,8 @@ class StagedRanks(FitRanks):
         # Rank 0 writes what the others send.
         return super().joined(course, own)
 
-    def write_parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> None:
-        if self.rank == 0:
-            write_state(path, own)
+    def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
+        return [OneFile(path, own)] if self.rank == 0 else []
 
     def on_first(self, work: Callable[[], object]) -> None:
         self._placed.on_first(work)

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from singanet.checkpoint import write_state
 from singanet.checkpoint.entry import Source
+from singanet.checkpoint.writing import OneFile, Writing
 from singanet.engine.model import Model
 from singanet.errors import RankLostError
 from singanet.training.batches import Batches, WeightedBatch
@@ -206,9 +206,9 @@ class World:
         """``batches`` of this rank, and empty ones where others have more and need it meanwhile."""
         return batches
 
-    def write_parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> None:
-        """Write a file of what each rank has; all ranks call it."""
-        write_state(path, own)
+    def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
+        """What writes a file of what each rank has, as far as this rank does; all ranks call it."""
+        return [OneFile(path, own)]
 
     def on_first(self, work: Callable[[], object]) -> None:
         """``work()`` on rank 0, where the parameters of all can be read meanwhile."""

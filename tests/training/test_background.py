@@ -1,0 +1,453 @@
+"""Checkpoints that are written while steps go on: they are those of the foreground, to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet.checkpoint import open_state, writing
+from singanet.checkpoint.sharded import by_ranks
+from singanet.errors import ArgumentError, FileAccessError, SingaNetError
+from singanet.layers import Dense
+from singanet.loss import SquaredError
+from singanet.optimizer import Adam
+from singanet.optimizer.schedules import Cosine
+from singanet.parallel import AllReduce, Sharded
+from singanet.params.storage import ParamStorage
+from singanet.testing.communicators import FakeCommunicator
+from singanet.training import Callback
+from singanet.training.background import FilesInFlight
+from singanet.training.callbacks import EMA, ModelCheckpoint, StopOnSignal
+from tests.parallel.nets import together
+from tests.training.test_sharded_files import INDEX, cut
+from tests.training.test_sharded_files import fit as fit_on_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+SUFFIXES = {"sharded": INDEX, "hdf5": ".h5"}
+
+
+def whole(path):
+    with open_state(path) as reader:
+        return {name: np.array(array) for name, array in dict(reader).items()}
+
+
+def expect_same_files(here, there):
+    names = [sorted(p.name for p in folder.iterdir()) for folder in (here, there)]
+    assert names[0] == names[1]
+    for name in names[0]:
+        left, right = whole(here / name), whole(there / name)
+        assert left.keys() == right.keys()
+        for key, value in left.items():
+            np.testing.assert_array_equal(value, right[key], err_msg=f"{name}: {key}")
+
+
+class Shelf(ParamStorage):
+    """A user's: lends one live array, which steps change."""
+
+    place, way_back = "on a shelf", "take it down"
+
+    def __init__(self, array):
+        self.kept = np.array(array)
+
+    @property
+    def dtype(self):
+        return self.kept.dtype
+
+    def read(self):
+        return self.kept
+
+    def lend(self):
+        return self.kept
+
+    def write(self, array):
+        self.kept[...] = array
+
+
+class Gate(Callback):
+    """A user's: lets files be written after so many more steps, or where the training waits."""
+
+    def __init__(self, monkeypatch, steps=2):
+        self.steps, self.under_way, self.most, self.threads = steps, 0, 0, set()
+        self.open, self.taken, self.begun, self.later = threading.Event(), 0, 0, []
+        self.failing, self.write = None, writing.write_state
+        wait = FilesInFlight._writings_done
+
+        start = FilesInFlight.start
+
+        def waits(background):
+            if background._thread is not None:
+                self.open.set()
+            return wait(background)
+
+        def starts(background, *what):
+            background.finish()
+            self.begun = self.taken
+            self.open.clear()
+            start(background, *what)
+
+        monkeypatch.setattr(writing, "write_state", self.written)
+        monkeypatch.setattr(FilesInFlight, "start", starts)
+        monkeypatch.setattr(FilesInFlight, "_writings_done", waits)
+
+    def written(self, path, *arguments, **options):
+        self.threads.add(threading.current_thread().name)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        assert self.open.wait(60)
+        self.later.append(self.taken - self.begun)
+        try:
+            if self.failing is not None:
+                raise self.failing
+            self.write(path, *arguments, **options)
+        finally:
+            self.under_way -= 1
+
+    def on_batch_begin(self, batch):
+        self.taken += 1
+        if self.taken - self.begun > self.steps:
+            self.open.set()
+
+
+def adam():
+    return Adam(lr=Cosine(0.01, 60))
+
+
+def trained(build, data, folder, more=(), epochs=4, resume=None, net=None, **options):
+    net = net or build(optimizer=adam())
+    checkpoint = ModelCheckpoint(folder, **options)
+    history = net.fit(
+        *data, batch_size=10, epochs=epochs, callbacks=[*more, EMA(0.9), checkpoint], clip=1.0,
+        resume=resume, verbose=False,
+    )  # fmt: skip
+    return net, history
+
+
+@pytest.mark.parametrize("format", ["npz", "safetensors", "hdf5", "sharded"])
+@pytest.mark.few(2)
+def test_files_are_those_of_the_step_at_which_they_were_asked_for(
+    build, data, same, tmp_path, monkeypatch, format
+):
+    """Though values have moved on for two steps when the writer first looks at them."""
+    more = {"format": format, "every_steps": 3, "keep": 2}
+    fore, said = trained(build, data, tmp_path / "fore", [Nothing()], **more)
+    gate = Gate(monkeypatch)
+    back, heard = trained(build, data, tmp_path / "back", [gate], asynchronous=True, **more)
+    assert said == heard
+    assert gate.threads == {"checkpoint"}
+    assert gate.most == 1
+    assert max(gate.later) >= 2
+    same(fore, back)
+    if format != "sharded":
+        expect_same_files(tmp_path / "fore", tmp_path / "back")
+        return
+    for name in ("best", "step", "epoch-0003", "epoch-0004"):
+        left, right = (whole(tmp_path / side / f"{name}{INDEX}") for side in ("fore", "back"))
+        assert left.keys() == right.keys()
+        assert all(np.array_equal(left[key], right[key]) for key in left)
+
+
+class Nothing(Callback):
+    """Stands where `Gate` does."""
+
+
+@pytest.mark.parametrize("format", ["npz", "sharded"])
+@pytest.mark.few(1)
+def test_it_goes_on_to_the_bit(build, data, same, tmp_path, format):
+    expected, history = trained(build, data, tmp_path / "whole")
+
+    class Breaks(Callback):
+        def on_batch_begin(self, batch):
+            if self.session.step == 13:
+                raise KeyError("power cut")
+
+    options = {"format": format, "every_steps": 2, "asynchronous": True}
+    with pytest.raises(KeyError):
+        trained(build, data, tmp_path / "part", [Nothing(), Breaks()], **options)
+    net = build(seed=5, optimizer=adam())
+    _, got = trained(
+        build, data, tmp_path / "part", [Nothing(), Nothing()], 4, tmp_path / "part", net, **options
+    )
+    for name, a, b in zip(
+        net.param_names(), expected.param_values(), net.param_values(), strict=True
+    ):
+        np.testing.assert_array_equal(a, b, err_msg=name)
+    assert got == history
+
+
+def test_a_storage_of_ones_own_is_copied(build, data, tmp_path, monkeypatch):
+    found, gate = [], Gate(monkeypatch)
+    gate.open.set()
+    for asynchronous in (False, True):
+        net = build(optimizer=adam())
+        net.predict(data[0])
+        for param in net.params():
+            if not param.is_state:
+                param.storage = Shelf(param.value)
+        trained(
+            build, data, tmp_path / str(asynchronous), [gate], net=net, asynchronous=asynchronous
+        )
+        found.append(whole(tmp_path / str(asynchronous) / "epoch-0003.npz"))
+    assert max(gate.later) >= 2
+    for name, value in found[0].items():
+        np.testing.assert_array_equal(value, found[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), FileAccessError("file 'run/step.npz'",
+     expected="a place to write", received="No space left", advice="free some")],
+)  # fmt: skip
+def test_an_error_is_told_at_the_next_step_with_the_file(build, data, tmp_path, monkeypatch, error):
+    gate = Gate(monkeypatch, steps=0)
+    gate.failing = error
+    steps = []
+
+    class Waits(Callback):
+        """For the writer to have failed: what happens then is not left to chance."""
+
+        def on_batch_end(self, batch, logs):
+            steps.append(self.session.step)
+            if self.session.step > 2:
+                for thread in threading.enumerate():
+                    if thread.name == "checkpoint":
+                        thread.join(60)
+
+    net = build()
+    with pytest.raises(FileAccessError, match=r"step\.npz.*No space left"):
+        net.fit(
+            *data, batch_size=10, epochs=3, verbose=False,
+            callbacks=[gate, Waits(), ModelCheckpoint(tmp_path, every_steps=2, asynchronous=True)],
+        )  # fmt: skip
+    assert steps == [1, 2, 3]
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".npz"]
+    # The net is usable, and so is the folder.
+    gate.failing = None
+    net.fit(*data, callbacks=[ModelCheckpoint(tmp_path, asynchronous=True)], verbose=False)
+    assert (tmp_path / "epoch-0001.npz").exists()
+
+
+def test_the_last_error_is_told_at_the_end_of_the_fit(build, data, tmp_path, monkeypatch):
+    gate = Gate(monkeypatch, steps=99)
+    gate.failing = ValueError("no such word")
+    with pytest.raises(FileAccessError, match=r"(best|epoch-0001)\.npz.*ValueError: no such word"):
+        build().fit(
+            *data, epochs=1, verbose=False,
+            callbacks=[gate, ModelCheckpoint(tmp_path, asynchronous=True)],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None])
+def test_a_signal_and_an_error_wait_for_what_is_in_flight(
+    build, data, tmp_path, monkeypatch, number
+):
+    class Ends(Callback):
+        def on_batch_begin(self, batch):
+            if self.session.step == 3:
+                if number is None:
+                    raise KeyboardInterrupt
+                os.kill(os.getpid(), number)
+
+    gate = Gate(monkeypatch, steps=99)
+    checkpoint = ModelCheckpoint(tmp_path, every_steps=2, asynchronous=True)
+    callbacks = [gate, *([] if number is None else [StopOnSignal()]), Ends(), checkpoint]
+    with nullcontext() if number else pytest.raises(KeyboardInterrupt):
+        build().fit(*data, batch_size=10, epochs=3, verbose=False, callbacks=callbacks)
+    # With the signal the step ends, and its file is written; an interrupt strikes within a step.
+    files = {path.stem for path in tmp_path.iterdir()}
+    assert files == ({"step"} if number is None else {"step", "stopped"})
+    assert all("session" in whole(path) for path in tmp_path.iterdir())
+    assert "checkpoint" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_nets_that_keep_to_so_much_memory_are_refused(build, data, tmp_path):
+    checkpoint = ModelCheckpoint(tmp_path / "run", asynchronous=True)
+    with pytest.raises(ArgumentError, match=r"asynchronous=True.*leave out asynchronous"):
+        build().fit(*data, memory_budget="500MB", callbacks=[checkpoint], verbose=False)
+    wide = singanet.FeedForwardNet(
+        [Dense("a", 4000, input_sample_shape=(5,)), Dense("b", 3)], loss=SquaredError(), seed=0
+    )
+    wide.compile(adam())
+    wide.offload(tmp_path / "net", keep="1MB")
+    with pytest.raises(ArgumentError, match=r"in a folder.*leave asynchronous out"):
+        wide.fit(data[0], data[0][:, :3], callbacks=[checkpoint], verbose=False)
+    wide.onload()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_parameters_are_held_once(build, data, tmp_path):
+    """The best weights and the state of one epoch are one copy, gone when it is written."""
+    sizes = []
+
+    class Looks(Callback):
+        runs_last = True
+
+        def on_epoch_end(self, epoch, logs):
+            copies = self.session.copies(tmp_path / "a.npz", tmp_path / "b.npz")
+            held = [source.array() for each in copies for source in each._sources]
+            sizes.append(sum({a.ctypes.data: a.nbytes for a in held}.values()))
+            sizes.append(sum(source.nbytes for source in self.session.sources()))
+            for each in copies:
+                each.write()
+                assert each._sources == ()
+
+    build(optimizer=adam()).fit(*data, epochs=1, callbacks=[Looks()], verbose=False)
+    assert sizes[0] == sizes[1]
+
+
+# Several ranks
+
+
+@pytest.mark.parametrize("level", [3, 0, 1, 2])
+@pytest.mark.parametrize("format", ["sharded", "safetensors"])
+@pytest.mark.few(2)
+def test_ranks_write_by_themselves_and_talk_in_one_thread(level, format, tmp_path, monkeypatch):
+    speakers = set()
+    talk = FakeCommunicator.all_gather
+
+    def all_gather(self, *arguments, **options):
+        speakers.add(threading.current_thread().name)
+        return talk(self, *arguments, **options)
+
+    monkeypatch.setattr(FakeCommunicator, "all_gather", all_gather)
+    wrap = cut(level) if level else AllReduce
+    more = {"format": format, "steps": 3}
+    made = [
+        together(lambda c, f=f: on_ranks(c, wrap, f, tmp_path / f[0], more), 3)
+        for f in (("fore", False), ("back", True))
+    ]
+    assert speakers
+    assert "checkpoint" not in speakers
+    for fore, back in zip(*made, strict=True):
+        for name, value in fore.items():
+            np.testing.assert_array_equal(value, back[name], err_msg=name)
+    suffix = SUFFIXES.get(format, f".{format}")
+    for name in ("best", "step", "epoch-0001", "epoch-0002"):
+        left, right = (whole(tmp_path / side / f"{name}{suffix}") for side in ("fore", "back"))
+        assert left.keys() == right.keys()
+        for key, value in left.items():
+            np.testing.assert_array_equal(value, right[key], err_msg=key)
+    left = [len([*(tmp_path / side).iterdir()]) for side in ("fore", "back")]
+    assert left[0] == left[1]
+
+
+def on_ranks(comm, wrap, way, folder, more):
+    return fit_on_ranks(
+        comm, wrap, 2, folder, more=[EMA(0.5)], asynchronous=way[1],
+        **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_write_tells_all(rank, tmp_path, monkeypatch):
+    write = by_ranks.write_safetensors
+
+    def written(path, *arguments, **options):
+        if path.name.startswith("epoch-0002") and f"0000{rank + 1}-of" in path.name:
+            raise OSError(28, "a full disk")
+        write(path, *arguments, **options)
+
+    monkeypatch.setattr(by_ranks, "write_safetensors", written)
+
+    def work(comm):
+        try:
+            fit_on_ranks(comm, lambda rule, c: Sharded(rule, c, 2, smallest=100), 4, tmp_path,
+                         asynchronous=True)  # fmt: skip
+        except SingaNetError as error:
+            return str(error)
+        return ""
+
+    told = together(work)
+    assert all("epoch-0002" in each and "a full disk" in each for each in told)
+    left = {path.name.split("-0000")[0] for path in tmp_path.glob("epoch*")}
+    assert f"epoch-0001{INDEX}" in left
+    assert f"epoch-0002{INDEX}" not in left
+    assert len(whole(tmp_path / f"epoch-0001{INDEX}")) > 4
+
+
+# A process that is killed
+
+KILLED = """
+import sys, time
+import numpy as np
+import singanet
+from singanet.layers import Dense
+from singanet.loss import SquaredError
+from singanet.layers import Dense
+from singanet.loss import SquaredError
+from singanet.optimizer import Adam
+from singanet.training.callbacks import Callback, ModelCheckpoint
+
+class Tells(Callback):
+    def on_batch_end(self, batch, logs):
+        print(self.session.step, flush=True)
+
+net = singanet.FeedForwardNet([Dense("a", 700, input_sample_shape=(700,))],
+                              loss=SquaredError(), seed=0)
+net.compile(Adam(lr=1e-3))
+x = np.random.default_rng(0).standard_normal((64, 700)).astype(np.float32)
+net.fit(x, x, batch_size=8, epochs=1000, verbose=False, callbacks=[Tells(),
+        ModelCheckpoint(sys.argv[1], None, every_steps=1, every_epochs=10**6,
+                        format=sys.argv[2], asynchronous=True)])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no such signal")
+@pytest.mark.parametrize("format", ["npz", "safetensors", "sharded"])
+def test_a_kill_at_any_moment_leaves_a_whole_state(tmp_path, format):
+    rng = np.random.default_rng(7)
+    for turn in range(8):
+        folder = tmp_path / str(turn)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(folder), format],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert process.stdout is not None
+        for _ in range(4 + turn):
+            process.stdout.readline()
+        time.sleep(float(rng.uniform(0, 0.05)))
+        process.kill()
+        process.communicate()
+        state = whole(folder / f"step{SUFFIXES.get(format, f'.{format}')}")
+        assert np.isfinite(state["net/a/weight"]).all()
+        assert bytes(state["session"]).startswith(b'{"version"')
+
+
+@pytest.mark.slow
+def test_the_states_that_kills_leave_are_of_their_steps(tmp_path):
+    """The same arrays as those of an undisturbed training at the step that the file says."""
+    import json
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "run"), "npz"],
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    for _ in range(9):
+        process.stdout.readline()
+    process.kill()
+    process.communicate()
+    state = whole(tmp_path / "run" / "step.npz")
+    step = json.loads(bytes(state["session"]))["step"]
+    code = (
+        KILLED.replace("epochs=1000", f"epochs={-(-step // 8)}")
+        .replace("asynchronous=True", "asynchronous=False")
+        .replace("every_steps=1", f"every_steps={step}")
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "again"), "npz"],
+        stdout=subprocess.DEVNULL, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    again = whole(tmp_path / "again" / "step.npz")
+    for name in state:
+        if name != "session":
+            np.testing.assert_array_equal(state[name], again[name], err_msg=name)
