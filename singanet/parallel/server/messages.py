@@ -1,10 +1,13 @@
-"""Messages of workers and servers: one piece of bytes, numbers first, then arrays."""
+"""Messages of workers and servers: pieces of bytes, of one or more; numbers first, then arrays."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
+from math import prod
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +19,15 @@ from singanet.types import Array
 ASK, ANSWER = 1, 2
 """Tags of messages to servers, and of those from them."""
 
-_HEAD = 6
+_HEAD = Struct("=6q")
+"""Bytes of the layout, then kind, number, service, subject, and need."""
+
 _ALIGNED = 16
+_LAYOUTS = 1024
+"""Layouts that are known: those of a step repeat, but for the numbers of rows."""
+
 _KEPT = 1 << 18
-"""Bytes of messages after which it is seen which of them are still on their way."""
+"""Bytes of messages that wait at most, and after which it is seen which are still on their way."""
 
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "uint8", "bool")
 
@@ -60,40 +68,63 @@ class Message(NamedTuple):
     arrays: Sequence[Array] = ()
 
 
-def packed(message: Message) -> Array:
-    """The bytes of ``message``; arrays are copied."""
-    head = [*message[:5], len(message.arrays)]
-    for array in message.arrays:
-        head += [_DTYPES.index(array.dtype.name), array.ndim, *array.shape]
-    start = np.array([len(head), *head], np.int64)
-    places, end = [], start.nbytes
-    for array in message.arrays:
+class _Layout(NamedTuple):
+    """Where arrays lie behind a head: how it tells of them, and the bytes of the whole message."""
+
+    told: bytes
+    views: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
+    nbytes: int
+
+
+@lru_cache(_LAYOUTS)
+def _layout_of(forms: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]) -> _Layout:
+    """The layout of arrays of these types and shapes."""
+    told: list[int] = []
+    for dtype, shape in forms:
+        told += [_DTYPES.index(dtype.name), len(shape), *shape]
+    end, views = _HEAD.size + 8 * len(told), []
+    for dtype, shape in forms:
         end += -end % _ALIGNED
-        places.append(end)
-        end += array.nbytes
-    made = np.empty(end, np.uint8)
-    made[: start.nbytes] = start.view(np.uint8)
-    for place, array in zip(places, message.arrays, strict=True):
-        part = made[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
-        part[...] = array
+        views.append((shape, dtype, end))
+        end += prod(shape) * dtype.itemsize
+    return _Layout(np.array(told, np.int64).tobytes(), tuple(views), end + -end % _ALIGNED)
+
+
+@lru_cache(_LAYOUTS)
+def _layout_told(told: bytes) -> _Layout:
+    """The layout that another rank has told."""
+    numbers, at, forms = np.frombuffer(told, np.int64).tolist(), 0, []
+    while at < len(numbers):
+        code, ndim = numbers[at : at + 2]
+        forms.append((np.dtype(_DTYPES[code]), tuple(numbers[at + 2 : at + 2 + ndim])))
+        at += 2 + ndim
+    return _layout_of(tuple(forms))
+
+
+def packed(messages: Sequence[Message]) -> Array:
+    """The bytes of ``messages``, one after the other; arrays are copied."""
+    layouts = [_layout_of(tuple([(a.dtype, a.shape) for a in each.arrays])) for each in messages]
+    made, at = np.empty(sum(layout.nbytes for layout in layouts), np.uint8), 0
+    raw = made.data
+    for message, (told, views, nbytes) in zip(messages, layouts, strict=True):
+        _HEAD.pack_into(raw, at, len(told), *message[:5])
+        raw[at + _HEAD.size : at + _HEAD.size + len(told)] = told
+        for array, (shape, dtype, place) in zip(message.arrays, views, strict=True):
+            np.ndarray(shape, dtype, raw, at + place)[...] = array
+        at += nbytes
     return made
 
 
-def parsed(data: Array) -> Message:
-    """The message of the bytes ``data``, which its arrays lie in."""
-    length = int(data[:8].view(np.int64)[0])
-    head = data[8 : 8 + 8 * length].view(np.int64).tolist()
-    at, end, arrays = _HEAD, 8 + 8 * length, []
-    for _ in range(head[_HEAD - 1]):
-        code, ndim = head[at : at + 2]
-        shape, at = head[at + 2 : at + 2 + ndim], at + 2 + ndim
-        dtype = np.dtype(_DTYPES[code])
-        end += -end % _ALIGNED
-        stop = end + int(np.prod(shape)) * dtype.itemsize
-        arrays.append(data[end:stop].view(dtype).reshape(shape))
-        end = stop
-    kind, number, service, subject, need = head[: _HEAD - 1]
-    return Message(MessageKind(kind), number, service, subject, need, arrays)
+def parsed(data: Array) -> list[Message]:
+    """The messages of the bytes ``data``, which their arrays lie in."""
+    raw, at, found = data.data, 0, []
+    while at < len(data):
+        length, kind, number, service, subject, need = _HEAD.unpack_from(raw, at)
+        _, views, nbytes = _layout_told(bytes(raw[at + _HEAD.size : at + _HEAD.size + length]))
+        arrays = [np.ndarray(shape, dtype, raw, at + place) for shape, dtype, place in views]
+        found.append(Message(MessageKind(kind), number, service, subject, need, arrays))
+        at += nbytes
+    return found
 
 
 def pickled(value: Any) -> Array:
@@ -107,23 +138,41 @@ def unpickled(array: Array) -> Any:
 
 
 class Post:
-    """Sends messages by one tag; what MPI has not taken yet is kept until it has."""
+    """Sends messages by one tag, those that may wait with the next; what MPI has not taken stays.
+
+    Messages to one rank come in the order in which they were given.
+    """
 
     def __init__(self, world: Communicator, tag: int) -> None:
         self._world, self._tag = world, tag
+        self._waiting: dict[int, list[Message]] = {}
+        self._waiting_bytes = 0
         self._sent: list[Request] = []
         self._kept = 0
 
-    def send(self, message: Message, to: int, what: str) -> int:
-        """Send it to the rank ``to``; its bytes."""
-        data = packed(message)
-        # A look at each after each message would take longer than the messages.
-        self._kept += data.nbytes
-        if self._kept > _KEPT:
-            self._sent = [request for request in self._sent if not request.test()]
-            self._kept = 0
-        self._sent.append(self._world.start_send(data, to, self._tag, what))
-        return data.nbytes
+    @property
+    def waits(self) -> bool:
+        """Whether a message was given that is not on its way."""
+        return bool(self._waiting)
+
+    def give(self, message: Message, to: int, what: str) -> None:
+        """Send it to the rank ``to`` with the next `send`; large ones need not wait for that."""
+        self._waiting.setdefault(to, []).append(message)
+        self._waiting_bytes += sum([array.nbytes for array in message.arrays])
+        if self._waiting_bytes > _KEPT:
+            self.send(what)
+
+    def send(self, what: str) -> None:
+        """Send what was given, to each rank as one."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        for to, messages in waiting.items():
+            data = packed(messages)
+            # A look at each after each message would take longer than the messages.
+            self._kept += data.nbytes
+            if self._kept > _KEPT:
+                self._sent = [request for request in self._sent if not request.test()]
+                self._kept = 0
+            self._sent.append(self._world.start_send(data, to, self._tag, what))
 
     def flush(self) -> None:
         """Wait until all is taken."""
@@ -153,14 +202,27 @@ class ServerRanks:
                 advice="sum the gradients of some of the ranks, as of a pipeline, by AllReduce",
             )
 
-    def ask(self, server: int, message: Message, what: str) -> Answer:
-        """Send ``message`` to the server of this number; its answer, some time."""
+    def ask(self, server: int, message: Message, what: str, later: bool = False) -> Answer:
+        """Send ``message`` to the server of this number; its answer, some time.
+
+        ``later`` lets it go with the next message that does not wait, or when an answer is waited
+        for: what a step asks is one message then.
+        """
         self._asked += 1
-        self._post.send(message._replace(number=self._asked), self.ranks[server], what)
+        self._post.give(message._replace(number=self._asked), self.ranks[server], what)
+        if not later:
+            self._post.send(what)
         return Answer(self, self._asked, what)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether something was asked that is not on its way."""
+        return self._post.waits
 
     def collect(self, number: int, wait: bool, what: str) -> Message | None:
         """The answer ``number``, None where it is not there. Errors: the servers have ended."""
+        if number not in self._answers:
+            self._post.send(what)
         while number not in self._answers:
             came = self.world.next_message(self.ranks, ANSWER, wait, what)
             if came is None:
@@ -172,8 +234,7 @@ class ServerRanks:
                     received="the servers have ended",
                     advice="look at what they wrote, and begin anew from their last snapshots",
                 )
-            answer = parsed(came[1])
-            self._answers[answer.number] = answer
+            self._answers.update({answer.number: answer for answer in parsed(came[1])})
         return self._answers.pop(number)
 
 

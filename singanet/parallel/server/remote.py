@@ -186,15 +186,18 @@ class Servers:
         as they are.
         """
         need = 0 if now else self.finished + 1
-        return self._ask(
-            server, MessageKind.STEP, need=need, arrays=[layout, *arrays], what="a step"
-        )
+        given = [layout, *arrays]
+        return self._ask(server, MessageKind.STEP, 0, need, given, "a step", later=not now)
 
     def finish(self, weight: float | None) -> None:
-        """All gradients of a step were pushed: of a mean over so many samples; None: of a sum."""
+        """All gradients of a step were pushed: of a mean over so many samples; None: of a sum.
+
+        With it goes what was asked in the step and is not on its way yet.
+        """
         arrays = [np.array([] if weight is None else [weight], np.float64)]
         for server in self.servers:
-            self._ask(server, MessageKind.FINISH, arrays=arrays)
+            more = server != self.servers[-1]
+            self._ask(server, MessageKind.FINISH, arrays=arrays, later=more)
         self.finished += 1
 
     def leave(self, meanwhile: Callable[[], object]) -> None:
@@ -270,10 +273,11 @@ class Servers:
         need: int = 0,
         arrays: Sequence[Array] = (),
         what: str = "",
+        later: bool = False,
     ) -> Request:
         message = Message(kind, 0, self._service, subject, need, arrays)
         what = what or f"{kind.name.lower().replace('_', ' ')} at a server"
-        return self.ranks.ask(server, message, what)
+        return self.ranks.ask(server, message, what, later)
 
 
 class RemoteTable(ServedTable):
@@ -374,8 +378,10 @@ class RemoteTable(ServedTable):
     ) -> Request:
         need = self._servers.finished + ahead
         what = f"{kind.name.lower().replace('_', ' ')} of {self.name}"
+        # Nobody looks at once for what a push says, or for rows of the step to come.
+        later = kind is MessageKind.PUSH or ahead > 0
         asked = [
-            (at, self._servers._ask(server, kind, self._number, need, arrays, what))
+            (at, self._servers._ask(server, kind, self._number, need, arrays, what, later))
             for server, at, arrays in parts
         ]
         return _Together(asked, merged)

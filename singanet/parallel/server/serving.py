@@ -17,7 +17,7 @@ from singanet.parallel.server.messages import (
 from singanet.parallel.server.service import Opening, Service, failed, timed
 from singanet.parallel.server.snapshots import Snapshots
 
-_WHAT = "a question of a worker"
+_WHAT, _ANSWER = "a question of a worker", "an answer"
 
 
 def serve(ranks: ServerRanks) -> None:
@@ -40,10 +40,12 @@ class Server:
         self._world.deadline = float("inf")
         sources = self._ranks.workers
         while (came := self._world.next_message(sources, ASK, what=_WHAT)) is not None:
-            self._take(self._workers[came[0]], parsed(came[1]), came[1].nbytes)
+            for message in parsed(came[1]):
+                self._take(self._workers[came[0]], message)
+            self._post.send(_ANSWER)
         self._post.flush()
 
-    def _take(self, worker: int, message: Message, nbytes: int) -> None:
+    def _take(self, worker: int, message: Message) -> None:
         try:
             if message.kind is MessageKind.OPEN:
                 self._send(worker, self._opened(message))
@@ -55,13 +57,13 @@ class Server:
             return
         load = service.loads[message.kind.name.lower()]
         load.calls += 1
-        load.bytes_in += nbytes
+        load.bytes_in += sum([array.nbytes for array in message.arrays])
         load.rows += rows_in(message)
         for to, answer in answers:
             self._send(to, answer)
 
     def _send(self, worker: int, answer: Message) -> None:
-        self._post.send(answer, self._ranks.workers[worker], "an answer")
+        self._post.give(answer, self._ranks.workers[worker], _ANSWER)
 
     def _opened(self, message: Message) -> Message:
         """Open the service, or say which snapshots of it there are."""

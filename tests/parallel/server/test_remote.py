@@ -251,8 +251,14 @@ def test_each_row_is_on_one_server(way, rows, servers):
 def test_messages_arrive_as_they_were(arrays, need):
     rng = np.random.default_rng(0)
     given_arrays = [rng.integers(0, 2, shape).astype(code) for code, shape in arrays]
-    made = parsed(packed(Message(MessageKind.NEWER, 3, 2, 1, need, given_arrays)))
-    assert made[:5] == (MessageKind.NEWER, 3, 2, 1, need)
-    for one, other in zip(made.arrays, given_arrays, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
+    # Once more by what is known of the first.
+    for count in (1, 3):
+        given = Message(MessageKind.NEWER, 3, 2, 1, need, given_arrays)
+        found = parsed(packed([given._replace(number=k) for k in range(count)]))
+        assert [each[:5] for each in found] == [
+            (MessageKind.NEWER, k, 2, 1, need) for k in range(count)
+        ]
+        for made in found:
+            for one, other in zip(made.arrays, given_arrays, strict=True):
+                np.testing.assert_array_equal(one, other)
+                assert one.dtype == other.dtype
