@@ -13,8 +13,8 @@ from singanet.types import Array
 _TABLE = "fit a singanet.data.Table on the frame, which makes numbers of it"
 
 
-class Columns(dict[str, Array]):
-    """The columns of a table by name, one-dimensional and equally long, in their order."""
+class Columns(dict[str, Any]):
+    """The columns of a table by name, arrays or lists, equally long: a frame without a library."""
 
     @property
     def rows(self) -> int:
@@ -23,7 +23,7 @@ class Columns(dict[str, Array]):
 
     def take(self, rows: Any) -> Columns:
         """Some of the rows: an index, a mask or a slice."""
-        return Columns({name: column[rows] for name, column in self.items()})
+        return Columns({name: _array(column)[rows] for name, column in self.items()})
 
 
 def is_frame(x: Any) -> TypeGuard[Any]:
@@ -57,8 +57,6 @@ def columns_of(where: str, frame: Any, only: Iterable[str] | None = None) -> Col
     With ``only`` those alone, in that order. Errors: columns of one name, of unequal length, of
     other shapes; one of ``only`` that is not there.
     """
-    if type(frame) is Columns and only is None:
-        return frame
     labels = _labels(where, frame)
     if only is not None:
         labels = {name: labels[name] for name in _present(where, only, labels)}

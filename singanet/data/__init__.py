@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from singanet.base.columns import Columns
 from singanet.data import image_tool
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.cifar import cifar10, cifar100
@@ -31,6 +32,7 @@ __all__ = [
     "ArrayLoader",
     "Batch",
     "Chat",
+    "Columns",
     "Dataset",
     "FolderLoader",
     "GeneratorLoader",

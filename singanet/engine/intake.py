@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.columns import (
-    Columns,
     columns_of,
     expect_columns,
     has_frame,
@@ -106,5 +105,4 @@ class Intake:
                 received=f"a frame of {len(given)}",
                 advice="choose columns with frame[names]",
             )
-        frame = Columns(frame) if isinstance(frame, Columns) else frame
         return np.ascontiguousarray(matrix(where, columns_of(where, frame, known)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet import FeedForwardNet, Input
-from singanet.data import ArrayLoader, Table
+from singanet.data import ArrayLoader, Columns, Table
 from singanet.errors import ArgumentError, DataError, SingaNetError, UnknownNameError
 from singanet.layers import Concat, Dense, Embedding, Flatten
 from singanet.loss import SquaredError
@@ -235,3 +235,15 @@ def test_it_is_described_as_data(table):
     again = Table.from_config(table.to_config())
     assert (again.categories, again.measures) == (table.categories, table.measures)
     assert repr(table).startswith("Table(categories={'city': 5, 'zip': 5}")
+
+
+def test_columns_are_a_frame_without_a_library(table):
+    frame = Columns(COLUMNS)
+    assert frame.rows == 5
+    some = {name: list(column) for name, column in frame.take([0, 2]).items()}
+    assert some == {"city": ["Rome", None], "age": [30, 50], "rooms": [3, 2], "zip": [7, 9]}
+    for name, array in table(COLUMNS).items():
+        np.testing.assert_array_equal(table(frame)[name], array)
+    net = _net(table)
+    net.table = table
+    assert net.predict(frame.take(slice(1, 3))).shape == (2, 1)

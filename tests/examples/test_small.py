@@ -43,6 +43,14 @@ def test_several_outputs(tmp_path):
 
 
 @pytest.mark.full
+def test_tabular(tmp_path):
+    *_, commoner, net, age, share = numbers("tabular", tmp_path)
+    assert commoner + 4 < net < 95
+    assert age == 41
+    assert 0 <= share <= 60
+
+
+@pytest.mark.full
 def test_forecasting(tmp_path):
     yesterday, net, unknowable = numbers("forecasting", tmp_path)[4:]
     assert unknowable < net < 0.8 * yesterday

@@ -11,9 +11,8 @@ import pytest
 
 import singanet
 from singanet import FeedForwardNet
-from singanet.base.columns import Columns
 from singanet.checkpoint import open_state, write_state
-from singanet.data import Table
+from singanet.data import Columns, Table
 from singanet.errors import ConfigError, SingaNetError, UnknownNameError
 from singanet.layers import Dense
 from singanet.loss import SquaredError

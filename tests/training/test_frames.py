@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, Input
-from singanet.base.columns import Columns
-from singanet.data import ArrayLoader
+from singanet.data import ArrayLoader, Columns
 from singanet.errors import DataError, ShapeError, UnknownNameError
 from singanet.layers import Concat, Dense
 from singanet.loss import SquaredError
