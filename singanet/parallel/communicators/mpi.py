@@ -320,6 +320,7 @@ class MpiCommunicator(Communicator):
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
         status, found = MPI.Status(), list[Any]()
+        ranks = [self._members[rank] for rank in sources]
 
         def came() -> bool:
             message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
@@ -327,7 +328,6 @@ class MpiCommunicator(Communicator):
             return bool(found)
 
         def over() -> bool:
-            ranks = [self._members[rank] for rank in sources]
             return came() or (self.farewells is not None and self.farewells.all_said(ranks))
 
         if not came() and wait:
@@ -441,7 +441,7 @@ class _Farewells:
         self._said = np.empty((comm.size, 1), np.int64)
         self._others = [rank for rank in range(comm.size) if rank != comm.rank]
         self._heard = {r: self._mpi.Irecv(self._said[r], r) for r in self._others}
-        self._process, self._due = os.getpid(), 0.0
+        self._process, self._due, self._asked = os.getpid(), 0.0, 0.0
         atexit.register(self._say)
 
     def expect_present(self, what: str, ranks: Sequence[int]) -> None:
@@ -461,7 +461,10 @@ class _Farewells:
                 )
 
     def all_said(self, ranks: Sequence[int]) -> bool:
-        """Whether all of ``ranks`` have ended."""
+        """Whether all of ``ranks`` have ended, looked at now and then: MPI lets time go with it."""
+        if time.monotonic() < self._asked:
+            return False
+        self._asked = time.monotonic() + _LONG
         return all(self._heard[rank].Test() for rank in ranks)
 
     def _say(self) -> None:
