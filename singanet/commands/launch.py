@@ -26,7 +26,7 @@ def add_command(commands: Any) -> None:
         "Where a rank fails the others are ended, and the exit status is its.",
     )
     add = parser.add_argument
-    add("-n", "--ranks", type=int, required=True, metavar="N", help="how many processes")
+    add("-n", "--ranks", type=int, metavar="N", help="how many processes; of an allocation, all")
     add("--servers", type=int, default=0, metavar="N", help="so many of them hold parameters")
     add("--hosts", type=Path, metavar="FILE", help="machines: lines such as node1 slots=4")
     add("--restarts", type=int, default=0, metavar="N", help="begin anew so often where it fails")
@@ -46,6 +46,8 @@ def add_command(commands: Any) -> None:
 def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Namespace) -> int:
     from singanet.launch import JobOptions, launch
 
+    if arguments.ranks is None:
+        arguments.ranks = _all_slots(parser, arguments.hosts)
     _check(parser, arguments)
     program, final, resumed = _program(parser, commands, arguments)
     return launch(
@@ -65,6 +67,17 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
             elastic=arguments.elastic,
         )
     )
+
+
+def _all_slots(parser: argparse.ArgumentParser, hosts: Path | None) -> int:
+    """The slots of ``hosts``, or of the allocation that this is in; ends where there is none."""
+    from singanet.launch.allocation import allocated
+    from singanet.launch.mpirun import read_hosts
+
+    found = allocated(os.environ) if hosts is None else read_hosts(hosts)
+    if not found:
+        parser.error("the following arguments are required: -n/--ranks, outside of an allocation")
+    return sum(host.slots for host in found)
 
 
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:

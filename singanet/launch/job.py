@@ -17,6 +17,7 @@ from typing import Any
 
 from singanet.errors import BackendError
 from singanet.launch import mpirun
+from singanet.launch.allocation import allocated, elsewhere
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
 from singanet.launch.traces import merge_traces, remove_parts
@@ -66,7 +67,8 @@ def _unchanged(program: Sequence[str]) -> Sequence[str]:
 class JobOptions:
     """What to start and how; ``program`` is ``-m NAME`` or a script, and its arguments.
 
-    ``hosts`` is a hosts file; ``log_dir`` gets what ranks other than 0 write, ``trace`` a Chrome
+    ``hosts`` is a hosts file, None for the machines of Slurm's or PBS's allocation, or this one;
+    ``log_dir`` gets what ranks other than 0 write, ``trace`` a Chrome
     trace. The last ``servers`` of the ranks hold parameters for the others, and do not run the
     program. A rank that is stopped for ``patience`` seconds ends the job; a wait of ``stall``
     seconds is told, one of ``deadline`` seconds is an error. A failed job is begun anew up to
@@ -93,8 +95,8 @@ class JobOptions:
 def launch(options: JobOptions) -> int:
     """Run it; the exit status of the rank that ended it, 128 and its signal, or 0.
 
-    Errors: `BackendError` on systems other than Linux, where there is no MPI, or no host in the
-    hosts file.
+    Errors: `BackendError` on systems other than Linux, where there is no MPI, no host in the hosts
+    file, or an allocation that cannot be understood.
     """
     if sys.platform != "linux":
         raise BackendError(
@@ -103,7 +105,7 @@ def launch(options: JobOptions) -> int:
             received=sys.platform,
             advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
         )
-    hosts = [] if options.hosts is None else mpirun.read_hosts(options.hosts)
+    hosts = allocated(os.environ) if options.hosts is None else mpirun.read_hosts(options.hosts)
     found, local = mpirun.find_mpirun(), mpirun.local_ranks(options.ranks, hosts)
     threads = os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))
     settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline)}
@@ -148,14 +150,14 @@ class _Job:
         self._lost: dict[int, float] = {}
         self._seen: set[int] = set()
         self._began: float | None = None
-        self._remote = options.hosts is not None
+        self._remote = options.hosts is not None or elsewhere(hosts)
         self._ended_at: float | None = None
         self._stalls: set[tuple[int, int]] = set()
 
     def flags(self) -> list[str]:
         """The options of mpirun for this job."""
         options, folder = self.options, self.folder
-        flags = mpirun.flags(options.ranks, options.hosts, folder.path)
+        flags = mpirun.flags(options.ranks, options.hosts, folder.path, self._remote)
         return [*flags, *mpirun.ELASTIC] if options.elastic else flags
 
     def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
@@ -191,7 +193,7 @@ class _Job:
 
     def _sweep_hosts(self, found: str) -> None:
         """Leave nothing on other machines either, a stopped rank least of all."""
-        flags = mpirun.flags(len(self._hosts), self.options.hosts, self.folder.path)
+        flags = mpirun.flags(len(self._hosts), self.options.hosts, self.folder.path, remote=True)
         command = [found, *flags, "--map-by", "ppr:1:node"]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(

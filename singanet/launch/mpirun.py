@@ -91,8 +91,11 @@ def threads_a_rank(local: int) -> int:
     return max(1, cores() // local)
 
 
-def flags(ranks: int, hosts: Path | None, folder: Path) -> list[str]:
-    """Options of mpirun: no rank has a core of its own, files of one machine go to ``folder``."""
+def flags(ranks: int, hosts: Path | None, folder: Path, remote: bool = False) -> list[str]:
+    """Options of mpirun: no rank has a core of its own, files of one machine go to ``folder``.
+
+    With ``remote`` machines and no ``hosts`` file mpirun reads the allocation that it is in.
+    """
     told = ["--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
     if is_root():
         told.append("--allow-run-as-root")
@@ -100,7 +103,7 @@ def flags(ranks: int, hosts: Path | None, folder: Path) -> list[str]:
     told += ["--mca", "osc", "^ucx"]
     if hosts is not None:
         return [*told, "--hostfile", str(hosts)]
-    return [*told, "--prtemca", "prte_tmpdir_base", str(folder)]
+    return told if remote else [*told, "--prtemca", "prte_tmpdir_base", str(folder)]
 
 
 def is_root() -> bool:
