@@ -50,8 +50,8 @@ class ParameterServer(RankReducer):
     With "bsp" the gradients of a step, weighed by samples, are one update, for which all workers
     wait: p workers train as one process. With "asp" the gradients of each worker are an update of
     their own at once, and it waits for nobody. "ssp" is "asp" with a bound: no worker is more than
-    ``staleness`` steps ahead of the slowest one. A worker pushes during the walk back, and pulls
-    new values in `end`. Of an Embedding it has rows alone: the rows that a batch looks up, pulled
+    ``staleness`` steps ahead of the slowest one. A worker pushes during the walk back, what is
+    small with the step's end, and pulls new values in `end`. Of an Embedding it has rows alone: the rows that a batch looks up, pulled
     before and pushed after, or the rows in its `layers.Cache`. If stages around it look at the
     values, a worker has whole tables, and pulls the rows that any worker has changed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -15,6 +16,9 @@ from singanet.types import Array, RowSparse
 
 _PIECE = 1 << 24
 """Bytes of a table that are read or written at a time."""
+
+_AHEAD = 4
+"""Batches of ids that are kept for the steps that look them up."""
 
 
 @dataclass
@@ -62,11 +66,13 @@ class TableRows(ServedRows):
         self.table = table
         self.lookups = Lookups()
         self._pushing: Request = Done()
+        # Ids that are to come, with what `_distinct` made of them.
+        self._ahead: deque[tuple[Array, Array, Array]] = deque(maxlen=_AHEAD)
         self._row_bytes = table.width * self.dtype.itemsize
         self.piece = max(1, _PIECE // max(1, self._row_bytes))
 
     def look_up(self, ids: Array, out: Array) -> None:
-        rows, places = _distinct(ids)
+        rows, places = self._distinct_of(ids)
         self.lookups.rows += len(rows)
         self.lookups.nbytes_uncached += len(rows) * (8 + self._row_bytes)
         _spread(self._fetched(rows), places, out)
@@ -103,7 +109,18 @@ class TableRows(ServedRows):
 
     def prefetch(self, ids: Array) -> None:
         """Begin to pull what the next step will look up, as it is after the one under way."""
-        self.table.prefetch(_distinct(ids)[0])
+        rows, places = _distinct(ids)
+        # The caller may write the next ids to the same array.
+        self._ahead.append((np.array(ids), rows, places))
+        self.table.prefetch(rows)
+
+    def _distinct_of(self, ids: Array) -> tuple[Array, Array]:
+        """As `_distinct`, of ids that were told before without sorting them once more."""
+        for k, (known, rows, places) in enumerate(self._ahead):
+            if np.array_equal(known, ids):
+                del self._ahead[k]
+                return rows, places
+        return _distinct(ids)
 
     def _fetched(self, rows: Array) -> Array:
         """The values of distinct ``rows``, rising, for a training step."""

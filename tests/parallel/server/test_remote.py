@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, DataError, RankError
-from singanet.initializer import Gaussian
+from singanet.initializer import Constant, Gaussian
 from singanet.optimizer import LAMB, SGD, Adam, ClipByValue
 from singanet.parallel.server import Files, Servers, Shard
 from singanet.parallel.server.messages import Message, MessageKind, packed, parsed
@@ -262,3 +262,35 @@ def test_messages_arrive_as_they_were(arrays, need):
             for one, other in zip(made.arrays, given_arrays, strict=True):
                 np.testing.assert_array_equal(one, other)
                 assert one.dtype == other.dtype
+
+
+def test_what_a_step_asks_is_one_message_to_each_server():
+    def work(comm, ranks):
+        servers = Servers(comm, ranks, SGD(lr=1.0), 0, True)
+        large = Param(ParamSpec("large"), (1 << 17,), Constant(0.0))
+        rows = Param(ParamSpec("t"), (ROWS, WIDTH), Constant(0.0))
+        servers.open([(large, np.zeros(large.shape, np.float32))], [rows])
+        sent, table = [], servers.tables["t"]
+        start_send = ranks.world.start_send
+        ranks.world.start_send = lambda array, *rest: (
+            sent.append(array.nbytes),
+            start_send(array, *rest),
+        )[1]
+        rows, layout = np.arange(10), np.array([[servers.replicas["large"].number, 1]])
+        table.prefetch(rows)
+        table.start_push(rows, np.ones((10, WIDTH), np.float32))
+        assert not sent
+        # What is large goes at once, with what was asked before it.
+        home = servers.replicas["large"].server
+        answer = servers.start_step(home, layout, [np.ones(large.shape, np.float32)])
+        assert len(sent) == len(ranks.ranks)
+        servers.finish(1.0)
+        assert len(sent) == 2 * len(ranks.ranks)
+        values = table.pull(rows)[0]
+        _, large_values = answer.wait()
+        assert len(sent) == 2 * len(ranks.ranks)
+        return values, large_values
+
+    for values, large_values in served(work, servers=2):
+        np.testing.assert_array_equal(values, -1.0)
+        np.testing.assert_array_equal(large_values, -1.0)
