@@ -51,9 +51,10 @@ class ParameterServer(RankReducer):
     wait: p workers train as one process. With "asp" the gradients of each worker are an update of
     their own at once, and it waits for nobody. "ssp" is "asp" with a bound: no worker is more than
     ``staleness`` steps ahead of the slowest one. A worker pushes during the walk back, what is
-    small with the step's end, and pulls new values in `end`. Of an Embedding it has rows alone: the rows that a batch looks up, pulled
-    before and pushed after, or the rows in its `layers.Cache`. If stages around it look at the
-    values, a worker has whole tables, and pulls the rows that any worker has changed.
+    small with the step's end, and pulls new values in `end`. Of an Embedding it has rows alone: the
+    rows that a batch looks up, pulled before and pushed after, or the rows in its `layers.Cache`.
+    If stages around it look at the values, a worker has whole tables, and pulls the rows that any
+    worker has changed.
 
     ``snapshots`` is a folder in which every server writes its part after each ``every`` steps,
     and from which a job begins, with ``restored`` steps. Clipping by value belongs inside, with

@@ -46,6 +46,12 @@ _NAP = 2e-5
 _SPIN = 5e-5
 """Seconds for which a rank does spin: a nap is longer than what is left of most sums."""
 
+_DOZE = 1e-3
+"""Seconds of a nap at most within a step."""
+
+_ASLEEP = 5.0
+"""Seconds of waiting after which naps grow no longer: a look then costs 1 / 500 of the wait."""
+
 _LONG = 0.01
 """Seconds of waiting that are told to others."""
 
@@ -359,7 +365,7 @@ class MpiCommunicator(Communicator):
                     look()
                 if waited > _SPIN:
                     # Looks at what takes long take a core's time for nothing.
-                    time.sleep(min(max(_NAP, waited / 16), 1e-3))
+                    time.sleep(min(max(_NAP, waited / 16), max(_DOZE, min(waited, _ASLEEP) / 500)))
         finally:
             # Also where a rank has died: what comes then is a repair, and no wait for it.
             if told:
