@@ -29,7 +29,7 @@ def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
         exec(compile("\n" * lines_before + block.group(1), str(page), "exec"), namespace)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_code_of_all_pages_is_well_typed(tmp_path):
     """As a user's own files with ``mypy --strict``, a page each; its lines are the page's."""
     files = []

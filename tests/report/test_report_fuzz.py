@@ -140,10 +140,11 @@ NAMES = ",".join(f'"p{k}":{{}}' for k in range(2_000))
 )
 def test_what_is_hostile_is_refused_soon(run_dir, name, raw):
     (run_dir / name).write_bytes(raw)
-    start = time.perf_counter()
+    # Of this process alone, whatever else the machine does.
+    start = time.process_time()
     with pytest.raises(DataError, match=name.replace(".", r"\.")):
         write_report(run_dir)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(

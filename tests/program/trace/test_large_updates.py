@@ -50,7 +50,12 @@ def net_of():
     return net
 
 
-@pytest.mark.parametrize("rule", RULES)
+OF_EACH_KIND = {"sgd", "adam", "bounded", "clipped"}
+
+
+@pytest.mark.parametrize(
+    "rule", [pytest.param(r, marks=[] if r in OF_EACH_KIND else pytest.mark.slow) for r in RULES]
+)
 def test_a_rule_takes_no_scratch_of_the_size_of_a_table(rule):
     # The gradient, and what the loss has of outputs.
     assert net_of().memory(1, RULES[rule]()).parts["arena"] < 1.8 * TABLE
