@@ -76,6 +76,7 @@ def test_rare_values_count_as_unseen_and_constant_numbers_become_0():
     assert Table.of({"a": ["x"]})({"a": []}, ["categorical", "numeric"])["numeric"].shape == (0, 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("package", ["pandas", "polars"])
 def test_frames_are_as_dicts_of_columns(package, table):
     frames = pytest.importorskip(package)
@@ -95,6 +96,12 @@ def test_frames_are_as_dicts_of_columns(package, table):
     assert theirs.measures == mine.measures
     for name, array in mine(wanted).items():
         np.testing.assert_array_equal(mine(frame)[name], array)
+
+
+def test_tables_of_pyarrow_are_frames(table):
+    arrow = pytest.importorskip("pyarrow")
+    for name, array in table(arrow.table(COLUMNS)).items():
+        np.testing.assert_array_equal(table(COLUMNS)[name], array)
 
 
 def test_statistics_are_those_of_pandas(table):
@@ -197,6 +204,7 @@ def _net(table):
     return net
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("package", ["pandas", "polars"])
 def test_a_net_with_a_table_takes_raw_frames_and_keeps_it_in_its_file(package, table, tmp_path):
     frames = pytest.importorskip(package)

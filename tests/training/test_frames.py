@@ -33,10 +33,11 @@ class Own:
 def _made(kind, columns):
     if kind == "own":
         return Own(columns)
-    return pytest.importorskip(kind).DataFrame(columns)
+    package = pytest.importorskip(kind)
+    return package.table(columns) if kind == "pyarrow" else package.DataFrame(columns)
 
 
-kinds = pytest.mark.parametrize("kind", ["own", "pandas", "polars"])
+kinds = pytest.mark.parametrize("kind", ["own", "pandas", "polars", "pyarrow"])
 
 
 @pytest.fixture
@@ -83,6 +84,7 @@ def test_a_net_with_one_input_takes_the_columns_in_the_order_of_training(kind, c
     np.testing.assert_array_equal(net.predict({"fc": turned}), want)
 
 
+@pytest.mark.few(1)
 @kinds
 def test_a_net_with_several_inputs_takes_the_columns_of_their_names(kind, columns):
     frame = _made(kind, columns)
@@ -97,6 +99,7 @@ def test_a_net_with_several_inputs_takes_the_columns_of_their_names(kind, column
         net.predict(_made(kind, {name: columns[name] for name in "bc"}))
 
 
+@pytest.mark.few(1)
 @kinds
 def test_loaders_hand_out_columns(kind, columns):
     frame, y = _made(kind, columns), columns["a"][:, None]
