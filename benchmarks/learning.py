@@ -9,6 +9,7 @@ model as it is and as the first method left it, whose numbers are on no grid of 
 
     python benchmarks/learning.py [--model FOLDER] [--steps 200] [--tokens 512] [--rows 2]
                                   [--kept 16] [--methods Adafactor AdamW LoRA BAdam] [--threads 1]
+                                  [--bits]
 """
 
 from __future__ import annotations
@@ -207,16 +208,18 @@ def measure(given: argparse.Namespace, folder: str) -> str:
     rows, tell = [], given.threads
     first = given.methods[0]
     full: dict[str, Any] = {}
-    for method in given.methods:
+    for method in () if given.bits else given.methods:
         left = "tuned" if method == first else ""
         here = apart(tell, "singanet", folder, given.rows, method, "", left)
         there = apart(tell, "torch", folder, given.rows, method, here)
         full[method] = here
         rows.append(_row(method, here, there))
     header = ["method", "before", "singanet", "PyTorch", "apart", "s a step", "PyTorch's s"]
-    parts = [table(header, rows)]
+    parts = [table(header, rows)] if rows else []
+    if given.bits:
+        apart(tell, "singanet", folder, given.rows, first, "", "tuned")
     rows = []
-    for kind, rounding in NARROW if first in ("Adafactor", "AdamW") else ():
+    for kind, rounding in NARROW if full and first in ("Adafactor", "AdamW") else ():
         here = apart(tell, "singanet", folder, given.rows, first, f"{kind} {rounding}")
         whole = full[first]["before"] - full[first]["after"]
         lost = 1 - (here["before"] - here["after"]) / whole
@@ -256,6 +259,7 @@ def main() -> None:
     parser.add_argument("--kept", type=int, default=16)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bits", action="store_true", help="fewer bits alone, by the first method")
     parser.add_argument("--job")
     given = parser.parse_args()
     if given.job:
@@ -265,7 +269,8 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = str(given.threads)
     with tempfile.TemporaryDirectory() as folder:
         body = measure(given, folder)
-    publish(f"learning_{given.steps}_steps", "What a published model learns", body)
+    name = f"learning_{given.steps}_steps" + "_bits" * given.bits
+    publish(name, "What a published model learns", body)
 
 
 if __name__ == "__main__":
