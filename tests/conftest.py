@@ -89,7 +89,8 @@ def _mark_breadth(items):
     """Mark `full` those cases of a test in which no value of a parameter is met for the first time.
 
     So the default selection meets each value of each parameter of a product, and not their pairs;
-    of a test marked ``few(n)`` only ``n`` cases, as different as there are.
+    of a test marked ``few(n)`` only ``n`` cases, as different as there are. With ``rest="slow"``
+    the others are `slow`.
     """
     tests, of_layers = {}, {}
     for item in items:
@@ -116,8 +117,9 @@ def _mark_breadth(items):
             cases.remove(item)
             for each in cases:
                 values[each] -= met
+        rest = few.kwargs.get("rest", "full") if few else "full"
         for item in cases:
-            item.add_marker(pytest.mark.full)
+            item.add_marker(getattr(pytest.mark, rest))
 
 
 def _mark_layers(name, items):

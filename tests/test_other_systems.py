@@ -122,7 +122,7 @@ def elsewhere(system, code, folder):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("system", ["win32", pytest.param("darwin", marks=pytest.mark.full)])
+@pytest.mark.parametrize("system", ["win32", pytest.param("darwin", marks=pytest.mark.slow)])
 def test_a_net_trains_and_is_kept(system, tmp_path):
     losses = elsewhere(system, TRAINED, tmp_path)
     assert losses[-1] < losses[0]

@@ -36,7 +36,7 @@ def archive(tmp_path_factory):
     return found
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_it_holds_the_package_and_all_that_its_tests_need(archive):
     with tarfile.open(archive) as tar:
         packed = {name.partition("/")[2] for name in tar.getnames() if "/" in name}

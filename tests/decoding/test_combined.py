@@ -69,6 +69,7 @@ def likeliest(net, ids, length, stops):
 
 @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(data=st.data())
+@pytest.mark.slow
 def test_any_of_them_together(nets, data):
     draw, word = data.draw, st.integers(0, WORDS - 1)
     # Kernels of a library differ by how many rows they are given, where weights are held.

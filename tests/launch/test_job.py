@@ -383,18 +383,18 @@ def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
     begins(started, "hang", "has kept others waiting", deadline=0.5)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("elastic", [False, True])
 @pytest.mark.parametrize(
     ("how", "told"),
     [
         ("hang", "has kept others waiting"),
-        ("kill", ""),
-        ("leave", "has ended, and others wait for it"),
-        ("met", "has ended, and others wait for it"),
+        pytest.param("kill", "", marks=pytest.mark.slow),
+        pytest.param("leave", "has ended, and others wait for it", marks=pytest.mark.slow),
+        pytest.param("met", "has ended, and others wait for it", marks=pytest.mark.slow),
         ("interrupt", "ended by KeyboardInterrupt"),
     ],
 )
+@pytest.mark.full
 def test_what_ends_before_all_have_met_ends_the_job(how, told, elastic, started, monkeypatch):
     """An elastic job waited for ever, as the others were to repair what they had not begun."""
     monkeypatch.setattr(job, "_NOTICE", 0.5)

@@ -559,7 +559,10 @@ NETS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in {"lenet", "lstm"} else pytest.mark.slow) for n in NETS],
+)
 @pytest.mark.full
 def test_ready_nets_in_the_callers_loop(name, rng):
     twins = Twins(lambda: singanet.models.build(name, seed=0), adam)

@@ -168,6 +168,7 @@ def expect_same_within(drawn):
 
 @settings(max_examples=2, **HOW)
 @given(budgets())
+@pytest.mark.slow
 def test_nets_train_within_budgets_as_by_the_layers(drawn):
     expect_same_within(drawn)
 

@@ -19,7 +19,7 @@ def play(tmp_path):
     return str(path)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(3, rest="slow")
 @pytest.mark.parametrize(
     ("model", "said"),
     [
@@ -45,7 +45,7 @@ def test_each_kind_of_model_trains_on_what_comes_with_the_package(model, said, c
     assert capsys.readouterr().err.startswith("epoch 1/1  loss")
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(1, rest="slow")
 @pytest.mark.parametrize("model", ["char_rnn", "transformer", "transformer_lm"])
 def test_language_models_learn_a_text_of_the_users(model, play):
     result = run(RunOptions(model, play, epochs=3, batch_size=4))

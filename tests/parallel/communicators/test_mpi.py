@@ -314,6 +314,7 @@ for name, value in found[0].items():
 """
 
 
+@pytest.mark.slow
 def test_parameters_in_slices_have_the_bits_of_all_reduce(tmp_path):
     ended = job(2, SLICED, tmp_path, str(tmp_path / "run"))
     assert ended.returncode == 0, ended.stderr
@@ -374,6 +375,7 @@ def test_a_fit_is_that_of_one_process_and_goes_on_to_the_bit(tmp_path):
         (False, ["rank 0 of 2, step 7", "the gradients of fc/weight", "within 2 s"]),
     ],
 )
+@pytest.mark.few(1, rest="slow")
 def test_a_rank_that_fails_or_stalls_ends_the_job_with_a_message(raises, told, tmp_path):
     ended = job(2, FAILS.format(raises=raises, all_raise=False), tmp_path)
     assert ended.returncode != 0
@@ -430,6 +432,7 @@ with np.load(sys.argv[1]) as saved:
 """
 
 
+@pytest.mark.slow
 def test_two_stages_train_as_one_process(tmp_path):
     done = job(2, STAGES, tmp_path, str(tmp_path / "net.npz"))
     assert done.returncode == 0, done.stderr

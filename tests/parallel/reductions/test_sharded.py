@@ -147,7 +147,7 @@ def test_only_the_rows_that_a_batch_names_move(rule, level):
         lambda rule: ClipByGlobalNorm(ClipByValue(rule, 0.01), 0.1),
     ],
 )
-@pytest.mark.few(3)
+@pytest.mark.few(3, rest="slow")
 def test_norms_are_those_of_whole_gradients(clip, level):
     for build, x in ((uneven_net, X), (words_net, WORDS)):
         expected = of_ranks(3, lambda c: AllReduce(clip(Adam(lr=0.01)), c), build, x=x)
@@ -293,7 +293,7 @@ def test_what_is_frozen_thawed_or_bounded_meanwhile_keeps_its_state(level):
 
 @pytest.mark.parametrize(("first", "then"), [(1, 3), (3, 1), (2, 3), (3, 2), (2, 2)])
 @pytest.mark.parametrize("rule", ["adam", "adafactor"])
-@pytest.mark.few(2)
+@pytest.mark.few(2, rest="slow")
 def test_a_state_is_whole_and_taken_by_any_number_of_ranks(first, then, rule, tmp_path):
     make = RULES[rule]
 

@@ -50,7 +50,7 @@ def test_what_is_planned_takes_no_memory_of_the_host_in():
     assert plan.chosen.parts["recording"] == plan.chosen.parts["planning"] == 0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_budget_is_kept_there():
     x, y = batch(2048)
     plain, net = (net_there(depth=6) for _ in range(2))
