@@ -240,7 +240,7 @@ def test_clipping_and_accumulation_cost_the_sums_alone(tied, rule):
 
 @pytest.mark.full
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_steps_through_stages_stay_within_what_was_told(monkeypatch, tied, stage):
     monkeypatch.setitem(RULES, stage, lambda: STAGES[stage](Adafactor(lr=0.01)))
     net, peaks, told = trained(tied, stage, count=13)

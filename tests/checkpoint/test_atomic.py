@@ -96,7 +96,7 @@ for size in (40_000, 60_000, 70_000, 75_000, 200_000):
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_small_disk(tmp_path, path):
     """A file system of its own, with room for an old checkpoint and half of a new one."""
     small = tmp_path / "small"

@@ -51,7 +51,7 @@ def kill_and_look(path, moments, rng):
     assert left == []
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_killed_at_a_random_moment(path):
     kill_and_look(path, 2, random.Random(1))
 

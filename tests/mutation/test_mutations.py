@@ -49,7 +49,11 @@ JOBS = [(name, count, seed) for name, count, seed, _ in mutate.jobs(COUNT, "", B
 
 @pytest.mark.parametrize(
     "job",
-    [*JOBS[:2], *(pytest.param(job, marks=pytest.mark.full) for job in JOBS[2:])],
+    [
+        *JOBS[:2],
+        *(pytest.param(job, marks=pytest.mark.full) for job in JOBS[2::3]),
+        *(pytest.param(job, marks=pytest.mark.slow) for job in [*JOBS[3::3], *JOBS[4::3]]),
+    ],
     ids=lambda job: "-".join(map(str, job)),
 )
 def test_only_our_errors_come_out(tmp_path, job):

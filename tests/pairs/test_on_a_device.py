@@ -54,7 +54,7 @@ def test_each_feature_trains_there_as_on_the_cpu(name, gpu, tmp_path, monkeypatc
     "features",
     # The others where there is a GPU, or are slow.
     [
-        pair if k % 3 == 0 else pytest.param(pair, marks=pytest.mark.slow)
+        pair if k % 6 == 0 else pytest.param(pair, marks=pytest.mark.slow)
         for k, pair in enumerate(THESE)
     ],
     ids=lambda pair: " and ".join(sorted(pair, key=NAMES.index)),

@@ -175,7 +175,7 @@ def test_futures_of_threads():
 
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
 def test_futures_of_processes(method):
     """The predictor goes there by pickle, whichever way the process came about."""
     if method != "spawn" and not hasattr(os, "fork"):
@@ -189,7 +189,7 @@ def test_futures_of_processes(method):
     )
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_joblib():
     pytest.importorskip("joblib")
     assert served_by(

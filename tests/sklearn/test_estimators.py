@@ -129,7 +129,7 @@ def test_in_a_pipeline_searched_validated_and_calibrated():
     assert calibrated.score(x, y) > 0.9
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_folds_in_processes_score_as_in_one():
     x, y = blobs()
     made = Classifier(epochs=3, random_state=0)

@@ -100,7 +100,7 @@ class Recomputer:
             if len(self._known) >= _CASES:
                 self._known.clear()
             units = units_of(plan, _batch(feed), net.dtype.itemsize, dict(seen), whole)
-            self._known[key] = units, _ordered(units, self.level)
+            self._known[key] = units, _ordered(units, self.level, bool(seen))
         units, ops = self._known[key]
         if len(ops) == 2 * len(units):
             return None
@@ -110,12 +110,16 @@ class Recomputer:
         return made
 
 
-def _ordered(units: Units, level: Level) -> list[UnitOp]:
+def _ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
+    """The order at ``level``; what contexts hold is ``known`` once a pass has shown it.
+
+    Before, bytes are kept to by blocks: the way with the least memory takes many times as long.
+    """
     if level == "none":
         return dropped_alone(units, forced(units))
     if level == "cheap":
         return lowered(units)
-    if level == "blocks":
+    if level == "blocks" or (isinstance(level, int) and not known):
         return by_blocks(units)
     plans = Plans(units)
     if level == "sqrt":

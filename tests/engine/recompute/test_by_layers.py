@@ -194,6 +194,26 @@ def test_a_step_by_the_layers_takes_less(level):
     assert peaks[1] < (0.9 if level == "cheap" else 0.75) * peaks[0]
 
 
+def test_bytes_are_kept_before_it_is_known_what_layers_hold(monkeypatch):
+    """The first pass had no account of arrays that contexts hold alone, and dropped nothing."""
+    net = images()
+    counted, run = [], Activation.forward
+    monkeypatch.setattr(
+        Activation,
+        "forward",
+        lambda layer, ctx, x: counted.append(layer.name) or run(layer, ctx, x),
+    )
+    net.programs.enabled, net.programs.recompute = False, 1 << 40
+    x, y = np.zeros((2, 8, 16, 16), np.float32), np.zeros(2, int)
+    again = []
+    for _ in range(2):
+        counted.clear()
+        net.step(x, y, sgd())
+        again.append(len(counted) - len(set(counted)))
+    assert again[0] > 0
+    assert again[1] == 0
+
+
 def test_forced_layers_run_again_at_any_level_and_excluded_ones_never():
     net, (x, y) = net_of(["dense", "tanh", "norm", "relu"]), batch(0)
     assert net.record(x, y, sgd()).report().recomputed_kernels == 0
