@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from singanet.checkpoint import convert, open_state
+from singanet.checkpoint import convert, open_state, write_state
 from singanet.checkpoint.sharded import by_ranks
 from singanet.errors import FileAccessError, FileFormatError, SingaNetError
 from singanet.layers import BatchNormalization, Dropout
@@ -153,11 +153,9 @@ def _full(*arguments):
 
 
 def test_rows_that_do_not_go_together_are_refused(tmp_path):
-    from safetensors.numpy import save_file
-
     index = tmp_path / f"m{INDEX}"
     for k, array in enumerate((np.ones((2, 3), np.float32), np.ones((2, 4), np.float32))):
-        save_file({"w": array}, tmp_path / f"m-{k}.safetensors")
+        write_state(tmp_path / f"m-{k}.safetensors", {"w": array})
     index.write_text('{"weight_map": {"w": ["m-0.safetensors", "m-1.safetensors"]}}')
     with pytest.raises(FileFormatError, match="rows of one array"):
         open_state(index)
