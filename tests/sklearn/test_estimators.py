@@ -90,7 +90,9 @@ def test_random_state_makes_runs_equal_and_other_states_others():
 
 
 @pytest.mark.parametrize(
-    "net", ["mlp", small, [Dense("a", 8), Activation("r")], (Dense("a", 8),)], ids=str
+    "net",
+    ["mlp", small, [Dense("a", 8), Activation("r")], (Dense("a", 8),)],
+    ids=["ready name", "function", "list", "tuple"],
 )
 def test_a_net_may_be_given_in_these_ways_and_serve_twice(net):
     x, y = blobs()
