@@ -80,6 +80,9 @@ class _Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.__name__ not in _FROM_HOST:
             _refuse_host(self.__name__, args, kwargs)
+        elif type(args[0]) is np.ndarray:
+            # Brought over: what is written to one is not seen in the other.
+            args = (args[0].copy(), *args[1:])
         return _wrapped(self.function(*_plain(args), **_plain(kwargs)), kwargs)
 
     def __getattr__(self, name: str) -> Any:

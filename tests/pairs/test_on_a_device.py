@@ -61,3 +61,8 @@ def test_each_feature_trains_there_as_on_the_cpu(name, gpu, tmp_path, monkeypatc
 )
 def test_pairs_train_there_as_on_the_cpu(features, gpu, tmp_path, monkeypatch):
     expect_same(features, tmp_path, gpu, monkeypatch)
+
+
+def test_state_that_a_recording_is_the_first_to_make_lies_there(gpu, tmp_path, monkeypatch):
+    # Momentum of the masters: on the host each program would have a copy of its own.
+    expect_same(frozenset({"budget", "float16"}), tmp_path, gpu, monkeypatch)

@@ -53,6 +53,16 @@ def test_arrays_of_the_host_are_refused(mix):
         mix(array(1, 2), np.ones(2, np.float32))
 
 
+@pytest.mark.parametrize("bring", [device_like.asarray, device_like.array])
+def test_what_is_brought_over_is_a_copy(bring):
+    near = np.zeros(2, np.float32)
+    far = bring(near)
+    near[0], far[1] = 1, 2
+    np.testing.assert_array_equal(far.get(), [0, 2])
+    np.testing.assert_array_equal(near, [1, 0])
+    assert np.shares_memory(device_like.asarray(far).view(np.ndarray), far.view(np.ndarray))
+
+
 def test_out_is_filled_and_returned():
     out = device_like.empty(2, np.float32)
     assert device_like.multiply(array(1, 2), 3.0, out=out) is out

@@ -16,12 +16,12 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param
-from singanet.program.array_tree import map_arrays
+from singanet.program.array_tree import address, map_arrays
 from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, traced
+from singanet.program.trace.traced import Traced, plain, traced
 from singanet.types import Array
 
 Hand = Callable[[Any, Any, Any, Any], None]
@@ -72,6 +72,21 @@ class TracedStages:
     def read_gradients(self) -> bool:
         """Whether one of them looks at gradients."""
         return any(stage.reads_gradients for stage in self.stages)
+
+    def own(self, name: str, value: Array) -> Array:
+        """The array behind ``value``, as the last stage hands it on: where state is made for it.
+
+        Raises `NotRecordableError` for an array of a device that no stage has told of.
+        """
+        near = plain(value)
+        settled = self.settled.get(name)
+        if settled is not None:
+            stands = self.tape.near(settled)
+            if stands.shape == near.shape and address(stands) == address(near):
+                return settled
+        if self.tape.far is not None:
+            raise NotRecordableError(f"an array of its own for {name!r} on a device")
+        return near
 
     def hand(self, names: Any, values: Any, grads: Any, scale: Scale, to: Hand) -> None:
         """Let the gradients of a layer go through all stages, ``to`` whoever comes behind.

@@ -209,7 +209,9 @@ class Updates:
                 # Another process updates it.
                 continue
             own = self._untraced.get(id(value))
-            why = self._ruled(name, plain(value) if own is None else own, grad, scale)
+            if own is None:
+                own = self._traced.own(name, value)
+            why = self._ruled(name, own, grad, scale)
             if why is not None:
                 raise NotRecordableError(why)
 
