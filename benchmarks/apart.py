@@ -216,8 +216,12 @@ def begin(child: Callable[..., Any], main: Callable[[list[str]], object]) -> Non
 
 
 def on_threads(count: int) -> dict[str, str]:
-    """The environment of a process whose kernels run on so many threads."""
-    return dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), str(count))
+    """The environment of a process whose kernels run on so many threads.
+
+    As a user would say it: OpenBLAS reads the same name, and a number of its own would have its
+    threads stay where oneDNN's are.
+    """
+    return {"OMP_NUM_THREADS": str(count)}
 
 
 def forget_peak() -> None:

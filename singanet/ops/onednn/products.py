@@ -33,6 +33,12 @@ _FEW = 2
 _ROUNDED = 1024
 """How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
 
+_GAIN = 4
+"""Times what sharing costs that a product takes alone, from which it is shared.
+
+From 2 on it would pay if both threads were awake and all that is read lay in both caches.
+"""
+
 _READ = 0.1
 """Nanoseconds to read a number from beyond a core's own cache."""
 
@@ -143,7 +149,7 @@ def _is_worth_threads(ops: OneDnnBase, rows: int, weight: int) -> bool:
         return False
     speeds = ops.speeds()
     multiplied = speeds.narrow if ops.narrow else speeds.products
-    return weight * (rows * multiplied + _READ) >= 2 * speeds.shared
+    return weight * (rows * multiplied + _READ) >= _GAIN * speeds.shared
 
 
 def _turned(matrix: Array) -> bool | None:
