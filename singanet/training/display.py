@@ -27,7 +27,8 @@ class EpochFigures(Protocol):
 class EpochLine:
     """One epoch's loss, metrics and samples per second; use it in a with statement.
 
-    ``counted`` is what the speed is told in, and how many of these a sample has.
+    ``counted`` is what the speed is told in, and how many of these a sample has;
+    ``before`` are samples of the epoch that were done before the line began.
 
     On a terminal a bar is brought up to date ten times a second, not at every batch: steps of a
     small net take less time than drawing it. In the end it gives way to the figures, in as many
@@ -40,8 +41,10 @@ class EpochLine:
         batches: int,
         stream: TextIO | None = None,
         counted: tuple[str, int] = ("samples", 1),
+        before: int = 0,
     ) -> None:
         self.title = title
+        self._before = before
         self.counted = counted
         self.batches = batches
         self.stream = stream or sys.stderr
@@ -88,7 +91,7 @@ class EpochLine:
 
     def _said(self, logs: Mapping[str, float], samples: int) -> list[str]:
         what, each = self.counted
-        rate = samples * each / max(time.perf_counter() - self.start, 1e-9)
+        rate = (samples - self._before) * each / max(time.perf_counter() - self.start, 1e-9)
         return [*(f"{name} {value:.4f}" for name, value in logs.items()), f"{rate:,.0f} {what}/s"]
 
     def __exit__(

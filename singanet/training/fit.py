@@ -138,8 +138,10 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
     session.ranks.follow(session)
     steps = session.data.steps or 0
     title = f"epoch {epoch + 1}/{session.epochs}"
-    counted = session.data.counted
-    with EpochLine(title, steps, counted=counted) if verbose else nullcontext() as line:
+    # Of an epoch that is gone on with, what an earlier process did took no time of this one's.
+    before = session.ranks.figures(session.measures).samples if session.batch else 0
+    told = EpochLine(title, steps, counted=session.data.counted, before=before) if verbose else None
+    with told or nullcontext() as line:
         if not _batches(session, hooks, line):
             return
         session.phase = "step"

@@ -78,3 +78,12 @@ def test_no_figure_is_cut_off():
     assert [len(line) for line in lines] == [79, 18]
     assert lines[1] == "  12,345 samples/s"
     assert filled(parts, 8).split("\n") == [parts[0], *(f"  {part}" for part in parts[1:])]
+
+
+def test_samples_of_an_earlier_process_are_not_in_the_speed(monkeypatch):
+    now = iter((0.0, 2.0))
+    monkeypatch.setattr("singanet.training.display.time.perf_counter", lambda: next(now))
+    stream = io.StringIO()
+    with EpochLine("epoch 1/1", 3, stream, counted=("tokens", 4), before=80) as line:
+        line.finish({"loss": 1.0}, 100)
+    assert stream.getvalue() == "epoch 1/1  loss 1.0000  40 tokens/s\n"
