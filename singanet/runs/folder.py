@@ -21,8 +21,7 @@ from singanet.saving.model_layout import LONGEST, MODEL, decoded, naming
 from singanet.saving.model_reader import described
 from singanet.saving.nets import distinct_params
 from singanet.training.callbacks import Callback
-from singanet.training.files import read_training
-from singanet.types import Array
+from singanet.training.files import furthest
 
 OPTIONS, NET = "options", "net"
 """The sections of the configuration: what the user said, and how the net is built."""
@@ -47,13 +46,17 @@ def expect_no_run(folder: Path) -> None:
         )
 
 
-def state_in(folder: Path) -> dict[str, Array] | None:
-    """The state to go on with; None if the run ended before it had saved any.
+def has_state(folder: Path) -> bool:
+    """Whether there is a state to go on with; not if the run ended before it had saved any.
 
-    Errors: no run, or none of its checkpoints is whole.
+    Errors: no run in the folder.
     """
-    saved = [path for path in folder.glob("*.npz") if not path.name.startswith(".")]
-    return None if (folder / CONFIG).exists() and not saved else read_training(folder)
+    if any(not path.name.startswith(".") for path in folder.glob("*.npz")):
+        return True
+    if (folder / CONFIG).exists():
+        return False
+    furthest(folder)
+    return True
 
 
 class LateNotes(RunNotes):

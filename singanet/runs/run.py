@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from singanet.runs.folder import (
     described_net,
     expect_no_run,
     folder_callbacks,
-    state_in,
+    has_state,
     write_outcome,
 )
 from singanet.runs.optimizers import FOLDING, in_blocks, make_optimizer
@@ -48,7 +48,6 @@ from singanet.training.callbacks import (
     TensorBoard,
 )
 from singanet.training.history import History
-from singanet.types import Array
 
 __all__ = ["DivergedError", "RunInterrupted", "RunOptions", "RunResult", "parameter_bytes", "run"]
 
@@ -93,18 +92,16 @@ def run(options: RunOptions) -> RunResult:
 def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
     recipe = checked_recipe(options)
     comm = init()
-    state: Mapping[str, Array] | None = None
+    resumes = False
     if options.out is not None and comm.rank == 0:
         if options.resume:
             expect_free(options.out)
-            state = state_in(options.out)
+            resumes = has_state(options.out)
         else:
             expect_no_run(options.out)
     if options.resume:
-        # The others are told by rank 0, whether there is one too.
-        resumes = of_first(comm, state is not None, "whether there is a checkpoint")
-        state = state if state is not None or not resumes else {}
-    net, task, described = _begun(options, state is not None)
+        resumes = bool(of_first(comm, resumes, "whether there is a checkpoint"))
+    net, task, described = _begun(options, resumes)
     piped = options.parallel == PIPELINE and comm.size > 1
     # Stages see the same batches.
     task.part = BatchShare(0, 1) if piped else BatchShare(comm.rank, comm.size)
@@ -113,12 +110,12 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
     pipeline = _piped(net, options) if piped else None
     figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
     callbacks = [figures, finite, signals, *_keeping(options, task, described), *watching]
-    if state is None and comm.rank == 0:
+    if not resumes and comm.rank == 0:
         task.begin(net)
     # What overflows ends in a loss that is not finite, which is reported in words.
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            history = _fit(net, task, validation, options, recipe, callbacks, state)
+            history = _fit(net, task, validation, options, recipe, callbacks, resumes)
     except KeyboardInterrupt:
         if comm.size == 1:
             raise
@@ -188,7 +185,7 @@ def _fit(
     options: RunOptions,
     recipe: Recipe,
     callbacks: list[Callback],
-    state: Mapping[str, Array] | None,
+    resumes: bool,
 ) -> History:
     batches = task.train_batches(recipe, options.seed, options.shuffle, options.drop_last)
     epochs = recipe.epochs - options.initial_epoch
@@ -222,7 +219,8 @@ def _fit(
         callbacks=callbacks,
         class_weight=class_weights(options, task.num_classes),
         initial_epoch=options.initial_epoch,
-        resume=state,
+        # Read when it is restored, and let go of: a budget has no room for a second net.
+        resume=options.out if resumes else None,
         clip=options.clip,
         clip_by=options.clip_by,
         accumulate=1 if recipe.optimizer in FOLDING else options.accumulate,

@@ -42,6 +42,12 @@ Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
 _ADDS_A_BYTE = 2
 """Multiply-adds done in the time in which a byte is read, as `singanet.program.cost` has it."""
 
+_SPARING = 1.15
+"""Times the quickest pass within given bytes that blocks may take, which leave most of them free.
+
+What kernels and gradients take beside contexts is not counted here, as it is in a program.
+"""
+
 _CASES = 32
 """Orders that are remembered at most."""
 
@@ -125,7 +131,10 @@ def _ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
     if level == "sqrt":
         return plans.segments()
     goal = plans.least() if level == "optimal" else max(level, plans.least())
-    return quickest(units, plans, goal, by_blocks(units))
+    blocks = by_blocks(units)
+    made = quickest(units, plans, goal, blocks)
+    spare = units.peak(blocks) <= goal and units.time(blocks) <= _SPARING * units.time(made)
+    return blocks if spare else made
 
 
 def units_of(
