@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from singanet import pretrained
+from singanet import FeedForwardNet, pretrained
 from singanet.__main__ import main
 from singanet.checkpoint import open_state
 from singanet.data import Chat, TextFolder
@@ -117,7 +117,7 @@ def test_transformers_loads_it(tuned):
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("budget", [(), ("--memory-budget", "200MB")])
-def test_it_goes_on_to_the_bit(llama, texts, tmp_path, budget):
+def test_it_goes_on_to_the_bit(llama, texts, tmp_path, budget, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     # The rate falls over all epochs, which are said at once.
     done(llama, texts, whole, "--epochs", 2, *budget)
@@ -126,8 +126,18 @@ def test_it_goes_on_to_the_bit(llama, texts, tmp_path, budget):
         if path.name in ("epoch-0002.npz", "best.npz", "figures.json", "outcome.json"):
             path.unlink()
     (parts / "model/model.safetensors").unlink()
+    given = []
+    fit = FeedForwardNet.fit
+
+    def seen(net, *args, resume=None, **kwargs):
+        given.append(resume)
+        return fit(net, *args, resume=resume, **kwargs)
+
+    monkeypatch.setattr(FeedForwardNet, "fit", seen)
     assert furthest(parts).name == "epoch-0001.npz"
     assert main(["finetune", "--out", str(parts), "--resume", "--quiet"]) == 0
+    # No arrays, which would stay beside the net's for as long as it trains.
+    assert given == [parts]
     ours, theirs = arrays(parts / "model"), arrays(whole / "model")
     assert ours.keys() == theirs.keys()
     assert all(np.array_equal(ours[name], theirs[name]) for name in ours)

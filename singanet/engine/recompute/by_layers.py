@@ -42,8 +42,8 @@ Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
 _ADDS_A_BYTE = 2
 """Multiply-adds done in the time in which a byte is read, as `singanet.program.cost` has it."""
 
-_SPARING = 1.15
-"""Times the quickest pass within given bytes that blocks may take, which leave most of them free.
+_SPARING = 1.1
+"""Times the quickest step within given bytes that blocks may take, which leave most of them free.
 
 What kernels and gradients take beside contexts is not counted here, as it is in a program.
 """
@@ -133,8 +133,10 @@ def _ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
     goal = plans.least() if level == "optimal" else max(level, plans.least())
     blocks = by_blocks(units)
     made = quickest(units, plans, goal, blocks)
-    spare = units.peak(blocks) <= goal and units.time(blocks) <= _SPARING * units.time(made)
-    return blocks if spare else made
+    # The walk back takes about twice the time of what it walks through.
+    back = 2 * sum(unit.time for unit in units.units)
+    hardly = units.time(blocks) + back <= _SPARING * (units.time(made) + back)
+    return blocks if hardly and units.peak(blocks) <= goal else made
 
 
 def units_of(

@@ -10,6 +10,7 @@ import pytest
 import singanet
 from singanet import Input
 from singanet.engine.recompute.blocks import by_blocks
+from singanet.engine.recompute.by_layers import _ordered
 from singanet.engine.recompute.units import Unit, Units
 from singanet.layers import Add, Dense, Dropout, LayerNorm, MultiHeadAttention
 from singanet.loss import SoftmaxCrossEntropy
@@ -115,3 +116,20 @@ def test_the_arena_of_a_transformer_holds_its_stream():
     again = {one.layer for one in decisions if one.runs}
     assert {"up0", "look0", "norm0a"} <= again
     assert "top" not in again
+
+
+@pytest.mark.parametrize(("once", "by_them"), [(400.0, True), (0.0, False)])
+def test_by_the_layers_bytes_are_left_free_where_that_costs_hardly_any_time(once, by_them):
+    units = residual(8)
+    # What is done once makes what is done again a small or a large share of the step.
+    units.units[0] = units.units[0]._replace(time=once)
+    blocks = by_blocks(units)
+    room = units.peak(units.kept()) - 1
+    made = _ordered(units, room, known=True)
+    assert units.peak(made) <= room
+    assert (made == blocks) == by_them
+    if not by_them:
+        assert units.time(made) < units.time(blocks)
+    # What does not fit even so is another matter.
+    least = _ordered(units, units.peak(blocks) - 1, known=True)
+    assert units.peak(least) < units.peak(blocks)
