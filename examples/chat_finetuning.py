@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import small_models
 
-from singanet import pretrained, set_seed
+from singanet import pretrained
 from singanet.data import Chat, plays
 from singanet.optimizer import Adafactor
 
@@ -40,13 +40,13 @@ def conversations(text: str) -> list[dict[str, str]]:
 def main() -> None:
     """Tune, and tell what it was good for."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--small", action="store_true", help="a random model made in place")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("folder", nargs="?", type=Path)
+    source.add_argument("--small", action="store_true", help="a random model made in place")
     parser.add_argument("--out", type=Path, default=Path("tuned"))
     parser.add_argument("--lora", action="store_true", help="train pairs of rank 8 alone")
     parser.add_argument("--limit", type=int)
     given = parser.parse_args()
-    set_seed(0)
     text = plays().decode(np.concatenate([plays().train, plays().validation]))
     with tempfile.TemporaryDirectory() as beside:
         place = small_models.chat_model(Path(beside), text) if given.small else given.folder

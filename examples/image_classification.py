@@ -37,8 +37,9 @@ def pixels(images: Array, shape: tuple[int, ...]) -> Array:
 def main() -> None:
     """Learn, and tell how often it is right."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--small", action="store_true", help="a random model made in place")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("folder", nargs="?", type=Path)
+    source.add_argument("--small", action="store_true", help="a random model made in place")
     parser.add_argument("--out", type=Path, default=Path("reader"))
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--limit", type=int, help="images to learn from at most")

@@ -48,9 +48,10 @@ def shifted(image: Image.Image, rng: np.random.Generator) -> Image.Image:
 def main() -> None:
     """Take the net of the file, and teach it the classes of the folder."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", nargs="?", type=Path)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--net", type=Path, default=Path("net.singanet"), help="a LeNet's file")
-    parser.add_argument("--small", action="store_true", help="files that are made in place")
+    source.add_argument("--small", action="store_true", help="files that are made in place")
     given = parser.parse_args()
     folder, file = given.folder or Path("images"), given.net
     if given.small:

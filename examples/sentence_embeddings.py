@@ -49,8 +49,9 @@ def embedded(net: FeedForwardNet, tokenizer: Tokenizer, texts: list[str]) -> Arr
 def main() -> None:
     """Embed all speeches and the questions, and tell who is near."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--small", action="store_true", help="a random model made in place")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("folder", nargs="?", type=Path)
+    source.add_argument("--small", action="store_true", help="a random model made in place")
     parser.add_argument("--ask", action="append", default=[], metavar="TEXT")
     parser.add_argument("--nearest", type=int, default=3)
     given = parser.parse_args()

@@ -41,17 +41,17 @@ def speeches(text: str) -> tuple[list[str], Array]:
 def rows(tokenizer: Tokenizer, texts: list[str]) -> dict[str, Array]:
     """Their ids in rows of one length, cut there or filled up, and which are there."""
     ids, seen = np.zeros((2, len(texts), LONGEST), np.int64)
-    for row, mask, text in zip(ids, seen, texts, strict=True):
-        own = tokenizer.encode(text)[:LONGEST]
-        row[: len(own)], mask[: len(own)] = own, 1
+    for k, own in enumerate(map(tokenizer.encode, texts)):
+        ids[k, : len(own)], seen[k, : len(own)] = own[:LONGEST], 1
     return {"input_ids": ids, "attention_mask": seen}
 
 
 def main() -> None:
     """Learn, and tell how often it is right."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--small", action="store_true", help="a random model made in place")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("folder", nargs="?", type=Path)
+    source.add_argument("--small", action="store_true", help="a random model made in place")
     parser.add_argument("--out", type=Path, default=Path("classifier"))
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--limit", type=int)
