@@ -24,6 +24,7 @@ REFUSED = (
     "'*/unsent'",
     "/unsent'",
     "'*/averaging'",
+    "averages of the net's parameters, or of the slices that are here",
 )
 
 
@@ -49,6 +50,15 @@ def test_several_processes_are_one(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_processes_that_each_keep_a_part_are_one(seed):
     check(seed, draw_sharded)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_averages_of_one_process_go_on_in_slices(ranks):
+    given = draw_sharded(164)
+    assert (given.way, given.averaged) == ("parameters", True)
+    assert given.stopped
+    given.ranks, given.resumed_on = 1, ranks
+    assert not difference(given)
 
 
 @pytest.mark.slow

@@ -81,16 +81,24 @@ class EMA(Callback):
         return dict(self.averages)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on with these averages. Errors: `StateMismatchError` for those of another net."""
+        """Go on with these averages, of which a rank with slices takes its own.
+
+        Errors: `StateMismatchError` for those of another net, or of slices of other ranks.
+        """
         self._cut()
+        for param in self.session.params():
+            found = state.get(param.name)
+            if found is not None and found.shape == param.shape:
+                state = {**state, param.name: param.storage.here_of(found)}
         shapes = {name: array.shape for name, array in self.averages.items()}
-        if {name: array.shape for name, array in state.items()} != shapes:
-            differing = [n for n in {**shapes, **state} if n not in state or n not in shapes]
+        given = {name: array.shape for name, array in state.items()}
+        if given != shapes:
+            differing = [n for n in {**shapes, **given} if given.get(n) != shapes.get(n)]
             raise StateMismatchError(
                 "EMA",
-                expected="averages of the net's parameters",
-                received=f"others: {one_of(differing or shapes, 4)}",
-                advice="resume with the net that was saved",
+                expected="averages of the net's parameters, or of the slices that are here",
+                received=f"others: {one_of(differing, 4)}",
+                advice="resume with the net that was saved, slices on as many ranks",
             )
         put = self.session.net.device.put
         for name, array in state.items():
