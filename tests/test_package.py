@@ -23,7 +23,7 @@ from singanet.errors import BackendError
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = [
     *("cupy", "torch", "keras", "PIL", "mpi4py", "onnx", "tqdm", "h5py", "google.protobuf"),
-    *("jinja2", "tokenizers", "sklearn"),
+    *("jinja2", "llvmlite", "tokenizers", "sklearn"),
 ]
 
 

@@ -4,11 +4,12 @@ import copy
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from singanet.checkpoint.gguf.blocks import BLOCKS
 from singanet.device import cpu
+from singanet.ops.compiled import held as compiled
 from singanet.ops.held import Bfloat16Matrix, BlockMatrix
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
@@ -16,6 +17,12 @@ from singanet.ops.onednn.narrow import narrowed
 
 SIZES = [(32, 64), (64, 200), (576, 192), (96, 50), (32, 4200)]
 KINDS = {"Q8_0": (2, 32), "Q4_0": (2, 16), "Q4_1": (4, 16)}
+
+
+@pytest.fixture(autouse=True, params=["compiled", "not compiled"])
+def few_rows(request, monkeypatch):
+    """Products of few rows are what LLVM makes of them, or those of the backend alone."""
+    monkeypatch.setattr(compiled, "_found", lambda: request.param == "compiled")
 
 
 def all_ops():
@@ -117,16 +124,15 @@ def test_rows_of_a_table_are_picked(kind):
         np.testing.assert_array_equal(ops.gather_rows(held, ids % 64), floats[ids % 64])
 
 
-def test_a_product_of_blocks_has_the_error_of_rows_of_eight_bits_and_a_sign():
-    """Each number of a row is off by half a step, max / 255, at most."""
+def test_rows_are_not_rounded_to_be_multiplied_by_blocks():
     held, floats = blocks("Q8_0", 576, 192)
     x = np.random.default_rng(1).standard_normal((2, 576), np.float32)
-    steps = np.abs(x.reshape(2, -1, 32)).max(2).repeat(32, 1) / 255
-    bound = (steps / 2) @ np.abs(floats) + 1e-3
+    bound = 1e-6 * np.abs(x) @ np.abs(floats)
     for ops in all_ops():
         assert np.all(np.abs(ops.matmul(x, held) - x.astype(np.float64) @ floats) <= bound)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 70), st.integers(1, 140), st.integers(0, 5))
 def test_words_of_any_size_come_back(inputs, outputs, seed):
     held, floats = bfloat16(inputs, outputs, seed)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from singanet.ops.compiled import few_rows
 from singanet.ops.held import HeldMatrix, WatchedMatrix
 from singanet.ops.interface import Ops
-from singanet.ops.kernel import kernel
+from singanet.ops.kernel import in_order, kernel
 from singanet.types import Array
 
 FEW = 4
@@ -14,7 +15,7 @@ FEW = 4
 
 
 @kernel(half="lift")
-def multiply_held(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
+def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
     y = ops.empty((len(x), held.shape[1]), x) if out is None else out
     if isinstance(held, WatchedMatrix) and not held.turned:
         held.seen(x)
@@ -31,6 +32,9 @@ def multiply_held(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = N
         for part in held.parts():
             ops.matmul(x, held.columns(part.start, part.stop), out=y[:, part])
     return y
+
+
+multiply_held = in_order(few_rows, last=multiply_widened)
 
 
 def matmul(ops: Any, a: Array, held: HeldMatrix, out: Array | None) -> Array:

@@ -84,8 +84,6 @@ class Runtime:
         self._buffer: Array = np.empty(0, np.uint8)
         self._base = 0
         self._working: dict[str, Array] = {}
-        self.last: tuple[Any, Any] = (None, None)
-        """What a kernel has made of its last argument, behind what tells that apart."""
 
     def _made(self, function: str, *arguments: Any) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -150,7 +148,6 @@ class Runtime:
         """
         self._buffer = np.empty(0, np.uint8)
         self._working.clear()
-        self.last = (None, None)
         if prepared:
             self._plans.clear()
             c, capacity = self.library.c, ctypes.c_int()

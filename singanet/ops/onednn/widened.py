@@ -110,13 +110,13 @@ def _from_pairs(build: Builder, k: int, n: int) -> None:
 def _of_blocks(ops: OneDnnBase, runtime: Runtime, held: BlockMatrix, slab: int) -> Array:
     width = held.panels * PANEL
     plain = runtime.working("widened", (held.groups, 2, GROUP // 2, width))
-    scales = wide(ops, runtime, "scales", held.scales[slab])
-    minima = None if held.minima is None else wide(ops, runtime, "minima", held.minima[slab])
+    scales = _wide(ops, runtime, "scales", held.scales[slab])
+    minima = None if held.minima is None else _wide(ops, runtime, "minima", held.minima[slab])
     step = max(1, _IN_CACHE // (GROUP * width))
     for start in range(0, held.groups, step):
         groups = slice(start, min(start + step, held.groups))
         made = plain[groups]
-        codes = held.whole_codes(slab, groups, room_of_codes(runtime, held, len(made)))
+        codes = held.whole_codes(slab, groups, _room_of_codes(runtime, held, len(made)))
         if held.kind == "Q4_0":
             codes -= np.int8(8)
         if not ops.runs(_from_fours, (len(made), width), made, codes):
@@ -128,7 +128,7 @@ def _of_blocks(ops: OneDnnBase, runtime: Runtime, held: BlockMatrix, slab: int) 
     return plain.reshape(-1, width)[: held.inputs]
 
 
-def room_of_codes(runtime: Runtime, held: BlockMatrix, groups: int) -> Array | None:
+def _room_of_codes(runtime: Runtime, held: BlockMatrix, groups: int) -> Array | None:
     """Memory for the numbers of so many groups, where they are unpacked."""
     if held.bits == 8:
         return None
@@ -143,7 +143,7 @@ def _from_fours(build: Builder, groups: int, n: int) -> None:
     build.reorder(codes, source, plain, target)
 
 
-def wide(ops: OneDnnBase, runtime: Runtime, name: str, halves: Array) -> Array:
+def _wide(ops: OneDnnBase, runtime: Runtime, name: str, halves: Array) -> Array:
     """float16 numbers as float32; NumPy takes five times as long, and fifty for the least."""
     made = runtime.working(name, halves.shape)
     if not ops.runs(_from_halves, (halves.size,), made, halves):

@@ -1,0 +1,7 @@
+"""Kernels that are compiled for this processor when they are first called, by LLVM."""
+
+from __future__ import annotations
+
+from singanet.ops.compiled.held import few_rows
+
+__all__ = ["few_rows"]

@@ -1,0 +1,193 @@
+"""Functions in LLVM's intermediate language, written a call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from llvmlite import ir
+
+Value: TypeAlias = Any
+"""A number, or `LANES` of them, that the function has when it runs."""
+
+LANES = 16
+"""Numbers of a vector: 512 bits of floats, of which a compiler makes several registers of less."""
+_AHEAD = 4096
+"""Bytes from what is read to what is fetched: by itself a processor stops at the end of a page."""
+_LINE = 64
+"""Bytes that are fetched at a time."""
+
+_INT, _LONG, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_INTS, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES)
+_HALVES = ir.VectorType(ir.IntType(16), LANES)
+_BYTES = ir.PointerType(ir.IntType(8))
+_FUSED = ("contract",)
+"""A product and a sum may be one instruction, without rounding in between."""
+
+
+class Code:
+    """A function ``name`` of pointers to bytes and of long integers, which returns nothing."""
+
+    def __init__(self, name: str, pointers: int, numbers: int) -> None:
+        self.name = name
+        self.pointers, self.numbers = pointers, numbers
+        self._module = ir.Module()
+        kinds = [*[_BYTES] * pointers, *[_LONG] * numbers]
+        self._function = ir.Function(self._module, ir.FunctionType(ir.VoidType(), kinds), name)
+        self._function.attributes.add("nounwind")
+        self._at = ir.IRBuilder(self._function.append_basic_block())
+        fetch = ir.FunctionType(ir.VoidType(), [_BYTES, *[_INT] * 3])
+        self._fetch = ir.Function(self._module, fetch, "llvm.prefetch.p0")
+        total = ir.FunctionType(_FLOAT, [_FLOAT, _FLOATS])
+        self._total = ir.Function(self._module, total, f"llvm.vector.reduce.fadd.v{LANES}f32")
+
+    @property
+    def arguments(self) -> list[Value]:
+        """The pointers, then the numbers."""
+        return list(self._function.args)
+
+    def text(self) -> str:
+        """All of it. Nothing may be written after that."""
+        self._at.ret_void()
+        return str(self._module)
+
+    def sum(self, *terms: Value) -> Value:
+        """The sum of long integers."""
+        total = self._long(terms[0])
+        for term in terms[1:]:
+            total = self._at.add(total, self._long(term))
+        return total
+
+    def times(self, *factors: Value) -> Value:
+        """The product of long integers."""
+        product = self._long(factors[0])
+        for factor in factors[1:]:
+            product = self._at.mul(product, self._long(factor))
+        return product
+
+    @contextmanager
+    def each(
+        self, start: Value, stop: Value, step: int = 1, kept: dict[Any, Value] | None = None
+    ) -> Iterator[Value]:
+        """A loop, whose body is written within: the number that goes from ``start`` to ``stop``.
+
+        Vectors in ``kept`` go on from turn to turn: the body puts others into their places, and
+        after the loop they are those of the last turn.
+        """
+        at, kept = self._at, {} if kept is None else kept
+        before = at.block
+        head, body, end = (self._function.append_basic_block() for _ in range(3))
+        at.branch(head)
+        at.position_at_end(head)
+        number = at.phi(_LONG)
+        number.add_incoming(self._long(start), before)
+        running = {key: at.phi(value.type) for key, value in kept.items()}
+        for key, phi in running.items():
+            phi.add_incoming(kept[key], before)
+        at.cbranch(at.icmp_signed("<", number, self._long(stop)), body, end)
+        at.position_at_end(body)
+        kept.update(running)
+        yield number
+        number.add_incoming(at.add(number, self._long(step)), at.block)
+        for key, phi in running.items():
+            phi.add_incoming(kept[key], at.block)
+        at.branch(head)
+        at.position_at_end(end)
+        kept.update(running)
+
+    def fetch(self, pointer: Value, offset: Value, size: int) -> None:
+        """Have ``size`` bytes brought near that are read soon, if those at ``offset`` are now."""
+        for line in range(0, size, _LINE):
+            place = self._at.gep(pointer, [self.sum(offset, _AHEAD + line)])
+            # To be read, and kept in all caches, as data.
+            self._at.call(self._fetch, [place, _INT(0), _INT(3), _INT(1)])
+
+    def ints(self, pointer: Value, offset: Value) -> Value:
+        """The vector of integers of 32 bits that begins ``offset`` bytes after ``pointer``."""
+        return self._at.load(self._place(pointer, offset, _INTS), align=4)
+
+    def floats(self, pointer: Value, offset: Value) -> Value:
+        """The vector of floats there."""
+        return self._at.load(self._place(pointer, offset, _FLOATS), align=4)
+
+    def store(self, value: Value, pointer: Value, offset: Value) -> None:
+        """Put a vector of floats there."""
+        self._at.store(value, self._place(pointer, offset, _FLOATS), align=4)
+
+    def all_of(self, pointer: Value, offset: Value) -> Value:
+        """The one float there, as a vector."""
+        return self._everywhere(self._at.load(self._place(pointer, offset, _FLOAT), align=4))
+
+    def total(self, vector: Value) -> Value:
+        """The sum of the floats of a vector, as a vector."""
+        any_order = ("reassoc",)
+        return self._everywhere(
+            self._at.call(self._total, [_FLOAT(0.0), vector], fastmath=any_order)
+        )
+
+    def if_first(self, number: Value, one: Value, other: Value) -> Value:
+        """The vector ``one`` where the long integer is 0, else the ``other``."""
+        return self._at.select(self._at.icmp_signed("==", number, _LONG(0)), one, other)
+
+    def _everywhere(self, one: Value) -> Value:
+        first = self._at.insert_element(ir.Constant(_FLOATS, ir.Undefined), one, _INT(0))
+        return self._at.shuffle_vector(first, first, ir.Constant(_INTS, [0] * LANES))
+
+    def number(self, value: float) -> Value:
+        """A vector of the same float."""
+        return ir.Constant(_FLOATS, [value] * LANES)
+
+    def halves(self, pointer: Value, offset: Value) -> Value:
+        """The vector of float16 there, as floats: by whole numbers, as not all processors can."""
+        at = self._at
+        bits = at.zext(at.load(self._place(pointer, offset, _HALVES), align=2), _INTS)
+        size = at.shl(at.and_(bits, _same(0x7FFF)), _same(13))
+        # The exponent counts from 15 there and from 127 here.
+        scaled = at.fmul(at.bitcast(size, _FLOATS), self.number(2.0**112))
+        endless = at.icmp_unsigned(">=", size, _same(0x7C00 << 13))
+        whole = at.or_(size, _same(0x7F800000))
+        made = at.select(endless, whole, at.bitcast(scaled, _INTS))
+        sign = at.shl(at.and_(bits, _same(0x8000)), _same(16))
+        return at.bitcast(at.or_(made, sign), _FLOATS)
+
+    def upper(self, words: Value) -> Value:
+        """The upper halves of integers as the floats that begin with them."""
+        return self._at.bitcast(self._at.and_(words, _same(0xFFFF0000)), _FLOATS)
+
+    def lower(self, words: Value) -> Value:
+        """The lower halves of integers as the floats that begin with them."""
+        return self._at.bitcast(self._at.shl(words, _same(16)), _FLOATS)
+
+    def signed(self, words: Value, first: int, bits: int) -> Value:
+        """So many ``bits`` of integers from the ``first`` on, as floats of -2^(bits - 1) on."""
+        at, above = self._at, 32 - first - bits
+        lifted = at.shl(words, _same(above)) if above else words
+        return at.sitofp(at.ashr(lifted, _same(32 - bits)), _FLOATS)
+
+    def unsigned(self, words: Value, first: int, bits: int) -> Value:
+        """So many ``bits`` of integers from the ``first`` on, as floats of 0 on."""
+        at = self._at
+        lowered = at.lshr(words, _same(first)) if first else words
+        cut = at.and_(lowered, _same((1 << bits) - 1)) if first + bits < 32 else lowered
+        # Below 2^31 they are the same as signed ones, which all processors convert.
+        return at.sitofp(cut, _FLOATS)
+
+    def add(self, one: Value, other: Value) -> Value:
+        """The sum of vectors of floats."""
+        return self._at.fadd(one, other)
+
+    def add_product(self, sum_: Value, one: Value, other: Value) -> Value:
+        """``sum_`` and the product of the two others."""
+        return self._at.fadd(sum_, self._at.fmul(one, other, flags=_FUSED), flags=_FUSED)
+
+    def _place(self, pointer: Value, offset: Value, kind: Any) -> Value:
+        place = self._at.gep(pointer, [self._long(offset)])
+        return self._at.bitcast(place, ir.PointerType(kind))
+
+    def _long(self, number: Value) -> Value:
+        return _LONG(number) if isinstance(number, int) else number
+
+
+def _same(number: int) -> Value:
+    return ir.Constant(_INTS, [number] * LANES)

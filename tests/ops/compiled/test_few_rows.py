@@ -1,0 +1,192 @@
+"""Products that are compiled for the processor: of all kinds, beside float64, shared or not."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from importlib.metadata import PackageNotFoundError
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from singanet.checkpoint.gguf.blocks import BLOCKS
+from singanet.ops.compiled import held as compiled
+from singanet.ops.compiled.blocks import product as product_of_blocks
+from singanet.ops.compiled.code import LANES, Code
+from singanet.ops.compiled.engine import compiled as function_of
+from singanet.ops.compiled.words import product as product_of_words
+from singanet.ops.held import PANEL, Bfloat16Matrix, BlockMatrix
+from singanet.ops.numpy import numpy_ops
+
+HEADS = {"Q8_0": 2, "Q4_0": 2, "Q4_1": 4}
+KINDS = ["bfloat16", *HEADS]
+FLOATS = {"bfloat16": 1, "Q8_0": 32, "Q4_0": 32, "Q4_1": 32}
+
+
+def matrix(kind, inputs, outputs, seed=0):
+    """Random numbers that such a matrix holds, and what they are by the format's own reader."""
+    rng = np.random.default_rng(seed)
+    if kind == "bfloat16":
+        floats = rng.standard_normal((inputs, outputs), np.float32)
+        words = (floats.view(np.uint32) >> 16).astype(np.uint16)
+        held = Bfloat16Matrix(inputs, outputs)
+        held.put(0, words)
+        return held, (words.astype(np.uint32) << 16).view(np.float32)
+    head, size = HEADS[kind], HEADS[kind] + (32 if kind == "Q8_0" else 16)
+    raw = rng.integers(0, 256, (outputs * inputs // 32, size), np.uint8)
+    halves = rng.standard_normal((len(raw), head // 2)).astype("<f2")
+    raw[:, :head] = halves.view(np.uint8)
+    held, columns = BlockMatrix(inputs, outputs, kind), raw.reshape(outputs, -1, size)
+    for slab, part in held.slabs:
+        held.put(slab, columns[part])
+    return held, BLOCKS[kind].decode(raw).reshape(outputs, inputs).T
+
+
+def assert_is_product(y, x, floats):
+    exact = x.astype(np.float64) @ floats
+    scale = np.abs(x.astype(np.float64)) @ np.abs(floats)
+    assert y.dtype == np.float32
+    assert np.all(np.abs(y - exact) <= 1e-6 * scale + 1e-30)
+
+
+@given(
+    st.sampled_from(KINDS),
+    st.integers(1, 7),
+    st.integers(1, 200),
+    st.integers(1, 4),
+    st.integers(0, 99),
+)
+def test_any_size_is_the_product_of_the_numbers(kind, blocks, outputs, rows, seed):
+    inputs = blocks * FLOATS[kind]
+    held, floats = matrix(kind, inputs, outputs, seed)
+    x = np.random.default_rng(seed).standard_normal((rows, inputs), np.float32)
+    assert compiled.few_rows.fits(numpy_ops, x, held)
+    y = compiled.few_rows.run(numpy_ops, x, held)
+    assert y.shape == (rows, outputs)
+    assert y.flags.c_contiguous
+    assert_is_product(y, x, floats)
+    for shape in ((rows, outputs), (rows, 2 * outputs)):
+        place = np.full(shape, np.nan, np.float32)
+        out = place[:, :: shape[1] // outputs]
+        assert compiled.few_rows.run(numpy_ops, x, held, out=out) is out
+        np.testing.assert_array_equal(out, y)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_matrix_of_several_slabs_and_rows_that_lie_apart_or_are_not_to_be_written(kind):
+    held, floats = matrix(kind, 96, 4200)
+    wide = np.random.default_rng(1).standard_normal((3, 192), np.float32)
+    x = wide[:, ::2]
+    assert_is_product(compiled.few_rows.run(numpy_ops, x, held), x, floats)
+    x = np.ascontiguousarray(x)
+    x.setflags(write=False)
+    for array in held.arrays:
+        array.setflags(write=False)
+    assert_is_product(compiled.few_rows.run(numpy_ops, x, held), x, floats)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_that_share_the_panels_make_the_same_bits(kind, monkeypatch):
+    held, _ = matrix(kind, 64, 700)
+    x = np.random.default_rng(2).standard_normal((2, 64), np.float32)
+    alone = compiled.few_rows.run(numpy_ops, x, held)
+    monkeypatch.setattr(compiled, "_SHARED", held.nbytes)
+    for threads in (1, 2, 3, 30):
+        shares = []
+
+        def do(parts, shares=shares):
+            # The last one first: none needs what another has done.
+            for part in reversed(parts):
+                for work in part:
+                    shares.append(work.args)
+                    work()
+
+        ops = type("Shared", (), {"team": lambda self, n=threads, do=do: (n, do)})()
+        np.testing.assert_array_equal(compiled.few_rows.run(ops, x, held), alone)
+        covered = sorted(shares)
+        assert covered[0][0] == 0
+        assert all(one[1] == two[0] for one, two in pairwise(covered))
+        assert len(covered) == min(threads, 11)
+    monkeypatch.setattr(compiled, "_SHARED", held.nbytes + 1)
+    compiled.few_rows.run(None, x, held)  # asks nobody for threads
+
+
+def test_what_it_does_not_take():
+    held, _ = matrix("bfloat16", 32, 64)
+    fits = partial(compiled.few_rows.fits, numpy_ops)
+    x = np.ones((4, 32), np.float32)
+    assert fits(x, held)
+    assert not fits(np.ones((5, 32), np.float32), held)
+    assert not fits(x[:0], held)
+    assert not fits(x.astype(np.float64), held)
+    assert not fits(np.ones((4, 64), np.float32), held.T)
+
+
+@pytest.mark.parametrize("found", ["", "0.44.0", "0.45.0", "0.46.0rc1", "1.0", "git"])
+def test_without_a_release_that_it_knows_numpy_does_it(found, monkeypatch):
+    def version(name):
+        assert name == "llvmlite"
+        if not found:
+            raise PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(compiled, "version", version)
+    compiled._found.cache_clear()
+    try:
+        held, floats = matrix("Q4_1", 64, 100)
+        x = np.ones((1, 64), np.float32)
+        assert compiled.few_rows.fits(numpy_ops, x, held) == found.startswith(("0.45", "0.46", "1"))
+        assert_is_product(numpy_ops.matmul(x, held), x, floats)
+    finally:
+        compiled._found.cache_clear()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plainest_processor_of_its_kind_computes_it_too(kind, monkeypatch):
+    """Without vectors of 512 bits, products that are added at once, or float16."""
+    plain = partial(function_of, processor="generic")
+    monkeypatch.setattr(compiled, "_words", lambda rows: plain(product_of_words(rows)))
+    monkeypatch.setattr(compiled, "_blocks", lambda *case: plain(product_of_blocks(*case)))
+    held, floats = matrix(kind, 128, 300)
+    x = np.random.default_rng(3).standard_normal((2, 128), np.float32)
+    assert_is_product(compiled.few_rows.run(numpy_ops, x, held), x, floats)
+
+
+def test_every_half_is_the_float_that_it_is():
+    code = Code("halves", pointers=2, numbers=1)
+    source, target, count = code.arguments
+    with code.each(0, count, LANES) as k:
+        code.store(code.halves(source, code.times(k, 2)), target, code.times(k, 4))
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    floats = np.empty(len(halves), np.float32)
+    function_of(code)(halves.ctypes.data, floats.ctypes.data, len(halves))
+    np.testing.assert_array_equal(floats, halves.astype(np.float32))
+    assert np.array_equal(np.signbit(floats[::31]), np.signbit(halves[::31]))
+
+
+def test_loops_keep_their_vectors_in_order_and_may_run_never():
+    """1 + 2 k for k = 0, 2, 4 from 10 on, by loops in loops, and twice nothing."""
+    code = Code("loops", pointers=1, numbers=2)
+    target, count, none = code.arguments
+    sums = {"a": code.number(10.0), "b": code.number(0.5)}
+    with code.each(0, count, 2, sums), code.each(0, 2, kept=sums):
+        sums["a"] = code.add(sums["a"], sums["b"])
+    with code.each(0, none, kept=sums):
+        sums["a"] = code.number(-1.0)
+    code.store(sums["a"], target, 0)
+    code.store(sums["b"], target, 4 * LANES)
+    found = np.empty(2 * LANES, np.float32)
+    function_of(code)(found.ctypes.data, 5, 0)
+    np.testing.assert_array_equal(found, [13.0] * LANES + [0.5] * LANES)
+
+
+def test_a_process_that_multiplies_nothing_held_does_not_load_it():
+    check = "import sys, singanet.ops.numpy; assert 'llvmlite' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True, env=dict(os.environ))
+
+
+def test_a_panel_is_a_whole_number_of_vectors():
+    assert PANEL % LANES == 0
