@@ -50,7 +50,7 @@ def _multiply(
         panels, part = _of_words(x, held, y)
     else:
         panels, part = _of_blocks(x, held, y)
-    _share(ops, part, panels, held.nbytes)
+    _share(ops, part, panels, held.arrays[0].nbytes)
     if y is out:
         return y
     found = y[:, : held.outputs]

@@ -65,7 +65,8 @@ def seen_scores(
     if added is not None:
         xp.add(scores, added, out=scores)
     hidden: list[Array] = []
-    if causal:
+    # The last step of a sequence sees all that came before.
+    if causal and first < keys - 1:
         hidden.append(~xp.tri(queries, keys, first, dtype=bool))
     if lengths is not None:
         hidden.append((xp.arange(keys) >= lengths[:, None])[:, None, None])

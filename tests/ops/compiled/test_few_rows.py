@@ -93,7 +93,7 @@ def test_threads_that_share_the_panels_make_the_same_bits(kind, monkeypatch):
     held, _ = matrix(kind, 64, 700)
     x = np.random.default_rng(2).standard_normal((2, 64), np.float32)
     alone = compiled.few_rows.run(numpy_ops, x, held)
-    monkeypatch.setattr(compiled, "_SHARED", held.nbytes)
+    monkeypatch.setattr(compiled, "_SHARED", held.arrays[0].nbytes)
     for threads in (1, 2, 3, 30):
         shares = []
 
@@ -110,7 +110,7 @@ def test_threads_that_share_the_panels_make_the_same_bits(kind, monkeypatch):
         assert covered[0][0] == 0
         assert all(one[1] == two[0] for one, two in pairwise(covered))
         assert len(covered) == min(threads, 11)
-    monkeypatch.setattr(compiled, "_SHARED", held.nbytes + 1)
+    monkeypatch.setattr(compiled, "_SHARED", held.arrays[0].nbytes + 1)
     compiled.few_rows.run(None, x, held)  # asks nobody for threads
 
 
