@@ -24,9 +24,6 @@ _FEW = 4
 _SHARED = 1 << 21
 """Bytes from which two threads read: some 0.2 ms alone, a multiple of what waking one takes."""
 
-Part = Callable[[int, int], None]
-"""Makes the products of the panels from the first to one past the last."""
-
 
 def _fits(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
     return (
@@ -47,44 +44,33 @@ def _multiply(
     fits = out is not None and width == held.outputs and out.flags.c_contiguous
     y = out if out is not None and fits else np.empty((rows, width), np.float32)
     if isinstance(held, Bfloat16Matrix):
-        panels, part = _of_words(x, held, y)
+        _by_words(ops, x, held, y)
     else:
-        panels, part = _of_blocks(x, held, y)
-    _share(ops, part, panels, held.arrays[0].nbytes)
+        _by_blocks(ops, x, held, y)
     if y is out:
         return y
-    found = y[:, : held.outputs]
     if out is None:
-        return np.ascontiguousarray(found)
-    out[...] = found
+        return y if width == held.outputs else np.ascontiguousarray(y[:, : held.outputs])
+    out[...] = y[:, : held.outputs]
     return out
 
 
 few_rows = Route("compiled", _multiply, _fits)
 
 
-def _of_words(x: Array, held: Bfloat16Matrix, y: Array) -> tuple[int, Part]:
-    panels, pairs = held.words.shape[:2]
-    x = _padded(x, 2 * pairs)
-    return panels, _part(_words(len(x)), (held.words, x, y), (pairs, panels))
+def _by_words(ops: Ops, x: Array, held: Bfloat16Matrix, y: Array) -> None:
+    words, x = held.words, _padded(x, 2 * held.words.shape[1])
+    panels, pairs = words.shape[:2]
+    places = _address(words), _address(x), _address(y)
+    _share(ops, partial(_words(len(x)), *places, pairs, panels), panels, words.nbytes)
 
 
-def _of_blocks(x: Array, held: BlockMatrix, y: Array) -> tuple[int, Part]:
-    x = _padded(x, held.groups * GROUP)
+def _by_blocks(ops: Ops, x: Array, held: BlockMatrix, y: Array) -> None:
+    codes, x = held.codes, _padded(x, held.groups * GROUP)
     minima = held.scales if held.minima is None else held.minima
-    arrays = held.codes, held.scales, minima, x, y
-    sizes = len(held.codes), held.groups, held.panels
-    return held.panels, _part(_blocks(held.kind, len(x)), arrays, sizes)
-
-
-def _part(function: Callable[..., None], arrays: tuple[Array, ...], sizes: tuple[int, ...]) -> Part:
-    places = [_address(array) for array in arrays]
-
-    # The arrays live for as long as what they are pointed to by.
-    def part(first: int, last: int, _: tuple[Array, ...] = arrays) -> None:
-        function(*places, *sizes, first, last)
-
-    return part
+    places = _address(codes), _address(held.scales), _address(minima), _address(x), _address(y)
+    sizes = len(codes), held.groups, held.panels
+    _share(ops, partial(_blocks(held.kind, len(x)), *places, *sizes), held.panels, codes.nbytes)
 
 
 def _address(array: Any) -> int:
@@ -101,14 +87,17 @@ def _padded(x: Array, inputs: int) -> Array:
     return np.ascontiguousarray(x)
 
 
-def _share(ops: Ops, part: Part, panels: int, size: int) -> None:
-    """Have the threads of ``ops`` do the panels, where they are that many bytes."""
+def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -> None:
+    """``make`` the panels from the first to one past the last, by threads if they are many bytes.
+
+    The caller has what pointers point to.
+    """
     if size < _SHARED:
-        part(0, panels)
+        make(0, panels)
         return
     threads, side_by_side = ops.team()
     cuts = [k * panels // threads for k in range(threads + 1)]
-    side_by_side([[partial(part, *cut)] for cut in pairwise(cuts) if cut[0] < cut[1]])
+    side_by_side([[partial(make, *cut)] for cut in pairwise(cuts) if cut[0] < cut[1]])
 
 
 @cache

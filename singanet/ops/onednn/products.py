@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from singanet.ops.held import HeldMatrix
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import linear as by_numpy
 from singanet.ops.onednn import stacks
@@ -63,7 +64,9 @@ def _pays(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> b
 
 
 def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) -> bool:
-    """Whether it is a product of two matrices, as large as oneDNN's are."""
+    """Whether it is a product of two matrices of floats, as large as oneDNN's are."""
+    if isinstance(b, HeldMatrix):
+        return False
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != len(b):
         return False
     return len(a) * b.size >= (_LEAST_OUTER if len(b) == 1 else _LEAST)
