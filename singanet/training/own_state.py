@@ -145,3 +145,18 @@ def as_of_rank(state: Mapping[str, Array], rank: int) -> dict[str, Array]:
         elif key.startswith(absent):
             found.pop(key.removeprefix(absent), None)
     return found
+
+
+def with_all_rows(
+    state: Mapping[str, Array], ranks: int, shapes: Mapping[str, Shape]
+) -> dict[str, Array]:
+    """Arrays of the ``shapes`` of which each of so many ``ranks`` has saved some rows, by key."""
+    every = [as_of_rank(state, rank) for rank in range(ranks)]
+    found: dict[str, Array] = {}
+    for key, shape in shapes.items():
+        rows = [own[key] for own in every if key in own]
+        if len(rows) == ranks and all(part.shape[1:] == shape[1:] for part in rows):
+            whole = np.concatenate(rows) if shape and rows[0].shape != shape else rows[0]
+            if whole.shape == shape:
+                found[key] = whole
+    return found

@@ -12,11 +12,11 @@ from singanet.errors import SingaNetError, one_of
 from singanet.training.arrays import copied
 from singanet.training.course import Stateful
 from singanet.training.metric_state import load_metrics, mismatch
-from singanet.training.own_state import as_of_rank, is_own
+from singanet.training.own_state import as_of_rank, is_own, with_all_rows
 from singanet.training.progress import Progress, parse_progress
 from singanet.training.session import Session
 from singanet.training.sources import callbacks_by_name, keepers
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 _Loaded = list[tuple[Stateful, dict[str, Array]]]
 
@@ -38,9 +38,12 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         _expect_for_any_ranks(session, progress, state)
         like = net.rng.bit_generator
         data, generator = progress.data, seeded_apart(progress.generator, like, ranks.rank)
-    state = as_of_rank(state, ranks.rank if as_it_was else 0)
     if as_it_was:
+        state = as_of_rank(state, ranks.rank)
         state |= {f"net/{name}": array for name, array in _below("local/", state).items()}
+    else:
+        whole = with_all_rows(state, max(len(progress.ranks), 1), _by_params(session))
+        state = as_of_rank(state, 0) | whole
     check_net(net, state)
     kept = _kept(session, state)
     # Layers are on the stages that they were saved on, each of which goes on with its own draws.
@@ -83,6 +86,16 @@ def _expect_for_any_ranks(session: Session, progress: Progress, state: Mapping[s
     else:
         return
     raise mismatch("net.fit, resume", expected, str(session.ranks.size))
+
+
+def _by_params(session: Session) -> dict[str, Shape]:
+    """The shapes of arrays that callbacks have for parameters, by where they stand."""
+    return {
+        f"{start}/{param.name}": param.shape
+        for start, each in callbacks_by_name(session).items()
+        if getattr(each, "goes_by_params", False)
+        for param in session.net.params()
+    }
 
 
 def _go_on(session: Session, progress: Progress) -> None:

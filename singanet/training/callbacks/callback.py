@@ -29,6 +29,9 @@ class Callback(Described):
 
     It evaluates on its own there. All others run on every rank, with the same logs.
     """
+    goes_by_params = False
+    """Whether its state has an array a parameter, by its name, of which ranks with slices of that
+    have theirs: on another number of ranks it goes on with all rows."""
 
     @property
     def session(self) -> Session:

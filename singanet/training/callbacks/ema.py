@@ -24,6 +24,8 @@ class EMA(Callback):
     net. Costs one copy of all parameters; of those in slices each rank averages its own.
     """
 
+    goes_by_params = True
+
     def __init__(self, decay: float = 0.999, keep_at_end: bool = True) -> None:
         if not isinstance(decay, (int, float)) or not 0.0 <= decay < 1.0:
             raise ArgumentError(
@@ -83,7 +85,7 @@ class EMA(Callback):
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on with these averages, of which a rank with slices takes its own.
 
-        Errors: `StateMismatchError` for those of another net, or of slices of other ranks.
+        Errors: `StateMismatchError` for those of another net.
         """
         self._cut()
         for param in self.session.params():
@@ -98,7 +100,7 @@ class EMA(Callback):
                 "EMA",
                 expected="averages of the net's parameters, or of the slices that are here",
                 received=f"others: {one_of(differing, 4)}",
-                advice="resume with the net that was saved, slices on as many ranks",
+                advice="resume with the net that was saved",
             )
         put = self.session.net.device.put
         for name, array in state.items():
