@@ -22,7 +22,7 @@ KINDS = {"Q8_0": (2, 32), "Q4_0": (2, 16), "Q4_1": (4, 16)}
 @pytest.fixture(autouse=True, params=["compiled", "not compiled"])
 def few_rows(request, monkeypatch):
     """Products of few rows are what LLVM makes of them, or those of the backend alone."""
-    monkeypatch.setattr(compiled, "_found", lambda: request.param == "compiled")
+    monkeypatch.setattr(compiled, "has_compiler", lambda: request.param == "compiled")
 
 
 def all_ops():

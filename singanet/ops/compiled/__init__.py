@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from singanet.ops.compiled.held import few_rows
+from singanet.ops.compiled.held import few_rows, has_compiler
 
-__all__ = ["few_rows"]
+__all__ = ["few_rows", "has_compiler"]

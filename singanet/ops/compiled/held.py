@@ -31,7 +31,7 @@ def _fits(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> 
         and isinstance(held, (Bfloat16Matrix, BlockMatrix))
         and not held.turned
         and x.dtype == np.float32
-        and _found()
+        and has_compiler()
     )
 
 
@@ -101,13 +101,13 @@ def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -
 
 
 @cache
-def _found() -> bool:
+def has_compiler() -> bool:
     """Whether there is LLVM, of which older releases know other names."""
     try:
-        found = [int(part) for part in version("llvmlite").split(".")[:2]]
+        release = [int(part) for part in version("llvmlite").split(".")[:2]]
     except (PackageNotFoundError, ValueError):
         return False
-    return found >= [0, 45]
+    return release >= [0, 45]
 
 
 @cache

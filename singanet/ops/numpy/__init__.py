@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import workers
+from singanet.ops.compiled import has_compiler
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.numpy import (
     activations,
@@ -96,8 +97,8 @@ class NumpyOps:
         """See `Ops`: none is held."""
 
     def remarks(self) -> list[str]:
-        """See `Ops`: there is no choice."""
-        return []
+        """See `Ops`: whether there is a compiler."""
+        return ["compiles products of weights in few bits"] * (self.xp is np and has_compiler())
 
     def pass_on_nan(self, y: Array, x: Array) -> None:
         """See `Ops`: no kernel passes over NaN."""

@@ -109,11 +109,11 @@ class OneDnnBase(NumpyOps):
 
     def remarks(self) -> list[str]:
         """See `Ops`: how many measured choices are in use, and whether bfloat16 is there."""
-        runtime = self.runtime()
+        runtime, compiles = self.runtime(), super().remarks()
         if runtime is None:
-            return []
+            return compiles
         told = [self.chooser.remark(runtime)] if isinstance(self.chooser, Measured) else []
-        return [*told, *["multiplies bfloat16"] * runtime.library.bfloat16]
+        return [*told, *["multiplies bfloat16"] * runtime.library.bfloat16, *compiles]
 
     def serves(self, least: int, *arrays: Array) -> bool:
         """Whether a call is oneDNN's: float32 throughout, the first of ``least`` elements.
