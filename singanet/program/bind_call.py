@@ -45,7 +45,8 @@ def chained(calls: Iterable[Ready]) -> list[Ready]:
         after = getattr(call, "after", None)
         if after is not None:
             made += after(threads)
-            threads = call.threads  # type: ignore[attr-defined]
+            # One without threads leaves them as they are.
+            threads = call.threads or threads  # type: ignore[attr-defined]
         elif call is not _nothing:
             made.append(call)
             # What is not NumPy's may run kernels of its own.

@@ -20,6 +20,7 @@ _LINE = 64
 
 _INT, _LONG, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
 _INTS, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES)
+_LONGS, _BITS = ir.VectorType(_LONG, LANES), ir.VectorType(ir.IntType(1), LANES)
 _HALVES = ir.VectorType(ir.IntType(16), LANES)
 _BYTES = ir.PointerType(ir.IntType(8))
 _FUSED = ("contract",)
@@ -30,7 +31,7 @@ class Code:
     """A function ``name`` of pointers to bytes and of long integers, which returns nothing."""
 
     def __init__(self, name: str, pointers: int, numbers: int) -> None:
-        self.name = name
+        self.name, self.bound = name, f"{name}_bound"
         self.pointers, self.numbers = pointers, numbers
         self._module = ir.Module()
         kinds = [*[_BYTES] * pointers, *[_LONG] * numbers]
@@ -39,6 +40,8 @@ class Code:
         self._at = ir.IRBuilder(self._function.append_basic_block())
         fetch = ir.FunctionType(ir.VoidType(), [_BYTES, *[_INT] * 3])
         self._fetch = ir.Function(self._module, fetch, "llvm.prefetch.p0")
+        some = ir.FunctionType(ir.VoidType(), [_FLOATS, ir.PointerType(_FLOATS), _INT, _BITS])
+        self._store_some = ir.Function(self._module, some, f"llvm.masked.store.v{LANES}f32.p0")
         total = ir.FunctionType(_FLOAT, [_FLOAT, _FLOATS])
         self._total = ir.Function(self._module, total, f"llvm.vector.reduce.fadd.v{LANES}f32")
 
@@ -48,8 +51,16 @@ class Code:
         return list(self._function.args)
 
     def text(self) -> str:
-        """All of it. Nothing may be written after that."""
+        """All of it, with a function `bound` to an array of its arguments. Nothing may follow."""
         self._at.ret_void()
+        kind = ir.FunctionType(ir.VoidType(), [_BYTES])
+        at = ir.IRBuilder(ir.Function(self._module, kind, self.bound).append_basic_block())
+        given, (array,) = [], at.function.args
+        for number, argument in enumerate(self._function.args):
+            place = at.bitcast(at.gep(array, [_LONG(8 * number)]), ir.PointerType(argument.type))
+            given.append(at.load(place, align=8))
+        at.call(self._function, given)
+        at.ret_void()
         return str(self._module)
 
     def sum(self, *terms: Value) -> Value:
@@ -65,6 +76,14 @@ class Code:
         for factor in factors[1:]:
             product = self._at.mul(product, self._long(factor))
         return product
+
+    def less(self, number: Value, other: Value) -> Value:
+        """The difference of two long integers."""
+        return self._at.sub(self._long(number), self._long(other))
+
+    def whole(self, number: Value, size: int) -> Value:
+        """How often ``size`` goes into a long integer."""
+        return self._at.udiv(self._long(number), _LONG(size))
 
     @contextmanager
     def each(
@@ -114,6 +133,15 @@ class Code:
     def store(self, value: Value, pointer: Value, offset: Value) -> None:
         """Put a vector of floats there."""
         self._at.store(value, self._place(pointer, offset, _FLOATS), align=4)
+
+    def store_some(self, value: Value, pointer: Value, offset: Value, count: Value) -> None:
+        """Put the first ``count`` floats of a vector there: all if it has fewer, of 0 none."""
+        at = self._at
+        most = at.insert_element(ir.Constant(_LONGS, ir.Undefined), self._long(count), _INT(0))
+        counts = at.shuffle_vector(most, most, ir.Constant(_INTS, [0] * LANES))
+        mask = at.icmp_signed("<", ir.Constant(_LONGS, [*range(LANES)]), counts)
+        place = self._place(pointer, offset, _FLOATS)
+        at.call(self._store_some, [value, place, _INT(4), mask])
 
     def all_of(self, pointer: Value, offset: Value) -> Value:
         """The one float there, as a vector."""
@@ -180,6 +208,11 @@ class Code:
     def add_product(self, sum_: Value, one: Value, other: Value) -> Value:
         """``sum_`` and the product of the two others."""
         return self._at.fadd(sum_, self._at.fmul(one, other, flags=_FUSED), flags=_FUSED)
+
+    def positive(self, vector: Value) -> Value:
+        """The floats, 0 in the place of those below; what is no number stays."""
+        zero = self.number(0.0)
+        return self._at.select(self._at.fcmp_ordered("<", vector, zero), zero, vector)
 
     def _place(self, pointer: Value, offset: Value, kind: Any) -> Value:
         place = self._at.gep(pointer, [self._long(offset)])

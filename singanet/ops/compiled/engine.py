@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
@@ -18,8 +18,19 @@ _engines: list[Any] = []
 """What owns the memory of the functions, for as long as the process lives."""
 
 
-def compiled(code: Code, processor: str | None = None) -> Callable[..., None]:
-    """``code`` as a function, called without Python's lock; for a ``processor`` by LLVM's name.
+class Compiled(NamedTuple):
+    """A function in its forms; `briefly` and `bound` are given the address of all arguments.
+
+    While it is called `briefly` no other thread of Python runs.
+    """
+
+    call: Callable[..., None]
+    briefly: Callable[[Any], None]
+    bound: Callable[[Any], None]
+
+
+def compiled(code: Code, processor: str | None = None) -> Compiled:
+    """``code`` as functions; for a ``processor`` by LLVM's name.
 
     Without one it is for that which this is.
     """
@@ -40,9 +51,13 @@ def compiled(code: Code, processor: str | None = None) -> Callable[..., None]:
         engine = llvm.create_mcjit_compiler(module, machine)
         engine.finalize_object()
         _engines.append(engine)
-        address = engine.get_function_address(code.name)
+        whole, bound = map(engine.get_function_address, (code.name, code.bound))
     arguments = [ctypes.c_void_p] * code.pointers + [ctypes.c_int64] * code.numbers
-    return ctypes.CFUNCTYPE(None, *arguments)(address)
+    return Compiled(
+        ctypes.CFUNCTYPE(None, *arguments)(whole),
+        ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bound),
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bound),
+    )
 
 
 @cache

@@ -11,7 +11,7 @@ import numpy as np
 from singanet.ops.held import HeldMatrix
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import linear as by_numpy
-from singanet.ops.onednn import stacks
+from singanet.ops.onednn import few_products, stacks
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
@@ -132,6 +132,7 @@ add_matmul = in_order(
 affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
 affine_constant = in_order(
+    Route("compiled", few_products.multiply, few_products.fits),
     Route(
         "onednn",
         _affine_constant,

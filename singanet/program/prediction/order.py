@@ -51,6 +51,10 @@ def order_of(numbers: Array, size: int) -> LoopNest | None:
     loops: list[tuple[int, int]] = []
     while len(bits) > 1:
         count, stride = _run(bits)
+        if count < len(bits) and not bits[count]:
+            # Filled up to where the next one begins.
+            after = np.flatnonzero(bits[count:])
+            count = count + int(after[0]) if after.size else len(bits)
         if len(bits) % count or stride <= 0:
             return None
         loops.append((count, stride))

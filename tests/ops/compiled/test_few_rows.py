@@ -148,8 +148,8 @@ def test_without_a_release_that_it_knows_numpy_does_it(found, monkeypatch):
 def test_the_plainest_processor_of_its_kind_computes_it_too(kind, monkeypatch):
     """Without vectors of 512 bits, products that are added at once, or float16."""
     plain = partial(function_of, processor="generic")
-    monkeypatch.setattr(compiled, "_words", lambda rows: plain(product_of_words(rows)))
-    monkeypatch.setattr(compiled, "_blocks", lambda *case: plain(product_of_blocks(*case)))
+    monkeypatch.setattr(compiled, "_words", lambda rows: plain(product_of_words(rows)).call)
+    monkeypatch.setattr(compiled, "_blocks", lambda *case: plain(product_of_blocks(*case)).call)
     held, floats = matrix(kind, 128, 300)
     x = np.random.default_rng(3).standard_normal((2, 128), np.float32)
     assert_is_product(compiled.few_rows.run(numpy_ops, x, held), x, floats)
@@ -162,7 +162,7 @@ def test_every_half_is_the_float_that_it_is():
         code.store(code.halves(source, code.times(k, 2)), target, code.times(k, 4))
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     floats = np.empty(len(halves), np.float32)
-    function_of(code)(halves.ctypes.data, floats.ctypes.data, len(halves))
+    function_of(code).call(halves.ctypes.data, floats.ctypes.data, len(halves))
     np.testing.assert_array_equal(floats, halves.astype(np.float32))
     assert np.array_equal(np.signbit(floats[::31]), np.signbit(halves[::31]))
 
@@ -179,7 +179,7 @@ def test_loops_keep_their_vectors_in_order_and_may_run_never():
     code.store(sums["a"], target, 0)
     code.store(sums["b"], target, 4 * LANES)
     found = np.empty(2 * LANES, np.float32)
-    function_of(code)(found.ctypes.data, 5, 0)
+    function_of(code).call(found.ctypes.data, 5, 0)
     np.testing.assert_array_equal(found, [13.0] * LANES + [0.5] * LANES)
 
 
