@@ -69,14 +69,7 @@ class Holding(LayerByLayer):
     def _expect_steps(self, net: Any, chain: UpdateChain) -> None:
         """Errors: blocks that are to be trained; several ranks that would round each at random."""
         self._expect_trainable(net.execution_plan())
-        several = any(not stage.alone for stage in chain.reducers)
-        if several and any(_is_random(param) for param in net.params()):
-            raise CallOrderError(
-                "training on several ranks",
-                expected="weights that all ranks round alike",
-                received="stochastic rounding, which draws on each rank by itself",
-                advice="call net.as_type('bfloat16', rounding='remainder')",
-            )
+        expect_rounded_alike(net.params(), chain)
 
     def forward(
         self,
@@ -111,18 +104,33 @@ class Holding(LayerByLayer):
         return settled(net, super().gradients(net, asked, store))
 
     def _expect_trainable(self, plan: Plan) -> None:
-        if self._checked == changes.now:
-            return
-        stuck = [p.name for p in plan.trained_params() if not p.storage.trains]
-        if stuck:
-            raise CallOrderError(
-                "training",
-                expected="weights of floats, or none of those in blocks among what is trained",
-                received=f"blocks that cannot be updated: {one_of(stuck, 3)}",
-                advice="net.adapt(lora=8) trains pairs beside them; net.as_type('bfloat16') makes"
-                " floats of them again",
-            )
-        self._checked = changes.now
+        if self._checked != changes.now:
+            expect_trainable(plan)
+            self._checked = changes.now
+
+
+def expect_trainable(plan: Plan) -> None:
+    """Errors: weights in blocks that ``plan`` trains."""
+    stuck = [p.name for p in plan.trained_params() if not p.storage.trains]
+    if stuck:
+        raise CallOrderError(
+            "training",
+            expected="weights of floats, or none of those in blocks among what is trained",
+            received=f"blocks that cannot be updated: {one_of(stuck, 3)}",
+            advice="net.adapt(lora=8) trains pairs beside them; net.as_type('bfloat16') makes"
+            " floats of them again",
+        )
+
+
+def expect_rounded_alike(params: Iterable[Param], chain: UpdateChain) -> None:
+    """Errors: several ranks with the same ``params``, which each would round at random."""
+    if any(not stage.alone for stage in chain.reducers) and any(map(_is_random, params)):
+        raise CallOrderError(
+            "training on several ranks",
+            expected="weights that all ranks round alike",
+            received="stochastic rounding, which draws on each rank by itself",
+            advice="call net.as_type('bfloat16', rounding='remainder')",
+        )
 
 
 def _is_random(param: Param) -> bool:
@@ -359,10 +367,12 @@ def _values(net: Net, param: Param) -> Array:
 
 def let_go(net: Net) -> None:
     """Have weights that are held in fewer bits as float32 arrays again."""
+    held = [param for param in net.params() if isinstance(param.storage, HeldWeights)]
+    if held:
+        expect_whole(net, "net.as_type")
     executor: Any = net.executor
     if not executor.can.holds:
         return
-    for param in net.params():
-        if isinstance(param.storage, HeldWeights):
-            param.storage = Memory(param.storage.read())
+    for param in held:
+        param.storage = Memory(param.storage.read())
     executor.hold(False)

@@ -6,8 +6,9 @@ import copy
 import sys
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,15 @@ class HeldWeights(ParamStorage):
 
         Without one it is rounded to nearest.
         """
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The memory that it is in, as others have to know it."""
+        return self.matrix.arrays
+
+    @abstractmethod
+    def blank(self) -> Callable[[int], HeldWeights]:
+        """What makes another one of its kind without numbers, which has so many `arrays`."""
 
 
 class Bfloat16Weights(HeldWeights):
@@ -194,6 +204,15 @@ class Bfloat16Weights(HeldWeights):
         if self.rest is not None:
             self.rest.put(start, lower)
 
+    @property
+    def arrays(self) -> list[Array]:
+        self.settle()
+        return [*super().arrays, *([] if self.rest is None else self.rest.arrays)]
+
+    def blank(self) -> Callable[[int], HeldWeights]:
+        size = self.matrix.inputs, self.matrix.outputs
+        return partial(_blank_words, size, self.turned, self.rounding)
+
     def __reduce__(self) -> Any:
         self.settle()
         return _bfloat16_weights, (self.matrix, self.turned, self.rounding, self.rest)
@@ -228,6 +247,10 @@ class BlockWeights(HeldWeights):
             advice="load into the net of floats, and quantize it then",
         )
 
+    def blank(self) -> Callable[[int], HeldWeights]:
+        of = self.matrix
+        return partial(_blank_blocks, (of.inputs, of.outputs, of.kind), self.turned)
+
     def __reduce__(self) -> Any:
         return BlockWeights, (self.matrix, self.turned)
 
@@ -257,6 +280,14 @@ class WatchedWeights(HeldWeights):
 
     def _lend(self) -> Array:
         return self.before.lend()
+
+    def blank(self) -> Callable[[int], HeldWeights]:
+        raise CallOrderError(
+            "net.quantize",
+            expected="a net whose layers are all on this rank",
+            received="one that is put on several while it is looked at",
+            advice="quantize first",
+        )
 
     def write(self, array: Array) -> None:
         self.before.write(array)
@@ -310,6 +341,16 @@ def rounded_at_random(values: Array, rng: np.random.Generator) -> Array:
     if nan.any():
         words[nan] = narrow(values[nan])
     return words
+
+
+def _blank_words(size: tuple[int, int], turned: bool, rounding: str, count: int) -> HeldWeights:
+    made = Bfloat16Weights(Bfloat16Matrix(*size), turned, rounding)
+    made.rest = Bfloat16Matrix(*size) if count > 1 else None
+    return made
+
+
+def _blank_blocks(of: tuple[int, int, str], turned: bool, count: int) -> HeldWeights:
+    return BlockWeights(BlockMatrix(*of), turned)
 
 
 def _bfloat16_weights(

@@ -225,12 +225,6 @@ APART = [
         each_with("narrow weights", "sharded parameters"),
         "is held in bfloat16",
     ),
-    Apart(
-        "refused",
-        "a stage has arrays, which ranks send each other when layers are placed and gathered",
-        each_with("narrow weights", "pipeline"),
-        "is held in bfloat16; call net.as_type('float32') first",
-    ),
     Apart("none", "a net computes in one type", each_with("float16", "bfloat16")),
     Apart(
         "none",

@@ -15,6 +15,7 @@ from singanet.base.collectives import gathered, of_first
 from singanet.checkpoint.names import check_unique
 from singanet.engine.executor import Can, LayerByLayer
 from singanet.engine.feeds import check_feed
+from singanet.engine.holding import expect_rounded_alike, expect_trainable, settle
 from singanet.engine.model import Placed, StepRequest
 from singanet.engine.net import Net, expect_in_memory
 from singanet.engine.passes import Pass
@@ -36,8 +37,9 @@ from singanet.parallel.pipeline.wire import ASKED, SHARED, Wire
 from singanet.parallel.reductions.registration import apart, expect_alike
 from singanet.parallel.start import init
 from singanet.params.gradients import LayerGradients, add_gradients
+from singanet.params.held import HeldWeights
 from singanet.params.param import Param
-from singanet.params.storage import Memory
+from singanet.params.storage import Memory, ParamStorage
 from singanet.types import Array, Gradient, RowSparse
 
 if TYPE_CHECKING:
@@ -108,6 +110,12 @@ class Pipeline:
         self._said = is_drawn(net) if stages is None else not isinstance(stages, str)
         self._params = {p.name: p for step in plan.steps for p in step.layer.params.values()}
         self._users = self._users_of(plan)
+        # What is held in fewer bits is so wherever it comes to be.
+        self._blank = {
+            name: param.storage.blank()
+            for name, param in self._params.items()
+            if isinstance(param.storage, HeldWeights)
+        }
         first = self.replica * self.count
         self.row = self.comm.group(range(first, first + self.count))
         self.replicas = self.comm.group(range(self.stage, self.comm.size, self.count))
@@ -178,6 +186,8 @@ class Pipeline:
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
         cuts = self._cuts(feed)
         self._layers.register(part, optimizer)
+        expect_trainable(part.execution_plan())
+        expect_rounded_alike(part.params(), chain)
         behind = optimizer if chain.scaled is None else chain.scaled.optimizer
         if self._gather is None or self._gather.optimizer is not behind:
             mean = getattr(loss, "reduction", "mean") != "sum"
@@ -193,6 +203,8 @@ class Pipeline:
             # What was gathered is of no use to the next step.
             self._gather = None
             raise
+        finally:
+            settle(part.params(), net.rng)
         self._hand_back()
         self._wire.settle()
         self.alive = run.alive
@@ -268,17 +280,26 @@ class Pipeline:
     def gather(self) -> None:
         """Let every rank have the whole net again, carried out as before. All ranks call it."""
         for name, param in self._params.items():
-            value = self._told(param, self._users[name][0])
+            made = self._told(param, self._users[name][0])
             if isinstance(param.storage, Elsewhere):
-                param.storage = Memory(self.net.device.put(value))
+                param.storage = made
         self.net.executor = self.before
 
-    def _told(self, param: Param, root: int) -> Array:
-        """The value of ``param`` on the stage ``root``, told to all of the row."""
-        value = np.empty(param.shape, param.array_type)
-        if not isinstance(param.storage, Elsewhere):
-            value = np.array(self.net.device.ops.host(param.peek()), order="C")
-        return self.row.broadcast(value, root, f"the value of {param.name}")
+    def _told(self, param: Param, root: int) -> ParamStorage:
+        """A storage with what ``param`` is on the stage ``root``, told to all of the row."""
+        what, here = f"the value of {param.name}", not isinstance(param.storage, Elsewhere)
+        blank = self._blank.get(param.name)
+        if blank is None:
+            value = np.empty(param.shape, param.array_type)
+            if here:
+                value = np.array(self.net.device.ops.host(param.peek()), order="C")
+            return Memory(self.net.device.put(self.row.broadcast(value, root, what)))
+        own = cast("HeldWeights", param.storage).arrays if here else []
+        count = self.row.broadcast(np.array(len(own)), root, what)
+        made = blank(int(count))
+        for k, array in enumerate(made.arrays):
+            array[...] = self.row.broadcast(own[k] if here else array, root, what)
+        return made
 
     def _ask(self, name: str, number: int) -> Array:
         param, owner = self._params[name], self._users[name][0]
@@ -302,8 +323,11 @@ class Pipeline:
         plan = net.planned()
         params = {id(p): p for step in plan.steps for p in step.layer.params.values()}
         check_unique((param.name for param in params.values()), "parallel.Pipeline")
-        expect_in_memory(params.values(), "parallel.Pipeline")
-        facts = [f"{p.name} {p.shape} {p.array_type} {p.spec}" for p in params.values()]
+        whole = [p for p in params.values() if not isinstance(p.storage, HeldWeights)]
+        expect_in_memory(whole, "parallel.Pipeline")
+        facts = [
+            f"{p.name} {p.shape} {p.array_type} {p.spec} {p.storage.place}" for p in params.values()
+        ]
         facts += [f"layer {step.name} {step.out_shapes}" for step in plan.steps]
         facts += [f"micro_batches={self.micro_batches}, schedule={self.schedule}, {self.count}"]
         facts += [f"stages, memory and samples {said}"]
@@ -350,11 +374,11 @@ class Pipeline:
             users = self._users[name]
             if users == before[name]:
                 continue
-            value = self._told(param, before[name][0])
+            made = self._told(param, before[name][0])
             if self.stage not in users:
                 param.storage = Elsewhere(param, users[0])
             elif isinstance(param.storage, Elsewhere):
-                param.storage = Memory(self.net.device.put(value))
+                param.storage = made
         self._gather = None
         self.part = self._part_of(self.net)
 
@@ -418,6 +442,8 @@ class Pipeline:
             else:
                 value[...] = self._wire.receive(1, owner, SHARED, what)[0][0]
         self._wire.settle()
+        # The owner has rounded it, and so nothing is lost.
+        settle([self._params[name] for name, *_ in self._shared()], None)
 
     def _refused(self, what: str) -> CallOrderError:
         return CallOrderError(

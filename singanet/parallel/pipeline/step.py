@@ -104,7 +104,6 @@ class MicroBatchedStep:
 
     def update(self, items: Iterable[LayerGradients]) -> None:
         """As `Carrier`: behind the loss scaling, which only rounds what was updated."""
-        values = {param.name: param.value for param in self.net.params()}
         changed: list[str] = []
 
         def seen(item: LayerGradients) -> None:
@@ -116,6 +115,7 @@ class MicroBatchedStep:
         if scaled is None:
             self._behind.apply(items, seen)
             return
+        values = {param.name: param.value for param in self.net.params()}
 
         def rounded(scaled: ScaledUpdates) -> Iterator[LayerGradients]:
             """``items``, of which each is rounded once it was updated: averages follow that."""
