@@ -361,9 +361,9 @@ class FeedForwardNet(Net):
         It lays constants out as the kernels want them, folds batch normalisations into the
         convolutions before them, and lets one kernel do what follows a convolution; the link of
         the loss is part of it. Predictions differ from `predict` by rounding, about 1e-6 of the
-        largest. It shares nothing with the net, which goes on training or is let go. Errors: a net
-        that is not on the CPU, layers that cannot be copied, a `forward` or `predict` of a
-        subclass's own.
+        largest. It shares nothing with the net, which goes on training or is let go. Errors:
+        layers that cannot be copied, a `forward` or `predict` of a subclass's own; on a device
+        layers that cannot be recorded, when it is called.
         """
         from singanet.saving.predictor import Predictor
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.checkpoint.formats import write_state
-from singanet.engine.net import Net, expect_host
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError
 from singanet.program.prediction.compiled import CompiledNet
 from singanet.program.prediction.folding import foldable
@@ -51,7 +51,6 @@ class Predictor(CompiledNet):
     @classmethod
     def of(cls, net: Net) -> Self:
         """See `FeedForwardNet.predictor`."""
-        expect_host(net, "net.predictor")
         expect_own_calls(net, "net.predictor")
         _expect_no_states(net)
         device = half_device(net.device) if net.dtype == np.float16 else net.device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import threading
 import tracemalloc
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet import Input, models
-from singanet.errors import ArgumentError, BackendError, ShapeError, SingaNetError
+from singanet.errors import ArgumentError, ShapeError, SingaNetError
 from singanet.layers import (
     LSTM,
     Activation,
@@ -805,15 +804,6 @@ def test_training_in_another_thread_goes_on():
         stop.set()
         thread.join()
     assert not failures
-
-
-def test_a_net_on_a_gpu_is_told_what_to_do():
-    net = small_net()
-    ops = copy.copy(net.device.ops)
-    ops.xp = object()
-    net.device = singanet.device.Device("cuda:0", ops, 0)
-    with pytest.raises(BackendError, match="to_device"):
-        net.predictor()
 
 
 def test_repr_tells_shapes_and_memory():

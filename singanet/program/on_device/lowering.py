@@ -25,16 +25,22 @@ from singanet.types import Array
 class OnDevice:
     """A `Lowering` for the arrays of ``xp``, of which ``far`` are met in a recording.
 
-    It is that of ``tokens``, of which constants are made for those that are ``folded``.
+    It is that of ``tokens``, of which constants are made for those that are ``folded``. What lies
+    on the host is copied once, for whoever has the same dict ``there``.
     """
 
     def __init__(
-        self, xp: Any, far: FarArrays, tokens: Sequence[Token], folded: Collection[int]
+        self,
+        xp: Any,
+        far: FarArrays,
+        tokens: Sequence[Token],
+        folded: Collection[int],
+        there: dict[int, tuple[Array, Any]] | None = None,
     ) -> None:
         self._far, self._tokens, self._folded = far, tokens, folded
         self._xp = xp
         self._cupy: Any = xp if hasattr(xp, "cuda") else None
-        self._constants: dict[int, tuple[Array, Any]] = {}
+        self._constants = {} if there is None else there
         self._numbers = _Numbers(xp)
 
     @property

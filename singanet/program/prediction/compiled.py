@@ -15,6 +15,7 @@ from singanet.base.columns import has_frame
 from singanet.base.sizes import bytes_text
 from singanet.engine.feeds import check_feed
 from singanet.engine.memory import root_of
+from singanet.errors import ArgumentError
 from singanet.program.array_tree import map_arrays
 from singanet.program.bind_call import Ready, chained
 from singanet.program.compile import Recording, compiled
@@ -71,6 +72,8 @@ class CompiledNet:
         )
         key = (*shapes_of_feed(feed), settings)
         program = mine.known.get(key) or self._made(mine, key, feed)
+        if program is None and not self._ops.on_host:
+            raise self._not_there(mine, key)
         if program is None:
             made = self._net.by_layers(feed)
             made = made if self._net.link is None else self._net.link(made)
@@ -122,7 +125,9 @@ class CompiledNet:
         )
 
     def _replayed(self, mine: _Thread, program: Prediction, x: Any, out: Any) -> Any:
-        arena = mine.arena.take(program.arena_bytes, mine.forget, program.has_holes)
+        arena = mine.arena.take(
+            program.arena_bytes, mine.forget, program.has_holes, program.memory
+        )
         try:
             if self._net.link is None:
                 return program.run(arena, x, out)
@@ -132,9 +137,18 @@ class CompiledNet:
         made = self._net.link(made)
         return made if out is None else put(made, out)
 
+    def _not_there(self, mine: _Thread, key: Any) -> ArgumentError:
+        return ArgumentError(
+            "predictor",
+            expected=f"layers that can be recorded, as constants come to {self._net.device.name} "
+            "with a program",
+            received=mine.refused[key],
+            advice="call net.predict, or make the predictor of a net on the CPU",
+        )
+
     def _made(self, mine: _Thread, key: Any, feed: Mapping[str, Any]) -> Prediction | None:
         """The program of a kind of arrays, where it is to be recorded now and can be."""
-        if key in mine.refused or not mine.comes_again(key):
+        if key in mine.refused or (self._ops.on_host and not mine.comes_again(key)):
             return None
         with self._net.constants.lock:
             try:
@@ -157,6 +171,7 @@ class Prediction:
         self.notes = notes
         self.arena_bytes = recording.layout.nbytes + ALIGNMENT
         self.has_holes = recording.is_recurrent
+        self.memory = recording.lowering.memory
         self._bound: Bound | None = None
         self._calls: list[Ready] = []
         self._taken: Ready = list

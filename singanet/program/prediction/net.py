@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,10 +45,12 @@ class ConstantNet:
 
     def __init__(self, net: Net, device: Device, norms: Mapping[str, str] | None = None) -> None:
         self.device, self.dtype = device, net.dtype
+        # What lies on a device for all programs, by the ids of the host's constants.
+        self.there: dict[int, tuple[Array, Any]] = {}
         self.rng = copy.deepcopy(net.rng)
         self.intake = net.intake.copy()
         plan, self.loss = _copied(
-            net.execution_plan() if norms is None else net.planned(), net.loss
+            net.execution_plan() if norms is None else net.planned(), net.loss, device.ops.host
         )
         self.link = None if self.loss is None or is_own(self.loss) else self.loss.link
         if norms is None:
@@ -126,15 +128,17 @@ def _constants(plan: Plan) -> Constants:
     return Constants(p for step in plan.steps for p in step.layer.params.values())
 
 
-def _copied(plan: Plan, loss: Loss | None) -> tuple[Plan, Loss | None]:
-    """Plan and loss with layers of their own and constants in the place of parameters."""
+def _copied(
+    plan: Plan, loss: Loss | None, host: Callable[[Array], Array]
+) -> tuple[Plan, Loss | None]:
+    """Plan and loss with layers of their own and constants, on the host, for parameters."""
     memo: dict[int, Any] = {}
     made: dict[int, Param] = {}
     for step in plan.steps:
         for param in step.layer.params.values():
             key = id(param.root)
             if key not in made:
-                array = param.peek().copy() if param.filled else None
+                array = np.array(host(param.peek())) if param.filled else None
                 made[key] = constant(param.name, param.shape, array)
             memo[id(param)], memo[key] = made[key], made[key].root
     layers = []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError
+from singanet.ops import ops_for
 from singanet.types import Array
 
 _WHERE = "predictor, out="
@@ -31,9 +32,9 @@ def put(found: Any, out: Any) -> Any:
     else:
         pairs = [(found, out, "")]
     for made, given, what in pairs:
-        if type(given) is not np.ndarray or given.shape != made.shape or given.dtype != made.dtype:
+        if type(given) is not type(made) or given.shape != made.shape or given.dtype != made.dtype:
             _refuse(made, given, what)
-        if not given.flags.writeable:
+        if type(given) is np.ndarray and not given.flags.writeable:
             raise ArgumentError(
                 _WHERE,
                 expected=f"an array{what} that can be written on",
@@ -41,13 +42,13 @@ def put(found: Any, out: Any) -> Any:
                 advice="give a copy of it",
             )
     for made, given, _ in pairs:
-        np.copyto(given, made)
+        ops_for(made).copyto(given, made)
     return out
 
 
 def _refuse(made: Array, given: Any, what: str) -> None:
     wanted = f"an array{what} of shape {made.shape} and type {made.dtype}"
-    if isinstance(given, np.ndarray) and given.shape != made.shape:
+    if isinstance(given, type(made)) and given.shape != made.shape:
         raise ShapeError(
             _WHERE,
             expected=wanted,
@@ -63,6 +64,6 @@ def _refuse(made: Array, given: Any, what: str) -> None:
 
 
 def _told(given: Any) -> str:
-    if isinstance(given, np.ndarray):
+    if hasattr(given, "dtype"):
         return f"a {type(given).__name__} of type {given.dtype}"
     return f"a {type(given).__name__}"

@@ -67,7 +67,8 @@ class Recorder:
         if xp is not np:
             tape = self.tape
             tape.far = FarArrays(xp.ndarray)
-            tape.lowering = OnDevice(xp, tape.far, tape.tokens, tape.folded)
+            there = getattr(net, "there", None)
+            tape.lowering = OnDevice(xp, tape.far, tape.tokens, tape.folded, there)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops
         # The net has its programs, which must not keep it alive in turn.
