@@ -183,6 +183,16 @@ class Shard(ServedTable):
         rows = grad.indices if isinstance(grad, RowSparse) else slice(None)
         self.clocks[rows] += 1 if clocks_added is None else clocks_added
 
+    def lie_in(self, values: Array, clocks: Array) -> None:
+        """Go on with ``values`` and ``clocks``, arrays alike with the same elements."""
+        self.values, self.clocks = values, clocks
+        self._table = values.reshape(self.rows, self.width)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether values and state lie in files."""
+        return self._folder is not None
+
     def keep_state(self) -> None:
         """Put the state of the rule, as when it was loaded, into the files of the ``folder``."""
         rule = UpdateChain(self.optimizer).rule
