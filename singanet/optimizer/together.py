@@ -164,7 +164,7 @@ class Together:
             # What a class of a user's own does besides, it does for each parameter.
             and kind._sweep is ElementWise._sweep
             and kind.apply_rule is Optimizer.apply_rule
-            and (kind.update, kind._run) == (Optimizer.update, Optimizer._run)
+            and chain.rule.is_plain
             and all(value.dtype.name in ("float32", "float64") for value in values)
         )
         ends = [0]

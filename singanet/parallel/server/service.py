@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -69,6 +69,13 @@ class Load:
     rows: int = 0
     seconds: float = 0.0
 
+    def count(self, message: Message) -> None:
+        """Count a request that ``message`` makes, but for its time and its answer."""
+        self.calls += 1
+        for array in message.arrays:
+            self.bytes_in += array.nbytes
+        self.rows += _rows_in(message)
+
 
 _Key = TypeVar("_Key")
 _Gathered: TypeAlias = dict[_Key, dict[int, list[tuple[Gradient, Array | None]]]]
@@ -96,7 +103,7 @@ class Service:
         self.optimizer, self.summed = opening.optimizer, opening.summed
         self.progress = WorkerProgress(workers, opening.staleness)
         self.shards: dict[int, Shard] = {}
-        self.loads: dict[str, Load] = defaultdict(Load)
+        self.loads: dict[MessageKind, Load] = defaultdict(Load)
         self._snapshots = snapshots
         self._replicas: dict[tuple[int, ...], Replicas] = {}
         self._unread: dict[int, list[list[Array] | None]] = {}
@@ -129,6 +136,15 @@ class Service:
 
     def take(self, worker: int, message: Message) -> list[tuple[int, Message]]:
         """Do what ``worker`` asks for; the answers that are due, and whose they are."""
+        load, began = self.loads[message.kind], time.perf_counter()
+        try:
+            answers = self._taken(worker, message)
+        finally:
+            load.seconds += time.perf_counter() - began
+        load.count(message)
+        return answers
+
+    def _taken(self, worker: int, message: Message) -> list[tuple[int, Message]]:
         if self._failed is not None:
             return (
                 []
@@ -159,9 +175,13 @@ class Service:
             waiting, self._waiting = self._waiting, []
             return [_failure(*each, error) for each in waiting]
         done = [] if message.kind is MessageKind.FINISH else [(worker, _answered(message))]
-        ready = [(k, each) for k, each in self._waiting if self.progress.allows(k, each.need)]
-        self._waiting = [each for each in self._waiting if each not in ready]
-        return done + [(who, self._answer(who, asked)) for who, asked in ready]
+        waiting, self._waiting = self._waiting, []
+        for who, asked in waiting:
+            if self.progress.allows(who, asked.need):
+                done.append((who, self._answer(who, asked)))
+            else:
+                self._waiting.append((who, asked))
+        return done
 
     # -- gradients --------------------------------------------------------------------------------
 
@@ -277,7 +297,9 @@ class Service:
 
     def _answer(self, worker: int, message: Message) -> Message:
         arrays = _ANSWERS[message.kind](self, worker, message)
-        self.loads[message.kind.name.lower()].bytes_out += sum(each.nbytes for each in arrays)
+        load = self.loads[message.kind]
+        for array in arrays:
+            load.bytes_out += array.nbytes
         return _answered(message, arrays)
 
     def _new_values(self, worker: int, message: Message) -> list[Array]:
@@ -348,11 +370,13 @@ class Service:
         return []
 
     def _loads(self, worker: int, message: Message) -> list[Array]:
-        return [pickled((dict(self.loads), self.progress.ahead))]
+        by_name = {kind.name.lower(): load for kind, load in self.loads.items()}
+        return [pickled((by_name, self.progress.ahead))]
 
 
 _PUSHES = (MessageKind.STEP, MessageKind.PUSH, MessageKind.PUSH_PULL)
 _READS = (MessageKind.STEP, MessageKind.PULL, MessageKind.PUSH_PULL, MessageKind.NEWER)
+_OF_ROWS = (MessageKind.PUSH, MessageKind.PULL, MessageKind.NEWER, MessageKind.WRITE)
 _ANSWERS: dict[MessageKind, Callable[[Service, int, Message], list[Array]]] = {
     MessageKind.STEP: Service._new_values,
     MessageKind.PULL: Service._pulled,
@@ -369,17 +393,18 @@ _ANSWERS: dict[MessageKind, Callable[[Service, int, Message], list[Array]]] = {
 }
 
 
-def timed(service: Service, kind: MessageKind, work: Callable[[], Any]) -> Any:
-    """What ``work`` gives, its seconds counted among the loads of ``kind``."""
-    began = time.perf_counter()
-    try:
-        return work()
-    finally:
-        service.loads[kind.name.lower()].seconds += time.perf_counter() - began
+def _rows_in(message: Message) -> int:
+    """Rows of tables that ``message`` brings, or asks for."""
+    if message.kind in _OF_ROWS:
+        return len(message.arrays[0])
+    if message.kind is MessageKind.PUSH_PULL:
+        return len(message.arrays[0]) + len(message.arrays[2])
+    return 0
 
 
 def _answered(message: Message, arrays: Sequence[Array] = ()) -> Message:
-    return message._replace(kind=MessageKind.DONE, arrays=arrays)
+    _, number, service, subject, need, _ = message
+    return Message(MessageKind.DONE, number, service, subject, need, arrays)
 
 
 def _failure(worker: int, message: Message, error: Exception) -> tuple[int, Message]:

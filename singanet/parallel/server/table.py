@@ -111,6 +111,7 @@ class Shard(ServedTable):
         kept = range(whole)[owned]
         self.rows, self.width = len(kept), math.prod(param.shape[1:])
         self.dtype, self._folder = param.dtype, folder
+        self._is_float = self.dtype.name in ("float32", "float64")
         self.clocks = np.zeros(self.rows, np.int64)
         shape = (self.rows, *param.shape[1:]) if param.shape else ()
         self.values = _room(folder, f"{self.name}.values", shape, self.dtype)
@@ -150,11 +151,12 @@ class Shard(ServedTable):
                 received=f"shape {grads.shape}",
                 advice="pass a row of gradients for each of the rows",
             )
-        if not (rows[1:] > rows[:-1]).all():
+        rise = bool((rows[1:] > rows[:-1]).all())
+        if not rise:
             order = np.argsort(rows)
             rows, grads = rows[order], grads[order]
             clocks_added = None if clocks_added is None else clocks_added[order]
-        self.update(RowSparse(rows, grads), clocks_added=clocks_added)
+        self._change(RowSparse(rows, grads), 1.0, clocks_added, checked=rise)
         return Done()
 
     def start_push_pull(
@@ -177,10 +179,26 @@ class Shard(ServedTable):
 
     def update(self, grad: Gradient, scale: float = 1.0, clocks_added: Array | None = None) -> None:
         """Update once by ``scale`` · ``grad``, which is of all rows, or of some that rise."""
+        self._change(grad, scale, clocks_added)
+
+    def _change(
+        self, grad: Gradient, scale: float, clocks_added: Array | None, checked: bool = False
+    ) -> None:
+        """`update`; of rows that were ``checked`` the optimizer need not see once more what."""
+        rule = self.optimizer
+        rows: Array | slice = slice(None)
         if isinstance(grad, RowSparse):
-            grad = RowSparse(grad.indices, grad.rows.reshape(-1, *self.param.shape[1:]))
-        self.optimizer.update([self.name], [self.values], [grad], scale)
-        rows = grad.indices if isinstance(grad, RowSparse) else slice(None)
+            rows = grad.indices
+            grad = RowSparse(rows, grad.rows.reshape(-1, *self.param.shape[1:]))
+        if (
+            checked
+            and isinstance(grad, RowSparse)
+            and isinstance(rule, Optimizer)
+            and rule.is_plain
+        ):
+            rule.update_rows(self.name, self.values, grad, scale)
+        else:
+            rule.update([self.name], [self.values], [grad], scale)
         self.clocks[rows] += 1 if clocks_added is None else clocks_added
 
     def lie_in(self, values: Array, clocks: Array) -> None:
@@ -217,7 +235,7 @@ class Shard(ServedTable):
                 received=f"an array of {rows.dtype} of shape {rows.shape}",
                 advice="pass numpy.unique(ids)",
             )
-        if len(rows) and not (rows.min() >= 0 and rows.max() < self.rows):
+        if are_outside(rows, self.rows):
             raise DataError(
                 f"table {self.name!r}",
                 expected=f"row numbers from 0 to {self.rows - 1}",
@@ -225,6 +243,16 @@ class Shard(ServedTable):
                 advice="look ids up in the table that they belong to",
             )
         return rows
+
+
+def are_outside(rows: Array, count: int) -> bool:
+    """Whether any of ``rows`` is no number from 0 to below ``count``."""
+    if not len(rows):
+        return False
+    if rows.dtype == np.int64:
+        # Seen as unsigned, a negative number is a huge one: one look instead of two.
+        return int(np.maximum.reduce(rows.view(np.uint64))) >= count
+    return bool(rows.min() < 0 or rows.max() >= count)
 
 
 def _room(folder: Path | None, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
