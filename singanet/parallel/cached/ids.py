@@ -15,6 +15,10 @@ _AHEAD = 4
 """Arrays of ids that are known for each table: of the step under way, and of those to come."""
 
 
+_TOLD_BY = 16
+"""Of so many ids arrays are told apart, before all are compared."""
+
+
 class Distinct(NamedTuple):
     """The ``runs`` of equal ids, and for each id, flat, its place among the distinct ones."""
 
@@ -35,7 +39,8 @@ class KnownIds:
 
     def __init__(self) -> None:
         self._tables = 0
-        self._known: deque[tuple[Array, Distinct]] = deque()
+        # With some of each, by which others are told from them.
+        self._known: deque[tuple[list[int], Array, Distinct]] = deque()
 
     def join(self) -> None:
         """Keep what one table more is looked up by."""
@@ -44,12 +49,13 @@ class KnownIds:
     def of(self, ids: Array) -> Distinct:
         """The distinct ones of ``ids``, of any shape."""
         flat = ids.reshape(-1)
-        for known, found in self._known:
-            if len(known) == len(flat) and (known == flat).all():
+        some = flat[:: 1 + len(flat) // _TOLD_BY].tolist()
+        for known_by, known, found in self._known:
+            if known_by == some and np.array_equal(known, flat):
                 return found
         made = distinct(flat)
         # The caller may write the next ids to the same array.
-        self._known.appendleft((flat.copy(), made))
+        self._known.appendleft((some, flat.copy(), made))
         if len(self._known) > _AHEAD * self._tables:
             self._known.pop()
         return made
@@ -58,7 +64,8 @@ class KnownIds:
 def distinct(ids: Array) -> Distinct:
     """The distinct ones of the flat ``ids``."""
     runs = runs_of(np, ids.astype(np.int64, copy=False))
-    lengths = np.diff(runs.starts, append=len(ids))
+    numbers = np.zeros(len(ids), np.intp)
+    numbers[runs.starts[1:]] = 1
     places = np.empty(len(ids), np.intp)
-    places[runs.order] = np.repeat(np.arange(len(lengths)), lengths)
+    places[runs.order] = np.cumsum(numbers, out=numbers)
     return Distinct(runs, places)

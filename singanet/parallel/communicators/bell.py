@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,9 +30,11 @@ class Bell:
         """Wait until somebody rings, or has rung since the last wait, so long at most."""
         heard, _, _ = select.select([self._own], [], [], seconds)
         if heard:
-            with suppress(OSError):
+            try:
                 while True:
                     self._own.recv(1)
+            except BlockingIOError:
+                pass
 
     def ring(self, other: BellName) -> bool:
         """Wake the process of ``other``; whether there is any."""

@@ -337,29 +337,36 @@ class MpiCommunicator(Communicator):
     def next_message(
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
-        status, found = MPI.Status(), list[Any]()
-        ranks = [self._members[rank] for rank in sources]
-
-        def came() -> bool:
-            message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
-            if message is None:
-                # Open MPI looks first, and takes in what has come after that.
-                message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
-            found[:] = [] if message is None else [message]
-            return bool(found)
-
-        def over() -> bool:
-            return came() or (self.farewells is not None and self.farewells.all_said(ranks))
-
-        if not came() and wait:
+        status = MPI.Status()
+        message = self._message_here(tag, status)
+        if message is None and wait:
+            ranks = [self._members[rank] for rank in sources]
             rung = self._bells and None not in [self._bells[rank] for rank in sources]
-            self.until(over, what, nap=self._listen if rung else None)
-        if not found and not came():
+
+            def came_or_over() -> bool:
+                nonlocal message
+                message = self._message_here(tag, status)
+                if message is not None:
+                    return True
+                return self.farewells is not None and self.farewells.all_said(ranks)
+
+            self.until(came_or_over, what, nap=self._listen if rung else None)
+            # All may have said something before they ended.
+            message = message or self._message_here(tag, status)
+        if message is None:
             return None
         array = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-        found[0].Recv(array)
+        message.Recv(array)
         self.bytes_received += array.nbytes
         return int(status.Get_source()), array
+
+    def _message_here(self, tag: int, status: Any) -> Any:
+        """The next message by ``tag``, None where there is none yet."""
+        message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
+        if message is None:
+            # Open MPI looks first, and takes in what has come after that.
+            message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
+        return message
 
     def ring(self, to: int) -> None:
         """As `Communicator`, where it is on the same machine; others look by themselves."""

@@ -368,6 +368,10 @@ class RemoteTable(ServedTable):
 
     def _values_of(self, rows: Array) -> Callable[[Any], tuple[Array, Array]]:
         def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array]:
+            if len(answers) == 1 and isinstance(answers[0][0], slice):
+                # One server has all.
+                values, clocks = answers[0][1]
+                return values, clocks
             values = np.empty((len(rows), self.width), self.dtype)
             clocks = np.empty(len(rows), np.int64)
             for at, (some, counts) in answers:

@@ -154,8 +154,9 @@ class Service:
         if message.kind in _PUSHES:
             self._push(worker, message)
         elif message.kind is MessageKind.FINISH:
-            weight = message.arrays[0].tolist()
-            self._steps[self.progress.finished[worker]].weights[worker] = (*weight, None)[0]
+            if self.summed:
+                weight = message.arrays[0].tolist()
+                self._steps[self.progress.finished[worker]].weights[worker] = (*weight, None)[0]
             self.progress.finish(worker)
         elif message.kind is MessageKind.LEAVE:
             self.progress.leave(worker)
@@ -256,20 +257,24 @@ class Service:
     def _apply_complete(self) -> None:
         """Update by the steps that all workers have finished."""
         while self._applied < self.progress.least:
-            step = self._steps.pop(self._applied, _Step())
-            factors, scale = _factors(step.weights)
-            self._split_where_mixed(step)
-            for number, by_worker in sorted(step.grads.items()):
-                shape = self.shards[number].values.shape
-                self._update(number, *_sum(shape, _weighed(by_worker, factors), scale))
-            for numbers, by_worker in sorted(step.flat.items()):
-                whole = self._together(numbers).values.shape
-                total, factor, _ = _sum(whole, _weighed(by_worker, factors), scale)
-                assert not isinstance(total, RowSparse)
-                self._update_flat(numbers, total, factor)
+            step = self._steps.pop(self._applied, None)
+            if step is not None:
+                self._apply(step)
             self._applied += 1
             if self._snapshots is not None and self._snapshots.due(self._applied):
                 self.write_snapshot()
+
+    def _apply(self, step: _Step) -> None:
+        factors, scale = _factors(step.weights)
+        self._split_where_mixed(step)
+        for number, by_worker in sorted(step.grads.items()):
+            shape = self.shards[number].values.shape
+            self._update(number, *_sum(shape, _weighed(by_worker, factors), scale))
+        for numbers, by_worker in sorted(step.flat.items()):
+            whole = self._together(numbers).values.shape
+            total, factor, _ = _sum(whole, _weighed(by_worker, factors), scale)
+            assert not isinstance(total, RowSparse)
+            self._update_flat(numbers, total, factor)
 
     def _split_where_mixed(self, step: _Step) -> None:
         """Split flat gradients of shards of which workers have others, too: one update is of all.
