@@ -183,9 +183,10 @@ class Together:
         if not self._runs or not all(run.holds() for run in self._runs):
             self._runs = [_run_of(members) for members in runs(self._members())]
         asked = [rule.numbers(run.members[0].state) for run in self._runs]
-        for run, numbers in zip(self._runs, asked, strict=True):
-            state, given = run.members[0].state, grad[run.part].reshape(run.value.shape)
-            rule.apply_rule(ParamUpdate(state, run.value, given, run.arrays, *numbers, scale))
+        for run, (penalty, scalars) in zip(self._runs, asked, strict=True):
+            given = grad[run.part].reshape(run.value.shape)
+            state, numbers = run.members[0].state, (run.arrays, penalty, scalars, scale)
+            rule.apply_rule(ParamUpdate(state, run.value, given, *numbers))
             for each in run.members:
                 each.state.step += 1
 

@@ -311,13 +311,12 @@ class Service:
         layout, found = message.arrays[0].copy(), []
         numbers = tuple(layout[:, 0].tolist())
         replicas = self._replicas.get(numbers)
-        if replicas is not None:
-            unread_by = [self._unread[number] for number in numbers]
-            if all(unread[worker] is None for unread in unread_by):
-                for unread in unread_by:
-                    unread[worker] = []
-                layout[:, 1] = FLAT
-                return [layout, replicas.values]
+        by_number = [self._unread[number] for number in numbers]
+        if replicas is not None and all(each[worker] is None for each in by_number):
+            for each in by_number:
+                each[worker] = []
+            layout[:, 1] = FLAT
+            return [layout, replicas.values]
         for row in layout:
             number = int(row[0])
             unread, shard = self._unread[number][worker], self.shards[number]
@@ -464,7 +463,8 @@ def _sum(
         if isinstance(grad, RowSparse):
             grad = dense_gradient(numpy_ops, grad, shape)
         part = _times(grad.reshape(shape), weight)
-        total = part.copy() if total is None else np.add(total, part, out=total)
+        # Of an array without axes a product is a number.
+        total = np.array(part) if total is None else np.add(total, part, out=total)
     assert total is not None
     return total, scale, None
 
