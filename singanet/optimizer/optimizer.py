@@ -148,22 +148,6 @@ class Optimizer(Counted, Configurable, ABC):
         """`update` by some of the gradients of a step, of which others come: no step is counted."""
         self._run(names, values, grads, 1.0, None, counts=False)
 
-    def update_rows(self, name: str, value: Array, grad: RowSparse, scale: float = 1.0) -> None:
-        """`update` by rows of which somebody has seen that they rise, and fit ``value``.
-
-        Only where the optimizer `is_plain`.
-        """
-        state = self.settle(name, value)
-        given = value, grad.rows, state.arrays, *self.numbers(state), scale
-        self.apply_rule_to_rows(grad.indices, ParamUpdate(state, *given))
-        state.step += 1
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether `update` does nothing but carry out the rule for each parameter."""
-        kind = type(self)
-        return kind.update is Optimizer.update and kind._run is Optimizer._run
-
     def apply(
         self, epoch: int, grad: Grad, value: Array, name: str | None = None, step: int = -1
     ) -> Array:

@@ -19,10 +19,10 @@ from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.storage import Place, place_of
-from singanet.types import Array
+from singanet.types import Array, RowSparse
 
 
-class Placed(Protocol):
+class Neighbour(Protocol):
     """A parameter's update, of which others may be neighbours."""
 
     @property
@@ -33,12 +33,12 @@ class Placed(Protocol):
         """Whether ``other`` comes next, and may be made with it."""
 
 
-_Placed = TypeVar("_Placed", bound=Placed)
+_Neighbour = TypeVar("_Neighbour", bound=Neighbour)
 
 
-def runs(group: Iterable[_Placed]) -> Iterator[list[_Placed]]:
+def runs(group: Iterable[_Neighbour]) -> Iterator[list[_Neighbour]]:
     """Members of one bucket in runs of neighbours that may be updated as one."""
-    run: list[_Placed] = []
+    run: list[_Neighbour] = []
     for each in sorted(group, key=lambda each: each.place.start if each.place else -1):
         if run and not run[-1].precedes(each):
             yield run
@@ -97,6 +97,24 @@ def has_own_schedules(optimizer: Optimizer, regularizer: Regularizer | None = No
 def is_own_schedule(value: object) -> bool:
     """Whether a hyper-parameter is a schedule of the user's own."""
     return callable(value) and not is_library(type(value))
+
+
+def is_plain(optimizer: Optimizer | Wrapper) -> bool:
+    """Whether `update` does nothing but carry out a rule for each parameter."""
+    kind = type(optimizer)
+    return kind.update is Optimizer.update and kind._run is Optimizer._run
+
+
+def update_rows(rule: Optimizer, name: str, value: Array, grad: RowSparse, scale: float) -> None:
+    """`Optimizer.update` by rows of which somebody has seen that they rise, and fit ``value``.
+
+    The ``rule`` has to be `is_plain`.
+    """
+    state = rule.settle(name, value)
+    penalty, scalars = rule.numbers(state)
+    numbers = state.arrays, penalty, scalars, scale
+    rule.apply_rule_to_rows(grad.indices, ParamUpdate(state, value, grad.rows, *numbers))
+    state.step += 1
 
 
 class _Member(NamedTuple):
@@ -164,7 +182,7 @@ class Together:
             # What a class of a user's own does besides, it does for each parameter.
             and kind._sweep is ElementWise._sweep
             and kind.apply_rule is Optimizer.apply_rule
-            and chain.rule.is_plain
+            and is_plain(chain.rule)
             and all(value.dtype.name in ("float32", "float64") for value in values)
         )
         ends = [0]

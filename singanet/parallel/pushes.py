@@ -38,7 +38,7 @@ class Pushes(Reduction):
         self.traffic = Traffic()
         self.window = self.version = 0
         self._entries: list[list[str]] = []
-        self._whole: dict[tuple[str, ...], _Whole] = {}
+        self._whole: dict[tuple[str, ...], _FlatEntry] = {}
         self._flying: deque[Request] = deque()
         self._told = False
         # Parameters whose gradients have come as rows; those among others travel so from now on.
@@ -85,7 +85,7 @@ class Pushes(Reduction):
         self._entries.sort(key=lambda entry: place[entry[-1]])
         self.window = len(self._entries)
         self._whole = {
-            tuple(entry): _Whole(
+            tuple(entry): _FlatEntry(
                 sum(self.like(name).size for name in entry),
                 np.array([(servers.replicas[name].number, FLAT) for name in entry], np.int64),
             )
@@ -242,7 +242,7 @@ class Pushes(Reduction):
         return found
 
 
-class _Whole(NamedTuple):
+class _FlatEntry(NamedTuple):
     """The elements of an entry of several parameters, and how one array of all is told."""
 
     size: int

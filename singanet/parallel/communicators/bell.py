@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import socket
@@ -75,4 +76,5 @@ def _made() -> Bell | None:
     except OSError:
         own.close()
         return None
+    atexit.register(own.close)
     return Bell(own, f"{boot} {space}")

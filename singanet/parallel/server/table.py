@@ -12,6 +12,7 @@ import numpy as np
 from singanet.errors import DataError, ShapeError
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.together import is_plain, update_rows
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Done, Request
 from singanet.params.param import Param
@@ -197,23 +198,19 @@ class Shard(ServedTable):
         if (
             checked
             and isinstance(grad, RowSparse)
+            and self._is_float
             and isinstance(rule, Optimizer)
-            and rule.is_plain
+            and is_plain(rule)
         ):
-            rule.update_rows(self.name, self.values, grad, scale)
+            update_rows(rule, self.name, self.values, grad, scale)
         else:
             rule.update([self.name], [self.values], [grad], scale)
         self.clocks[rows] += 1 if clocks_added is None else clocks_added
 
     def lie_in(self, values: Array, clocks: Array) -> None:
-        """Go on with ``values`` and ``clocks``, arrays alike with the same elements."""
+        """Go on with ``values`` and ``clocks``, arrays alike in memory with the same elements."""
         self.values, self.clocks = values, clocks
         self._table = values.reshape(self.rows, self.width)
-
-    @property
-    def is_mapped(self) -> bool:
-        """Whether values and state lie in files."""
-        return self._folder is not None
 
     def keep_state(self) -> None:
         """Put the state of the rule, as when it was loaded, into the files of the ``folder``."""
