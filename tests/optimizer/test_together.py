@@ -186,3 +186,26 @@ def test_values_that_lie_apart_are_updated_too():
     Together(SGD(lr=1.0), NAMES, values).update(flat(drawn(1)))
     for value, before, grad in zip(values, expected, drawn(1), strict=True):
         np.testing.assert_array_equal(value, before - grad)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [RULES[name] for name in ("plain", "decay", "Adam", "Lion", "LAMB", "constraint")],
+)
+@pytest.mark.parametrize("first", [0, 3, 7])
+def test_rows_that_follow_each_other_are_updated_as_any(make, first):
+    """Those of one table have neighbours, those of the other a row between."""
+    rng = np.random.default_rng(0)
+    dense = rng.normal(size=(10, 4)).astype(np.float32)
+    apart = np.repeat(dense, 2, axis=0)
+    before, one, other = apart.copy(), make(), make()
+    rows = np.arange(first, first + 3)
+    for _ in range(3):
+        grads = rng.normal(size=(3, 4)).astype(np.float32)
+        one.update(["table"], [dense], [(rows, grads)])
+        other.update(["table"], [apart], [(2 * rows, grads)])
+    np.testing.assert_array_equal(dense, apart[::2])
+    np.testing.assert_array_equal(apart[1::2], before[1::2])
+    for mine, spread in zip(one.state("table").arrays, other.state("table").arrays, strict=True):
+        if mine.size == dense.size:
+            np.testing.assert_array_equal(mine.reshape(10, 4), spread.reshape(20, 4)[::2])

@@ -241,7 +241,8 @@ class ServerRanks:
         for: what a step asks is one message then.
         """
         self._asked += 1
-        self._post.give(message._replace(number=self._asked), self.ranks[server], what)
+        kind, _, *rest = message
+        self._post.give(Message(kind, self._asked, *rest), self.ranks[server], what)
         if not later:
             self._post.send(what)
         return Answer(self, self._asked, what)

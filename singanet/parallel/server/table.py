@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.errors import DataError, ShapeError
 from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.element_wise import as_run
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.together import is_plain, update_rows
 from singanet.optimizer.wrapper import Wrapper
@@ -193,8 +194,8 @@ class Shard(ServedTable):
         rule = self.optimizer
         rows: Array | slice = slice(None)
         if isinstance(grad, RowSparse):
-            rows = grad.indices
-            grad = RowSparse(rows, grad.rows.reshape(-1, *self.param.shape[1:]))
+            rows = as_run(grad.indices) or grad.indices
+            grad = RowSparse(grad.indices, grad.rows.reshape(-1, *self.param.shape[1:]))
         if (
             checked
             and isinstance(grad, RowSparse)
