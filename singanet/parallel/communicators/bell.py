@@ -26,11 +26,13 @@ class Bell:
 
     def __init__(self, own: socket.socket, place: str) -> None:
         self._own, self.name = own, BellName(place, own.getsockname())
+        # Unlike select, it takes any number that the system has given a file.
+        self._poll = select.poll()
+        self._poll.register(own, select.POLLIN)
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody rings, or has rung since the last wait, so long at most."""
-        heard, _, _ = select.select([self._own], [], [], seconds)
-        if heard:
+        """Wait until somebody rings, or has rung since the last wait, so many, or 1 ms, at most."""
+        if self._poll.poll(1e3 * seconds):
             try:
                 while True:
                     self._own.recv(1)

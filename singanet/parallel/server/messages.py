@@ -241,8 +241,9 @@ class ServerRanks:
         for: what a step asks is one message then.
         """
         self._asked += 1
-        kind, _, *rest = message
-        self._post.give(Message(kind, self._asked, *rest), self.ranks[server], what)
+        kind, _, service, subject, need, arrays = message
+        numbered = Message(kind, self._asked, service, subject, need, arrays)
+        self._post.give(numbered, self.ranks[server], what)
         if not later:
             self._post.send(what)
         return Answer(self, self._asked, what)
