@@ -148,7 +148,10 @@ class Embedding(Layer):
         rows = dy.reshape(prod(x.shape), self.num_output)
         if self.padding_index is not None:
             rows = ctx.ops.multiply(rows, x.reshape(-1, 1) != self.padding_index)
-        return None, {"weight": RowSparse(*ctx.ops.sum_rows(x.reshape(-1), rows))}
+        served = self.params["weight"].served
+        # What was looked up is known by its rows already.
+        runs = None if served is None else served.runs
+        return None, {"weight": RowSparse(*ctx.ops.sum_rows(x.reshape(-1), rows, runs))}
 
     def _expect_integers(self, x: Array) -> None:
         if x.dtype.kind not in "iu":

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from singanet.base.addresses import address
 from singanet.engine.memory import root_of
 from singanet.layers.context import Context
 from singanet.offload.shelf import Shelf
 from singanet.params.storage import SMALL
-from singanet.program.array_tree import address, map_leaves
+from singanet.program.array_tree import map_leaves
 from singanet.types import Array, Shape
 
 Groups = Callable[[list[tuple[str, ...]]], list[tuple[str, ...]]]

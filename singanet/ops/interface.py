@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -50,6 +50,17 @@ class Prepared:
     """
 
     drops_nan: bool = False
+
+
+class Runs(NamedTuple):
+    """Equal indices: the ``distinct`` ones, rising, as int64, and where they stand.
+
+    Taken in ``order``, in which equal ones stay in theirs, those of each begin at ``starts``.
+    """
+
+    distinct: Array
+    order: Array
+    starts: Array
 
 
 class OfOne(Protocol):
@@ -231,11 +242,13 @@ class Ops(Protocol):
     def gather_rows(self, table: Array, indices: Array) -> Array:
         """``table[indices]``, of shape ``indices.shape + table.shape[1:]``."""
 
-    def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
+    def sum_rows(
+        self, indices: Array, rows: Array, runs: Callable[[Array], Runs] | None = None
+    ) -> tuple[Array, Array]:
         """The distinct ones of ``indices`` (K,), rising, as int64, and the sum of their rows.
 
         Equal indices are added in the order in which they stand, so the sums are the same to
-        the last bit in every run.
+        the last bit in every run. On the host, ``runs`` may know where equal ones stand.
         """
 
     def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:

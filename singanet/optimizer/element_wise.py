@@ -75,6 +75,14 @@ class ElementWise(Optimizer):
     def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
         value, constraint, xp = update.value, update.state.constraint, ops_for(update.value).xp
         whole = [array.reshape(value.shape) for array in update.arrays]
+        run = as_run(indices) if xp is np else None
+        if run is not None:
+            # They need not be taken out and put back.
+            w, arrays = value[run], [array[run].reshape(-1) for array in whole]
+            self._sweep(update._replace(value=w, arrays=arrays))
+            if constraint is not None:
+                constraint.project(w)
+            return
         for rows, g in self._rows_at_a_time(xp, indices, update):
             w = xp.take(value, rows, axis=0)
             arrays = [xp.take(array, rows, axis=0).reshape(-1) for array in whole]
@@ -98,6 +106,17 @@ class ElementWise(Optimizer):
     @abstractmethod
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         """Change ``w`` and ``arrays`` in place, using ``s`` as scratch; ``g`` is only read."""
+
+
+def as_run(rows: Array) -> slice | None:
+    """The slice that the numbers ``rows``, which rise, are; None where some between are not there.
+
+    All rows of small tables often are looked up.
+    """
+    if not len(rows):
+        return None
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else None
 
 
 def _in_blocks(w: Array, g: Array, arrays: list[Array], a: Array, b: Array) -> Iterator[Block]:

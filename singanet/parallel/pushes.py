@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,8 @@ from singanet.optimizer.traffic import Traffic
 from singanet.parallel.communicators.communicator import Request
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.server.remote import Servers
-from singanet.parallel.server.service import DENSE, NOTHING, ROWS
-from singanet.params.storage import BUCKET, SMALL
+from singanet.parallel.server.service import DENSE, FLAT, NOTHING, ROWS
+from singanet.params.storage import SMALL, groups_of
 from singanet.types import Array, RowSparse
 
 
@@ -38,6 +38,7 @@ class Pushes(Reduction):
         self.traffic = Traffic()
         self.window = self.version = 0
         self._entries: list[list[str]] = []
+        self._whole: dict[tuple[str, ...], _FlatEntry] = {}
         self._flying: deque[Request] = deque()
         self._told = False
         # Parameters whose gradients have come as rows; those among others travel so from now on.
@@ -69,26 +70,28 @@ class Pushes(Reduction):
         """Put small parameters of one server together, and each with rows by itself."""
         servers = self._servers()
         self.version += 1
-        waiting: dict[int, list[str]] = {}
-        self._entries = []
         names = [param.name for param in self._owner.order.params]
+        small: dict[int, list[str]] = {}
+        self._entries = []
         for name in names:
             if name in self._sparse or self.like(name).nbytes > SMALL:
                 self._entries.append([name])
-                continue
-            key = servers.replicas[name].server
-            group = waiting.setdefault(key, [])
-            group.append(name)
-            if len({self.like(each).dtype for each in group}) > 1:
-                group.pop()
-                self._entries.append(waiting.pop(key))
-                waiting[key] = [name]
-            elif sum(self.like(each).nbytes for each in group) > BUCKET:
-                self._entries.append(waiting.pop(key))
-        self._entries += waiting.values()
+            else:
+                small.setdefault(servers.replicas[name].server, []).append(name)
+        for there in small.values():
+            groups = groups_of([self.like(name) for name in there])
+            self._entries += [[there[k] for k in group] for group in groups]
         place = {name: k for k, name in enumerate(names)}
         self._entries.sort(key=lambda entry: place[entry[-1]])
         self.window = len(self._entries)
+        self._whole = {
+            tuple(entry): _FlatEntry(
+                sum(self.like(name).size for name in entry),
+                np.array([(servers.replicas[name].number, FLAT) for name in entry], np.int64),
+            )
+            for entry in self._entries
+            if len(entry) > 1
+        }
 
     def open(self, kind: RoundKind) -> None:
         """As `Reduction`. Errors: `CallOrderError` before `begin`."""
@@ -102,7 +105,18 @@ class Pushes(Reduction):
         scales: Sequence[Scale | None],
         rows: Mapping[str, RowSparse],
     ) -> None:
-        servers, parts = self._servers(), self.parts(names, buffer)
+        servers = self._servers()
+        self.traffic.sums += 1
+        whole = self._whole.get(tuple(names))
+        if whole is not None and buffer is not None and not rows and not self.without_step:
+            factors = {float(scale) for scale in scales if scale is not None}
+            if len(factors) == 1 and None not in scales:
+                # One that has weighed all of them alike.
+                flat = _scaled(buffer[: whole.size], factors.pop())
+                self.traffic.nbytes += flat.nbytes
+                self._ask(servers, names, whole.layout, [_on_host(flat)])
+                return
+        parts = self.parts(names, buffer)
         self._found |= rows.keys()
         arrays, layout = [], []
         for name, scale in zip(names, scales, strict=True):
@@ -113,10 +127,8 @@ class Pushes(Reduction):
             elif how == DENSE:
                 arrays.append(_scaled(parts[name], scale))
             layout.append((servers.replicas[name].number, how))
-        self.traffic.sums += 1
         self.traffic.nbytes += sum(array.nbytes for array in arrays)
-        host = [np.ascontiguousarray(ops_for(array).host(array)) for array in arrays]
-        self._ask(servers, names, layout, host)
+        self._ask(servers, names, np.array(layout, np.int64), [*map(_on_host, arrays)])
 
     @property
     def without_step(self) -> bool:
@@ -136,8 +148,12 @@ class Pushes(Reduction):
     def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
         """As `Reduction`: in ``buffer`` what is not new is as it was."""
         self._tell()
+        layout, *arrays = self._answer()
+        if buffer is not None and _is_flat(layout):
+            buffer[: arrays[0].size] = ops_for(buffer).xp.asarray(arrays[0])
+            return [True] * len(names)
         parts, found = self.parts(names, buffer), list[Found]()
-        news = self._land(names, parts)
+        news = self._news(names, layout, arrays, parts)
         for name in names:
             new = news.get(name)
             if name in parts:
@@ -168,9 +184,10 @@ class Pushes(Reduction):
         servers = self._servers()
         for entry in self._entries:
             layout = [(servers.replicas[name].number, NOTHING) for name in entry]
-            self._ask(servers, entry, layout, (), now=True)
+            self._ask(servers, entry, np.array(layout, np.int64), (), now=True)
         for entry in self._entries:
-            yield from self._land(entry, {}).items()
+            told, *arrays = self._answer()
+            yield from self._news(entry, told, arrays, {}).items()
 
     def _tell(self) -> None:
         """Say that all gradients of this step were pushed."""
@@ -184,32 +201,60 @@ class Pushes(Reduction):
         self,
         servers: Servers,
         names: Sequence[str],
-        layout: Sequence[tuple[int, int]],
+        layout: Array,
         arrays: Sequence[Array],
         now: bool = False,
     ) -> None:
         server = servers.replicas[names[0]].server
-        asked = servers.start_step(server, np.array(layout, np.int64), arrays, now=now)
+        asked = servers.start_step(server, layout, arrays, now=now)
         self._flying.append(asked)
 
-    def _land(self, names: Sequence[str], parts: Mapping[str, Array]) -> dict[str, Any]:
+    def _answer(self) -> Sequence[Array]:
+        """The answer to what was asked first: its layout, and what is new."""
+        began = time.perf_counter()
+        arrays: Sequence[Array] = self._flying.popleft().wait()
+        self.traffic.waited += time.perf_counter() - began
+        return arrays
+
+    def _news(
+        self,
+        names: Sequence[str],
+        layout: Array,
+        arrays: Sequence[Array],
+        parts: Mapping[str, Array],
+    ) -> dict[str, Any]:
         """What is new of the parameters of an entry, by name: values, or some rows of them.
 
         They are where the ``parts`` of the buffer are, and else where the parameter is.
         """
-        began = time.perf_counter()
-        layout, *arrays = self._flying.popleft().wait()
-        self.traffic.waited += time.perf_counter() - began
         found: dict[str, Any] = {}
         rest = iter(arrays)
+        if _is_flat(layout):
+            ends = np.cumsum([self.value(name).size for name in names])
+            rest = iter(np.split(arrays[0], ends[:-1]))
         for name, (_, how) in zip(names, layout.tolist(), strict=True):
             value = self.value(name)
             xp = ops_for(parts.get(name, value)).xp
-            if how == DENSE:
+            if how in (DENSE, FLAT):
                 found[name] = xp.asarray(next(rest)).reshape(value.shape)
             elif how == ROWS:
                 found[name] = RowSparse(xp.asarray(next(rest)), xp.asarray(next(rest)))
         return found
+
+
+class _FlatEntry(NamedTuple):
+    """The elements of an entry of several parameters, and how one array of all is told."""
+
+    size: int
+    layout: Array
+
+
+def _is_flat(layout: Array) -> bool:
+    return bool(len(layout)) and layout[0, 1] == FLAT
+
+
+def _on_host(array: Array) -> Array:
+    return np.ascontiguousarray(ops_for(array).host(array))
 
 
 def _scaled(array: Array, scale: Any) -> Array:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from singanet.errors import CallOrderError
+from singanet.ops.interface import Runs
 from singanet.params.storage import ParamStorage
 from singanet.types import Array, RowSparse, Shape
 
@@ -53,6 +54,10 @@ class ServedRows(ParamStorage):
     @abstractmethod
     def look_up(self, ids: Array, out: Array) -> None:
         """Fill ``out`` (*ids.shape, width) with the rows of ``ids``, for a training step."""
+
+    @abstractmethod
+    def runs(self, ids: Array) -> Runs:
+        """Where equal ones of the flat ``ids`` stand, which were looked up last."""
 
     @abstractmethod
     def see(self, ids: Array, out: Array) -> None:

@@ -80,19 +80,24 @@ def slice_of(bucket: Array, start: int, shape: Shape) -> Array:
 
 def lay(arrays: Sequence[Array], put: Callable[[Array], Array]) -> list[Array]:
     """Small ``arrays`` with the same elements, side by side in buckets on the device of ``put``."""
+    laid: dict[int, Array] = {}
+    for group in groups_of(arrays):
+        laid.update(zip(group, lay_as_one([arrays[k] for k in group], put), strict=True))
+    return [laid[k] for k in range(len(arrays))]
+
+
+def lay_as_one(parts: Sequence[Array], put: Callable[[Array], Array]) -> list[Array]:
+    """``parts`` of one type with the same elements, in this order in one bucket."""
     # A layer's file needs parameters, but no kernels.
     from singanet.ops import ops_for
 
-    laid: dict[int, Array] = {}
-    for group in groups_of(arrays):
-        parts = [arrays[k] for k in group]
-        xp = ops_for(parts[0]).xp
-        bucket = put(xp.concatenate([part.reshape(-1) for part in parts]))
-        start = 0
-        for k, part in zip(group, parts, strict=True):
-            laid[k] = slice_of(bucket, start, part.shape)
-            start += part.size
-    return [laid[k] for k in range(len(arrays))]
+    xp = ops_for(parts[0]).xp
+    bucket = put(xp.concatenate([part.reshape(-1) for part in parts]))
+    laid, start = [], 0
+    for part in parts:
+        laid.append(slice_of(bucket, start, part.shape))
+        start += part.size
+    return laid
 
 
 def groups_of(arrays: Sequence[Array]) -> list[list[int]]:

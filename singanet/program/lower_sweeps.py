@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.ops import Ops
 from singanet.ops.numpy.lanes import SWEEP
 from singanet.ops.workers import side_by_side
-from singanet.program.array_tree import address
 from singanet.program.bind_call import Ready
 from singanet.program.ir import Call, Ref, Token
 from singanet.types import Array

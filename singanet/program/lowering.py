@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from singanet.program.array_tree import address
+from singanet.base.addresses import address
 from singanet.program.bind_call import Ready
 from singanet.program.ir import Call, Ref
 from singanet.program.layout.arena import ALIGNMENT

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.base.written import PAGE
-from singanet.program.array_tree import address
 from singanet.program.ir import Bind, Call, Ref, Token
 
 Place = tuple[int, int]

@@ -21,7 +21,7 @@ from singanet.parallel.server.remote import Servers
 from singanet.parallel.server.table import ServedTable, Shard
 from singanet.parallel.start import servers as servers_of_job
 from singanet.params.param import Param
-from singanet.types import Array
+from singanet.types import Array, Gradient
 
 
 class Hybrid(AllReduce):
@@ -217,6 +217,8 @@ class _OwnShard(Shard):
         self._copy, self._followed = bare_copy(rule), rule
         super().__init__(param, self._copy)
 
-    def update(self, grad: Any, scale: float = 1.0, clocks_added: Array | None = None) -> None:
+    def _change(
+        self, grad: Gradient, scale: float, clocks_added: Array | None, checked: bool = False
+    ) -> None:
         follow(self._copy, self._followed)
-        super().update(grad, scale, clocks_added)
+        super()._change(grad, scale, clocks_added, checked)

@@ -8,6 +8,7 @@ from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.cached.ids import KnownIds
 from singanet.parallel.cached.policy import POLICIES
 from singanet.parallel.cached.rows import TableRows
 from singanet.parallel.cached.rules import bare_copy, follow, rule_of
@@ -28,9 +29,14 @@ class CachedRows(TableRows):
     """
 
     def __init__(
-        self, param: Param, table: ServedTable, cache: Cache, rule: Optimizer | Wrapper
+        self,
+        param: Param,
+        table: ServedTable,
+        cache: Cache,
+        rule: Optimizer | Wrapper,
+        known: KnownIds | None = None,
     ) -> None:
-        super().__init__(param.name, table)
+        super().__init__(param.name, table, known)
         if not by_element(rule, param):
             raise ArgumentError(
                 f"parameter {param.name!r}, cache",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from singanet.ops import ops_for
+from singanet.ops.interface import Runs
+from singanet.parallel.cached.ids import KnownIds, distinct
 from singanet.parallel.communicators.communicator import Done, Request
 from singanet.parallel.server.table import ServedTable
 from singanet.params.served import ServedRows
@@ -16,9 +17,6 @@ from singanet.types import Array, RowSparse
 
 _PIECE = 1 << 24
 """Bytes of a table that are read or written at a time."""
-
-_AHEAD = 4
-"""Batches of ids that are kept for the steps that look them up."""
 
 
 @dataclass
@@ -59,28 +57,35 @@ class Lookups:
 
 
 class TableRows(ServedRows):
-    """Rows of ``table`` without a cache: each step pulls the rows that it looks up."""
+    """Rows of ``table`` without a cache: each step pulls the rows that it looks up.
 
-    def __init__(self, name: str, table: ServedTable) -> None:
+    Tables of one net share what is ``known`` of ids.
+    """
+
+    def __init__(self, name: str, table: ServedTable, known: KnownIds | None = None) -> None:
         super().__init__(name, (table.rows, table.width), table.dtype)
         self.table = table
+        self._ids = KnownIds() if known is None else known
+        self._ids.join()
         self.lookups = Lookups()
         self._pushing: Request = Done()
-        # Ids that are to come, with what `_distinct` made of them.
-        self._ahead: deque[tuple[Array, Array, Array]] = deque(maxlen=_AHEAD)
         self._row_bytes = table.width * self.dtype.itemsize
         self.piece = max(1, _PIECE // max(1, self._row_bytes))
 
     def look_up(self, ids: Array, out: Array) -> None:
-        rows, places = self._distinct_of(ids)
+        found = self._ids.of(ids)
+        rows = found.rows
         self.lookups.rows += len(rows)
         self.lookups.nbytes_uncached += len(rows) * (8 + self._row_bytes)
-        _spread(self._fetched(rows), places, out)
+        _spread(self._fetched(rows), found.places, out)
+
+    def runs(self, ids: Array) -> Runs:
+        return self._ids.of(ids).runs
 
     def see(self, ids: Array, out: Array) -> None:
         self.flush()
-        rows, places = _distinct(ids)
-        _spread(self.table.pull(rows)[0], places, out)
+        found = distinct(ids.reshape(-1))
+        _spread(self.table.pull(found.rows)[0], found.places, out)
 
     def push(self, grad: RowSparse, scale: float) -> None:
         # A table and its caches are on the host, wherever the net computes.
@@ -109,18 +114,7 @@ class TableRows(ServedRows):
 
     def prefetch(self, ids: Array) -> None:
         """Begin to pull what the next step will look up, as it is after the one under way."""
-        rows, places = _distinct(ids)
-        # The caller may write the next ids to the same array.
-        self._ahead.append((np.array(ids), rows, places))
-        self.table.prefetch(rows)
-
-    def _distinct_of(self, ids: Array) -> tuple[Array, Array]:
-        """As `_distinct`, of ids that were told before without sorting them once more."""
-        for k, (known, rows, places) in enumerate(self._ahead):
-            if np.array_equal(known, ids):
-                del self._ahead[k]
-                return rows, places
-        return _distinct(ids)
+        self.table.prefetch(self._ids.of(np.asarray(ids)).rows)
 
     def _fetched(self, rows: Array) -> Array:
         """The values of distinct ``rows``, rising, for a training step."""
@@ -151,12 +145,6 @@ class TableRows(ServedRows):
     def _pieces(self) -> list[Array]:
         step, count = self.piece, self.table.rows
         return [np.arange(start, min(start + step, count)) for start in range(0, count, step)]
-
-
-def _distinct(ids: Array) -> tuple[Array, Array]:
-    """The distinct ones of ``ids``, rising, and for each element its place among them."""
-    rows, places = np.unique(ids, return_inverse=True)
-    return rows.astype(np.int64, copy=False), places.reshape(-1)
 
 
 def _spread(values: Array, places: Array, out: Array) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TypeVar
 
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer import chain
 from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
@@ -23,7 +23,7 @@ def bare_copy(optimizer: _Chain) -> _Chain:
 
 def rule_of(optimizer: Optimizer | Wrapper) -> Optimizer:
     """The rule inside of all stages."""
-    found: Optimizer = UpdateChain(optimizer).rule
+    found: Optimizer = chain.rule_of(optimizer)
     return found
 
 

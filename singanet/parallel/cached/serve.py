@@ -14,6 +14,7 @@ from singanet.layers.embedding import Embedding
 from singanet.ops import ops_for
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.cached.ids import KnownIds
 from singanet.parallel.cached.lines import CachedRows
 from singanet.parallel.cached.rows import TableRows
 from singanet.parallel.server.table import ServedTable
@@ -45,10 +46,13 @@ def serve(
         # What a net was converted to, a table keeps too; the first values are written there then.
         param.dtype = param.array_type
     tables = tables_of([param for param, _ in new]) if new else {}
+    known = KnownIds()
     for param, cache in new:
         table = tables[param.name]
         rows = (
-            TableRows(param.name, table) if cache is None else CachedRows(param, table, cache, rule)
+            TableRows(param.name, table, known)
+            if cache is None
+            else CachedRows(param, table, cache, rule, known)
         )
         if param.filled and not wrote() and not _is_as_drawn(param):
             rows.write(param.value)

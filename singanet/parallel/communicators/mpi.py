@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import BackendError, RankError, RankLostError
+from singanet.parallel.communicators.bell import BellName, own_bell
 from singanet.parallel.communicators.board import DEADLINE, ELASTIC, become_first, own_board
 from singanet.parallel.communicators.communicator import (
     Communicator,
@@ -48,6 +49,9 @@ _SPIN = 5e-5
 
 _DOZE = 1e-3
 """Seconds of a nap at most within a step."""
+
+_RUNG = 1e-3
+"""Seconds of the first nap of who is woken by a bell: what it sends may need a look, too."""
 
 _ASLEEP = 5.0
 """Seconds of waiting after which naps grow no longer: a look then costs 1 / 500 of the wait."""
@@ -99,6 +103,11 @@ class MpiCommunicator(Communicator):
         self._disagreed = False
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self._members = list(range(self.size))
+        self._bell = own_bell()
+        self._bells: list[BellName | None] = [None] * self.size
+        if comm is None and self.size > 1:
+            with self._meeting():
+                self._bells = self._bells_of_all()
         if self.size > 1:
             _end_all_on_error(self)
         # Ranks that are not in it may end while those of a part go on.
@@ -273,6 +282,8 @@ class MpiCommunicator(Communicator):
             with suppress(MPI.Exception):
                 old.Agree(0)
         self._disagreed = False
+        # Others have these numbers now.
+        self._bells = []
         self._left.append(self._sums)
         made = old.Shrink()
         made.Set_errhandler(MPI.ERRORS_RETURN)
@@ -320,37 +331,72 @@ class MpiCommunicator(Communicator):
         part.Free()
         made.farewells = self.farewells
         made._members = [self._members[rank] for rank in sorted(ranks)]
+        made._bells = [self._bells[rank] for rank in sorted(ranks)] if self._bells else []
         return made
 
     def next_message(
         self, sources: Sequence[int], tag: int = 0, wait: bool = True, what: str = "a message"
     ) -> tuple[int, Array] | None:
-        status, found = MPI.Status(), list[Any]()
-        ranks = [self._members[rank] for rank in sources]
+        status = MPI.Status()
+        message = self._message_here(tag, status)
+        if message is None and wait:
+            ranks = [self._members[rank] for rank in sources]
+            rung = self._bells and None not in [self._bells[rank] for rank in sources]
 
-        def came() -> bool:
-            message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
-            found[:] = [] if message is None else [message]
-            return bool(found)
+            def came_or_over() -> bool:
+                nonlocal message
+                message = self._message_here(tag, status)
+                if message is not None:
+                    return True
+                return self.farewells is not None and self.farewells.all_said(ranks)
 
-        def over() -> bool:
-            return came() or (self.farewells is not None and self.farewells.all_said(ranks))
-
-        if not came() and wait:
-            self.until(over, what)
-        if not found and not came():
+            self.until(came_or_over, what, nap=self._listen if rung else None)
+            # All may have said something before they ended.
+            message = message or self._message_here(tag, status)
+        if message is None:
             return None
         array = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-        found[0].Recv(array)
+        message.Recv(array)
         self.bytes_received += array.nbytes
         return int(status.Get_source()), array
 
+    def _message_here(self, tag: int, status: Any) -> Any:
+        """The next message by ``tag``, None where there is none yet."""
+        message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
+        if message is None:
+            # Open MPI looks first, and takes in what has come after that.
+            message = self._comm.Improbe(MPI.ANY_SOURCE, tag, status)
+        return message
+
+    def ring(self, to: int) -> None:
+        """As `Communicator`, where it is on the same machine; others look by themselves."""
+        name = self._bells[to] if self._bells else None
+        if name is not None and self._bell is not None and not self._bell.ring(name):
+            self._bells[to] = None
+
+    def _bells_of_all(self) -> list[BellName | None]:
+        """The bells by rank, None of those on other machines."""
+        own = None if self._bell is None else self._bell.name
+        names: list[BellName | None] = self._comm.allgather(own)
+        return [
+            n if n is not None and own is not None and n.place == own.place else None for n in names
+        ]
+
+    def _listen(self, waited: float) -> None:
+        """Nap until somebody rings: a message is found at once, and few looks are for nothing."""
+        assert self._bell is not None
+        self._bell.wait(max(_RUNG, _nap_after(waited)))
+
     def until(
-        self, done: Callable[[], bool], what: str, look: Callable[[], None] = lambda: None
+        self,
+        done: Callable[[], bool],
+        what: str,
+        look: Callable[[], None] = lambda: None,
+        nap: Callable[[float], None] | None = None,
     ) -> None:
         """Wait, with naps, until ``done()``; ``look`` may raise where nobody will come.
 
-        Errors: `RankError` past the deadline.
+        ``nap`` is given how long it has waited. Errors: `RankError` past the deadline.
         """
         began, told = time.monotonic(), False
         try:
@@ -363,9 +409,10 @@ class MpiCommunicator(Communicator):
                     told = True
                 if waited > PATIENCE:
                     look()
-                if waited > _SPIN:
-                    # Looks at what takes long take a core's time for nothing.
-                    time.sleep(min(max(_NAP, waited / 16), max(_DOZE, min(waited, _ASLEEP) / 500)))
+                if nap is not None:
+                    nap(waited)
+                elif waited > _SPIN:
+                    time.sleep(_nap_after(waited))
         finally:
             # Also where a rank has died: what comes then is a repair, and no wait for it.
             if told:
@@ -384,6 +431,11 @@ class MpiCommunicator(Communicator):
         flying = _Flying(self, request, arrays, what, made, peer)
         self._flying.add(flying)
         return flying
+
+
+def _nap_after(waited: float) -> float:
+    """Seconds of the next nap: looks at what takes long take a core's time for nothing."""
+    return min(max(_NAP, waited / 16), max(_DOZE, min(waited, _ASLEEP) / 500))
 
 
 class _Flying(Request):

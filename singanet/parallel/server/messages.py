@@ -1,4 +1,4 @@
-"""Messages of workers and servers: pieces of bytes, of one or more; numbers first, then arrays."""
+"""Messages of workers and servers: those that go together are one piece of bytes, with one head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import lru_cache
 from math import prod
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from singanet.types import Array
 ASK, ANSWER = 1, 2
 """Tags of messages to servers, and of those from them."""
 
-_HEAD = Struct("=6q")
-"""Bytes of the layout, then kind, number, service, subject, and need."""
+_LENGTH = Struct("=q")
+"""The bytes by which a layout is told, with which messages begin."""
 
 _ALIGNED = 16
 _LAYOUTS = 1024
@@ -54,6 +54,10 @@ class MessageKind(IntEnum):
     WRITE = 16
 
 
+_KINDS = tuple(MessageKind)
+"""By their numbers, which count from 0."""
+
+
 class Message(NamedTuple):
     """``subject`` is a shard by its number; ``need`` how many steps what is read has to have had.
 
@@ -68,62 +72,88 @@ class Message(NamedTuple):
     arrays: Sequence[Array] = ()
 
 
+_Form: TypeAlias = tuple[MessageKind, int, tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]]
+"""The kind and the subject of a message, the types and shapes of its arrays."""
+
+
 class _Layout(NamedTuple):
-    """Where arrays lie behind a head: how it tells of them, and the bytes of the whole message."""
+    """Where arrays of messages that go together lie, behind one head for all.
+
+    The ``head`` has the length of what is ``told`` of them, that, and for each message its own
+    ``numbers``: number, service, need. ``nbytes`` are those of the whole.
+    """
 
     told: bytes
-    views: tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...]
+    head: Struct
+    numbers: Struct
+    kinds: tuple[tuple[MessageKind, int], ...]
+    views: tuple[tuple[tuple[tuple[int, ...], np.dtype[Any], int], ...], ...]
     nbytes: int
 
 
 @lru_cache(_LAYOUTS)
-def _layout_of(forms: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]) -> _Layout:
-    """The layout of arrays of these types and shapes."""
+def _layout_of(forms: tuple[_Form, ...]) -> _Layout:
+    """The layout of messages of these forms."""
     told: list[int] = []
-    for dtype, shape in forms:
-        told += [_DTYPES.index(dtype.name), len(shape), *shape]
-    end, views = _HEAD.size + 8 * len(told), []
-    for dtype, shape in forms:
-        end += -end % _ALIGNED
-        views.append((shape, dtype, end))
-        end += prod(shape) * dtype.itemsize
-    return _Layout(np.array(told, np.int64).tobytes(), tuple(views), end + -end % _ALIGNED)
+    for kind, subject, arrays in forms:
+        told += [kind, subject, len(arrays)]
+        for dtype, shape in arrays:
+            told += [_DTYPES.index(dtype.name), len(shape), *shape]
+    raw, numbers = np.array(told, np.int64).tobytes(), 3 * len(forms)
+    head = Struct(f"=q{len(raw)}s{numbers}q")
+    end, views = head.size, []
+    for *_, arrays in forms:
+        own = []
+        for dtype, shape in arrays:
+            end += -end % _ALIGNED
+            own.append((shape, dtype, end))
+            end += prod(shape) * dtype.itemsize
+        views.append(tuple(own))
+    kinds = tuple([(kind, subject) for kind, subject, _ in forms])
+    return _Layout(raw, head, Struct(f"={numbers}q"), kinds, tuple(views), end)
 
 
 @lru_cache(_LAYOUTS)
 def _layout_told(told: bytes) -> _Layout:
     """The layout that another rank has told."""
-    numbers, at, forms = np.frombuffer(told, np.int64).tolist(), 0, []
-    while at < len(numbers):
-        code, ndim = numbers[at : at + 2]
-        forms.append((np.dtype(_DTYPES[code]), tuple(numbers[at + 2 : at + 2 + ndim])))
-        at += 2 + ndim
+    numbers, forms = iter(np.frombuffer(told, np.int64).tolist()), []
+    for kind in numbers:
+        subject, count, arrays = next(numbers), next(numbers), []
+        for _ in range(count):
+            dtype, ndim = np.dtype(_DTYPES[next(numbers)]), next(numbers)
+            arrays.append((dtype, tuple([next(numbers) for _ in range(ndim)])))
+        forms.append((_KINDS[kind], subject, tuple(arrays)))
     return _layout_of(tuple(forms))
 
 
 def packed(messages: Sequence[Message]) -> Array:
-    """The bytes of ``messages``, one after the other; arrays are copied."""
-    layouts = [_layout_of(tuple([(a.dtype, a.shape) for a in each.arrays])) for each in messages]
-    made, at = np.empty(sum(layout.nbytes for layout in layouts), np.uint8), 0
+    """The bytes of ``messages``, with one head; arrays are copied."""
+    forms: list[_Form] = []
+    numbers: list[int] = []
+    for kind, number, service, subject, need, arrays in messages:
+        forms.append((kind, subject, tuple([(array.dtype, array.shape) for array in arrays])))
+        numbers += (number, service, need)
+    layout = _layout_of(tuple(forms))
+    made: Array = np.empty(layout.nbytes, np.uint8)
     raw = made.data
-    for message, (told, views, nbytes) in zip(messages, layouts, strict=True):
-        _HEAD.pack_into(raw, at, len(told), *message[:5])
-        raw[at + _HEAD.size : at + _HEAD.size + len(told)] = told
+    layout.head.pack_into(raw, 0, len(layout.told), layout.told, *numbers)
+    for message, views in zip(messages, layout.views, strict=True):
         for array, (shape, dtype, place) in zip(message.arrays, views, strict=True):
-            np.ndarray(shape, dtype, raw, at + place)[...] = array
-        at += nbytes
+            np.ndarray(shape, dtype, raw, place)[...] = array
     return made
 
 
 def parsed(data: Array) -> list[Message]:
     """The messages of the bytes ``data``, which their arrays lie in."""
-    raw, at, found = data.data, 0, []
-    while at < len(data):
-        length, kind, number, service, subject, need = _HEAD.unpack_from(raw, at)
-        _, views, nbytes = _layout_told(bytes(raw[at + _HEAD.size : at + _HEAD.size + length]))
-        arrays = [np.ndarray(shape, dtype, raw, at + place) for shape, dtype, place in views]
-        found.append(Message(MessageKind(kind), number, service, subject, need, arrays))
-        at += nbytes
+    raw = data.data
+    start = _LENGTH.size + _LENGTH.unpack_from(raw)[0]
+    layout = _layout_told(bytes(raw[_LENGTH.size : start]))
+    numbers = iter(layout.numbers.unpack_from(raw, start))
+    found = []
+    for (kind, subject), views in zip(layout.kinds, layout.views, strict=True):
+        arrays = [np.ndarray(shape, dtype, raw, place) for shape, dtype, place in views]
+        number, service, need = next(numbers), next(numbers), next(numbers)
+        found.append(Message(kind, number, service, subject, need, arrays))
     return found
 
 
@@ -158,7 +188,8 @@ class Post:
     def give(self, message: Message, to: int, what: str) -> None:
         """Send it to the rank ``to`` with the next `send`; large ones need not wait for that."""
         self._waiting.setdefault(to, []).append(message)
-        self._waiting_bytes += sum([array.nbytes for array in message.arrays])
+        for array in message.arrays:
+            self._waiting_bytes += array.nbytes
         if self._waiting_bytes > _KEPT:
             self.send(what)
 
@@ -173,6 +204,7 @@ class Post:
                 self._sent = [request for request in self._sent if not request.test()]
                 self._kept = 0
             self._sent.append(self._world.start_send(data, to, self._tag, what))
+            self._world.ring(to)
 
     def flush(self) -> None:
         """Wait until all is taken."""
@@ -209,7 +241,9 @@ class ServerRanks:
         for: what a step asks is one message then.
         """
         self._asked += 1
-        self._post.give(message._replace(number=self._asked), self.ranks[server], what)
+        kind, _, service, subject, need, arrays = message
+        numbered = Message(kind, self._asked, service, subject, need, arrays)
+        self._post.give(numbered, self.ranks[server], what)
         if not later:
             self._post.send(what)
         return Answer(self, self._asked, what)

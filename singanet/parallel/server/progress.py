@@ -20,6 +20,8 @@ class WorkerProgress:
     @property
     def least(self) -> int:
         """The number of steps that all present workers have finished."""
+        if not self.away:
+            return min(self.finished)
         there = [n for worker, n in enumerate(self.finished) if worker not in self.away]
         return min(there) if there else max(self.finished)
 

@@ -13,14 +13,14 @@ import numpy as np
 from singanet.base.collectives import of_first
 from singanet.errors import ArgumentError, DataError, SingaNetError
 from singanet.initializer import Constant
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.chain import UpdateChain, rule_of
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.server.messages import Message, MessageKind, ServerRanks, pickled, unpickled
 from singanet.parallel.server.service import Load, Opening, ServedParam
 from singanet.parallel.server.split import RowSplit, Way
-from singanet.parallel.server.table import ServedTable
+from singanet.parallel.server.table import ServedTable, are_outside
 from singanet.params.param import Param
 from singanet.types import Array
 
@@ -73,6 +73,8 @@ class Servers:
         self._opening = Opening(optimizer, staleness, summed, (), *where)
         self._count = 0
         self._sent: bytes | None = None
+        # The hyper-parameters that were sent, where all are numbers.
+        self._numbers: dict[str, Any] | None = None
         self._known: frozenset[str] = frozenset()
 
     @property
@@ -149,8 +151,13 @@ class Servers:
         return made
 
     def _hypers(self) -> bytes:
-        rule = UpdateChain(self.optimizer).rule
-        return pickle.dumps({name: getattr(rule, name) for name in rule.hypers})
+        rule = rule_of(self.optimizer)
+        now = {name: getattr(rule, name) for name in rule.hypers}
+        if self._sent is not None and now == self._numbers:
+            # Schedules may be others inside, numbers may not.
+            return self._sent
+        self._numbers = now if all(type(value) in (int, float) for value in now.values()) else None
+        return pickle.dumps(now)
 
     def follow(self) -> None:
         """Let the servers have the hyper-parameters as they are now at worker 0."""
@@ -361,6 +368,10 @@ class RemoteTable(ServedTable):
 
     def _values_of(self, rows: Array) -> Callable[[Any], tuple[Array, Array]]:
         def merged(answers: Sequence[tuple[Array | slice, Any]]) -> tuple[Array, Array]:
+            if len(answers) == 1 and isinstance(answers[0][0], slice):
+                # One server has all.
+                values, clocks = answers[0][1]
+                return values, clocks
             values = np.empty((len(rows), self.width), self.dtype)
             clocks = np.empty(len(rows), np.int64)
             for at, (some, counts) in answers:
@@ -388,7 +399,7 @@ class RemoteTable(ServedTable):
 
     def _checked(self, rows: Array) -> Array:
         rows = np.asarray(rows, np.int64)
-        if len(rows) and (rows.min() < 0 or rows.max() >= self.rows):
+        if are_outside(rows, self.rows):
             raise DataError(
                 f"table {self.name!r}",
                 expected=f"row numbers from 0 to {self.rows - 1}",

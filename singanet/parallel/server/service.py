@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,14 +17,18 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.server.messages import Message, MessageKind, pickled, unpickled
 from singanet.parallel.server.progress import WorkerProgress
+from singanet.parallel.server.replicas import Replicas
 from singanet.parallel.server.snapshots import Snapshots
 from singanet.parallel.server.table import Shard
 from singanet.params.gradients import dense_gradient
 from singanet.params.param import Param
-from singanet.types import Array, Gradient, RowSparse
+from singanet.types import Array, Gradient, RowSparse, Shape
 
-NOTHING, DENSE, ROWS = range(3)
-"""What a parameter has in a step: no gradient or no new values, those of all rows, of some."""
+NOTHING, DENSE, ROWS, FLAT = range(4)
+"""What a parameter has in a step: no gradient or no new values, those of all rows, of some.
+
+Or those of all rows as a part of one flat array, which has those of all parameters of a message.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,28 @@ class Load:
     rows: int = 0
     seconds: float = 0.0
 
+    def count(self, message: Message) -> None:
+        """Count a request that ``message`` makes, but for its time and its answer."""
+        self.calls += 1
+        for array in message.arrays:
+            self.bytes_in += array.nbytes
+        self.rows += _rows_in(message)
+
+
+_Key = TypeVar("_Key")
+_Gathered: TypeAlias = dict[_Key, dict[int, list[tuple[Gradient, Array | None]]]]
+"""Gradients by what they are of and by worker, with what clocks grow by."""
+
 
 @dataclass
 class _Step:
-    """The gradients of one step that is not complete, by shard and worker, and what they weigh."""
+    """The gradients of one step that is not complete, by shard and worker, and what they weigh.
 
-    grads: dict[int, dict[int, list[tuple[Gradient, Array | None]]]] = field(
+    ``flat`` are those of several shards each.
+    """
+
+    grads: _Gathered[int] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    flat: _Gathered[tuple[int, ...]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
     weights: dict[int, float | None] = field(default_factory=dict)
@@ -83,8 +103,9 @@ class Service:
         self.optimizer, self.summed = opening.optimizer, opening.summed
         self.progress = WorkerProgress(workers, opening.staleness)
         self.shards: dict[int, Shard] = {}
-        self.loads: dict[str, Load] = defaultdict(Load)
+        self.loads: dict[MessageKind, Load] = defaultdict(Load)
         self._snapshots = snapshots
+        self._replicas: dict[tuple[int, ...], Replicas] = {}
         self._unread: dict[int, list[list[Array] | None]] = {}
         self._steps: dict[int, _Step] = defaultdict(_Step)
         self._applied = 0
@@ -102,6 +123,7 @@ class Service:
                 continue
             shard = Shard(held.param, self.optimizer, held.owned, opening.folder)
             self.shards[held.number] = shard
+            self._scatter([held.number])
             made.append(shard)
             if held.replicated:
                 self._unread[held.number] = [None] * len(self.progress.finished)
@@ -114,6 +136,15 @@ class Service:
 
     def take(self, worker: int, message: Message) -> list[tuple[int, Message]]:
         """Do what ``worker`` asks for; the answers that are due, and whose they are."""
+        load, began = self.loads[message.kind], time.perf_counter()
+        try:
+            answers = self._taken(worker, message)
+        finally:
+            load.seconds += time.perf_counter() - began
+        load.count(message)
+        return answers
+
+    def _taken(self, worker: int, message: Message) -> list[tuple[int, Message]]:
         if self._failed is not None:
             return (
                 []
@@ -123,8 +154,9 @@ class Service:
         if message.kind in _PUSHES:
             self._push(worker, message)
         elif message.kind is MessageKind.FINISH:
-            weight = message.arrays[0].tolist()
-            self._steps[self.progress.finished[worker]].weights[worker] = (*weight, None)[0]
+            if self.summed:
+                weight = message.arrays[0].tolist()
+                self._steps[self.progress.finished[worker]].weights[worker] = (*weight, None)[0]
             self.progress.finish(worker)
         elif message.kind is MessageKind.LEAVE:
             self.progress.leave(worker)
@@ -144,16 +176,23 @@ class Service:
             waiting, self._waiting = self._waiting, []
             return [_failure(*each, error) for each in waiting]
         done = [] if message.kind is MessageKind.FINISH else [(worker, _answered(message))]
-        ready = [(k, each) for k, each in self._waiting if self.progress.allows(k, each.need)]
-        self._waiting = [each for each in self._waiting if each not in ready]
-        return done + [(who, self._answer(who, asked)) for who, asked in ready]
+        waiting, self._waiting = self._waiting, []
+        for who, asked in waiting:
+            if self.progress.allows(who, asked.need):
+                done.append((who, self._answer(who, asked)))
+            else:
+                self._waiting.append((who, asked))
+        return done
 
     # -- gradients --------------------------------------------------------------------------------
 
     def _push(self, worker: int, message: Message) -> None:
         if message.kind is MessageKind.STEP:
-            layout, arrays = message.arrays[0], iter(message.arrays[1:])
-            for number, how in layout.tolist():
+            layout, arrays = message.arrays[0].tolist(), iter(message.arrays[1:])
+            if layout and layout[0][1] == FLAT:
+                self._gather_flat(worker, tuple([number for number, _ in layout]), next(arrays))
+                return
+            for number, how in layout:
                 if how == DENSE:
                     self._gather(worker, number, next(arrays))
                 elif how == ROWS:
@@ -174,6 +213,34 @@ class Service:
         else:
             self._update(number, grad, 1.0, added)
 
+    def _gather_flat(self, worker: int, numbers: tuple[int, ...], grad: Array) -> None:
+        if self.summed:
+            step = self._steps[self.progress.finished[worker]]
+            step.flat[numbers][worker].append((grad, None))
+        else:
+            self._update_flat(numbers, grad, 1.0)
+
+    def _update_flat(self, numbers: tuple[int, ...], grad: Array, scale: float) -> None:
+        self._together(numbers).update(grad, scale)
+        for number in numbers:
+            unread = self._unread[number]
+            unread[:] = [None] * len(unread)
+
+    def _together(self, numbers: tuple[int, ...]) -> Replicas:
+        """The replicas ``numbers``, laid side by side where they are not."""
+        found = self._replicas.get(numbers)
+        if found is None:
+            self._scatter(numbers)
+            shards = [self.shards[number] for number in numbers]
+            found = self._replicas[numbers] = Replicas(shards, self.optimizer)
+        return found
+
+    def _scatter(self, numbers: Collection[int]) -> None:
+        """Let none of ``numbers`` be among replicas that lie side by side."""
+        gone = {*numbers}
+        for known in [each for each in self._replicas if not gone.isdisjoint(each)]:
+            del self._replicas[known]
+
     def _update(
         self, number: int, grad: Gradient, scale: float, added: Array | None = None
     ) -> None:
@@ -190,18 +257,41 @@ class Service:
     def _apply_complete(self) -> None:
         """Update by the steps that all workers have finished."""
         while self._applied < self.progress.least:
-            step = self._steps.pop(self._applied, _Step())
-            factors, scale = _factors(step.weights)
-            for number, by_worker in sorted(step.grads.items()):
-                weighed = [
-                    (grad, factors[worker], added)
-                    for worker, given in sorted(by_worker.items())
-                    for grad, added in given
-                ]
-                self._update(number, *_sum(self.shards[number], weighed, scale))
+            step = self._steps.pop(self._applied, None)
+            if step is not None:
+                self._apply(step)
             self._applied += 1
             if self._snapshots is not None and self._snapshots.due(self._applied):
                 self.write_snapshot()
+
+    def _apply(self, step: _Step) -> None:
+        factors, scale = _factors(step.weights)
+        self._split_where_mixed(step)
+        for number, by_worker in sorted(step.grads.items()):
+            shape = self.shards[number].values.shape
+            self._update(number, *_sum(shape, _weighed(by_worker, factors), scale))
+        for numbers, by_worker in sorted(step.flat.items()):
+            whole = self._together(numbers).values.shape
+            total, factor, _ = _sum(whole, _weighed(by_worker, factors), scale)
+            assert not isinstance(total, RowSparse)
+            self._update_flat(numbers, total, factor)
+
+    def _split_where_mixed(self, step: _Step) -> None:
+        """Split flat gradients of shards of which workers have others, too: one update is of all.
+
+        A worker that found no gradient of one of them, or its first rows, has told them apart.
+        """
+        seen = [number for numbers in step.flat for number in numbers]
+        if len({*seen}) == len(seen) and step.grads.keys().isdisjoint(seen):
+            return
+        for numbers, by_worker in step.flat.items():
+            replicas = self._together(numbers)
+            for worker, given in by_worker.items():
+                for grad, _ in given:
+                    assert not isinstance(grad, RowSparse)
+                    for number, part in zip(numbers, replicas.parts(grad), strict=True):
+                        step.grads[number][worker].append((part, None))
+        step.flat.clear()
 
     def write_snapshot(self) -> None:
         """Write what there is now. Errors: `FileAccessError`."""
@@ -212,11 +302,21 @@ class Service:
 
     def _answer(self, worker: int, message: Message) -> Message:
         arrays = _ANSWERS[message.kind](self, worker, message)
-        self.loads[message.kind.name.lower()].bytes_out += sum(each.nbytes for each in arrays)
+        load = self.loads[message.kind]
+        for array in arrays:
+            load.bytes_out += array.nbytes
         return _answered(message, arrays)
 
     def _new_values(self, worker: int, message: Message) -> list[Array]:
         layout, found = message.arrays[0].copy(), []
+        numbers = tuple(layout[:, 0].tolist())
+        replicas = self._replicas.get(numbers)
+        by_number = [self._unread[number] for number in numbers]
+        if replicas is not None and all(each[worker] is None for each in by_number):
+            for each in by_number:
+                each[worker] = []
+            layout[:, 1] = FLAT
+            return [layout, replicas.values]
         for row in layout:
             number = int(row[0])
             unread, shard = self._unread[number][worker], self.shards[number]
@@ -274,11 +374,13 @@ class Service:
         return []
 
     def _loads(self, worker: int, message: Message) -> list[Array]:
-        return [pickled((dict(self.loads), self.progress.ahead))]
+        by_name = {kind.name.lower(): load for kind, load in self.loads.items()}
+        return [pickled((by_name, self.progress.ahead))]
 
 
 _PUSHES = (MessageKind.STEP, MessageKind.PUSH, MessageKind.PUSH_PULL)
 _READS = (MessageKind.STEP, MessageKind.PULL, MessageKind.PUSH_PULL, MessageKind.NEWER)
+_OF_ROWS = (MessageKind.PUSH, MessageKind.PULL, MessageKind.NEWER, MessageKind.WRITE)
 _ANSWERS: dict[MessageKind, Callable[[Service, int, Message], list[Array]]] = {
     MessageKind.STEP: Service._new_values,
     MessageKind.PULL: Service._pulled,
@@ -295,17 +397,18 @@ _ANSWERS: dict[MessageKind, Callable[[Service, int, Message], list[Array]]] = {
 }
 
 
-def timed(service: Service, kind: MessageKind, work: Callable[[], Any]) -> Any:
-    """What ``work`` gives, its seconds counted among the loads of ``kind``."""
-    began = time.perf_counter()
-    try:
-        return work()
-    finally:
-        service.loads[kind.name.lower()].seconds += time.perf_counter() - began
+def _rows_in(message: Message) -> int:
+    """Rows of tables that ``message`` brings, or asks for."""
+    if message.kind in _OF_ROWS:
+        return len(message.arrays[0])
+    if message.kind is MessageKind.PUSH_PULL:
+        return len(message.arrays[0]) + len(message.arrays[2])
+    return 0
 
 
 def _answered(message: Message, arrays: Sequence[Array] = ()) -> Message:
-    return message._replace(kind=MessageKind.DONE, arrays=arrays)
+    _, number, service, subject, need, _ = message
+    return Message(MessageKind.DONE, number, service, subject, need, arrays)
 
 
 def _failure(worker: int, message: Message, error: Exception) -> tuple[int, Message]:
@@ -331,11 +434,20 @@ def _factors(weights: Mapping[int, float | None]) -> tuple[dict[int, float], flo
     return found, 1.0 / (sum(found.values()) or 1.0)
 
 
+def _weighed(
+    by_worker: Mapping[int, Sequence[tuple[Gradient, Array | None]]], factors: Mapping[int, float]
+) -> list[tuple[Gradient, float, Array | None]]:
+    return [
+        (grad, factors[worker], added)
+        for worker, given in sorted(by_worker.items())
+        for grad, added in given
+    ]
+
+
 def _sum(
-    shard: Shard, weighed: Sequence[tuple[Gradient, float, Array | None]], scale: float
+    shape: Shape, weighed: Sequence[tuple[Gradient, float, Array | None]], scale: float
 ) -> tuple[Gradient, float, Array | None]:
     """Σ weight · gradient, as rows where all are, and by how much clocks grow."""
-    shape = shard.values.shape
     if all(isinstance(grad, RowSparse) for grad, _, _ in weighed):
         rows = np.concatenate([grad[0] for grad, _, _ in weighed])
         parts = [grad[1].reshape(-1, *shape[1:]) for grad, _, _ in weighed]
@@ -351,7 +463,8 @@ def _sum(
         if isinstance(grad, RowSparse):
             grad = dense_gradient(numpy_ops, grad, shape)
         part = _times(grad.reshape(shape), weight)
-        total = part.copy() if total is None else np.add(total, part, out=total)
+        # Of an array without axes a product is a number.
+        total = np.array(part) if total is None else np.add(total, part, out=total)
     assert total is not None
     return total, scale, None
 

@@ -14,7 +14,7 @@ from singanet.parallel.server.messages import (
     pickled,
     unpickled,
 )
-from singanet.parallel.server.service import Opening, Service, failed, timed
+from singanet.parallel.server.service import Opening, Service, failed
 from singanet.parallel.server.snapshots import Snapshots
 
 _WHAT, _ANSWER = "a question of a worker", "an answer"
@@ -50,15 +50,10 @@ class Server:
             if message.kind is MessageKind.OPEN:
                 self._send(worker, self._opened(message))
                 return
-            service = self.services[message.service]
-            answers = timed(service, message.kind, lambda: service.take(worker, message))
+            answers = self.services[message.service].take(worker, message)
         except SingaNetError as error:
             self._send(worker, failed(message, error))
             return
-        load = service.loads[message.kind.name.lower()]
-        load.calls += 1
-        load.bytes_in += sum([array.nbytes for array in message.arrays])
-        load.rows += rows_in(message)
         for to, answer in answers:
             self._send(to, answer)
 
@@ -84,12 +79,3 @@ class Server:
         else:
             self.services[message.service] = Service(opening, len(self._workers), snapshots)
         return message._replace(kind=MessageKind.DONE, arrays=[])
-
-
-def rows_in(message: Message) -> int:
-    """Rows of tables that ``message`` brings, or asks for."""
-    if message.kind in (MessageKind.PUSH, MessageKind.PULL, MessageKind.NEWER, MessageKind.WRITE):
-        return len(message.arrays[0])
-    if message.kind is MessageKind.PUSH_PULL:
-        return len(message.arrays[0]) + len(message.arrays[2])
-    return 0

@@ -11,7 +11,9 @@ import numpy as np
 
 from singanet.errors import DataError, ShapeError
 from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.element_wise import as_run
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.together import is_plain, update_rows
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Done, Request
 from singanet.params.param import Param
@@ -111,6 +113,7 @@ class Shard(ServedTable):
         kept = range(whole)[owned]
         self.rows, self.width = len(kept), math.prod(param.shape[1:])
         self.dtype, self._folder = param.dtype, folder
+        self._is_float = self.dtype.name in ("float32", "float64")
         self.clocks = np.zeros(self.rows, np.int64)
         shape = (self.rows, *param.shape[1:]) if param.shape else ()
         self.values = _room(folder, f"{self.name}.values", shape, self.dtype)
@@ -135,14 +138,19 @@ class Shard(ServedTable):
     def start_pull(self, rows: Array) -> Request:
         """As `ServedTable`. Errors: `DataError` for a row that there is not."""
         rows = self._checked(rows)
-        return Done((self._table[rows], self.clocks[rows]))
+        return Done((self._table.take(rows, 0), self.clocks.take(rows)))
 
     def prefetch(self, rows: Array) -> None:
         """As `ServedTable`: there is nothing to wait for."""
 
     def start_push(self, rows: Array, grads: Array, clocks_added: Array | None = None) -> Request:
         """As `ServedTable`. Errors: rows that are not there or come twice, gradients of others."""
-        rows = self._checked(rows)
+        rows = np.asarray(rows)
+        rise = rows.ndim == 1 and bool((rows[1:] > rows[:-1]).all())
+        # Of rows that rise the ends tell whether all are there.
+        ends = rows[:: len(rows) - 1].tolist() if rise and len(rows) > 1 else [-1]
+        if rows.dtype != np.int64 or ends[0] < 0 or ends[-1] >= self.rows:
+            rows = self._checked(rows)
         if grads.shape != (len(rows), self.width):
             raise ShapeError(
                 f"table {self.name!r}, push",
@@ -150,11 +158,11 @@ class Shard(ServedTable):
                 received=f"shape {grads.shape}",
                 advice="pass a row of gradients for each of the rows",
             )
-        if not (rows[1:] > rows[:-1]).all():
+        if not rise:
             order = np.argsort(rows)
             rows, grads = rows[order], grads[order]
             clocks_added = None if clocks_added is None else clocks_added[order]
-        self.update(RowSparse(rows, grads), clocks_added=clocks_added)
+        self._change(RowSparse(rows, grads), 1.0, clocks_added, checked=rise)
         return Done()
 
     def start_push_pull(
@@ -177,11 +185,33 @@ class Shard(ServedTable):
 
     def update(self, grad: Gradient, scale: float = 1.0, clocks_added: Array | None = None) -> None:
         """Update once by ``scale`` · ``grad``, which is of all rows, or of some that rise."""
+        self._change(grad, scale, clocks_added)
+
+    def _change(
+        self, grad: Gradient, scale: float, clocks_added: Array | None, checked: bool = False
+    ) -> None:
+        """`update`; of rows that were ``checked`` the optimizer need not see once more what."""
+        rule = self.optimizer
+        rows: Array | slice = slice(None)
         if isinstance(grad, RowSparse):
+            rows = as_run(grad.indices) or grad.indices
             grad = RowSparse(grad.indices, grad.rows.reshape(-1, *self.param.shape[1:]))
-        self.optimizer.update([self.name], [self.values], [grad], scale)
-        rows = grad.indices if isinstance(grad, RowSparse) else slice(None)
+        if (
+            checked
+            and isinstance(grad, RowSparse)
+            and self._is_float
+            and isinstance(rule, Optimizer)
+            and is_plain(rule)
+        ):
+            update_rows(rule, self.name, self.values, grad, scale)
+        else:
+            rule.update([self.name], [self.values], [grad], scale)
         self.clocks[rows] += 1 if clocks_added is None else clocks_added
+
+    def lie_in(self, values: Array, clocks: Array) -> None:
+        """Go on with ``values`` and ``clocks``, arrays alike in memory with the same elements."""
+        self.values, self.clocks = values, clocks
+        self._table = values.reshape(self.rows, self.width)
 
     def keep_state(self) -> None:
         """Put the state of the rule, as when it was loaded, into the files of the ``folder``."""
@@ -207,7 +237,7 @@ class Shard(ServedTable):
                 received=f"an array of {rows.dtype} of shape {rows.shape}",
                 advice="pass numpy.unique(ids)",
             )
-        if len(rows) and not (rows.min() >= 0 and rows.max() < self.rows):
+        if are_outside(rows, self.rows):
             raise DataError(
                 f"table {self.name!r}",
                 expected=f"row numbers from 0 to {self.rows - 1}",
@@ -215,6 +245,16 @@ class Shard(ServedTable):
                 advice="look ids up in the table that they belong to",
             )
         return rows
+
+
+def are_outside(rows: Array, count: int) -> bool:
+    """Whether any of ``rows`` is no number from 0 to below ``count``."""
+    if not len(rows):
+        return False
+    if rows.dtype == np.int64:
+        # Seen as unsigned, a negative number is a huge one: one look instead of two.
+        return int(np.maximum.reduce(rows.view(np.uint64))) >= count
+    return bool(rows.min() < 0 or rows.max() >= count)
 
 
 def _room(folder: Path | None, name: str, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.engine.memory import root_of
-from singanet.program.array_tree import address
 from singanet.types import Array
 
 

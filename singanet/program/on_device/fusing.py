@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.program.array_tree import address
+from singanet.base.addresses import address
 from singanet.types import Shape
 
 _MOST = 24

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.engine.memory import root_of
-from singanet.program.array_tree import address, map_leaves
+from singanet.program.array_tree import map_leaves
 from singanet.program.bind_call import Ready
 from singanet.program.calls import filled_by
 from singanet.program.ir import Call, Ref, Token

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from singanet.program.array_tree import address
+from singanet.base.addresses import address
 from singanet.types import Array
 
 _LETTERS = {np.dtype(np.float32): "s", np.dtype(np.float64): "d"}

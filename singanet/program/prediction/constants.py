@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.base.forks import free_in_children
 from singanet.engine.memory import root_of
 from singanet.params.param import Param
-from singanet.program.array_tree import address
 from singanet.program.bind_call import ready_call
 from singanet.program.ir import Call, Ref, refs_of
 from singanet.program.layout.arena import ALIGNMENT

@@ -5,24 +5,25 @@ An element-wise rule treats them as one parameter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.engine.memory import root_of
 from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
+from singanet.optimizer.together import are_neighbours, onwards
 from singanet.params.storage import Place
-from singanet.program.array_tree import address
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.relocate import moved
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import traced
-from singanet.program.trace.update_scalars import Numbers, alike
+from singanet.program.trace.update_scalars import Numbers
 from singanet.types import Array
 
 Moves = dict[int, tuple[int, int]]
@@ -67,36 +68,14 @@ class Waiting(NamedTuple):
 
     def precedes(self, other: Waiting) -> bool:
         """Whether ``other`` comes next in the bucket, its state too, and has the same numbers."""
-        if self.place is None or other.place is None or self.place.stop != other.place.start:
-            return False
         scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
         beside = not self.summed or (
             root_of(self.grad) is root_of(other.grad)
             and address(self.grad) + self.grad.nbytes == address(other.grad)
         )
         return (
-            scales
-            and beside
-            and alike(self.state) == alike(other.state)
-            and all(
-                one.base is not None
-                and one.base is next_one.base
-                and address(one) + one.nbytes == address(next_one)
-                for one, next_one in zip(self.state.arrays, other.state.arrays, strict=True)
-            )
+            scales and beside and are_neighbours(self.place, self.state, other.place, other.state)
         )
-
-
-def runs(group: Iterable[Waiting]) -> Iterator[list[Waiting]]:
-    """Members of one bucket in runs of neighbours that may be updated as one."""
-    run: list[Waiting] = []
-    for waiting in sorted(group, key=lambda each: each.place.start if each.place else -1):
-        if run and not run[-1].precedes(waiting):
-            yield run
-            run = []
-        run.append(waiting)
-    if run:
-        yield run
 
 
 def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple[Numbers, Moves]:
@@ -113,7 +92,7 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
     assert last is not None
     value = first.bucket[first.start : last.stop]
     if summed:
-        grads = _onwards(run[0].grad, value.size, root_of(run[0].grad))
+        grads = onwards(run[0].grad, value.size, root_of(run[0].grad))
     else:
         grads = np.empty_like(tape.near(value))
         tape.adopt(grads)
@@ -122,7 +101,7 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
     # Nothing but what the rule calls is wanted.
     tape.evaluator = AbstractEvaluator()
     try:
-        slots = [_onwards(array, value.size, array.base) for array in numbers.state.arrays]
+        slots = [onwards(array, value.size, array.base) for array in numbers.state.arrays]
         near: list[Array] = [traced(tape, array) for array in (value, grads, *slots)]
         w, g, *arrays = near
         scale = run[0].scale
@@ -139,13 +118,6 @@ def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple
         moves[token] = joint, start
         start += waiting.value.nbytes
     return numbers, moves
-
-
-def _onwards(array: Array, size: int, flat: Any) -> Array:
-    """``size`` elements from the first of ``array`` on, which is a part of ``flat``."""
-    start = (address(array) - address(flat)) // array.itemsize
-    whole: Array = flat[start : start + size]
-    return whole
 
 
 def with_gradients_joined(calls: Sequence[Call], moves: Moves) -> list[Call]:

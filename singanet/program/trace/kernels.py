@@ -15,6 +15,7 @@ from singanet.engine.memory import arrays_in
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops, numpy_ops
 from singanet.ops.held import HeldMatrix
+from singanet.ops.interface import Runs
 from singanet.program.calls import filled_by, multiplied, picked, take_rows
 from singanet.program.cost import passes_for
 from singanet.program.ir import Call, NotRecordableError
@@ -143,9 +144,11 @@ class RecordingKernels(NumpyOps):
         written.passes = passes_for(len(x) * held.size, x.size + y.size + held.nbytes // 4)
         return y.view(Traced)
 
-    def sum_rows(self, indices: Array, rows: Array) -> tuple[Array, Array]:
+    def sum_rows(
+        self, indices: Array, rows: Array, runs: Callable[[Array], Runs] | None = None
+    ) -> tuple[Array, Array]:
         """As at each replay, of as many rows as there are then."""
-        return record_sum_rows(recording(), indices, rows)
+        return record_sum_rows(recording(), indices, rows, runs)
 
     def add_rows(self, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
         """As at each replay."""

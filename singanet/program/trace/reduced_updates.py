@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.engine.memory import root_of
 from singanet.errors import one_of
 from singanet.optimizer.chain import TwoPasses, UpdateChain
@@ -19,7 +20,6 @@ from singanet.optimizer.wrapper import Handed
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.params.served import is_served
-from singanet.program.array_tree import address
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.trace.held import HeldParameters

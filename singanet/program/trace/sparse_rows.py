@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from singanet.ops import Ops, numpy_ops
+from singanet.ops.interface import Runs
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, number_now
@@ -44,9 +46,14 @@ def live_rows(grad: RowSparse, source: RowsSource, tape: Tape) -> RowSparse:
     return RowSparse(indices, grad.rows.view(Traced))
 
 
-def record_sum_rows(tape: Tape, indices: Array, rows: Array) -> RowSparse:
+def record_sum_rows(
+    tape: Tape, indices: Array, rows: Array, runs: Callable[[Array], Runs] | None = None
+) -> RowSparse:
     """Write down `Ops.sum_rows`, whose results lie outside of the arena."""
-    return _made(tape, _kernels(tape).sum_rows, (indices, rows), rows, rows.nbytes)
+    kernel: Callable[..., tuple[Array, Array]] = _kernels(tape).sum_rows
+    if runs is not None:
+        kernel = partial(kernel, runs=runs)
+    return _made(tape, kernel, (indices, rows), rows, rows.nbytes)
 
 
 def record_add_rows(tape: Tape, a: RowSparse, b: RowSparse) -> RowSparse:

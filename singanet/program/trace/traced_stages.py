@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.base.origin import is_library
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param
-from singanet.program.array_tree import address, map_arrays
+from singanet.program.array_tree import map_arrays
 from singanet.program.guard import Guard, is_patched
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.evaluator import AbstractEvaluator

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
-from singanet.base.origin import is_library
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.state import ParamState
+from singanet.optimizer.together import bounds_of, has_own_schedules, is_own_schedule
 from singanet.program.trace.traced import StepScalar
 from singanet.types import Array
 
@@ -29,7 +29,7 @@ class Numbers:
         self.counts = True
         self.state = states[0]
         self.states = tuple(states)
-        self._kept = [(state, state.arrays, _bounds(state)) for state in states]
+        self._kept = [(state, state.arrays, bounds_of(state)) for state in states]
         self._plain = all(bounds is None for _, _, bounds in self._kept)
         with _schedules_held(optimizer, self.state.regularizer):
             self.penalty, self.values = optimizer.numbers(self.state)
@@ -66,7 +66,7 @@ class Numbers:
                 or state.step != step
                 or state.lr_mult != rate
                 or state.decay_mult != decay
-                or ((bounds is not None or not bare) and _bounds(state) != bounds)
+                or ((bounds is not None or not bare) and bounds_of(state) != bounds)
             ):
                 return False
         return True
@@ -110,30 +110,13 @@ class Numbers:
         )
 
 
-def alike(state: ParamState) -> tuple[Any, ...]:
-    """The settings that parameters with equal numbers share."""
-    return state.step, state.lr_mult, state.decay_mult, _bounds(state)
-
-
-def has_own_schedules(optimizer: Optimizer, regularizer: Regularizer | None = None) -> bool:
-    """Whether a schedule is a user's: it may count, so it is asked as often as by the layers."""
-    values = [getattr(optimizer, name) for name in optimizer.hypers]
-    if regularizer is not None:
-        values.append(getattr(regularizer, "coefficient", None))
-    return any(map(_is_own, values))
-
-
-def _is_own(value: object) -> bool:
-    return callable(value) and not is_library(type(value))
-
-
 @contextmanager
 def _schedules_held(optimizer: Optimizer, regularizer: Regularizer | None) -> Iterator[None]:
     """Numbers in the place of the user's schedules, which recording does not ask."""
     owners: list[tuple[Any, str]] = [(optimizer, name) for name in optimizer.hypers]
     owners.append((regularizer, "coefficient"))
     every = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
-    own = [(owner, name, value) for owner, name, value in every if _is_own(value)]
+    own = [(owner, name, value) for owner, name, value in every if is_own_schedule(value)]
     try:
         for owner, name, _ in own:
             setattr(owner, name, 0.5)
@@ -152,13 +135,3 @@ def refresh(every: Sequence[Numbers]) -> None:
         if settings != before or has_own_schedules(numbers.optimizer, settings[-1]):
             before, found = settings, numbers.asked()
         numbers.take(found)
-
-
-def _bounds(state: ParamState) -> tuple[Any, ...] | None:
-    """The settings of penalty and constraint, which are constants and no numbers of the step."""
-    regularizer, constraint = state.regularizer, state.constraint
-    if regularizer is None and constraint is None:
-        return None
-    made = () if regularizer is None else (regularizer.coefficient, state.penalty_mult)
-    kept = () if constraint is None else tuple(vars(constraint).values())
-    return regularizer, made, constraint, kept

@@ -17,6 +17,7 @@ from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.reduction import Reduction
 from singanet.optimizer.scale import is_one
 from singanet.optimizer.state import ParamState
+from singanet.optimizer.together import has_own_schedules, runs
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
 from singanet.params.storage import place_of
@@ -26,13 +27,13 @@ from singanet.program.relocate import relocated
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.foreign import is_own
 from singanet.program.trace.held import HeldParameters
-from singanet.program.trace.joint_update import Waiting, joint_update, runs
+from singanet.program.trace.joint_update import Waiting, joint_update
 from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, refusal, watch_case
-from singanet.program.trace.update_scalars import Numbers, has_own_schedules
+from singanet.program.trace.update_scalars import Numbers
 from singanet.types import Array, RowSparse
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.program.array_tree import address
+from singanet.base.addresses import address
 from singanet.program.ir import Ref
 from singanet.program.prediction.constant import constant
 from singanet.program.prediction.constants import Constants, make_constants

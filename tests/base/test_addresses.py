@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.program.array_tree import address
+from singanet.base.addresses import address
 from singanet.program.trace.traced import Traced
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
