@@ -37,6 +37,11 @@ def allocated(environ: Mapping[str, str]) -> list[Host]:
     return []
 
 
+def by_slurm(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm tells the machines, and starts what runs on them."""
+    return bool(environ.get(_NODES))
+
+
 def elsewhere(hosts: Sequence[Host]) -> bool:
     """Whether any of ``hosts`` is another machine than this one."""
     own = _short(socket.gethostname())

@@ -6,25 +6,29 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from singanet.errors import BackendError
 from singanet.launch import mpirun
-from singanet.launch.allocation import allocated, elsewhere
+from singanet.launch.allocation import allocated, by_slurm, elsewhere
+from singanet.launch.elastic import Attempt, Elastic, Ending
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
+from singanet.launch.slots import Knocking, Slots, always
 from singanet.launch.traces import merge_traces, remove_parts
 from singanet.parallel.communicators.board import (
     DEADLINE,
     ELASTIC,
     JOB,
+    LEAVES,
     LOGS,
     RESTART,
     SERVERS,
@@ -55,6 +59,9 @@ _SPAWNED = 5.0
 _NOTICE = 10.0
 """Seconds in which others have to have noticed that a rank has died, or ended."""
 
+_AGAIN = 5.0
+"""Seconds after which ranks are asked again to end at a checkpoint."""
+
 _SHOWN = 8
 """Ranks that a message has a line for."""
 
@@ -74,7 +81,10 @@ class JobOptions:
     seconds is told, one of ``deadline`` seconds is an error. A failed job is begun anew up to
     ``restarts`` times, with the program that ``resumed`` makes of it, unless its exit status is
     ``final``. If it is ``elastic``, the other ranks repair the work of ranks that were killed or
-    stopped.
+    stopped. With ``sizes``, the least and the most ranks, it is begun anew with as many as there
+    are free slots, whenever ranks have died and, at a checkpoint, when more are free: ``ranks`` is
+    how many it begins with. A slot whose rank has died rests for ``rest`` seconds, twice as long
+    each time.
     """
 
     ranks: int
@@ -90,6 +100,8 @@ class JobOptions:
     final: frozenset[int] = frozenset()
     resumed: Callable[[Sequence[str]], Sequence[str]] = _unchanged
     elastic: bool = False
+    sizes: tuple[int, int] | None = None
+    rest: float = 10.0
 
 
 def launch(options: JobOptions) -> int:
@@ -105,43 +117,110 @@ def launch(options: JobOptions) -> int:
             received=sys.platform,
             advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
         )
-    hosts = allocated(os.environ) if options.hosts is None else mpirun.read_hosts(options.hosts)
-    found, local = mpirun.find_mpirun(), mpirun.local_ranks(options.ranks, hosts)
-    threads = os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))
-    settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline)}
+    hosts = _hosts(options)
+    found = mpirun.find_mpirun()
+    if said := mpirun.notes(local := mpirun.local_ranks(options.ranks, hosts), _threads(local)):
+        _say(said)
+    if options.sizes is not None:
+        return _resized(options, options.sizes, found, hosts)
+    program = options.program
+    for attempt in range(options.restarts + 1):
+        job = _attempt(options, found, hosts, program, attempt)
+        if job.is_final or attempt == options.restarts:
+            break
+        _say(f"restart {attempt + 1} of {options.restarts}")
+        program = options.resumed(options.program)
+    return job.status
+
+
+def _hosts(options: JobOptions) -> list[mpirun.Host]:
+    """The machines of the hosts file, or of the allocation; [] for this one."""
+    return allocated(os.environ) if options.hosts is None else mpirun.read_hosts(options.hosts)
+
+
+def _threads(local: int) -> str:
+    return os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))
+
+
+def _attempt(
+    options: JobOptions,
+    found: str,
+    hosts: Sequence[mpirun.Host],
+    program: Sequence[str],
+    number: int,
+    wanted: Callable[[], bool] | None = None,
+) -> _Job:
+    """The job of the ``number``-th start, which has ended."""
+    threads = _threads(mpirun.local_ranks(options.ranks, hosts))
+    settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline), RESTART: str(number)}
     if options.servers:
         settings[SERVERS] = str(options.servers)
     if options.elastic:
         settings[ELASTIC] = "1"
+    if options.sizes is not None:
+        settings[LEAVES] = "1"
     if options.log_dir is not None:
         settings[LOGS] = str(options.log_dir.absolute())
     if options.trace is not None:
         settings[TRACE] = str(options.trace.absolute())
-    if said := mpirun.notes(local, threads):
-        _say(said)
-    program = options.program
-    for attempt in range(options.restarts + 1):
-        if options.trace is not None:
-            remove_parts(options.trace, options.ranks)
-        with job_folder() as folder:
-            job = _Job(options, folder, hosts)
-            status = job.run([found, *job.flags()], program, {**settings, RESTART: str(attempt)})
-        if options.trace is not None:
-            merge_traces(options.trace, options.ranks)
-        if not status or job.asked or status in options.final or attempt == options.restarts:
-            break
-        _say(f"restart {attempt + 1} of {options.restarts}")
-        program = options.resumed(options.program)
-    return status
+        remove_parts(options.trace, options.ranks)
+    with job_folder() as folder:
+        job = _Job(options, folder, hosts, wanted)
+        job.run([found, *job.flags()], program, settings)
+    if options.trace is not None:
+        merge_traces(options.trace, options.ranks)
+    return job
+
+
+def _resized(
+    options: JobOptions, sizes: tuple[int, int], found: str, hosts: Sequence[mpirun.Host]
+) -> int:
+    """Run it with as many ranks as can work; the exit status."""
+    here = not hosts
+    known = hosts or [mpirun.Host(socket.gethostname(), sizes[1])]
+
+    def read() -> Sequence[mpirun.Host]:
+        nonlocal known
+        if options.hosts is not None:
+            # It may be half written, or gone for a moment.
+            with suppress(OSError, ValueError, BackendError):
+                known = mpirun.read_hosts(options.hosts)
+        return known
+
+    def start(attempt: Attempt) -> Ending:
+        again = options.resumed(options.program) if attempt.number else options.program
+        on = replace(options, ranks=attempt.ranks)
+        where = [] if here else attempt.hosts
+        job = _attempt(on, found, where, again, attempt.number, attempt.wanted)
+        return Ending(job.status, job.is_final, job.left, tuple(sorted(job.dead)), job.furthest)
+
+    answers = always if options.hosts is None and by_slurm(os.environ) else Knocking()
+    slots = Slots(read, answers, options.rest)
+    job = Elastic(slots, sizes, options.ranks, options.restarts, options.deadline, _say)
+    return job.run(start)
 
 
 class _Job:
-    """One attempt."""
+    """One attempt.
+
+    Once it has ended, ``dead`` are the ranks that were killed, stopped, or hung where the job
+    begins; ``left`` says that it ended at a checkpoint, as more ranks were ``wanted``.
+    """
 
     def __init__(
-        self, options: JobOptions, folder: JobFolder, hosts: Sequence[mpirun.Host] = ()
+        self,
+        options: JobOptions,
+        folder: JobFolder,
+        hosts: Sequence[mpirun.Host] = (),
+        wanted: Callable[[], bool] | None = None,
     ) -> None:
         self.options, self.folder, self._hosts = options, folder, hosts
+        self.status, self.left = 0, False
+        self.dead: set[int] = set()
+        self.furthest: int | None = None
+        self._wanted, self._leaving_at = wanted, 0.0
+        self._launched: float | None = None
+        self._mpirun = 0
         self.asked: signal.Signals | None = None
         self._asks = 0
         self._kill_at: float | None = None
@@ -157,7 +236,14 @@ class _Job:
     def flags(self) -> list[str]:
         """The options of mpirun for this job."""
         options, folder = self.options, self.folder
-        flags = mpirun.flags(options.ranks, options.hosts, folder.path, self._remote)
+        hosts = options.hosts
+        if options.sizes is not None and self._remote:
+            # Those of its machines that can work now, and their free slots.
+            hosts = folder.path / "hosts"
+            mpirun.write_hosts(hosts, self._hosts)
+        flags = mpirun.flags(options.ranks, hosts, folder.path, self._remote)
+        if options.sizes is not None:
+            flags += mpirun.RESIZED
         return [*flags, *mpirun.ELASTIC] if options.elastic else flags
 
     def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
@@ -180,6 +266,7 @@ class _Job:
                     preexec_fn=_end_with_parent,
                 )
                 outputs.started()
+                self._mpirun = process.pid
                 self._watch(process, outputs)
             finally:
                 self.folder.kill()
@@ -189,7 +276,15 @@ class _Job:
                     signal.signal(number, handler)
             status = process.wait()
             outputs.carry(0.0)
-            return self._ended(status, outputs.said)
+            self.status = self._ended(status, outputs.said)
+            boards = self._boards()
+            self.furthest = max((board.step for board in boards), default=None)
+            return self.status
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing is to be begun anew, once it has ended."""
+        return not self.status or self.asked is not None or self.status in self.options.final
 
     def _sweep_hosts(self, found: str) -> None:
         """Leave nothing on other machines either, a stopped rank least of all."""
@@ -241,6 +336,7 @@ class _Job:
                     os.kill(pid, signal.SIGKILL)
                     continue
                 self._failure = f"{self._named(rank)} has been stopped for {seconds:.1f} s"
+                self.dead.add(rank)
                 self._kill_by(now)
         if self._report_paths():
             self._kill_by(now + _LAST)
@@ -249,6 +345,9 @@ class _Job:
             self._look_for_dead(set(ranks.values()), boards, now)
         boards = [each for each in boards if each.rank not in self._lost]
         self._look_for_stuck(boards, now)
+        if self.options.sizes is not None:
+            self._look_for_late(set(ranks.values()), boards, now)
+            self._ask_to_leave(ranks, boards, now)
         late = [each for each in boards if each.waits and now - each.since > self.options.stall]
         if fresh := {(each.rank, each.step) for each in late} - self._stalls:
             self._stalls |= fresh
@@ -307,7 +406,42 @@ class _Job:
                 who = self._named(gone[0].rank)
                 self._fail(f"{who} has ended, and others wait for it: {each.waits}", now)
             elif seconds > self.options.deadline:
+                # Of other machines' ranks nothing is known here.
+                self.dead |= set(absent) & {board.rank for board in boards}
                 self._fail(f"{who} has kept others waiting {seconds:.1f} s: {each.waits}", now)
+
+    def _look_for_late(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
+        """End a job of which a rank has not come to where all begin, be it that none waits yet."""
+        self._launched = now if self._launched is None else self._launched
+        seconds = now - self._launched
+        if self._failure or seconds <= self.options.deadline:
+            return
+        if not self._remote and not alive | {each.rank for each in boards}:
+            self._fail(f"mpirun has started no rank in {seconds:.1f} s", now)
+        begun = {each.rank for each in boards if each.joined or each.stuck or each.ended}
+        if late := sorted(alive - begun):
+            self.dead |= set(late)
+            who = ", ".join(map(str, late[:_SHOWN]))
+            self._fail(
+                f"rank {who} of {self.options.ranks} has not come to parallel.init in "
+                f"{seconds:.1f} s",
+                now,
+            )
+
+    def _ask_to_leave(
+        self, ranks: Mapping[int, int], boards: Sequence[RankStatus], now: float
+    ) -> None:
+        """Ask ranks to end at their next checkpoint where more are wanted; any of them is enough.
+
+        Not before they have met: what has not begun has nothing to go on from.
+        """
+        if self._wanted is None or now < self._leaving_at or not self._wanted():
+            return
+        if all(each.joined for each in boards):
+            self._leaving_at = now + _AGAIN
+            for pid in ranks or [self._mpirun]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, mpirun.LEAVE)
 
     def _fail(self, why: str, now: float) -> None:
         """End the job, because of what is seen first; the last words of ranks come before it."""
@@ -339,6 +473,11 @@ class _Job:
                     self._tell_dead(board.rank)
             return 0
         death = mpirun.death_in(said)
+        if self._leaving_at and status == _INTERRUPTED and not reports and not self._failure:
+            self.left = True
+            return status
+        if death is not None and death.signaled and not self._failure:
+            self.dead.add(death.rank)
         if self._failure:
             rank, text, status = -1, "", 1
         elif reports:
