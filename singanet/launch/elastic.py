@@ -77,7 +77,7 @@ class Elastic:
             hosts = self._filled(self._awaited(), most)
             ranks, most = sum(host.slots for host in hosts), self._most
             if number:
-                self._say(f"goes on with {ranks} ranks")
+                self._say(f"goes on with {ranks} rank{'s' * (ranks > 1)}")
             began = time.monotonic()
             ending = start(Attempt(number, ranks, hosts, self._wanting(ranks)))
             if ending.final or not (ending.left or self._can_follow(ending, hosts, began)):
@@ -128,7 +128,7 @@ class Elastic:
             could = min(self._most, sum(host.slots for host in self._slots.look()))
             wanted = could > ranks
             if wanted:
-                self._say(f"{could} ranks can work, {ranks} do: ends them at the next checkpoint")
+                self._say(f"{could} ranks can work instead of {ranks}: from the next checkpoint on")
             return wanted
 
         return look

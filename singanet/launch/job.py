@@ -6,33 +6,22 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from singanet.errors import BackendError
+from singanet.errors import RankError
 from singanet.launch import mpirun
-from singanet.launch.allocation import allocated, by_slurm, elsewhere
-from singanet.launch.elastic import Attempt, Elastic, Ending
-from singanet.launch.folder import JobFolder, job_folder
+from singanet.launch.allocation import elsewhere
+from singanet.launch.folder import JobFolder
 from singanet.launch.outputs import Outputs
-from singanet.launch.slots import Knocking, Slots, always
-from singanet.launch.traces import merge_traces, remove_parts
 from singanet.parallel.communicators.board import (
-    DEADLINE,
-    ELASTIC,
     JOB,
-    LEAVES,
-    LOGS,
-    RESTART,
-    SERVERS,
-    TRACE,
     RankStatus,
     process_state,
     read_board,
@@ -104,103 +93,7 @@ class JobOptions:
     rest: float = 10.0
 
 
-def launch(options: JobOptions) -> int:
-    """Run it; the exit status of the rank that ended it, 128 and its signal, or 0.
-
-    Errors: `BackendError` on systems other than Linux, where there is no MPI, no host in the hosts
-    file, or an allocation that cannot be understood.
-    """
-    if sys.platform != "linux":
-        raise BackendError(
-            "singanet launch",
-            expected="Linux, which tells the processes of a job by /proc",
-            received=sys.platform,
-            advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
-        )
-    hosts = _hosts(options)
-    found = mpirun.find_mpirun()
-    if said := mpirun.notes(local := mpirun.local_ranks(options.ranks, hosts), _threads(local)):
-        _say(said)
-    if options.sizes is not None:
-        return _resized(options, options.sizes, found, hosts)
-    program = options.program
-    for attempt in range(options.restarts + 1):
-        job = _attempt(options, found, hosts, program, attempt)
-        if job.is_final or attempt == options.restarts:
-            break
-        _say(f"restart {attempt + 1} of {options.restarts}")
-        program = options.resumed(options.program)
-    return job.status
-
-
-def _hosts(options: JobOptions) -> list[mpirun.Host]:
-    """The machines of the hosts file, or of the allocation; [] for this one."""
-    return allocated(os.environ) if options.hosts is None else mpirun.read_hosts(options.hosts)
-
-
-def _threads(local: int) -> str:
-    return os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))
-
-
-def _attempt(
-    options: JobOptions,
-    found: str,
-    hosts: Sequence[mpirun.Host],
-    program: Sequence[str],
-    number: int,
-    wanted: Callable[[], bool] | None = None,
-) -> _Job:
-    """The job of the ``number``-th start, which has ended."""
-    threads = _threads(mpirun.local_ranks(options.ranks, hosts))
-    settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline), RESTART: str(number)}
-    if options.servers:
-        settings[SERVERS] = str(options.servers)
-    if options.elastic:
-        settings[ELASTIC] = "1"
-    if options.sizes is not None:
-        settings[LEAVES] = "1"
-    if options.log_dir is not None:
-        settings[LOGS] = str(options.log_dir.absolute())
-    if options.trace is not None:
-        settings[TRACE] = str(options.trace.absolute())
-        remove_parts(options.trace, options.ranks)
-    with job_folder() as folder:
-        job = _Job(options, folder, hosts, wanted)
-        job.run([found, *job.flags()], program, settings)
-    if options.trace is not None:
-        merge_traces(options.trace, options.ranks)
-    return job
-
-
-def _resized(
-    options: JobOptions, sizes: tuple[int, int], found: str, hosts: Sequence[mpirun.Host]
-) -> int:
-    """Run it with as many ranks as can work; the exit status."""
-    here = not hosts
-    known = hosts or [mpirun.Host(socket.gethostname(), sizes[1])]
-
-    def read() -> Sequence[mpirun.Host]:
-        nonlocal known
-        if options.hosts is not None:
-            # It may be half written, or gone for a moment.
-            with suppress(OSError, ValueError, BackendError):
-                known = mpirun.read_hosts(options.hosts)
-        return known
-
-    def start(attempt: Attempt) -> Ending:
-        again = options.resumed(options.program) if attempt.number else options.program
-        on = replace(options, ranks=attempt.ranks)
-        where = [] if here else attempt.hosts
-        job = _attempt(on, found, where, again, attempt.number, attempt.wanted)
-        return Ending(job.status, job.is_final, job.left, tuple(sorted(job.dead)), job.furthest)
-
-    answers = always if options.hosts is None and by_slurm(os.environ) else Knocking()
-    slots = Slots(read, answers, options.rest)
-    job = Elastic(slots, sizes, options.ranks, options.restarts, options.deadline, _say)
-    return job.run(start)
-
-
-class _Job:
+class Job:
     """One attempt.
 
     Once it has ended, ``dead`` are the ranks that were killed, stopped, or hung where the job
@@ -332,7 +225,7 @@ class _Job:
             if self._stopped[rank] > self.options.patience and not self._failure:
                 seconds = self._stopped[rank]
                 if self.options.elastic:
-                    _say(f"{self._named(rank)} has been stopped for {seconds:.1f} s, and is killed")
+                    say(f"{self._named(rank)} has been stopped for {seconds:.1f} s, and is killed")
                     os.kill(pid, signal.SIGKILL)
                     continue
                 self._failure = f"{self._named(rank)} has been stopped for {seconds:.1f} s"
@@ -352,7 +245,7 @@ class _Job:
         if fresh := {(each.rank, each.step) for each in late} - self._stalls:
             self._stalls |= fresh
             many = f"{len(late)} of {self.options.ranks} ranks wait:"
-            _say(many, *map(str, boards[:_SHOWN]))
+            say(many, *map(str, boards[:_SHOWN]))
 
     def _look_for_dead(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
         """Tell which ranks of this machine have died, and see that MPI ends with the others.
@@ -391,7 +284,7 @@ class _Job:
             self._kill_by(now)
 
     def _tell_dead(self, rank: int) -> None:
-        _say(f"{self._named(rank)} has died; the others repair what it was part of")
+        say(f"{self._named(rank)} has died; the others repair what it was part of")
 
     def _look_for_stuck(self, boards: Sequence[RankStatus], now: float) -> None:
         """End a job whose ranks wait where only MPI has the clock: for too long, or in vain."""
@@ -437,7 +330,8 @@ class _Job:
         """
         if self._wanted is None or now < self._leaving_at or not self._wanted():
             return
-        if all(each.joined for each in boards):
+        met = {each.rank for each in boards if each.joined}
+        if met >= set(ranks.values()) and (met or self._remote):
             self._leaving_at = now + _AGAIN
             for pid in ranks or [self._mpirun]:
                 with suppress(ProcessLookupError):
@@ -481,13 +375,7 @@ class _Job:
         if self._failure:
             rank, text, status = -1, "", 1
         elif reports:
-            first = reports[0]
-            rank, status, text = int(first["rank"]), int(first["status"]), str(first["text"])
-            how = f"by {first['kind']}" if first["kind"] else f"with status {status}"
-            also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
-            self._failure = f"{self._named(rank)} ended {how}" + (
-                f"; so did {', '.join(also[:_SHOWN])}" if also else ""
-            )
+            rank, status, text = self._reported(reports)
         elif death is not None:
             rank, status, text = death.rank, death.status, self._end_of_log(death.rank)
             self._failure = f"{self._named(rank)} {death.how}"
@@ -501,8 +389,26 @@ class _Job:
         # Rank 0 has said it where the user reads.
         told = text.rstrip().splitlines() if rank != 0 else []
         others = [str(each) for each in self._boards() if each.rank != rank and each.waits]
-        _say(self._failure, *told, *others[:_SHOWN])
+        say(self._failure, *told, *others[:_SHOWN])
         return status or 1
+
+    def _reported(self, reports: Sequence[Mapping[str, Any]]) -> tuple[int, int, str]:
+        """The rank that told of an error first, its status, and what it said."""
+        first = reports[0]
+        rank, status, text = int(first["rank"]), int(first["status"]), str(first["text"])
+        if first["kind"] == RankError.__name__ and "no answer" in text:
+            self.dead |= self._silent({int(each["rank"]) for each in reports})
+        how = f"by {first['kind']}" if first["kind"] else f"with status {status}"
+        also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
+        self._failure = f"{self._named(rank)} ended {how}" + (
+            f"; so did {', '.join(also[:_SHOWN])}" if also else ""
+        )
+        return rank, status, text
+
+    def _silent(self, reported: set[int]) -> set[int]:
+        """The ranks that neither waited for others nor told of an error where all were to meet."""
+        boards = [each for each in self._boards() if each.rank not in reported]
+        return {each.rank for each in boards if not (each.waits or each.ended)}
 
     def _reports(self) -> list[dict[str, Any]]:
         """The error reports of ranks, oldest first; one of rank 0 of the same kind goes before."""
@@ -540,6 +446,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def _say(*lines: str) -> None:
+def say(*lines: str) -> None:
+    """Tell the user."""
     sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")
     sys.stderr.flush()
