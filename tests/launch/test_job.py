@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from singanet.base.leaving import Leaving
 from singanet.launch import JobOptions, job, launch, mpirun, rank
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
@@ -516,3 +517,30 @@ def test_who_has_met_the_others_is_asked_to_end_at_a_checkpoint(
             watched._ask_to_leave(ranks, boards, now)
     monkeypatch.undo()
     assert asked == [(pid, mpirun.LEAVE) for pid in told]
+
+
+@pytest.mark.parametrize(
+    ("how", "begun", "status", "is_told"),
+    [
+        ("pass", False, 0, False),
+        ("pass", True, 130, False),
+        ("sys.exit(0)", True, 130, False),
+        ("sys.exit(5)", True, 5, False),
+        ("raise KeyboardInterrupt", True, 130, False),
+        ("raise KeyboardInterrupt", False, 130, True),
+        ("raise KeyError", True, 1, True),
+    ],
+)
+def test_a_program_that_was_asked_to_leave_has_not_ended(
+    how, begun, status, is_told, tmp_path, monkeypatch, capsys
+):
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\n{how}\n")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    leaving = Leaving()
+    leaving.begun = begun
+    monkeypatch.setattr(rank, "LEAVING", leaving)
+    assert rank._outcome(0, [str(script)], None)[0] == status
+    assert ("Traceback" in capsys.readouterr().err) == is_told
