@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -96,14 +95,14 @@ class Elastic:
             if time.monotonic() > end:
                 raise BackendError(
                     "singanet launch --elastic",
-                    expected=f"{self._least} free slots within {self._deadline:g} s",
+                    expected=f"{_slots(self._least)} within {self._deadline:g} s",
                     received=self._slots.told(),
                     advice="see why their ranks have died or they do not answer, name other "
                     "machines by --hosts, or ask for fewer: --elastic MIN:MAX",
                 )
             if not enough and not told and self._slots.known:
                 told = True
-                self._say(f"waits for {self._least} free slots: {self._slots.told()}")
+                self._say(f"waits for {_slots(self._least)}: {self._slots.told()}")
             time.sleep(_LOOK)
 
     def _filled(self, free: Sequence[Host], most: int) -> list[Host]:
@@ -138,11 +137,13 @@ class Elastic:
         further = ending.step is None or ending.step > self._furthest
         worked = time.monotonic() - began if further else 0.0
         silent = self._silent_now() & {host.name for host in hosts}
-        for name, count in Counter(_places(hosts)[rank] for rank in ending.dead).items():
-            if name not in silent:
-                pause = self._slots.died(name, count, worked)
-                many = "slot rests" if count == 1 else "slots rest"
-                self._say(f"{count} {many} for {pause:g} s on {name}")
+        places = _places(hosts)
+        for name in sorted({places[rank] for rank in ending.dead} - silent):
+            dead = [rank for rank in ending.dead if places[rank] == name]
+            pause = self._slots.died(name, len(dead), worked)
+            who = f"ranks {', '.join(map(str, dead))} have" if dead[1:] else f"rank {dead[0]} has"
+            many = f"{len(dead)} slots of {name} rest" if dead[1:] else f"a slot of {name} rests"
+            self._say(f"{who} died: {many} for {pause:g} s")
         if silent:
             self._say(f"no answer of {', '.join(sorted(silent))}")
         if silent or ending.dead:
@@ -161,6 +162,10 @@ class Elastic:
             time.sleep(_LOOK)
             self._slots.look()
         return self._slots.silent
+
+
+def _slots(count: int) -> str:
+    return f"{count} free slot{'s' * (count > 1)}"
 
 
 def _places(hosts: Sequence[Host]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from singanet.launch.allocation import elsewhere
 from singanet.launch.mpirun import Host
@@ -18,6 +20,9 @@ _WELL = 10
 
 _ANSWER = 5
 """Seconds in which a machine has to answer."""
+
+_AGENTS = ("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
+"""Variables by which mpirun is told another command than ``ssh``."""
 
 Answers = Callable[[str], "bool | None"]
 """Whether the machine of this name answers; None while that is not known."""
@@ -118,16 +123,24 @@ class Slots:
 
 
 class Knocking:
-    """Asks machines whether they answer, by ``ssh``, without waiting for it."""
+    """Asks machines whether they answer, by what mpirun reaches them by, without waiting for it.
 
-    def __init__(self, command: Sequence[str] = ("ssh",)) -> None:
-        wait = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_ANSWER}"]
-        self._command = [*command, *wait]
+    That is ``ssh``, or another command that ``environ`` has for it.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        given = next((environ[name] for name in _AGENTS if name in environ), "ssh")
+        self._command = given.split()
+        if Path(self._command[0]).name == "ssh":
+            self._command += ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={_ANSWER}"]
         self._asked: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
 
     def __call__(self, name: str) -> bool | None:
-        """Whether it does; None while it has time to. This machine always does."""
-        if not elsewhere([Host(name, 1)]):
+        """Whether it does; None while it has time to.
+
+        This machine always does, and others are taken to where there is no such command here.
+        """
+        if not elsewhere([Host(name, 1)]) or shutil.which(self._command[0]) is None:
             return True
         if name not in self._asked:
             self._asked[name] = self._ask(name), time.monotonic()

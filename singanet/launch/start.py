@@ -119,7 +119,7 @@ def _resized(
         job = _attempt(on, found, where, again, attempt.number, attempt.wanted)
         return Ending(job.status, job.is_final, job.left, tuple(sorted(job.dead)), job.furthest)
 
-    answers = always if options.hosts is None and by_slurm(os.environ) else Knocking()
+    answers = always if options.hosts is None and by_slurm(os.environ) else Knocking(os.environ)
     slots = Slots(read, answers, options.rest)
     job = Elastic(slots, sizes, options.ranks, options.restarts, options.deadline, say)
     return job.run(start)

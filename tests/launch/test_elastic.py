@@ -181,3 +181,42 @@ def test_a_run_of_the_command_line_is_enlarged_in_its_folder(tmp_path):
     assert text.count("interrupted") == 0
     rows = (run / "history.csv").read_text("utf-8").splitlines()[1:]
     assert [int(row.split(",")[0]) for row in rows] == list(range(len(rows)))
+
+
+HANGS = SAME.replace(
+    "from pathlib import Path\n",
+    """from pathlib import Path
+first = os.environ["SINGANET_RESTART"] == "0"
+me = int(os.environ["OMPI_COMM_WORLD_RANK"])
+if first and (sys.argv[1] == "all" or sys.argv[1] == "one" and me == 1): time.sleep(300)
+""",
+    1,
+).replace(
+    '            if how == "kill"',
+    '            if how == "step": time.sleep(300)\n' + 12 * " " + 'if how == "kill"',
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "dead", "began"),
+    [
+        ("one", "rank 1 has died", "rank 1 of 2 has not come to parallel.init"),
+        ("all", "ranks 0, 1 have died", "rank 0, 1 of 2 has not come to parallel.init"),
+        ("step", "rank 1 has died", "ended by RankError"),
+    ],
+)
+def test_a_rank_that_hangs_is_dead_after_the_deadline(how, dead, began, tmp_path, one):
+    """From its first line on, be it that no other waits for it yet."""
+    status, lines, folder = job(
+        tmp_path, 2, how, 1, 5, "--elastic", "1:2", "--rest", "3", "--deadline", "12", text=HANGS
+    )
+    text = "\n".join(line for _, line in lines)
+    assert status == 0, text
+    assert dead in text
+    assert began in text
+    # Within the deadline, and another to begin in.
+    assert lines[-1][0] - lines[0][0] < 60.0
+    for value, expected in zip(ended_values(folder, 1)[0], one, strict=True):
+        np.testing.assert_allclose(value, expected, atol=1e-5)
+    assert left(folder) == []

@@ -93,7 +93,7 @@ def ssh(tmp_path):
         "if name == 'lost': time.sleep(60)\nsys.exit(255 * (name != 'up'))\n"
     )
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return [str(path)]
+    return {"PRTE_MCA_plm_ssh_agent": str(path)}
 
 
 def test_machines_are_asked_by_ssh_without_waiting(ssh, monkeypatch):
@@ -108,7 +108,11 @@ def test_machines_are_asked_by_ssh_without_waiting(ssh, monkeypatch):
         assert time.monotonic() - began < 10.0
         time.sleep(0.02)
     assert said == {"up": True, "down": False, "lost": False}
-    assert knocking("localhost") is True
+    assert [knocking(name) for name in ("localhost", "127.0.0.1")] == [True, True]
+
+
+def test_machines_that_nothing_here_reaches_are_taken_to_answer():
+    assert Knocking({"OMPI_MCA_plm_rsh_agent": "/nowhere/agent -x"})("up") is True
 
 
 @pytest.fixture
@@ -148,7 +152,7 @@ def test_a_job_goes_on_with_fewer_and_then_with_more(runs):
     status, started, said = runs(machines, (2, 3), [KILLED, enlarged, ENDED])
     assert (status, started) == (0, [{"a": 2, "b": 1}, {"a": 2}, {"a": 2, "b": 1}])
     assert said == [
-        "1 slot rests for 10 s on b",
+        "rank 2 has died: a slot of b rests for 10 s",
         "goes on with 2 ranks",
         "3 ranks can work instead of 2: from the next checkpoint on",
         "goes on with 3 ranks",
