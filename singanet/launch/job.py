@@ -129,15 +129,18 @@ class Job:
     def flags(self) -> list[str]:
         """The options of mpirun for this job."""
         options, folder = self.options, self.folder
-        hosts = options.hosts
-        if options.sizes is not None and self._remote:
-            # Those of its machines that can work now, and their free slots.
-            hosts = folder.path / "hosts"
-            mpirun.write_hosts(hosts, self._hosts)
-        flags = mpirun.flags(options.ranks, hosts, folder.path, self._remote)
+        if options.sizes is not None and self._hosts:
+            # Those of the machines that can work now; of an allocation mpirun would take others.
+            mpirun.write_hosts(folder.path / "hosts", self._hosts)
+        flags = mpirun.flags(options.ranks, self._hosts_file, folder.path, self._remote)
         if options.sizes is not None:
             flags += mpirun.RESIZED
         return [*flags, *mpirun.ELASTIC] if options.elastic else flags
+
+    @property
+    def _hosts_file(self) -> Path | None:
+        own = self.options.sizes is not None and self._hosts
+        return self.folder.path / "hosts" if own else self.options.hosts
 
     def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
         """Start it, watch it, end it; the exit status."""
@@ -181,7 +184,7 @@ class Job:
 
     def _sweep_hosts(self, found: str) -> None:
         """Leave nothing on other machines either, a stopped rank least of all."""
-        flags = mpirun.flags(len(self._hosts), self.options.hosts, self.folder.path, remote=True)
+        flags = mpirun.flags(len(self._hosts), self._hosts_file, self.folder.path, remote=True)
         command = [found, *flags, "--map-by", "ppr:1:node"]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(

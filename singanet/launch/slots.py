@@ -60,7 +60,10 @@ class Slots:
 
     def look(self) -> list[Host]:
         """The machines with free slots, and how many each has."""
-        self._hosts, now = self._read(), self._clock()
+        slots: dict[str, int] = {}
+        for host in self._read():  # a machine may have several lines
+            slots[host.name] = slots.get(host.name, 0) + host.slots
+        self._hosts, now = [Host(name, count) for name, count in slots.items()], self._clock()
         free = [Host(host.name, self._free(host, now)) for host in self._hosts]
         return [host for host in free if host.slots > 0]
 

@@ -544,3 +544,20 @@ def test_a_program_that_was_asked_to_leave_has_not_ended(
     monkeypatch.setattr(rank, "LEAVING", leaving)
     assert rank._outcome(0, [str(script)], None)[0] == status
     assert ("Traceback" in capsys.readouterr().err) == is_told
+
+
+@pytest.mark.parametrize("given", [None, Path("hosts")])
+@pytest.mark.parametrize("name", ["localhost", "node7"])
+def test_mpirun_is_told_the_machines_that_can_work(given, name, monkeypatch):
+    """In an allocation it would take the first ones, be they lost."""
+    swept = []
+    monkeypatch.setattr(job.subprocess, "run", lambda words, **_: swept.append(words))
+    with job_folder() as folder:
+        options = JobOptions(2, (), sizes=(1, 3), hosts=given)
+        watched = job.Job(options, folder, [mpirun.Host(name, 2)])
+        flags = watched.flags()
+        watched._sweep_hosts("mpirun")
+        for words in (flags, *swept):
+            file = Path(words[words.index("--hostfile") + 1])
+            assert file.read_text("utf-8") == f"{name} slots=2\n"
+        assert flags[-2:] == ["--forward-signals", "SIGURG"]

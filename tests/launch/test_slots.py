@@ -81,6 +81,10 @@ def test_machines_come_and_go_with_the_hosts_file():
     assert slots.look() == [Host("a", 1)]
     machines.slots = {"b": 3}
     assert slots.look() == [Host("b", 3)]
+    machines.read = lambda: [Host("a", 1), Host("b", 1), Host("a", 2)]
+    slots = machines.made()
+    slots.died("a", 1, 0.0)
+    assert slots.look() == [Host("a", 2), Host("b", 1)]
 
 
 @pytest.fixture
