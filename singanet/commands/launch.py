@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,16 @@ from singanet.errors import ArgumentError, FileAccessError
 
 _FINAL = frozenset({2, 3})
 """Exit statuses of ``train`` that another attempt would have too."""
+
+_ELASTIC = "--elastic"
+_SIZES = re.compile(r"\w*:\w*|-?\d+")
+"""What follows it as sizes, be they wrong ones; a script has another name."""
+
+_VALUED = frozenset(
+    {"-n", "--ranks", "--servers", "--hosts", "--restarts", "--log-dir", "--trace", "--patience"}
+    | {"--stall", "--deadline", "--rest"}
+)
+"""Options that take the word after them."""
 
 Parser = Callable[[Sequence[str]], argparse.Namespace]
 
@@ -30,13 +41,22 @@ def add_command(commands: Any) -> None:
     add("--servers", type=int, default=0, metavar="N", help="so many of them hold parameters")
     add("--hosts", type=Path, metavar="FILE", help="machines: lines such as node1 slots=4")
     add("--restarts", type=int, default=0, metavar="N", help="begin anew so often where it fails")
-    add("--elastic", action="store_true", help="where a rank dies, the others go on without it")
+    add(
+        _ELASTIC,
+        nargs="?",
+        type=_sizes,
+        const=(),
+        metavar="MIN:MAX",
+        help="where a rank dies, the others go on without it; with MIN:MAX it is begun anew from "
+        "its last checkpoint with as many ranks as can work, and with more when they can",
+    )
     add("--log-dir", type=Path, metavar="DIR", help="what ranks other than 0 write: rank-1.log")
     add("--trace", type=Path, metavar="FILE", help="a Chrome trace, a process a rank")
     for name, seconds, what in (
         ("--patience", 5.0, "end it where a rank is stopped for so long"),
         ("--stall", 60.0, "tell which ranks have waited for so long, and for what"),
         ("--deadline", 300.0, "a wait of so long is an error"),
+        ("--rest", 10.0, "with MIN:MAX, keep off a slot whose rank died; twice as long each time"),
     ):
         add(name, type=float, default=seconds, metavar="S", help=f"{what}; {seconds:g} seconds")
     add("program", nargs=argparse.REMAINDER, metavar="train MODEL ... | SCRIPT ...")
@@ -46,8 +66,9 @@ def add_command(commands: Any) -> None:
 def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Namespace) -> int:
     from singanet.launch import JobOptions, launch
 
+    sizes = arguments.elastic or None
     if arguments.ranks is None:
-        arguments.ranks = _all_slots(parser, arguments.hosts)
+        arguments.ranks = _all_slots(parser, arguments.hosts, sizes)
     _check(parser, arguments)
     program, final, resumed = _program(parser, commands, arguments)
     return launch(
@@ -64,17 +85,55 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
             deadline=arguments.deadline,
             final=final,
             resumed=resumed,
-            elastic=arguments.elastic,
+            elastic=arguments.elastic == (),
+            sizes=sizes,
+            rest=arguments.rest,
         )
     )
 
 
-def _all_slots(parser: argparse.ArgumentParser, hosts: Path | None) -> int:
-    """The slots of ``hosts``, or of the allocation that this is in; ends where there is none."""
+def joined(words: Sequence[str]) -> list[str]:
+    """``words`` of the command with ``--elastic`` and its sizes as one word.
+
+    An option whose value may be missing would take the program for it. Every other one has a value.
+    """
+    done, rest = [], list(words)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        valued = word == _ELASTIC and rest and _SIZES.fullmatch(rest[0])
+        if valued or (word in _VALUED and rest):
+            done += [f"{word}={rest.pop(0)}"] if valued else [word, rest.pop(0)]
+        else:
+            done.append(f"{word}=" if word == _ELASTIC else word)
+    return [*done, *rest]
+
+
+def _sizes(text: str) -> tuple[int, int] | tuple[()]:
+    """The sizes that ``text`` has, () for none. Errors: `argparse.ArgumentTypeError`."""
+    if not text:
+        return ()
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not the least and the most ranks, such as 2:4"
+        )
+    return int(least), int(most)
+
+
+def _all_slots(
+    parser: argparse.ArgumentParser, hosts: Path | None, sizes: tuple[int, int] | None
+) -> int:
+    """The slots of ``hosts``, or of the allocation that this is in; ends where there is none.
+
+    With ``sizes`` no more than their most, which this machine has, too.
+    """
     from singanet.launch.allocation import allocated
     from singanet.launch.mpirun import read_hosts
 
     found = allocated(os.environ) if hosts is None else read_hosts(hosts)
+    if sizes is not None:
+        slots = sum(host.slots for host in found)
+        return min(max(slots, sizes[0]), sizes[1]) if found else sizes[1]
     if not found:
         parser.error("the following arguments are required: -n/--ranks, outside of an allocation")
     return sum(host.slots for host in found)
@@ -88,12 +147,17 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         ("--patience", arguments.patience, 0),
         ("--stall", arguments.stall, 0),
         ("--deadline", arguments.deadline, 0),
+        ("--rest", arguments.rest, 0),
     ):
         if not value >= least:
             parser.error(f"argument {name}: {value} is less than {least}")
     if arguments.servers >= arguments.ranks:
         parser.error(f"argument --servers: of {arguments.ranks} ranks one has to train")
-    if arguments.servers and arguments.elastic:
+    if arguments.elastic:
+        least, most = arguments.elastic
+        if not least <= arguments.ranks <= most:
+            parser.error(f"argument -n: {arguments.ranks} is not within {least}:{most}")
+    if arguments.servers and arguments.elastic is not None:
         parser.error("argument --elastic: not with --servers, whose parameters no other rank has")
 
 
@@ -123,9 +187,9 @@ def _program(
 
     given = vars(commands.choices["train"].parse_args(words[1:]))
     options = gathered({key: value for key, value in given.items() if key != "command"})
-    if arguments.restarts and options.get("out") is None:
+    if (arguments.restarts or arguments.elastic) and options.get("out") is None:
         raise ArgumentError(
-            "--restarts",
+            "--restarts" if arguments.restarts else "--elastic MIN:MAX",
             expected="a run folder, from whose last checkpoint a restart goes on",
             received="none",
             advice="add --out RUN_DIR to the options of train",

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from singanet.base.leaving import LEAVING
 from singanet.commands.weighted import weights
 from singanet.runs.options import KINDS, RunOptions, option
 
@@ -74,9 +75,10 @@ def run_command(
         result = run(RunOptions(**options))
     except RunInterrupted as stop:
         number = int(stop.number)
-        print(
-            f"singanet: {_WORDS[number]}{_how_to_go_on(parser.prog, stop.folder)}", file=sys.stderr
-        )
+        # The launcher goes on with it, and says so.
+        if not LEAVING.begun:
+            how = _how_to_go_on(parser.prog, stop.folder)
+            print(f"singanet: {_WORDS[number]}{how}", file=sys.stderr)
         return 128 + number
     except DivergedError as error:
         print(f"singanet: {error}", file=sys.stderr)

@@ -1,5 +1,6 @@
 """The processes of a job: started, watched, and ended together."""
 
-from singanet.launch.job import JobOptions, launch
+from singanet.launch.job import JobOptions
+from singanet.launch.start import launch
 
 __all__ = ["JobOptions", "launch"]

@@ -14,6 +14,7 @@ from singanet.launch.mpirun import Host
 _NODES = "SLURM_JOB_NODELIST"
 _TASKS = "SLURM_TASKS_PER_NODE"
 _FILE = "PBS_NODEFILE"
+_LOOPBACK = ("127.0.0.1", "::1")
 
 
 def allocated(environ: Mapping[str, str]) -> list[Host]:
@@ -37,10 +38,16 @@ def allocated(environ: Mapping[str, str]) -> list[Host]:
     return []
 
 
+def by_slurm(environ: Mapping[str, str]) -> bool:
+    """Whether Slurm tells the machines, and starts what runs on them."""
+    return bool(environ.get(_NODES))
+
+
 def elsewhere(hosts: Sequence[Host]) -> bool:
     """Whether any of ``hosts`` is another machine than this one."""
     own = _short(socket.gethostname())
-    return any(_short(host.name) not in (own, "localhost") for host in hosts)
+    names = [host.name for host in hosts if host.name not in _LOOPBACK]
+    return any(_short(name) not in (own, "localhost") for name in names)
 
 
 def expanded(nodes: str) -> list[str]:

@@ -15,20 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from singanet.errors import BackendError
+from singanet.errors import RankError
 from singanet.launch import mpirun
-from singanet.launch.allocation import allocated, elsewhere
-from singanet.launch.folder import JobFolder, job_folder
+from singanet.launch.allocation import elsewhere
+from singanet.launch.folder import JobFolder
 from singanet.launch.outputs import Outputs
-from singanet.launch.traces import merge_traces, remove_parts
 from singanet.parallel.communicators.board import (
-    DEADLINE,
-    ELASTIC,
     JOB,
-    LOGS,
-    RESTART,
-    SERVERS,
-    TRACE,
     RankStatus,
     process_state,
     read_board,
@@ -55,6 +48,9 @@ _SPAWNED = 5.0
 _NOTICE = 10.0
 """Seconds in which others have to have noticed that a rank has died, or ended."""
 
+_AGAIN = 5.0
+"""Seconds after which ranks are asked again to end at a checkpoint."""
+
 _SHOWN = 8
 """Ranks that a message has a line for."""
 
@@ -74,7 +70,10 @@ class JobOptions:
     seconds is told, one of ``deadline`` seconds is an error. A failed job is begun anew up to
     ``restarts`` times, with the program that ``resumed`` makes of it, unless its exit status is
     ``final``. If it is ``elastic``, the other ranks repair the work of ranks that were killed or
-    stopped.
+    stopped. With ``sizes``, the least and the most ranks, it is begun anew with as many as there
+    are free slots, whenever ranks have died and, at a checkpoint, when more are free: ``ranks`` is
+    how many it begins with. A slot whose rank has died rests for ``rest`` seconds, twice as long
+    each time.
     """
 
     ranks: int
@@ -90,58 +89,31 @@ class JobOptions:
     final: frozenset[int] = frozenset()
     resumed: Callable[[Sequence[str]], Sequence[str]] = _unchanged
     elastic: bool = False
+    sizes: tuple[int, int] | None = None
+    rest: float = 10.0
 
 
-def launch(options: JobOptions) -> int:
-    """Run it; the exit status of the rank that ended it, 128 and its signal, or 0.
+class Job:
+    """One attempt.
 
-    Errors: `BackendError` on systems other than Linux, where there is no MPI, no host in the hosts
-    file, or an allocation that cannot be understood.
+    Once it has ended, ``dead`` are the ranks that were killed, stopped, or hung where the job
+    begins; ``left`` says that it ended at a checkpoint, as more ranks were ``wanted``.
     """
-    if sys.platform != "linux":
-        raise BackendError(
-            "singanet launch",
-            expected="Linux, which tells the processes of a job by /proc",
-            received=sys.platform,
-            advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
-        )
-    hosts = allocated(os.environ) if options.hosts is None else mpirun.read_hosts(options.hosts)
-    found, local = mpirun.find_mpirun(), mpirun.local_ranks(options.ranks, hosts)
-    threads = os.environ.get("OMP_NUM_THREADS") or str(mpirun.threads_a_rank(local))
-    settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline)}
-    if options.servers:
-        settings[SERVERS] = str(options.servers)
-    if options.elastic:
-        settings[ELASTIC] = "1"
-    if options.log_dir is not None:
-        settings[LOGS] = str(options.log_dir.absolute())
-    if options.trace is not None:
-        settings[TRACE] = str(options.trace.absolute())
-    if said := mpirun.notes(local, threads):
-        _say(said)
-    program = options.program
-    for attempt in range(options.restarts + 1):
-        if options.trace is not None:
-            remove_parts(options.trace, options.ranks)
-        with job_folder() as folder:
-            job = _Job(options, folder, hosts)
-            status = job.run([found, *job.flags()], program, {**settings, RESTART: str(attempt)})
-        if options.trace is not None:
-            merge_traces(options.trace, options.ranks)
-        if not status or job.asked or status in options.final or attempt == options.restarts:
-            break
-        _say(f"restart {attempt + 1} of {options.restarts}")
-        program = options.resumed(options.program)
-    return status
-
-
-class _Job:
-    """One attempt."""
 
     def __init__(
-        self, options: JobOptions, folder: JobFolder, hosts: Sequence[mpirun.Host] = ()
+        self,
+        options: JobOptions,
+        folder: JobFolder,
+        hosts: Sequence[mpirun.Host] = (),
+        wanted: Callable[[], bool] | None = None,
     ) -> None:
         self.options, self.folder, self._hosts = options, folder, hosts
+        self.status, self.left = 0, False
+        self.dead: set[int] = set()
+        self.furthest: int | None = None
+        self._wanted, self._leaving_at = wanted, 0.0
+        self._launched: float | None = None
+        self._mpirun = 0
         self.asked: signal.Signals | None = None
         self._asks = 0
         self._kill_at: float | None = None
@@ -157,8 +129,18 @@ class _Job:
     def flags(self) -> list[str]:
         """The options of mpirun for this job."""
         options, folder = self.options, self.folder
-        flags = mpirun.flags(options.ranks, options.hosts, folder.path, self._remote)
+        if options.sizes is not None and self._hosts:
+            # Those of the machines that can work now; of an allocation mpirun would take others.
+            mpirun.write_hosts(folder.path / "hosts", self._hosts)
+        flags = mpirun.flags(options.ranks, self._hosts_file, folder.path, self._remote)
+        if options.sizes is not None:
+            flags += mpirun.RESIZED
         return [*flags, *mpirun.ELASTIC] if options.elastic else flags
+
+    @property
+    def _hosts_file(self) -> Path | None:
+        own = self.options.sizes is not None and self._hosts
+        return self.folder.path / "hosts" if own else self.options.hosts
 
     def run(self, start: Sequence[str], program: Sequence[str], settings: Mapping[str, str]) -> int:
         """Start it, watch it, end it; the exit status."""
@@ -180,6 +162,7 @@ class _Job:
                     preexec_fn=_end_with_parent,
                 )
                 outputs.started()
+                self._mpirun = process.pid
                 self._watch(process, outputs)
             finally:
                 self.folder.kill()
@@ -189,11 +172,19 @@ class _Job:
                     signal.signal(number, handler)
             status = process.wait()
             outputs.carry(0.0)
-            return self._ended(status, outputs.said)
+            self.status = self._ended(status, outputs.said)
+            boards = self._boards()
+            self.furthest = max((board.step for board in boards), default=None)
+            return self.status
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing is to be begun anew, once it has ended."""
+        return not self.status or self.asked is not None or self.status in self.options.final
 
     def _sweep_hosts(self, found: str) -> None:
         """Leave nothing on other machines either, a stopped rank least of all."""
-        flags = mpirun.flags(len(self._hosts), self.options.hosts, self.folder.path, remote=True)
+        flags = mpirun.flags(len(self._hosts), self._hosts_file, self.folder.path, remote=True)
         command = [found, *flags, "--map-by", "ppr:1:node"]
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
@@ -237,10 +228,11 @@ class _Job:
             if self._stopped[rank] > self.options.patience and not self._failure:
                 seconds = self._stopped[rank]
                 if self.options.elastic:
-                    _say(f"{self._named(rank)} has been stopped for {seconds:.1f} s, and is killed")
+                    say(f"{self._named(rank)} has been stopped for {seconds:.1f} s, and is killed")
                     os.kill(pid, signal.SIGKILL)
                     continue
                 self._failure = f"{self._named(rank)} has been stopped for {seconds:.1f} s"
+                self.dead.add(rank)
                 self._kill_by(now)
         if self._report_paths():
             self._kill_by(now + _LAST)
@@ -249,11 +241,14 @@ class _Job:
             self._look_for_dead(set(ranks.values()), boards, now)
         boards = [each for each in boards if each.rank not in self._lost]
         self._look_for_stuck(boards, now)
+        if self.options.sizes is not None:
+            self._look_for_late(set(ranks.values()), boards, now)
+            self._ask_to_leave(ranks, boards, now)
         late = [each for each in boards if each.waits and now - each.since > self.options.stall]
         if fresh := {(each.rank, each.step) for each in late} - self._stalls:
             self._stalls |= fresh
             many = f"{len(late)} of {self.options.ranks} ranks wait:"
-            _say(many, *map(str, boards[:_SHOWN]))
+            say(many, *map(str, boards[:_SHOWN]))
 
     def _look_for_dead(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
         """Tell which ranks of this machine have died, and see that MPI ends with the others.
@@ -292,7 +287,7 @@ class _Job:
             self._kill_by(now)
 
     def _tell_dead(self, rank: int) -> None:
-        _say(f"{self._named(rank)} has died; the others repair what it was part of")
+        say(f"{self._named(rank)} has died; the others repair what it was part of")
 
     def _look_for_stuck(self, boards: Sequence[RankStatus], now: float) -> None:
         """End a job whose ranks wait where only MPI has the clock: for too long, or in vain."""
@@ -307,7 +302,43 @@ class _Job:
                 who = self._named(gone[0].rank)
                 self._fail(f"{who} has ended, and others wait for it: {each.waits}", now)
             elif seconds > self.options.deadline:
+                # Of other machines' ranks nothing is known here.
+                self.dead |= set(absent) & {board.rank for board in boards}
                 self._fail(f"{who} has kept others waiting {seconds:.1f} s: {each.waits}", now)
+
+    def _look_for_late(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
+        """End a job of which a rank has not come to where all begin, be it that none waits yet."""
+        self._launched = now if self._launched is None else self._launched
+        seconds = now - self._launched
+        if self._failure or seconds <= self.options.deadline:
+            return
+        if not self._remote and not alive | {each.rank for each in boards}:
+            self._fail(f"mpirun has started no rank in {seconds:.1f} s", now)
+        begun = {each.rank for each in boards if each.joined or each.stuck or each.ended}
+        if late := sorted(alive - begun):
+            self.dead |= set(late)
+            who = ", ".join(map(str, late[:_SHOWN]))
+            self._fail(
+                f"rank {who} of {self.options.ranks} has not come to parallel.init in "
+                f"{seconds:.1f} s",
+                now,
+            )
+
+    def _ask_to_leave(
+        self, ranks: Mapping[int, int], boards: Sequence[RankStatus], now: float
+    ) -> None:
+        """Ask ranks to end at their next checkpoint where more are wanted; any of them is enough.
+
+        Not before they have met: what has not begun has nothing to go on from.
+        """
+        if self._wanted is None or now < self._leaving_at or not self._wanted():
+            return
+        met = {each.rank for each in boards if each.joined}
+        if met >= set(ranks.values()) and (met or self._remote):
+            self._leaving_at = now + _AGAIN
+            for pid in ranks or [self._mpirun]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, mpirun.LEAVE)
 
     def _fail(self, why: str, now: float) -> None:
         """End the job, because of what is seen first; the last words of ranks come before it."""
@@ -339,16 +370,15 @@ class _Job:
                     self._tell_dead(board.rank)
             return 0
         death = mpirun.death_in(said)
+        if self._leaving_at and status == _INTERRUPTED and not reports and not self._failure:
+            self.left = True
+            return status
+        if death is not None and death.signaled and not self._failure:
+            self.dead.add(death.rank)
         if self._failure:
             rank, text, status = -1, "", 1
         elif reports:
-            first = reports[0]
-            rank, status, text = int(first["rank"]), int(first["status"]), str(first["text"])
-            how = f"by {first['kind']}" if first["kind"] else f"with status {status}"
-            also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
-            self._failure = f"{self._named(rank)} ended {how}" + (
-                f"; so did {', '.join(also[:_SHOWN])}" if also else ""
-            )
+            rank, status, text = self._reported(reports)
         elif death is not None:
             rank, status, text = death.rank, death.status, self._end_of_log(death.rank)
             self._failure = f"{self._named(rank)} {death.how}"
@@ -362,8 +392,26 @@ class _Job:
         # Rank 0 has said it where the user reads.
         told = text.rstrip().splitlines() if rank != 0 else []
         others = [str(each) for each in self._boards() if each.rank != rank and each.waits]
-        _say(self._failure, *told, *others[:_SHOWN])
+        say(self._failure, *told, *others[:_SHOWN])
         return status or 1
+
+    def _reported(self, reports: Sequence[Mapping[str, Any]]) -> tuple[int, int, str]:
+        """The rank that told of an error first, its status, and what it said."""
+        first = reports[0]
+        rank, status, text = int(first["rank"]), int(first["status"]), str(first["text"])
+        if first["kind"] == RankError.__name__ and "no answer" in text:
+            self.dead |= self._silent({int(each["rank"]) for each in reports})
+        how = f"by {first['kind']}" if first["kind"] else f"with status {status}"
+        also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
+        self._failure = f"{self._named(rank)} ended {how}" + (
+            f"; so did {', '.join(also[:_SHOWN])}" if also else ""
+        )
+        return rank, status, text
+
+    def _silent(self, reported: set[int]) -> set[int]:
+        """The ranks that neither waited for others nor told of an error where all were to meet."""
+        boards = [each for each in self._boards() if each.rank not in reported]
+        return {each.rank for each in boards if not (each.waits or each.ended)}
 
     def _reports(self) -> list[dict[str, Any]]:
         """The error reports of ranks, oldest first; one of rank 0 of the same kind goes before."""
@@ -401,6 +449,7 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
-def _say(*lines: str) -> None:
+def say(*lines: str) -> None:
+    """Tell the user."""
     sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")
     sys.stderr.flush()

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,12 @@ from singanet.ops.threads import cores
 
 ELASTIC = ("--with-ft", "ulfm")
 """Options of mpirun for ranks that may die: the others live on, and are told."""
+
+LEAVE = getattr(signal, "SIGURG", signal.SIGINT)
+"""What asks ranks to end at a checkpoint: a signal that does nothing to who does not know it."""
+
+RESIZED = ("--map-by", "slot", "--forward-signals", "SIGURG")
+"""Options of mpirun for a job whose ranks may change in number."""
 
 INSTALL = "run: pip install 'singanet[mpi]', which brings mpi4py and Open MPI"
 
@@ -77,7 +84,13 @@ def read_hosts(path: Path) -> list[Host]:
     return hosts
 
 
-def local_ranks(ranks: int, hosts: list[Host]) -> int:
+def write_hosts(path: Path, hosts: Sequence[Host]) -> None:
+    """Write a hosts file."""
+    lines = [f"{host.name} slots={host.slots}\n" for host in hosts]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def local_ranks(ranks: int, hosts: Sequence[Host]) -> int:
     """The most ranks that one machine gets where the slots are filled in turns."""
     if not hosts:
         return ranks
@@ -128,6 +141,11 @@ class Death:
     rank: int
     how: str
     status: int
+
+    @property
+    def signaled(self) -> bool:
+        """Whether a signal has ended it."""
+        return self.status > 128 and self.how.startswith("was killed")
 
 
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+\s+exited on\s+signal (\d+)")

@@ -11,6 +11,7 @@ import atexit
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 import traceback
@@ -18,9 +19,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from singanet.base.leaving import LEAVING
 from singanet.launch.folder import JobFolder
+from singanet.launch.mpirun import LEAVE
 from singanet.parallel.communicators.board import (
     JOB,
+    LEAVES,
     LOGS,
     RESTART,
     SERVERS,
@@ -48,29 +52,13 @@ def main(arguments: Sequence[str]) -> None:
         memory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if memory.is_dir():
         os.environ[_MEMORY] = str(memory)
+    if LEAVES in os.environ:
+        signal.signal(LEAVE, LEAVING.ask)
     # The first to be registered is the last to run, before MPI's own end.
     atexit.register(own_board().leaves)
     if rank:
         on_new_first(lambda: _redirect(folder, 0))
-    try:
-        _work(rank, arguments)
-    except SystemExit as stop:
-        status, kind, text = _status(stop.code), "", _end_of(log)
-        if isinstance(stop.code, str):
-            sys.stderr.write(f"{stop.code}\n")
-            text = stop.code
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the others have to end too
-        text = _told(error)
-        sys.stderr.write(text)
-        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-        # Here, as most ranks end well without what layers take to load.
-        from singanet.parallel.communicators.last_words import layer_of
-
-        layer = layer_of(error)
-        kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")
-    else:
-        own_board().ends()
-        return
+    status, kind, text = _outcome(rank, arguments, log)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -84,6 +72,32 @@ def main(arguments: Sequence[str]) -> None:
         # The same error of rank 0 is seen as it is; mpirun ends it as soon as this rank has gone.
         time.sleep(0.5)
     os._exit(status)  # MPI_Finalize would wait for the others
+
+
+def _outcome(rank: int, arguments: Sequence[str], log: Path | None) -> tuple[int, str, str]:
+    """Do what this rank is for; its exit status, the kind of its error, and the last words."""
+    status, kind, text = 0, "", ""
+    try:
+        _work(rank, arguments)
+    except SystemExit as stop:
+        status, text = _status(stop.code), _end_of(log)
+        if isinstance(stop.code, str):
+            sys.stderr.write(f"{stop.code}\n")
+            text = stop.code
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the others have to end too
+        text = _told(error)
+        if not (LEAVING.begun and isinstance(error, KeyboardInterrupt)):
+            sys.stderr.write(text)
+        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+        # Here, as most ranks end well without what layers take to load.
+        from singanet.parallel.communicators.last_words import layer_of
+
+        layer = layer_of(error)
+        kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")
+    if LEAVING.begun and not status:
+        # A program that ends well by an interrupt has not ended its training.
+        status = INTERRUPTED
+    return status, kind, text
 
 
 def _work(rank: int, arguments: Sequence[str]) -> None:

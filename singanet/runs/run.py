@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.collectives import of_first
+from singanet.base.leaving import LEAVING
 from singanet.base.lock import expect_free
 from singanet.data import Batch
 from singanet.errors import ArgumentError
@@ -117,7 +118,7 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
         with np.errstate(over="ignore", invalid="ignore"):
             history = _fit(net, task, validation, options, recipe, callbacks, resumes)
     except KeyboardInterrupt:
-        if comm.size == 1:
+        if comm.size == 1 and not LEAVING.begun:
             raise
         # Several ranks agree to end by it, with their state saved.
         raise RunInterrupted(signal.SIGINT, options.out) from None

@@ -32,6 +32,16 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         (["-n", "2", "evaluate", "run"], "another command"),
         (["-n", "2", "--servers", "2", "train", "mlp"], "one has to train"),
         (["-n", "3", "--servers", "1", "--elastic", "train", "mlp"], "not with --servers"),
+        (["--elastic", "2:3", "--servers", "1", "train", "mlp"], "not with --servers"),
+        (["-n", "2", "--elastic", "3:2", "train", "mlp"], "such as 2:4"),
+        (["-n", "2", "--elastic", "0:2", "train", "mlp"], "'0:2' is not the least and the most"),
+        (["-n", "2", "--elastic", "2:", "train", "mlp"], "such as 2:4"),
+        (["-n", "2", "--elastic", "2", "train", "mlp"], "such as 2:4"),
+        (["-n", "2", "--elastic=many", "train", "mlp"], "such as 2:4"),
+        (["-n", "5", "--elastic", "2:4", "train", "mlp"], "-n: 5 is not within 2:4"),
+        (["-n", "1", "--elastic", "2:4", "train", "mlp"], "-n: 1 is not within 2:4"),
+        (["--elastic", "2:4", "--rest", "-1", "train", "mlp"], "--rest"),
+        (["--elastic", "2:4", "train", "mlp"], "--out RUN_DIR"),
         (["-n", "2", "no-such.py"], "no such file"),
         (["-n", "2", "train", "mlp", "--epoch-count", "3"], "unrecognized"),
         (["-n", "2", "--restarts", "1", "train", "mlp"], "--out RUN_DIR"),
@@ -56,6 +66,41 @@ def test_a_training_that_is_begun_anew_goes_on(monkeypatch, tmp_path):
     assert again == [*options.program, "--resume"]
     assert make_parser().parse_args(again[2:]).resume
     assert options.final == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "elastic", "sizes", "ranks"),
+    [
+        (["-n", "3"], False, None, 3),
+        (["-n", "3", "--elastic"], True, None, 3),
+        (["--elastic", "-n", "3"], True, None, 3),
+        (["-n", "3", "--elastic", "2:4"], False, (2, 4), 3),
+        (["--elastic", "2:4", "-n3", "--rest", "1"], False, (2, 4), 3),
+        (["--elastic=2:4"], False, (2, 4), 4),
+        (["--elastic", "2:4", "--hosts", "HOSTS"], False, (2, 4), 3),
+        (["--elastic", "1:2", "--hosts", "HOSTS"], False, (1, 2), 2),
+        (["--elastic", "4:5", "--hosts", "HOSTS"], False, (4, 5), 4),
+    ],
+)
+def test_elastic_may_have_sizes_and_takes_no_program_for_them(
+    words, elastic, sizes, ranks, monkeypatch, tmp_path
+):
+    given = []
+    monkeypatch.setattr("singanet.launch.launch", lambda options: given.append(options) or 0)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("node1 slots=2\nnode2\n")
+    words = [str(hosts) if word == "HOSTS" else word for word in words]
+    # Those of the program are its own.
+    program = ["train", "mlp", "--out", str(tmp_path / "run")]
+    assert main(["launch", *words, *program]) == 0
+    (options,) = given
+    assert (options.elastic, options.sizes, options.ranks) == (elastic, sizes, ranks)
+    assert list(options.program) == ["-m", "singanet", *program]
+
+
+def test_the_words_of_a_script_are_its_own():
+    words = ["launch", "-n", "2", "script.py", "--elastic", "1:2", "--elastic"]
+    assert make_parser().parse_args(words).program == words[3:]
 
 
 def train(*before, out, data):

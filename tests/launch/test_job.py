@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from singanet.launch import JobOptions, job, launch, rank
+from singanet.base.leaving import Leaving
+from singanet.launch import JobOptions, job, launch, mpirun, rank
 from singanet.launch.folder import JobFolder, job_folder
 from singanet.launch.outputs import Outputs
 from singanet.parallel.communicators.board import JOB, RankStatus
@@ -168,7 +169,7 @@ def test_a_rank_runs_modules_and_scripts_as_python_does(tmp_path, monkeypatch, c
 )
 def test_an_end_that_the_user_asked_for_needs_no_words(status, asks, is_told, capsys):
     with job_folder() as folder:
-        watched = job._Job(JobOptions(2, ()), folder)
+        watched = job.Job(JobOptions(2, ()), folder)
         if asks:
             watched._take(signal.SIGINT, None)
         rank._report(folder.path, 1, status, "KeyError", "the traceback")
@@ -184,7 +185,7 @@ def test_an_elastic_job_ends_well_where_its_last_ranks_do(
     elastic, status, others_ended, wanted, capsys
 ):
     with job_folder() as folder:
-        watched = job._Job(JobOptions(2, (), elastic=elastic), folder)
+        watched = job.Job(JobOptions(2, (), elastic=elastic), folder)
         watched._ended_at = 100.0 if others_ended else None
         assert watched._ended(status, "no route to node7") == wanted
     assert ("no route to node7" in capsys.readouterr().err) == bool(wanted)
@@ -193,7 +194,7 @@ def test_an_elastic_job_ends_well_where_its_last_ranks_do(
 def test_a_death_is_told_whose_job_ended_before_the_next_look(monkeypatch, capsys):
     boards = [RankStatus(r, 0, 0, 9, "", 0.0, r == 1, True) for r in range(3)]
     with job_folder() as folder:
-        watched = job._Job(JobOptions(3, (), elastic=True), folder)
+        watched = job.Job(JobOptions(3, (), elastic=True), folder)
         monkeypatch.setattr(watched, "_boards", lambda: boards)
         # That of rank 2 was seen, and told then.
         watched._lost = {2: 100.0}
@@ -223,7 +224,7 @@ def test_ranks_that_have_ended_are_given_some_seconds_where_one_has_gone(
 ):
     boards = [RankStatus(r, 0, 0, 9, "", 0.0, r in ended, True, left=r in left) for r in (0, 1)]
     with job_folder() as folder:
-        watched = job._Job(JobOptions(2, (), elastic=True), folder)
+        watched = job.Job(JobOptions(2, (), elastic=True), folder)
         for now in (100.0, 100.5 + job._ENDS):
             assert watched._kill_at is None
             watched._look_for_dead(set(alive), boards, now)
@@ -264,7 +265,7 @@ def test_ranks_are_looked_at_a_few_times_a_second(monkeypatch):
             now[0] += seconds
 
     with job_folder() as folder:
-        watched = job._Job(JobOptions(1, ()), folder)
+        watched = job.Job(JobOptions(1, ()), folder)
         monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
         monkeypatch.setattr(job, "_LOOK", 0.25)  # of which parts are exact
         monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
@@ -286,7 +287,7 @@ def test_ranks_have_their_time_to_end_until_asked_again(asked_at, ends_at, monke
                 watched._take(signal.SIGINT, None)
 
     with job_folder() as folder:
-        watched = job._Job(JobOptions(1, ()), folder)
+        watched = job.Job(JobOptions(1, ()), folder)
         monkeypatch.setattr(job, "time", SimpleNamespace(monotonic=lambda: now[0]))
         monkeypatch.setattr(job, "_ranks_of", lambda pid: {})
         watched._watch(SimpleNamespace(pid=0, poll=lambda: 0 if now[0] > 100 else None), Waits())
@@ -356,7 +357,7 @@ def test_a_stall_is_told_while_the_job_goes_on(started):
 def test_only_a_wait_as_long_as_was_given_is_a_stall_and_told_once(monkeypatch, capfd):
     waiting = RankStatus(0, 0, 0, 3, "the gradients of fc/weight", 100.0, False, True)
     with job_folder() as folder:
-        watched = job._Job(JobOptions(2, (), stall=60.0), folder)
+        watched = job.Job(JobOptions(2, (), stall=60.0), folder)
         monkeypatch.setattr(watched, "_boards", lambda: [waiting])
         for now, told in ((101.0, 0), (159.0, 0), (161.0, 1), (170.0, 0)):
             watched._look({}, now)
@@ -445,14 +446,118 @@ def test_an_end_that_mpi_tells_nobody_of_ends_an_elastic_job(started, monkeypatc
 
 
 def test_an_interrupt_is_handed_on(started, monkeypatch):
-    asked, look = [], job._Job._look
+    asked, look = [], job.Job._look
 
     def interrupting(self, ranks, now):
         if any(board.waits for board in self._boards()) and not asked:
             asked.append(self._take(signal.SIGINT, None))
         look(self, ranks, now)
 
-    monkeypatch.setattr(job._Job, "_look", interrupting)
+    monkeypatch.setattr(job.Job, "_look", interrupting)
     status, _, err = started("hang")
     assert status == 130
     assert "singanet launch: rank" not in err
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_job_of_which_no_rank_has_come_to_where_all_begin_ends(remote, monkeypatch, capsys):
+    """None waited for another: nothing told of it."""
+    options = JobOptions(2, (), sizes=(1, 2), deadline=5.0, hosts=Path("hosts") if remote else None)
+    boards = [RankStatus(1, 7, 0, 0, "", 0.0, False)]
+    with job_folder() as folder:
+        watched = job.Job(options, folder)
+        monkeypatch.setattr(watched, "_boards", lambda: boards)
+        for now in (100.0, 104.9):
+            watched._look({7: 1}, now)
+        assert not watched.dead
+        watched._look({7: 1}, 105.1)
+        assert watched.dead == {1}
+        assert watched._ended(137, "") == 1
+        assert "rank 1 of 2 has not come to parallel.init in 5.1 s" in capsys.readouterr().err
+        # Ranks that nobody here sees are mpirun's, where they are elsewhere.
+        unseen = job.Job(options, folder)
+        monkeypatch.setattr(unseen, "_boards", list)
+        unseen._look({}, 100.0)
+        unseen._look({}, 105.1)
+        assert ("has started no rank" in unseen._failure) == (not remote)
+
+
+def test_who_hangs_in_a_step_is_dead_where_numbers_may_change():
+    error = "rank 0 of 3, step 4: expected the gradients within 5 s; received no answer"
+    with job_folder() as folder:
+        watched = job.Job(JobOptions(3, (), sizes=(1, 3)), folder)
+        boards = [RankStatus(r, 7, 0, 4, "the gradients" * (r < 2), 0.0, False) for r in range(3)]
+        watched._boards = lambda: boards
+        rank._report(folder.path, 0, 1, "RankError", error)
+        assert watched._ended(1, "") == 1
+    assert watched.dead == {2}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "met", "remote", "told"),
+    [
+        ({7: 0, 8: 1}, (0, 1), False, [7, 8]),
+        ({7: 0, 8: 1}, (0,), False, []),
+        ({}, (), False, []),
+        ({}, (), True, [9]),
+    ],
+)
+def test_who_has_met_the_others_is_asked_to_end_at_a_checkpoint(
+    ranks, met, remote, told, monkeypatch
+):
+    """Of ranks on other machines only mpirun knows, which hands the signal on."""
+    asked = []
+    options = JobOptions(2, (), sizes=(1, 3), hosts=Path("hosts") if remote else None)
+    boards = [RankStatus(r, 7, 0, 4, "", 0.0, False, r in met) for r in ranks.values()]
+    monkeypatch.setattr(job.os, "kill", lambda pid, number: asked.append((pid, number)))
+    with job_folder() as folder:
+        watched = job.Job(options, folder, wanted=lambda: True)
+        watched._mpirun = 9
+        for now in (100.0, 104.0):
+            watched._ask_to_leave(ranks, boards, now)
+    monkeypatch.undo()
+    assert asked == [(pid, mpirun.LEAVE) for pid in told]
+
+
+@pytest.mark.parametrize(
+    ("how", "begun", "status", "is_told"),
+    [
+        ("pass", False, 0, False),
+        ("pass", True, 130, False),
+        ("sys.exit(0)", True, 130, False),
+        ("sys.exit(5)", True, 5, False),
+        ("raise KeyboardInterrupt", True, 130, False),
+        ("raise KeyboardInterrupt", False, 130, True),
+        ("raise KeyError", True, 1, True),
+    ],
+)
+def test_a_program_that_was_asked_to_leave_has_not_ended(
+    how, begun, status, is_told, tmp_path, monkeypatch, capsys
+):
+    script = tmp_path / "script.py"
+    script.write_text(f"import sys\n{how}\n")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    leaving = Leaving()
+    leaving.begun = begun
+    monkeypatch.setattr(rank, "LEAVING", leaving)
+    assert rank._outcome(0, [str(script)], None)[0] == status
+    assert ("Traceback" in capsys.readouterr().err) == is_told
+
+
+@pytest.mark.parametrize("given", [None, Path("hosts")])
+@pytest.mark.parametrize("name", ["localhost", "node7"])
+def test_mpirun_is_told_the_machines_that_can_work(given, name, monkeypatch):
+    """In an allocation it would take the first ones, be they lost."""
+    swept = []
+    monkeypatch.setattr(job.subprocess, "run", lambda words, **_: swept.append(words))
+    with job_folder() as folder:
+        options = JobOptions(2, (), sizes=(1, 3), hosts=given)
+        watched = job.Job(options, folder, [mpirun.Host(name, 2)])
+        flags = watched.flags()
+        watched._sweep_hosts("mpirun")
+        for words in (flags, *swept):
+            file = Path(words[words.index("--hostfile") + 1])
+            assert file.read_text("utf-8") == f"{name} slots=2\n"
+        assert flags[-2:] == ["--forward-signals", "SIGURG"]

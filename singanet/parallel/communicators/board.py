@@ -14,10 +14,11 @@ from pathlib import Path
 
 JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
 LOGS, RESTART, SERVERS = "SINGANET_LOG_DIR", "SINGANET_RESTART", "SINGANET_SERVERS"
-ELASTIC = "SINGANET_ELASTIC"
+ELASTIC, LEAVES = "SINGANET_ELASTIC", "SINGANET_LEAVES"
 """Variables of a rank: the folder of its job, on the host of its launcher; the seconds after which
 a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
-job was begun anew; how many of its ranks serve; that a rank may die, and the others go on."""
+job was begun anew; how many of its ranks serve; that a rank may die, and the others go on; that it
+may be asked to end at a checkpoint."""
 
 _NUMBERS = struct.Struct("<qqqd????")  # process, start, step, waiting since; see `RankStatus`
 _SIZE, _TEXT = 512, 64

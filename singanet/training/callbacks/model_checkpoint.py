@@ -13,6 +13,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside
+from singanet.base.leaving import LEAVING
 from singanet.base.lock import hold, let_go
 from singanet.checkpoint import FORMATS, write_state
 from singanet.checkpoint.sharded.writer import remove_state
@@ -108,6 +109,7 @@ class ModelCheckpoint(Callback):
         by_steps = self.every_steps is not None and self.session.step % self.every_steps == 0
         if by_steps or self._minutes_are_over():
             self._write("step")
+            _leave_if_asked()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Write the epoch's file and the best weights, and remove what is too old."""
@@ -116,6 +118,8 @@ class ModelCheckpoint(Callback):
         due = self.session.of_first(ended) or (epoch + 1) % self.every_epochs == 0
         if best or due:
             self._write(f"epoch-{epoch + 1:04d}" if due else None, best)
+        if due and not ended:
+            _leave_if_asked()
 
     def on_train_end(self) -> None:
         """Wait for what is in flight, and let other trainings write to the folder."""
@@ -206,6 +210,12 @@ class ModelCheckpoint(Callback):
 
 def _nothing() -> None:
     """What follows a file beside which none is too old."""
+
+
+def _leave_if_asked() -> None:
+    """Errors: KeyboardInterrupt where the launcher waits for a checkpoint to go on from."""
+    if LEAVING.asked:
+        LEAVING.leave()
 
 
 def _expect_room(params: Iterable[Param]) -> None:

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import itertools
+import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 import singanet
+from singanet.base.leaving import Leaving
 from singanet.checkpoint import open_state
 from singanet.errors import ArgumentError, FileAccessError, UnknownNameError
 from singanet.training import Callback
-from singanet.training.callbacks import ModelCheckpoint
+from singanet.training.callbacks import ModelCheckpoint, model_checkpoint
+from singanet.training.files import read_training
 
 
 def names(folder):
@@ -131,6 +135,53 @@ def test_a_stop_within_an_epoch_leaves_a_file(build, data, tmp_path):
         *data, batch_size=10, epochs=5, callbacks=[ModelCheckpoint(tmp_path), Stop()], verbose=False
     )
     assert names(tmp_path) == ["best.npz", "epoch-0001.npz", "stopped.npz"]
+
+
+class Asked(Callback):
+    """Asks this process, in step ``at``, to end at its next checkpoint."""
+
+    def __init__(self, leaving, at):
+        self.leaving, self.at = leaving, at
+
+    def on_batch_begin(self, batch):
+        if self.session.step + 1 == self.at:
+            self.leaving.ask()
+
+
+@pytest.mark.parametrize(
+    ("at", "options", "ends"),
+    [
+        (6, {"every_steps": 4}, 8),
+        (8, {"every_steps": 4}, 8),
+        (6, {}, 8),
+        (6, {"every_epochs": 2}, 8),
+        (6, {"every_steps": 3, "asynchronous": True, "format": "sharded"}, 6),
+        (10, {"every_steps": 5}, 10),
+        # What ends by itself then needs nobody to go on.
+        (13, {"every_epochs": 2}, None),
+        (13, {}, None),
+    ],
+)
+def test_a_fit_that_is_asked_to_ends_where_a_file_is_written(
+    build, data, tmp_path, monkeypatch, at, options, ends
+):
+    leaving = Leaving()
+    monkeypatch.setattr(model_checkpoint, "LEAVING", leaving)
+    straight, net = build(), build()
+    straight.fit(*data, batch_size=10, epochs=4, verbose=False)
+    checkpoint = ModelCheckpoint(tmp_path, None, **options)
+    with nullcontext() if ends is None else pytest.raises(KeyboardInterrupt, match="launcher"):
+        net.fit(*data, batch_size=10, epochs=4, verbose=False,
+                callbacks=[Asked(leaving, at), checkpoint])  # fmt: skip
+    assert leaving.begun == (ends is not None)
+    assert json.loads(bytes(read_training(tmp_path)["session"]))["step"] == (ends or 16)
+    if ends is not None:
+        monkeypatch.setattr(model_checkpoint, "LEAVING", Leaving())
+        net = build()
+        net.fit(*data, batch_size=10, epochs=4, verbose=False, resume=tmp_path,
+                callbacks=[Callback(), ModelCheckpoint(tmp_path / "second", None)])  # fmt: skip
+    for one, other in zip(net.param_values(), straight.param_values(), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_fit_that_fails_at_once_writes_nothing(build, data, tmp_path):
