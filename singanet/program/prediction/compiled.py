@@ -125,9 +125,7 @@ class CompiledNet:
         )
 
     def _replayed(self, mine: _Thread, program: Prediction, x: Any, out: Any) -> Any:
-        arena = mine.arena.take(
-            program.arena_bytes, mine.forget, program.has_holes, program.memory
-        )
+        arena = mine.arena.take(program.arena_bytes, mine.forget, program.has_holes, program.memory)
         try:
             if self._net.link is None:
                 return program.run(arena, x, out)
