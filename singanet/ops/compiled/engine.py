@@ -8,35 +8,36 @@ from functools import cache
 from threading import Lock
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
-
+from singanet.base.forks import free_in_children
 from singanet.ops.compiled.code import Code
 
-_lock = Lock()
+_lock = free_in_children(Lock())
 """LLVM is not to be called by two threads at a time."""
 _engines: list[Any] = []
 """What owns the memory of the functions, for as long as the process lives."""
 
 
-class Compiled(NamedTuple):
-    """A function in its forms; `briefly` and `bound` are given the address of all arguments.
+class CompiledFunction(NamedTuple):
+    """A function in two forms: ``call`` it with its arguments, or ``briefly`` with their address.
 
-    While it is called `briefly` no other thread of Python runs.
+    Meanwhile other threads of Python run in the first form alone.
     """
 
     call: Callable[..., None]
     briefly: Callable[[Any], None]
-    bound: Callable[[Any], None]
 
 
-def compiled(code: Code, processor: str | None = None) -> Compiled:
+def compiled(code: Code, processor: str | None = None) -> CompiledFunction:
     """``code`` as functions; for a ``processor`` by LLVM's name.
 
     Without one it is for that which this is.
     """
+    # Its library is loaded where something is compiled.
+    import llvmlite.binding as llvm
+
     text = code.text()
     with _lock:
-        machine = _target().create_target_machine(
+        machine = _target(llvm).create_target_machine(
             cpu=processor or llvm.get_host_cpu_name(),
             features="" if processor else llvm.get_host_cpu_features().flatten(),
             opt=2,
@@ -53,15 +54,14 @@ def compiled(code: Code, processor: str | None = None) -> Compiled:
         _engines.append(engine)
         whole, bound = map(engine.get_function_address, (code.name, code.bound))
     arguments = [ctypes.c_void_p] * code.pointers + [ctypes.c_int64] * code.numbers
-    return Compiled(
+    return CompiledFunction(
         ctypes.CFUNCTYPE(None, *arguments)(whole),
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bound),
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bound),
     )
 
 
 @cache
-def _target() -> Any:
+def _target(llvm: Any) -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_default_triple()

@@ -42,7 +42,7 @@ def multiplied(form, x, weight, bias, relu):
         found.call(*given)
     else:
         record = (ctypes.c_int64 * len(given))(*given)
-        getattr(found, form)(ctypes.addressof(record))
+        found.briefly(ctypes.addressof(record))
     # Nothing beyond the last row.
     assert np.all(y[-1] == 7.0)
     return y[:-1]
@@ -60,7 +60,7 @@ def test_panels_are_whole_vectors_of_at_most_four():
     st.integers(1, 40),
     st.integers(1, 150),
     st.booleans(),
-    st.sampled_from(["call", "briefly", "bound"]),
+    st.sampled_from(["call", "briefly"]),
     st.integers(0, 99),
 )
 def test_any_size_is_the_product(rows, inputs, outputs, relu, form, seed):
