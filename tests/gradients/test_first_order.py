@@ -12,7 +12,6 @@ from singanet.device import Device
 from singanet.engine.ones import ones
 from singanet.errors import (
     ArgumentError,
-    BackendError,
     CallOrderError,
     DataError,
     ShapeError,
@@ -691,5 +690,18 @@ def test_arrays_of_another_device():
             np.testing.assert_allclose(found[name].get(), array, rtol=1e-5, atol=1e-6)
     jacobian = net.jacobian("b", "input", X[:1])["b"]["input"]
     assert isinstance(jacobian, DeviceArray)
-    with pytest.raises(BackendError, match="a net on the CPU"):
-        net.hessian_vector_product("b", "input", X, {"input": X})
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_recorded_gradients_of_a_loss_on_another_device_take_the_targets_of_each_call(weighted):
+    net, other = chain(), chain()
+    net.to_device(Device("like", ops_for(device_like.zeros(1))))
+    for call in range(5):
+        feed = {**FEED, "targets": np.roll(FEED["targets"], call)}
+        if weighted:
+            feed["sample_weight"] = RNG(call).random(len(X)).astype(np.float32)
+        found = net.gradients("loss", ["input", "a/weight"], feed)
+        expected = other.gradients("loss", ["input", "a/weight"], feed)
+        for name, array in expected.items():
+            np.testing.assert_allclose(found[name].get(), array, rtol=1e-5, atol=1e-6)
+    assert len(net.programs.reports()) == 1

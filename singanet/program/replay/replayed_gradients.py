@@ -34,7 +34,8 @@ def replayed_gradients(
         assert bound.dy is not None
         scale, dys = bound.dy.arrays
         copy_into(asked.feed, given)
-        copy_into(targets(asked.targets, asked.weight), beside)
+        there = net.device.ops.xp.ndarray
+        copy_into(targets(asked.targets, asked.weight, there), beside)
         with program.showing(asked.targets, asked.weight):
             run_all(bound.feed.calls)
         scale[...] = asked.loss_scale or 0
