@@ -560,5 +560,5 @@ def expect_host(net: Net, where: str) -> None:
             where,
             expected="a net on the CPU",
             received=f"one on {net.device.name}",
-            advice="call net.to_device(singanet.device.cpu()) first; steps on a GPU run by layers",
+            advice="call net.to_device(singanet.device.cpu()) first",
         )

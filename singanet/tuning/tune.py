@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
-from singanet.engine.net import expect_host
 from singanet.errors import BackendError
 from singanet.ops.onednn import route_file
 from singanet.ops.onednn.base import OneDnnBase
@@ -34,7 +33,6 @@ def tune_kernels(net: Net, batch_size: int, extent: int | None, again: bool) -> 
     size = checked_count(_WHERE, "batch_size", batch_size, 1)
     if extent is not None:
         extent = checked_count(_WHERE, "extent", extent, 1)
-    expect_host(net, _WHERE)
     choices, runtime, path = _tunable(net)
     version, threads = runtime.library.version, runtime.threads
     known = set() if again else set(choices.choices(runtime))
@@ -74,6 +72,13 @@ def _measured(
 def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
     """The choices of the net's kernels, their runtime, and the file. Errors: `BackendError`."""
     ops = net.device.ops
+    if not ops.on_host:
+        raise BackendError(
+            _WHERE,
+            expected="a net on the CPU, whose convolutions go by several routes",
+            received=f"one on {net.device.name}, where each goes by one, so that none is measured",
+            advice="leave it out, or tune after net.to_device(singanet.device.cpu())",
+        )
     runtime = ops.runtime() if isinstance(ops, OneDnnBase) else None
     chooser = ops.chooser if isinstance(ops, OneDnnBase) else None
     if runtime is None or not isinstance(chooser, Measured):

@@ -24,6 +24,7 @@ from singanet.ops import cpu_ops, numpy_ops
 from singanet.ops.onednn import OneDnnOps, route_file
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
+from singanet.testing import strict_device
 from singanet.tuning import timing
 from tests.program.twins import Twins
 
@@ -289,6 +290,14 @@ def test_other_kernels_go_one_way():
     net = make()
     net.device = singanet.device.Device("cpu", numpy_ops)
     with pytest.raises(BackendError, match=r"received the kernels 'numpy' on cpu; .*onednn"):
+        net.tune_kernels(4)
+
+
+def test_a_net_on_a_device_is_told_that_there_is_nothing_to_choose():
+    net = make()
+    net.to_device(strict_device())
+    told = r"tune_kernels: expected a net on the CPU.*; received one on strict.*; .*device\.cpu\(\)"
+    with pytest.raises(BackendError, match=told):
         net.tune_kernels(4)
 
 
