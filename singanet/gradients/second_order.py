@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.device import Device
 from singanet.engine.gradients import Asked
-from singanet.engine.net import Net, expect_host
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.gradients.first_order import Question, asked_of, collected
 from singanet.gradients.names import Directions, GradientTarget, N, Name, Names, listed
@@ -37,14 +37,15 @@ _WHERE = "net.hessian_vector_product"
 class _Shift(Layer):
     """y = x + d, with zeros d that have tangents; ``several`` where x is a list of ``count``."""
 
-    def __init__(self, name: str, count: int, several: bool) -> None:
+    def __init__(self, name: str, count: int, several: bool, xp: Any) -> None:
         super().__init__(name)
+        self._xp = xp
         self.shifts: list[list[tuple[Name, Array]]] = [[] for _ in range(count)]
         self.several = several
 
     def shift(self, index: int, shape: Shape, name: Name) -> Array:
         """One more ``d``, for the input ``index``; its user calls it ``name``."""
-        made = np.zeros(shape)
+        made: Array = self._xp.zeros(shape)
         self.shifts[index].append((name, made))
         return made
 
@@ -76,7 +77,6 @@ def hessian_vector_product(
     dys: Any = None,
 ) -> dict[N, Array]:
     """See `FeedForwardNet.hessian_vector_product`."""
-    expect_host(net, _WHERE)
     if not isinstance(vectors, Mapping) or not vectors:
         raise ArgumentError(
             f"{_WHERE}, argument vectors",
@@ -84,7 +84,15 @@ def hessian_vector_product(
             received="an empty dict" if isinstance(vectors, Mapping) else type(vectors).__name__,
             advice="pass {x: direction}",
         )
-    double = _in_double(net)
+    with net.device.scope():
+        found = _products(_in_double(net), ys, xs, feed, vectors, dys)
+        return {name: _cast(product, net.dtype) for name, product in found.items()}
+
+
+def _products(
+    double: Net, ys: Names, xs: N | Sequence[N], feed: Any, vectors: Directions, dys: Any
+) -> dict[N, Array]:
+    """The answer in float64, of a net that computes so."""
     question = asked_of(double, _WHERE, ys, xs, feed, dys)
     # All that moves, or is asked for, lies in one part of the net.
     whole = asked_of(double, _WHERE, ys, [*listed(xs), *vectors], feed, dys)
@@ -92,14 +100,15 @@ def hessian_vector_product(
     shifted = [(by_name[listed(name)[0]], vector) for name, vector in vectors.items()]
     values: dict[int, Param] = {}
     seeds: list[tuple[Array, Any]] = []
-    for param in net.params():
+    for param in double.params():
         values[id(param)] = made = copy.copy(param)
-        made.retype(np.array(param.value, np.float64))
+        made.retype(param.value.astype(np.float64))
         for target, vector in shifted:
             if target.param is param:
                 _expect_shape(target.name, param.shape, vector)
                 seeds.append((made.value, vector))
-    behind = _shifts(whole, [pair for pair in shifted if pair[0].param is None], seeds)
+    inner = [pair for pair in shifted if pair[0].param is None]
+    behind = _shifts(whole, inner, seeds, double.device.ops.xp)
     part = whole.asked.part.with_params(values, behind)
     fed = dict(zip(part.inputs, whole.asked.feed.values(), strict=True))
     asked = replace(whole.asked, part=part, feed=fed)
@@ -107,7 +116,7 @@ def hessian_vector_product(
     try:
         recorder = rehearse(double, partial(_record, asked), asked.plan)
         items = _tangents(recorder, asked, question, seeds, double)
-        found = collected(double, question, items)
+        return collected(double, question, items)
     except NotRecordableError as error:
         raise CallOrderError(
             _WHERE,
@@ -115,7 +124,6 @@ def hessian_vector_product(
             received=str(error),
             advice="take differences of net.gradients, in float64",
         ) from error
-    return {name: _cast(product, net.dtype) for name, product in found.items()}
 
 
 def _record(asked: Asked, recorder: Recorder) -> None:
@@ -125,21 +133,29 @@ def _record(asked: Asked, recorder: Recorder) -> None:
 
 
 def _in_double(net: Net) -> Net:
-    """The net as one that computes in float64, by NumPy, with the same plan."""
+    """The net as one that computes in float64; on the CPU by NumPy."""
     net.execution_plan()
     double = copy.copy(net)
-    double.device, double.dtype, double._pass = Device("cpu", numpy_ops), np.dtype(np.float64), None
+    double.dtype, double._pass = np.dtype(np.float64), None
+    if net.device.ops.on_host:
+        double.device = Device("cpu", numpy_ops)
+    # Not by `execution_plan`, which would have the net's parameters put in their places anew.
+    double._plan, double._planned_for = double.planned(), (double.version, double.dtype)
     return double
 
 
 def _shifts(
-    question: Question, shifted: list[tuple[GradientTarget, Any]], seeds: list[tuple[Array, Any]]
+    question: Question,
+    shifted: list[tuple[GradientTarget, Any]],
+    seeds: list[tuple[Array, Any]],
+    xp: Any,
 ) -> dict[str, Layer]:
     """Layers behind the steps that ``shifted`` names; what they add is among the ``seeds`` then."""
     behind: dict[str, _Shift] = {}
     for target, vector in shifted:
         step = question.asked.part.by_name[target.step]
-        layer = behind.setdefault(step.name, _Shift(step.name, len(step.out_slots), step.many_out))
+        made = _Shift(step.name, len(step.out_slots), step.many_out, xp)
+        layer = behind.setdefault(step.name, made)
         several = step.many_out and target.index is None
         parts = list(vector) if several and isinstance(vector, (list, tuple)) else [vector]
         if several and len(parts) != len(step.out_slots):
@@ -159,11 +175,11 @@ def _tangents(
     recorder: Recorder, asked: Asked, question: Question, seeds: Any, net: Net
 ) -> Iterator[LayerGradients]:
     """The items of the recorded walk, with the tangents of gradients in the place of these."""
-    carried = Carried(recorder.tape, seeds)
+    carried = Carried(recorder.tape, [(at, net.device.put(vector)) for at, vector in seeds])
     for mark in carried.run():
         arrays = map_leaves(mark.arguments, Ref, carried.array)
         if mark.name == "feed":
-            beside = targets(asked.targets, asked.weight)
+            beside = targets(asked.targets, asked.weight, net.device.ops.xp.ndarray)
             copy_into((dict(asked.feed), beside), arrays)
         elif mark.name == "dy":
             scale, dys = arrays

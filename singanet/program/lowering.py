@@ -8,11 +8,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from singanet.base.addresses import address
+from singanet.program.array_tree import map_leaves
 from singanet.program.bind_call import Ready
 from singanet.program.ir import Call, Ref
 from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.share_sweeps import ready_in_parts
 from singanet.types import Array
+
+Lowered = tuple[Callable[..., Any], dict[str, Any]]
+"""A function of a backend, and what it is given by name."""
 
 
 class ReadyCalls(Protocol):
@@ -49,6 +53,15 @@ class Lowering(Protocol):
 
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> ReadyCalls:
         """``calls`` on the arrays at their refs."""
+
+    def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
+        """Make ``call`` now, on the arrays at its refs, and no other time."""
+
+    def returning(self, function: Any, named: Mapping[str, Any]) -> Lowered:
+        """The form of NumPy's ``function``, given ``named``, that returns what it makes.
+
+        Raises `NotRecordableError` where the backend has none.
+        """
 
     def singly(self, calls: Any) -> Iterator[Ready]:
         """Of what `ready` made, each recorded call by itself, which is over when it returns."""
@@ -88,6 +101,16 @@ class OnHost:
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> ReadyCalls:
         """As `Lowering`: large element-wise calls in parts for threads."""
         return tuple([ready_in_parts(call, array_of) for call in calls])
+
+    def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
+        """As `Lowering`."""
+        given = map_leaves(call.arguments, Ref, array_of)
+        named = map_leaves(call.keywords, Ref, array_of)
+        call.function(*given, **named)  # type: ignore[misc]
+
+    def returning(self, function: Any, named: Mapping[str, Any]) -> Lowered:
+        """As `Lowering`: itself."""
+        return function, dict(named)
 
     def singly(self, calls: Any) -> Iterator[Ready]:
         """As `Lowering`: so they are."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ _TAKEN = {
 
 _USUAL = ("where", True), ("subok", False), ("keepdims", False), ("dtype", None), ("initial", None)
 
-Lowered = tuple[Callable[..., object], dict[str, Any]]
+Lowered = tuple[Callable[..., Any], dict[str, Any]]
 """A function of the device's module, and what it is given by name."""
 
 
@@ -62,6 +63,24 @@ def on_device(xp: Any, function: Any, named: Mapping[str, Any]) -> Lowered | Non
     if getattr(function, "__module__", "").partition(".")[0] == "numpy":
         return _found(xp, function.__name__, given, _TAKEN.get(function.__name__)), given
     return None
+
+
+def returning(xp: Any, function: Any, named: Mapping[str, Any]) -> Lowered:
+    """As `on_device`, in the form that returns what it makes.
+
+    Raises `NotRecordableError` for what the module has not.
+    """
+    given = {key: value for key, value in named.items() if not _is_usual(key, value)}
+    owner = getattr(function, "__self__", None)
+    if not isinstance(owner, np.ufunc):
+        return _found(xp, function.__name__, given, None), given
+    if function.__name__ != "reduce" or owner not in _REDUCTIONS:
+        raise NotRecordableError(f"{owner.__name__}.{function.__name__} on a device")
+    return partial(_reduced, _found(xp, _REDUCTIONS[owner], given, None)), given
+
+
+def _reduced(function: Callable[..., Any], array: Array, axis: Any = 0, **named: Any) -> Any:
+    return function(array, axis, **named)
 
 
 def _is_usual(key: str, value: Any) -> bool:

@@ -16,7 +16,7 @@ from singanet.program.bind_call import Ready
 from singanet.program.calls import filled_by
 from singanet.program.ir import Call, Ref, Token
 from singanet.program.on_device.far_arrays import FarArrays
-from singanet.program.on_device.functions import on_device
+from singanet.program.on_device.functions import Lowered, on_device, returning
 from singanet.program.on_device.fusing import Element, Fused, fused
 from singanet.program.on_device.graphs import Graphs
 from singanet.program.on_device.products import WORKSPACE, cublas, has_cublas, product
@@ -104,6 +104,14 @@ class OnDevice:
             else:
                 groups += [(run, (run,)) for run in map(self._bringing, pairs)]
         return Replayed(groups, self._wait)
+
+    def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
+        """As `Lowering`."""
+        self._bringing((call, self._ready(call, array_of)))()
+
+    def returning(self, function: Any, named: Mapping[str, Any]) -> Lowered:
+        """As `Lowering`."""
+        return returning(self._xp, function, named)
 
     def _bringing(self, pair: tuple[Call, Ready]) -> Ready:
         """A call of the host, and the numbers that it may have changed."""

@@ -24,13 +24,14 @@ class Carried:
 
     def __init__(self, tape: Tape, seeds: Iterable[tuple[Array, Array]]) -> None:
         self.tape = tape
+        self._xp: Any = tape.backend.xp
         self._memory: dict[int, Array] = {}
         self._tangents: dict[int, Array] = {}
         self._last: dict[int, int] = {}
         for at, call in enumerate(tape.calls):
             self._last.update(dict.fromkeys((*call.reads, *call.writes), at))
         for array, vector in seeds:
-            self._tangent_at(tape.ref(array))[...] = vector
+            self._tangent_at(tape.ref(tape.near(array)))[...] = vector
 
     def run(self) -> Iterator[Call]:
         """Make the calls; yields each mark, when all before it are done."""
@@ -49,22 +50,25 @@ class Carried:
     def array(self, ref: Ref) -> Array:
         """The array at ``ref``."""
         if self.tape.tokens[ref.token].held is not None:
-            return self.tape.outside[ref]
-        return ref.array(self._at(self._memory, ref.token))
+            return self.tape.lowering.outside({ref: self.tape.outside[ref]})[ref]
+        return self._lies(ref, self._memory)
 
     def tangent(self, ref: Ref) -> Array:
         """Its tangent; zeros if there is none."""
         if ref.token in self._tangents:
             return self._tangent_at(ref)
-        return np.zeros(ref.shape, ref.dtype)
+        zeros: Array = self._xp.zeros(ref.shape, ref.dtype)
+        return zeros
 
     def _tangent_at(self, ref: Ref) -> Array:
-        return ref.array(self._at(self._tangents, ref.token))
+        return self._lies(ref, self._tangents)
 
-    def _at(self, memory: dict[int, Array], token: int) -> Array:
+    def _lies(self, ref: Ref, memory: dict[int, Array]) -> Array:
+        """The array at ``ref``, whose token lies in ``memory`` from its first use on."""
+        token = ref.token
         if token not in memory:
-            memory[token] = np.zeros(self.tape.tokens[token].nbytes, np.uint8)
-        return memory[token]
+            memory[token] = self._xp.zeros(self.tape.tokens[token].nbytes, np.uint8)
+        return self.tape.lowering.array(ref, memory[token], 0)
 
     def _make(self, call: Call) -> None:
         """Make ``call``: first what its tangent is, since it may write over what it reads."""
@@ -75,11 +79,13 @@ class Carried:
             call.function(self.array(indices), self.tangent(rows))  # type: ignore[misc]
             return
         changes = self._changes(call) if moved and call.writes else []
-        arguments, keywords = self._filled((call.arguments, call.keywords), self.array)
         with np.errstate(all="ignore"):
-            call.function(*arguments, **keywords)  # type: ignore[misc]
+            self.tape.lowering.once(call, self.array)
         for ref, value, where in changes:
-            np.copyto(self._tangent_at(ref), value, where=where)
+            if where is True:
+                self._tangent_at(ref)[...] = value
+            else:
+                self._xp.copyto(self._tangent_at(ref), value, where=where)
 
     def _filled(self, value: Any, change: Any) -> Any:
         return map_leaves(value, Ref, change)
@@ -101,7 +107,7 @@ class Carried:
             (source,) = arguments[1:]
             where = self._filled(keywords.get("where", True), self.array)
             value = self.tangent(source) if isinstance(source, Ref) else 0.0
-            return [(out, value.copy() if isinstance(value, np.ndarray) else value, where)]
+            return [(out, value.copy() if isinstance(source, Ref) else value, where)]
         if function is scatter:
             _, index, value = arguments
             whole = self.tangent(out).copy()
@@ -113,7 +119,7 @@ class Carried:
             return [(out, self.tangent(array)[self._filled(index, self.array)], True)]
         if function is take_rows:
             table, indices, _ = arguments
-            return [(out, np.take(self.tangent(table), self.array(indices), 0, mode="clip"), True)]
+            return [(out, self.tangent(table)[self.array(indices)], True)]
         if function is store:
             _, function, arguments, keywords = arguments
         keywords.pop("out", None)
@@ -140,6 +146,7 @@ class Carried:
             ref = tangents.get(id(array))
             return self.tangent(ref) if ref is not None and moves(array) else array
 
+        function, keywords = self.tape.lowering.returning(function, keywords)
         with np.errstate(all="ignore"):
             return rule(function, arguments, keywords, tangent)
 

@@ -1,4 +1,4 @@
-"""The derivatives of NumPy's functions, as recorded calls use them.
+"""The derivatives of NumPy's functions, as recorded calls use them, on arrays of any module.
 
 A rule gives the tangent of what a function returns: the sum over its array operands of the partial
 derivative times the operand's tangent. Comparisons, and all that returns no floats, have none.
@@ -14,8 +14,9 @@ import numpy as np
 from singanet.program.array_tree import map_arrays
 
 Rule: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any], Callable[[Any], Any]], Any]
-"""``rule(function, arguments, keywords, tangent)``; ``tangent`` gives zeros for a constant, and an
-array that is none of floats as it is."""
+"""``rule(function, arguments, keywords, tangent)``, the function in the form of the arrays' module.
+
+``tangent`` gives zeros for a constant, and an array that is none of floats as it is."""
 
 Partial: TypeAlias = Callable[..., Any]
 
@@ -26,7 +27,8 @@ def _side(x: Any) -> Any:
     With `np.maximum`, whose first operand counts, kernels that meet at zero without a kink, such
     as max(x, 0) + log(1 + exp(-|x|)), have the derivative that they have there.
     """
-    return np.where(np.asarray(x) >= 0, 1.0, -1.0).astype(np.asarray(x).dtype, copy=False)
+    side = np.where(x >= 0, 1.0, -1.0)
+    return side.astype(x.dtype, copy=False) if moves(x) else side
 
 
 _PARTIALS: dict[Any, Sequence[Partial]] = {
@@ -76,15 +78,19 @@ _STEPS = frozenset((np.sign, np.floor, np.ceil, np.rint, np.trunc, np.heaviside)
 
 def moves(operand: Any) -> bool:
     """Whether it is an array of floats: masks and indices have no tangents."""
-    return isinstance(operand, np.ndarray) and operand.dtype.kind == "f"
+    dtype = getattr(operand, "dtype", None)
+    return dtype is not None and dtype.kind == "f" and not isinstance(operand, np.generic)
 
 
-def _by_partials(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
-    total: Any = 0.0
-    for operand, partial in zip(arguments, _PARTIALS[function], strict=True):
-        if moves(operand):
-            total = total + partial(*arguments) * tangent(operand)
-    return total
+def _by_partials(partials: Sequence[Partial]) -> Rule:
+    def rule(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
+        total: Any = 0.0
+        for operand, derivative in zip(arguments, partials, strict=True):
+            if moves(operand):
+                total = total + derivative(*arguments) * tangent(operand)
+        return total
+
+    return rule
 
 
 def _linear(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
@@ -113,7 +119,7 @@ def _extreme(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
 
 def _clipped(function: Any, arguments: Any, keywords: Any, tangent: Any) -> Any:
     x, low, high = arguments
-    inside = np.ones(x.shape, bool)
+    inside = np.ones_like(x, bool)
     for bound, beyond in ((low, np.less), (high, np.greater)):
         if bound is not None:
             inside &= ~beyond(x, bound)
@@ -129,7 +135,7 @@ _PRODUCTS = (np.matmul, np.dot, np.einsum, np.tensordot, np.outer, np.inner, np.
 _EXTREMES = (np.maximum.reduce, np.minimum.reduce)
 
 _RULES: list[tuple[Any, Rule]] = [
-    *((function, _by_partials) for function in _PARTIALS),
+    *((function, _by_partials(partials)) for function, partials in _PARTIALS.items()),
     *((function, _linear) for function in _LINEAR),
     *((function, _multilinear) for function in _PRODUCTS),
     *((function, _extreme) for function in _EXTREMES),
