@@ -450,8 +450,9 @@ class FeedForwardNet(Net):
 
         ``vectors`` are directions by name, of anything that may stand among ``xs``, even if it does
         not; arrays without one stay as they are. The derivative is exact: tangents are carried
-        through the calls of forward and backward, in float64. Errors: as for `gradients`; a vector
-        of another shape; layers and losses whose calls cannot be recorded.
+        through the calls of forward and backward, in float64, where the net's arrays are. Errors:
+        as for `gradients`; a vector of another shape; layers and losses whose calls cannot be
+        recorded.
         """
         from singanet.gradients import hessian_vector_product
 
@@ -733,8 +734,8 @@ class FeedForwardNet(Net):
         as less memory is needed then; "blocks", all but what goes on from block to block; or the
         bytes that the arena may take, for which products and convolutions run again, too. Results
         are the same bits. None means `programs.recompute`.
-        Errors: targets without an optimizer or the reverse, a net that is not on the CPU, bytes
-        that the arena cannot be kept in, and what the net refuses.
+        Errors: targets without an optimizer or the reverse, bytes that the arena cannot be kept
+        in, and what the net refuses.
         """
         from singanet.program.program import Program
 
@@ -753,7 +754,7 @@ class FeedForwardNet(Net):
         The step is rehearsed on ones, which leaves the net as it was; the loss's own arrays are
         not in it. ``optimizer`` adds its state, ``extent`` stands in for axes of any extent,
         ``recompute`` is as for `record`. Errors: a ``batch_size`` or ``extent`` that is no positive
-        int; a net that is not on the CPU; bytes that the arena cannot be kept in.
+        int; bytes that the arena cannot be kept in.
         """
         from singanet.program.memory import planned_memory
 
@@ -777,8 +778,8 @@ class FeedForwardNet(Net):
         for each of so many processes that train by `parallel.Sharded`, of batches of
         ``batch_size`` each. Nothing is run, and the net stays as it is. Errors: a budget that
         cannot be kept, with the smallest that can and how; what is no size; a ``batch_size``,
-        ``extent`` or ``ranks`` that is no positive int; a net that is offloaded or not on the CPU,
-        or whose steps cannot be recorded.
+        ``extent`` or ``ranks`` that is no positive int; a net that is offloaded, or whose steps
+        cannot be recorded.
         """
         from singanet.budget import of_one_rank, plan_memory
 
@@ -796,7 +797,8 @@ class FeedForwardNet(Net):
         ``SINGANET_ROUTES`` names, or in the user's cache folder; cases that it holds are not
         measured unless ``again``. Results may differ in the last bits afterwards. ``extent``
         stands in for axes of any extent. Errors: a ``batch_size`` or ``extent`` that is no
-        positive int; other kernels than oneDNN's; a file that cannot be written.
+        positive int; other kernels than oneDNN's, as those of a device are; a file that cannot be
+        written.
         """
         from singanet.tuning import tune_kernels
 

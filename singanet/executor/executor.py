@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from singanet.device import Device
-from singanet.engine.net import expect_host
 from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.executor import state
@@ -143,11 +142,10 @@ class Executor:
     def memory(self, name: str, shapes: Feed) -> PeakMemory:
         """The bytes that program ``name`` takes for arrays of these ``shapes``, batch axis first.
 
-        It is rehearsed on ones, or zeros for whole numbers, and changes nothing. Errors: as for
-        the feeds of `run`; a net that is not on the CPU.
+        It is rehearsed on ones, or zeros for whole numbers, and changes nothing. On a device they
+        are bytes of its memory. Errors: as for the feeds of `run`.
         """
         program = self._named(name)
-        expect_host(self.net, f"program {name!r}, memory")
         expect_alone(f"program {name!r}, memory", program.optimizer)
         whole = {
             node.name: node.layer.dtype

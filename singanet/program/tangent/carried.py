@@ -106,8 +106,8 @@ class Carried:
         if function is np.copyto:
             (source,) = arguments[1:]
             where = self._filled(keywords.get("where", True), self.array)
-            value = self.tangent(source) if isinstance(source, Ref) else 0.0
-            return [(out, value.copy() if isinstance(source, Ref) else value, where)]
+            value = self.tangent(source).copy() if isinstance(source, Ref) else 0.0
+            return [(out, value, where)]
         if function is scatter:
             _, index, value = arguments
             whole = self.tangent(out).copy()
