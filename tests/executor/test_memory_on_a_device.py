@@ -104,8 +104,8 @@ def test_what_is_planned_is_what_a_recorded_program_takes(name, rule):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_parameters_and_state_are_those_of_the_cpu_and_so_is_training(name):
-    near, far = (executor_of(name, RULES["sgd"](), there) for there in (None, strict_device()))
+def test_parameters_and_state_are_those_of_the_cpu_and_so_is_training(name, gpu):
+    near, far = (executor_of(name, RULES["sgd"](), there) for there in (None, gpu))
     for part in ("parameters", "optimizer state"):
         one, other = (each.memory("train", shapes_of(name, "train")) for each in (near, far))
         assert one.parts[part] == other.parts[part]

@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singanet.program.array_tree import map_arrays
+from singanet.program.ir import NotRecordableError
+from singanet.program.on_device.far_arrays import FarArrays
+from singanet.program.on_device.lowering import OnDevice
 from singanet.program.tangent.rules import _PARTIALS, is_constant, rule_of
 
 STEP = 1e-6
@@ -72,6 +76,32 @@ def test_rules_agree_with_differences(name):
         rtol=1e-7,
         atol=1e-8,
     )
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_rules_agree_on_the_arrays_of_a_device(name, gpu):
+    function, arguments, keywords = CALLS[name]
+    xp, draw = gpu.ops.xp, rng()
+    tangents = {}
+
+    def tangent(array):
+        here = np.asarray(array.get() if hasattr(array, "get") else array)
+        if here.dtype.kind != "f":
+            return array
+        found = tangents.setdefault(here.tobytes(), draw.standard_normal(here.shape))
+        return xp.asarray(found) if hasattr(array, "get") else found
+
+    wanted = rule_of(function)(function, arguments, keywords, tangent)
+    there = map_arrays(arguments, xp.asarray)
+    lowered = OnDevice(xp, FarArrays(xp.ndarray), [], ()).returning(function, keywords)
+    found = rule_of(function)(lowered[0], there, lowered[1], tangent)
+    np.testing.assert_allclose(found.get(), wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("function", [np.add.accumulate, np.add.reduceat])
+def test_what_a_device_has_no_form_of_is_refused(function, gpu):
+    with pytest.raises(NotRecordableError, match=r"add\.\w+ on a device"):
+        OnDevice(gpu.ops.xp, FarArrays(gpu.ops.xp.ndarray), [], ()).returning(function, {})
 
 
 def test_of_equal_ones_the_largest_has_the_mean_tangent():
