@@ -477,7 +477,7 @@ class FeedForwardNet(Net):
         if extent is not None:
             extent = checked_count("net.summary", "extent", extent, 1)
         planned = None
-        if batch_size is not None and self.device.ops.xp is np:
+        if batch_size is not None:
             planned = self.memory(batch_size, extent=extent)
         return summary_table(self, batch_size, extent, planned)
 

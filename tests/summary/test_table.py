@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from singanet import FeedForwardNet, Input
+from singanet import FeedForwardNet, Input, models
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.layers import LSTM, Add, Dense, Layer
+from singanet.testing import strict_device
 
 
 def test_the_columns_and_totals_with_a_batch_size():
@@ -87,3 +88,12 @@ def test_the_recorded_step_takes_what_the_planner_says():
     net.add(Dense("fc2", 10))
     (line,) = [line for line in net.summary(batch_size=128).splitlines() if "recorded" in line]
     assert line == f"recorded, as steps are from the second on: {net.memory(128)}"
+
+
+def test_the_peak_of_a_step_is_told_of_a_net_on_a_device():
+    net = models.build("mlp", (1, 6, 6), 3, seed=0)
+    here = net.summary(4)
+    net.to_device(strict_device())
+    there = net.summary(4)
+    assert "a training step of 4 samples, at its peak" in here
+    assert "a training step of 4 samples, at its peak" in there
