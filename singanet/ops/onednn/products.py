@@ -122,6 +122,15 @@ def _affine_constant(
     return y
 
 
+def _is_compiled(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> bool:
+    """Whether LLVM's function makes it, on one thread: a large matrix lies in the caches of all."""
+    if not few_products.fits(ops, x, weight, bias, relu):
+        return False
+    return not _is_worth_threads(ops, len(x), weight.size)
+
+
 matmul = in_order(Route("onednn", _matmul, _pays), last=by_numpy.matmul)
 
 add_matmul = in_order(
@@ -132,7 +141,7 @@ add_matmul = in_order(
 affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
 affine_constant = in_order(
-    Route("compiled", few_products.multiply, few_products.fits),
+    Route("compiled", few_products.multiply, _is_compiled),
     Route(
         "onednn",
         _affine_constant,

@@ -6,7 +6,8 @@ import pytest
 import singanet
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.ops.onednn import few_products
+from singanet.ops import threads
+from singanet.ops.onednn import OneDnnOps, few_products, products, set_threads
 from singanet.ops.onednn.narrow import narrowed
 
 
@@ -74,3 +75,17 @@ def test_calls_leave_openmp_s_threads_as_they_are():
     assert call.threads == 0
     assert call.after(1) == call.after(2)
     assert list(call._given) == [4, 5, 6, 7, 1, 2, 3]
+
+
+@pytest.mark.skipif(threads.cores() < 2, reason="one core")
+def test_a_matrix_that_threads_share_is_onednn_s(library_path, monkeypatch):
+    monkeypatch.setattr(threads, "_setting", threads._Setting())
+    set_threads(2)
+    ops = OneDnnOps(library_path, required=True)
+    monkeypatch.setattr(products, "_is_worth_threads", lambda ops, rows, size: size > 5000)
+    x, small, large = draw(1, 50), draw(50, 100), draw(50, 101)
+    for weight in (small, large):
+        y = ops.affine_constant(x, weight, None)
+        np.testing.assert_allclose(y, x @ weight, rtol=1e-4, atol=1e-4)
+    assert products._is_compiled(ops, x, small, None)
+    assert not products._is_compiled(ops, x, large, None)
