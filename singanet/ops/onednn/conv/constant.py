@@ -12,11 +12,17 @@ import numpy as np
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.conv.direct import forward_desc, kernel_shape, passes_over
+from singanet.ops.onednn.conv.direct import forward_desc, kernel_shape
 from singanet.ops.onednn.descriptors import NotOfferedError
 from singanet.ops.onednn.runtime import SHARED
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
+
+_GAIN = 3
+"""Times what sharing costs that a convolution takes alone, from which it is shared.
+
+From 2 on it would pay, were there no doubt. Its neighbours are shared as well: threads are awake.
+"""
 
 
 def constant(
@@ -37,7 +43,7 @@ def constant(
     images = ops.channels_last(x)
     shape = (len(x), *window.out_size(*x.shape[2:]), len(weight))
     # The layout may depend on the number of threads, which has to be the same for both calls.
-    passes = SHARED if images.size * passes_over(ops, weight) >= SHARED else 0
+    passes = SHARED if _is_worth_threads(ops, shape, weight) else 0
     key = (images.shape, shape, window, groups, bias is not None, relu, add is not None, own)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not prod(shape) or not packed.size:
@@ -52,6 +58,17 @@ def constant(
     if ops.prepared is not None:
         ops.prepared.drops_nan |= relu
     return y.transpose(0, 3, 1, 2)
+
+
+def _is_worth_threads(ops: OneDnnBase, outputs: Shape, weight: Array) -> bool:
+    """Whether a convolution to ``outputs`` (N, H, W, C) is to be shared."""
+    if ops.threads == 1:
+        return False
+    speeds, (images, *size, _) = ops.speeds(), outputs
+    alone = speeds.direct_time(images, prod(size), weight.size, arranged=True)
+    if ops.narrow:
+        alone *= speeds.narrow / speeds.direct
+    return alone >= _GAIN * speeds.shared
 
 
 def _desc(

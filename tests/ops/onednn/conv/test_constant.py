@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops, threads
 from singanet.ops.onednn import OneDnnOps, set_threads
 from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.speeds import BUILT_IN
 from singanet.ops.onednn.winograd import constant
 from singanet.ops.window import Window
 
@@ -134,3 +138,20 @@ def test_double_precision_and_empty_batches_are_numpys(ops):
         6,
         6,
     )
+
+
+def test_a_convolution_is_shared_from_three_times_what_that_costs_on():
+    module = sys.modules["singanet.ops.onednn.conv.constant"]
+    weight = np.zeros((8, 4, 3, 3), np.float32)
+    # 2 images of 30 pixels, a nanosecond a multiplication: 17,280 in all.
+    outputs = (2, 5, 6, 8)
+    for threads, narrow, shared, expected in (
+        (2, False, 5760.0, True),
+        (2, False, 5761.0, False),
+        (1, False, 1.0, False),
+        (2, True, 2880.0, True),
+        (2, True, 2881.0, False),
+    ):
+        speeds = BUILT_IN._replace(direct=1.0, narrow=0.5, shared=shared, distant=0.0)
+        ops = SimpleNamespace(threads=threads, narrow=narrow, speeds=lambda speeds=speeds: speeds)
+        assert module._is_worth_threads(ops, outputs, weight) is expected
