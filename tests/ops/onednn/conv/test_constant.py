@@ -145,7 +145,7 @@ def test_a_convolution_is_shared_from_three_times_what_that_costs_on():
     weight = np.zeros((8, 4, 3, 3), np.float32)
     # 2 images of 30 pixels, a nanosecond a multiplication: 17,280 in all.
     outputs = (2, 5, 6, 8)
-    for threads, narrow, shared, expected in (
+    for count, narrow, shared, expected in (
         (2, False, 5760.0, True),
         (2, False, 5761.0, False),
         (1, False, 1.0, False),
@@ -153,5 +153,5 @@ def test_a_convolution_is_shared_from_three_times_what_that_costs_on():
         (2, True, 2881.0, False),
     ):
         speeds = BUILT_IN._replace(direct=1.0, narrow=0.5, shared=shared, distant=0.0)
-        ops = SimpleNamespace(threads=threads, narrow=narrow, speeds=lambda speeds=speeds: speeds)
+        ops = SimpleNamespace(threads=count, narrow=narrow, speeds=lambda speeds=speeds: speeds)
         assert module._is_worth_threads(ops, outputs, weight) is expected
