@@ -73,6 +73,7 @@ def sizes_of(taken):
     return [size for k, size in enumerate(sizes) if not k or sizes[k - 1] != size]
 
 
+@pytest.mark.full
 def test_fewer_go_on_and_more_from_the_next_checkpoint(resized):
     status, taken, err = resized("kill", 2, (1, 2), rest=0.2)
     assert status == 0, err
