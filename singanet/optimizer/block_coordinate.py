@@ -14,7 +14,7 @@ from singanet.errors import ArgumentError, UnknownNameError
 from singanet.optimizer.checks import Grad, check_lists, loaded_count
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
-from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.optimizer.wrapper import Handed, Wrapper, rule_of
 from singanet.types import Array
 
 Order = Literal["random", "ascending", "descending"]
@@ -181,7 +181,7 @@ class BlockCoordinate(Wrapper):
 
     def _forget(self, block: str) -> None:
         """Drop the state of all that stand still while ``block`` is at work."""
-        for state in _rule_of(self.optimizer).states():
+        for state in rule_of(self.optimizer).states():
             if state.step and self._block_of.get(state.name) != block:
                 state.forget()
 
@@ -194,12 +194,6 @@ def blocks_of(names: Iterable[str]) -> dict[str, list[str]]:
         numbered = _NUMBERED.match(layer)
         found.setdefault(numbered[0] if numbered else layer, []).append(name)
     return found
-
-
-def _rule_of(optimizer: Any) -> Any:
-    while isinstance(optimizer, Wrapper):
-        optimizer = optimizer.optimizer
-    return optimizer
 
 
 def _expect_steps(optimizer: Optimizer | Wrapper) -> None:

@@ -41,13 +41,6 @@ class ToldNorm(Protocol):
         """As `Wrapper.joined`."""
 
 
-def rule_of(optimizer: Any) -> Any:
-    """The rule inside of all stages."""
-    while isinstance(optimizer, Wrapper):
-        optimizer = optimizer.optimizer
-    return optimizer
-
-
 class UpdateChain:
     """The ``stages`` of an optimizer in the order in which gradients meet them, and its ``rule``.
 

@@ -216,3 +216,10 @@ class Wrapper(Counted, Configurable, ABC):
 def is_optimizer(given: Any) -> TypeGuard[Optimizer | Wrapper]:
     """Whether ``given`` is a rule, or stages around one."""
     return isinstance(given, (Optimizer, Wrapper))
+
+
+def rule_of(optimizer: Any) -> Any:
+    """The rule inside of all stages."""
+    while isinstance(optimizer, Wrapper):
+        optimizer = optimizer.optimizer
+    return optimizer

@@ -6,14 +6,13 @@ The time goes into reading the matrix once, in the order in which it lies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import addressof, c_char
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from singanet.base.addresses import address
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
@@ -61,24 +60,16 @@ few_rows = Route("compiled", _multiply, _fits)
 def _by_words(ops: Ops, x: Array, held: Bfloat16Matrix, y: Array) -> None:
     words, x = held.words, _padded(x, 2 * held.words.shape[1])
     panels, pairs = words.shape[:2]
-    places = _address(words), _address(x), _address(y)
+    places = address(words), address(x), address(y)
     _share(ops, partial(_words(len(x)), *places, pairs, panels), panels, words.nbytes)
 
 
 def _by_blocks(ops: Ops, x: Array, held: BlockMatrix, y: Array) -> None:
     codes, x = held.codes, _padded(x, held.groups * GROUP)
     minima = held.scales if held.minima is None else held.minima
-    places = _address(codes), _address(held.scales), _address(minima), _address(x), _address(y)
+    places = address(codes), address(held.scales), address(minima), address(x), address(y)
     sizes = len(codes), held.groups, held.panels
     _share(ops, partial(_blocks(held.kind, len(x)), *places, *sizes), held.panels, codes.nbytes)
-
-
-def _address(array: Any) -> int:
-    if array.flags.writeable:
-        # A third of what NumPy's own way takes.
-        return addressof(c_char.from_buffer(array))
-    found: int = array.ctypes.data
-    return found
 
 
 def _padded(x: Array, inputs: int) -> Array:

@@ -48,15 +48,15 @@ def multiply(
         line[:outputs] = bias
     packed = xp.ascontiguousarray(whole.reshape(inputs, panels, width).swapaxes(0, 1))
     y: Array = xp.empty((len(x), outputs), x.dtype)
-    key = len(x), inputs, outputs, relu
+    key = len(x), inputs, outputs, width, relu
     return y if ops.runs(_product, key, y, ops.ordered(x), packed, line, passes=0) else None
 
 
-def _product(build: Builder, rows: int, inputs: int, outputs: int, relu: bool) -> CompiledPlan:
+def _product(
+    build: Builder, rows: int, inputs: int, outputs: int, width: int, relu: bool
+) -> CompiledPlan:
     """Operands: the products, the rows, the matrix in panels, the bias in as many columns."""
-    from singanet.ops.compiled.dense import width_of
-
-    return CompiledPlan(_function(width_of(outputs), relu), (rows, inputs, outputs))
+    return CompiledPlan(_function(width, relu), (rows, inputs, outputs))
 
 
 @cache

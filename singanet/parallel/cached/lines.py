@@ -7,11 +7,11 @@ import numpy as np
 from singanet.errors import ArgumentError
 from singanet.layers.cache import Cache
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import Wrapper, rule_of
 from singanet.parallel.cached.ids import KnownIds
 from singanet.parallel.cached.policy import POLICIES
 from singanet.parallel.cached.rows import TableRows
-from singanet.parallel.cached.rules import bare_copy, follow, rule_of
+from singanet.parallel.cached.rules import bare_copy, follow
 from singanet.parallel.server.remote import by_element
 from singanet.parallel.server.table import ServedTable
 from singanet.params.param import Param

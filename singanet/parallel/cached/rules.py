@@ -5,10 +5,9 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TypeVar
 
-from singanet.optimizer import chain
 from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import Wrapper, rule_of
 
 _Chain = TypeVar("_Chain", bound=Optimizer | Wrapper)
 
@@ -19,12 +18,6 @@ def bare_copy(optimizer: _Chain) -> _Chain:
     rule_of(made).load_state_dict(dump_schedules(rule, rule.hypers))
     follow(made, optimizer)
     return made
-
-
-def rule_of(optimizer: Optimizer | Wrapper) -> Optimizer:
-    """The rule inside of all stages."""
-    found: Optimizer = chain.rule_of(optimizer)
-    return found
 
 
 def follow(made: Optimizer | Wrapper, optimizer: Optimizer | Wrapper) -> None:

@@ -186,8 +186,9 @@ class Pipeline:
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
         cuts = self._cuts(feed)
         self._layers.register(part, optimizer)
-        expect_trainable(part.execution_plan())
-        expect_rounded_alike(part.params(), chain)
+        if self._blank:
+            expect_trainable(part.execution_plan())
+            expect_rounded_alike(part.params(), chain)
         behind = optimizer if chain.scaled is None else chain.scaled.optimizer
         if self._gather is None or self._gather.optimizer is not behind:
             mean = getattr(loss, "reduction", "mean") != "sum"

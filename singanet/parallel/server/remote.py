@@ -13,9 +13,9 @@ import numpy as np
 from singanet.base.collectives import of_first
 from singanet.errors import ArgumentError, DataError, SingaNetError
 from singanet.initializer import Constant
-from singanet.optimizer.chain import UpdateChain, rule_of
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.wrapper import Wrapper
+from singanet.optimizer.wrapper import Wrapper, rule_of
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.server.messages import Message, MessageKind, ServerRanks, pickled, unpickled
 from singanet.parallel.server.service import Load, Opening, ServedParam

@@ -27,21 +27,16 @@ class OnDevice:
     """A `Lowering` for the arrays of ``xp``, of which ``far`` are met in a recording.
 
     It is that of ``tokens``, of which constants are made for those that are ``folded``. What lies
-    on the host is copied once, for whoever has the same dict ``there``.
+    on the host is copied once, to ``constants``, which programs of the same ones may share.
     """
 
     def __init__(
-        self,
-        xp: Any,
-        far: FarArrays,
-        tokens: Sequence[Token],
-        folded: Collection[int],
-        there: dict[int, tuple[Array, Any]] | None = None,
+        self, xp: Any, far: FarArrays, tokens: Sequence[Token], folded: Collection[int]
     ) -> None:
         self._far, self._tokens, self._folded = far, tokens, folded
         self._xp = xp
         self._cupy: Any = xp if hasattr(xp, "cuda") else None
-        self._constants = {} if there is None else there
+        self.constants: dict[int, tuple[Array, Any]] = {}
         self._numbers = _Numbers(xp)
 
     @property
@@ -77,9 +72,9 @@ class OnDevice:
         if far is None and not ref.shape and self._changes(ref.token):
             return self._numbers.place(ref.token, near)
         if far is None:
-            known = self._constants.get(id(root))
+            known = self.constants.get(id(root))
             if known is None:
-                known = self._constants[id(root)] = root, self._xp.asarray(_bytes(root))
+                known = self.constants[id(root)] = root, self._xp.asarray(_bytes(root))
             far = known[1]
         return self.array(Ref(ref.token, offset, near.shape, near.strides, near.dtype), far, 0)
 

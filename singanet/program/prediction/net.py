@@ -20,6 +20,7 @@ from singanet.ops.interface import Ops, Prepared
 from singanet.params.param import Param
 from singanet.program.array_tree import map_arrays
 from singanet.program.guard import with_inner
+from singanet.program.on_device.lowering import OnDevice
 from singanet.program.prediction.constant import constant
 from singanet.program.prediction.constants import Constants, make_constants
 from singanet.program.prediction.folding import fold_norms, foldable, for_constants
@@ -87,6 +88,8 @@ class ConstantNet:
     def record(self, recorder: Recorder, feed: Mapping[str, Any]) -> None:
         """Write a prediction down; what follows from the constants alone is made now."""
         ops = recorder.tape.ops
+        if isinstance(recorder.tape.lowering, OnDevice):
+            recorder.tape.lowering.constants = self.there
         ops.prepared = self._prepared()
         recorder.evaluation(feed, lambda given, outputs: self._finished(ops, given, outputs))
         recorder.tape.make_constants = partial(make_constants, constants=self.constants)

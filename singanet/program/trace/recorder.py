@@ -67,8 +67,7 @@ class Recorder:
         if xp is not np:
             tape = self.tape
             tape.far = FarArrays(xp.ndarray)
-            there = getattr(net, "there", None)
-            tape.lowering = OnDevice(xp, tape.far, tape.tokens, tape.folded, there)
+            tape.lowering = OnDevice(xp, tape.far, tape.tokens, tape.folded)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops
         # The net has its programs, which must not keep it alive in turn.
