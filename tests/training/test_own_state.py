@@ -10,9 +10,10 @@ from singanet.errors import StateMismatchError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam
-from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
+from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, Sharded, SparseAllReduce
 from singanet.testing import communicators
 from singanet.training.callbacks import Callback, ModelCheckpoint
+from singanet.training.own_state import with_all_rows
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((22, 6)).astype(np.float32)
@@ -112,3 +113,84 @@ def test_rank_0_holds_one_array_of_another_rank_at_a_time():
 
     with communicators(3) as comms:
         comms.run(work)
+
+
+def test_rows_of_all_ranks_are_put_together_where_all_have_theirs():
+    whole = np.arange(12.0).reshape(6, 2)
+    state = {
+        "callback/0.Mine/w": whole[:3],
+        "rank/1/callback/0.Mine/w": whole[3:],
+        # The same bytes on both, so that the second was left out.
+        "callback/0.Mine/same": np.zeros((2, 1)),
+        "callback/0.Mine/all": whole,
+        "callback/0.Mine/odd": whole[:3],
+        "callback/0.Mine/gone": whole[:3],
+        "absent/1/callback/0.Mine/gone": np.empty(0),
+        "callback/0.Mine/number": np.array(2.0),
+        "other": whole[:3],
+        "rank/1/other": whole[3:],
+    }
+    start = "callback/0.Mine/"
+    shapes = {"w": (6, 2), "same": (4, 1), "all": (6, 2), "odd": (7, 2), "gone": (6, 2)}
+    shapes |= {"number": (), "missing": (3,)}
+    found = with_all_rows(state, 2, {start + name: shape for name, shape in shapes.items()})
+    assert {key.removeprefix(start) for key in found} == {"w", "same", "all", "number"}
+    np.testing.assert_array_equal(found[start + "w"], whole)
+    np.testing.assert_array_equal(found[start + "same"], np.zeros((4, 1)))
+    assert found[start + "all"] is whole
+    assert found[start + "number"] == 2.0
+
+
+class Longest(Callback):
+    """A user's callback: the largest value that each element of a parameter has had."""
+
+    goes_by_params = True
+
+    def __init__(self):
+        self.most = {}
+
+    def on_batch_end(self, batch, logs):
+        for param in self.session.params():
+            before = self.most.setdefault(param.name, param.here.copy())
+            np.maximum(before, param.here, out=before)
+
+    def state_dict(self):
+        return dict(self.most)
+
+    def load_state_dict(self, state):
+        own = {param.name: param.storage for param in self.session.params()}
+        self.most = {name: own[name].here_of(array).copy() for name, array in state.items()}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (3, 2), (1, 3)])
+def test_a_callback_of_a_user_s_goes_on_with_rows_of_other_ranks(before, after, tmp_path):
+    x = np.random.default_rng(0).standard_normal((24, 6)).astype(np.float32)
+    y = np.arange(24) % 3
+
+    def train(ranks, epochs, resume, folder):
+        def work(comm):
+            net = singanet.FeedForwardNet(
+                [Dense("a", 8, input_sample_shape=(6,)), Dense("b", 3)],
+                loss=SoftmaxCrossEntropy(),
+                seed=1,
+            )
+            net.compile(Sharded(SGD(lr=0.5), comm, level=3, smallest=0))
+            seen, files = Longest(), ModelCheckpoint(folder)
+            net.fit(
+                *(x, y, 12, epochs),
+                shuffle=False,
+                verbose=False,
+                callbacks=[seen, files],
+                resume=folder if resume else None,
+            )
+            return seen.most
+
+        with communicators(ranks) as comms:
+            every = comms.run(work)
+        return {name: np.concatenate([own[name] for own in every]) for name in every[0]}
+
+    whole = train(1, 4, False, tmp_path / "whole")
+    train(before, 2, False, tmp_path / "cut")
+    found = train(after, 4, True, tmp_path / "cut")
+    for name, most in whole.items():
+        np.testing.assert_allclose(found[name], most, rtol=1e-5, atol=1e-6)
