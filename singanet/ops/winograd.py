@@ -46,16 +46,17 @@ def _powers(taps: int, count: int) -> Array:
     return np.array([*rows, [0.0] * (count - 1) + [1.0]])
 
 
-def _kernel_line(taps: int) -> Array:
+def kernels_line(taps: int, kind: Any = np.float64) -> Array:
     """(span, taps): each power by Π (p - other points), and as it is for infinity."""
     points = POINTS[taps]
     apart = [np.prod([p - q for q in points if q != p]) for p in points]
-    return _powers(taps, taps) / np.array([*apart, 1.0])[:, None]
+    line = _powers(taps, taps) / np.array([*apart, 1.0])[:, None]
+    return np.ascontiguousarray(line, kind)
 
 
 def of_kernels(turned: bool, kind: Any = np.float32, taps: int = 3) -> Array:
     """(span², taps²): the values of a kernel, or of the kernel ``turned`` around."""
-    line = _kernel_line(taps)
+    line = kernels_line(taps)
     line = line[:, ::-1] if turned else line
     return np.ascontiguousarray(np.kron(line, line), kind)
 

@@ -23,6 +23,7 @@ _INTS, _FLOATS = ir.VectorType(_INT, LANES), ir.VectorType(_FLOAT, LANES)
 _LONGS, _BITS = ir.VectorType(_LONG, LANES), ir.VectorType(ir.IntType(1), LANES)
 _HALVES = ir.VectorType(ir.IntType(16), LANES)
 _BYTES = ir.PointerType(ir.IntType(8))
+_POINTERS = ir.VectorType(ir.PointerType(_FLOAT), LANES)
 _FUSED = ("contract",)
 """A product and a sum may be one instruction, without rounding in between."""
 
@@ -42,6 +43,14 @@ class Code:
         self._fetch = ir.Function(self._module, fetch, "llvm.prefetch.p0")
         some = ir.FunctionType(ir.VoidType(), [_FLOATS, ir.PointerType(_FLOATS), _INT, _BITS])
         self._store_some = ir.Function(self._module, some, f"llvm.masked.store.v{LANES}f32.p0")
+        some = ir.FunctionType(_FLOATS, [ir.PointerType(_FLOATS), _INT, _BITS, _FLOATS])
+        self._load_some = ir.Function(self._module, some, f"llvm.masked.load.v{LANES}f32.p0")
+        some = ir.FunctionType(_FLOATS, [_POINTERS, _INT, _BITS, _FLOATS])
+        self._gather = ir.Function(self._module, some, f"llvm.masked.gather.v{LANES}f32.v{LANES}p0")
+        some = ir.FunctionType(ir.VoidType(), [_FLOATS, _POINTERS, _INT, _BITS])
+        self._scatter = ir.Function(
+            self._module, some, f"llvm.masked.scatter.v{LANES}f32.v{LANES}p0"
+        )
         total = ir.FunctionType(_FLOAT, [_FLOAT, _FLOATS])
         self._total = ir.Function(self._module, total, f"llvm.vector.reduce.fadd.v{LANES}f32")
 
@@ -81,9 +90,22 @@ class Code:
         """The difference of two long integers."""
         return self._at.sub(self._long(number), self._long(other))
 
-    def whole(self, number: Value, size: int) -> Value:
+    def whole(self, number: Value, size: Value) -> Value:
         """How often ``size`` goes into a long integer."""
-        return self._at.udiv(self._long(number), _LONG(size))
+        return self._at.udiv(self._long(number), self._long(size))
+
+    def rest(self, number: Value, size: Value) -> Value:
+        """What is left of a long integer then."""
+        return self._at.urem(self._long(number), self._long(size))
+
+    def least(self, number: Value, other: Value) -> Value:
+        """The lesser of two long integers."""
+        number, other = self._long(number), self._long(other)
+        return self._at.select(self._at.icmp_signed("<", number, other), number, other)
+
+    def beyond(self, pointer: Value, offset: Value) -> Value:
+        """The pointer to so many bytes after."""
+        return self._at.gep(pointer, [self._long(offset)])
 
     @contextmanager
     def each(
@@ -115,6 +137,28 @@ class Code:
         at.position_at_end(end)
         kept.update(running)
 
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """What is written within happens if the condition holds."""
+        with self._at.if_then(condition):
+            yield
+
+    def same(self, number: Value, other: Value) -> Value:
+        """Whether two long integers are the same."""
+        return self._at.icmp_signed("==", self._long(number), self._long(other))
+
+    def is_given(self, pointer: Value) -> Value:
+        """Whether a pointer is one to something."""
+        return self._at.icmp_unsigned("!=", self._at.ptrtoint(pointer, _LONG), _LONG(0))
+
+    def pointer(self, condition: Value, one: Value, other: Value) -> Value:
+        """The pointer ``one`` if the condition holds, else the ``other``."""
+        return self._at.select(condition, one, other)
+
+    def either(self, number: Value, one: Value, other: Value) -> Value:
+        """The long integer ``one`` where ``number`` is not 0, else the ``other``."""
+        return self._at.select(self._at.icmp_signed("!=", number, _LONG(0)), one, other)
+
     def fetch(self, pointer: Value, offset: Value, size: int) -> None:
         """Have ``size`` bytes brought near that are read soon, if those at ``offset`` are now."""
         for line in range(0, size, _LINE):
@@ -134,14 +178,50 @@ class Code:
         """Put a vector of floats there."""
         self._at.store(value, self._place(pointer, offset, _FLOATS), align=4)
 
-    def store_some(self, value: Value, pointer: Value, offset: Value, count: Value) -> None:
-        """Put the first ``count`` floats of a vector there: all if it has fewer, of 0 none."""
+    def first(self, count: Value) -> Value:
+        """The lanes of the first ``count`` numbers: all if a vector has fewer, none below 1."""
         at = self._at
-        most = at.insert_element(ir.Constant(_LONGS, ir.Undefined), self._long(count), _INT(0))
+        short = at.trunc(self._long(count), _INT)
+        most = at.insert_element(ir.Constant(_INTS, ir.Undefined), short, _INT(0))
         counts = at.shuffle_vector(most, most, ir.Constant(_INTS, [0] * LANES))
-        mask = at.icmp_signed("<", ir.Constant(_LONGS, [*range(LANES)]), counts)
+        return at.icmp_signed("<", ir.Constant(_INTS, [*range(LANES)]), counts)
+
+    def within(self, number: Value, stop: Value) -> Value:
+        """Whether a long integer is one of those from 0 to before ``stop``."""
+        return self._at.icmp_unsigned("<", self._long(number), self._long(stop))
+
+    def where(self, condition: Value, lanes: Value) -> Value:
+        """The ``lanes`` if the condition holds, else none."""
+        return self._at.select(condition, lanes, ir.Constant(_BITS, [0] * LANES))
+
+    def some_floats(self, pointer: Value, offset: Value, lanes: Value) -> Value:
+        """The floats there in some lanes, and 0 in the others, of which no memory is read."""
         place = self._place(pointer, offset, _FLOATS)
-        at.call(self._store_some, [value, place, _INT(4), mask])
+        return self._at.call(self._load_some, [place, _INT(4), lanes, self.number(0.0)])
+
+    def store_some(self, value: Value, pointer: Value, offset: Value, lanes: Value) -> None:
+        """Put some lanes of a vector of floats there."""
+        place = self._place(pointer, offset, _FLOATS)
+        self._at.call(self._store_some, [value, place, _INT(4), lanes])
+
+    def spread_floats(self, pointer: Value, offset: Value, apart: Value, lanes: Value) -> Value:
+        """Some floats, each so many bytes ``apart`` from the one before, and 0 in other lanes."""
+        places = self._places(pointer, offset, apart)
+        return self._at.call(self._gather, [places, _INT(4), lanes, self.number(0.0)])
+
+    def spread(
+        self, value: Value, pointer: Value, offset: Value, apart: Value, lanes: Value
+    ) -> None:
+        """Put some lanes of a vector there, each so many bytes ``apart`` from the one before."""
+        self._at.call(self._scatter, [value, self._places(pointer, offset, apart), _INT(4), lanes])
+
+    def room(self, vectors: int) -> Value:
+        """A pointer to room for so many vectors, whatever is in it, until the function ends."""
+        kind = ir.ArrayType(_FLOATS, vectors)
+        with self._at.goto_entry_block():
+            place = self._at.alloca(kind)
+            place.align = 4 * LANES
+            return self._at.bitcast(place, _BYTES)
 
     def all_of(self, pointer: Value, offset: Value) -> Value:
         """The one float there, as a vector."""
@@ -205,6 +285,14 @@ class Code:
         """The sum of vectors of floats."""
         return self._at.fadd(one, other)
 
+    def minus(self, one: Value, other: Value) -> Value:
+        """The difference of vectors of floats."""
+        return self._at.fsub(one, other)
+
+    def product(self, one: Value, other: Value) -> Value:
+        """The product of vectors of floats."""
+        return self._at.fmul(one, other)
+
     def add_product(self, sum_: Value, one: Value, other: Value) -> Value:
         """``sum_`` and the product of the two others."""
         return self._at.fadd(sum_, self._at.fmul(one, other, flags=_FUSED), flags=_FUSED)
@@ -217,6 +305,18 @@ class Code:
     def _place(self, pointer: Value, offset: Value, kind: Any) -> Value:
         place = self._at.gep(pointer, [self._long(offset)])
         return self._at.bitcast(place, ir.PointerType(kind))
+
+    def _places(self, pointer: Value, offset: Value, apart: Value) -> Value:
+        at = self._at
+        first = at.ptrtoint(at.gep(pointer, [self._long(offset)]), _LONG)
+        step = at.mul(ir.Constant(_LONGS, [*range(LANES)]), self._longs(apart))
+        return at.inttoptr(at.add(self._longs(first), step), _POINTERS)
+
+    def _longs(self, number: Value) -> Value:
+        one = self._at.insert_element(
+            ir.Constant(_LONGS, ir.Undefined), self._long(number), _INT(0)
+        )
+        return self._at.shuffle_vector(one, one, ir.Constant(_INTS, [0] * LANES))
 
     def _long(self, number: Value) -> Value:
         return _LONG(number) if isinstance(number, int) else number

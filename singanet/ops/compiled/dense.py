@@ -64,7 +64,7 @@ def product(width: int, relu: bool) -> Code:
                     total = code.positive(total)
                 begin = code.sum(column, LANES * v)
                 place = code.sum(code.times(code.sum(first, row), outputs), begin)
-                left = code.less(outputs, begin)
+                left = code.first(code.less(outputs, begin))
                 code.store_some(total, y, code.times(place, _FLOAT), left)
 
     panels = code.whole(code.sum(outputs, width - 1), width)

@@ -44,11 +44,15 @@ def compiled(code: Code, processor: str | None = None) -> CompiledFunction:
             jit=True,
         )
         module = llvm.parse_assembly(text)
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        # What pays is unrolled as it is written.
-        options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
-        passes = llvm.create_pass_builder(machine, options)
-        passes.getModulePassManager().run(module, passes)
+        # What pays is unrolled and vectors as it is written; whole pipelines would take as long as
+        # all the rest together.
+        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+        manager = llvm.create_new_function_pass_manager()
+        manager.add_instruction_combine_pass()
+        manager.add_new_gvn_pass()
+        for function in module.functions:
+            if not function.is_declaration:
+                manager.run(function, passes)
         engine = llvm.create_mcjit_compiler(module, machine)
         engine.finalize_object()
         _engines.append(engine)
@@ -58,6 +62,14 @@ def compiled(code: Code, processor: str | None = None) -> CompiledFunction:
         ctypes.CFUNCTYPE(None, *arguments)(whole),
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bound),
     )
+
+
+@cache
+def is_wide() -> bool:
+    """Whether this processor has 32 registers of 512 bits."""
+    import llvmlite.binding as llvm
+
+    return bool(llvm.get_host_cpu_features().get("avx512f", False))
 
 
 @cache

@@ -15,12 +15,14 @@ from math import prod
 import numpy as np
 
 from singanet.base.heap import large_arrays_apart, trim
+from singanet.ops.compiled import has_compiler
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv.direct import forward_plan
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.products import product
 from singanet.ops.onednn.runtime import SHARED, Build, Runtime
 from singanet.ops.onednn.speeds import BUILT_IN, Speeds
+from singanet.ops.onednn.winograd import compiled
 from singanet.ops.onednn.winograd.convolution import forward_plan as winograd_plan
 from singanet.ops.onednn.winograd.convolution import tiles_of
 from singanet.ops.onednn.winograd.plan import POINTS
@@ -62,7 +64,7 @@ def _measured(library: Library) -> Speeds:
     runtime = Runtime(library, 1)
     memory = _KernelMemory()
     usual, many = _tiles(_IMAGES, _SIZE, _CHANNELS), _tiles(1, 4, _MANY)
-    rows = _IMAGES * prod(usual.grid)
+    rows, compiles = _IMAGES * prod(usual.grid), has_compiler()
     taken = _least(
         {
             "direct": _direct(runtime, memory, _IMAGES, _SIZE, _CHANNELS),
@@ -73,6 +75,7 @@ def _measured(library: Library) -> Speeds:
             "winograd": _winograd(runtime, memory, usual, _CHANNELS),
             "kernels": _winograd(runtime, memory, many, _MANY),
             "narrow": _product(Runtime(library, 1, library.bfloat16), memory, _ROWS, _LARGE),
+            **(_compiled(runtime, memory) if compiles else {}),
         }
     )
     one, five = (taken[name] / (_TAPS * _LARGE**2) for name in ("one", "five"))
@@ -82,10 +85,26 @@ def _measured(library: Library) -> Speeds:
     explained = POINTS * prod(many.grid) * (multiplied * _MANY**2 + value * _MANY)
     kernel = (taken["kernels"] - explained) / (POINTS * _MANY**2)
     distant = (five - one) / 4
+    tile_value, tile_kernel = BUILT_IN.tile_value, BUILT_IN.tile_kernel
+    if compiles:
+        tile_kernel = taken["entered"] / (POINTS * _CHANNELS**2)
+        explained = POINTS * rows * direct * _CHANNELS**2 + taken["entered"]
+        tile_value = (taken["compiled"] - explained) / (POINTS * rows * 2 * _CHANNELS)
     narrow = taken["narrow"] / (_ROWS * _LARGE**2)
     beyond = max(distant - 4 * direct, 0.0)
     shared = _sharing(library, memory) if cores() > 1 else BUILT_IN.shared
-    found = Speeds(direct, one - distant, beyond, multiplied, value, kernel, narrow, shared)
+    found = Speeds(
+        direct,
+        one - distant,
+        beyond,
+        multiplied,
+        value,
+        kernel,
+        narrow,
+        tile_value,
+        tile_kernel,
+        shared,
+    )
     pairs = zip(found, BUILT_IN, strict=True)
     sound = all(known / _FURTHEST < mine < known * _FURTHEST for mine, known in pairs if known)
     return found if sound else BUILT_IN
@@ -154,6 +173,19 @@ def _direct(runtime: Runtime, memory: _KernelMemory, n: int, size: int, channels
 def _winograd(runtime: Runtime, memory: _KernelMemory, tiles: Tiles, channels: int) -> Run:
     x, y, weight = _operands(memory, tiles.n, tiles.image[0], channels)
     return _run(runtime, winograd_plan, (tiles, False), y, x, weight)
+
+
+def _compiled(runtime: Runtime, memory: _KernelMemory) -> dict[str, Run]:
+    """The usual kernel in compiled tiles, and what enters its weight."""
+    x, y, weight = _operands(memory, _IMAGES, _SIZE, _CHANNELS)
+    shape = x.shape[0], x.shape[3], *x.shape[1:3]
+    tiles = compiled.geometry_of(Case("forward", shape, weight.shape, _WINDOW, 1))
+    assert tiles is not None
+    entered = memory.written(tiles.entered)
+    return {
+        "compiled": _run(runtime, compiled.forward_plan, (tiles, False, False), y, x, weight),
+        "entered": _run(runtime, compiled.enter_plan, (tiles,), entered, weight),
+    }
 
 
 def _tiles(n: int, size: int, channels: int) -> Tiles:

@@ -11,9 +11,9 @@ from singanet.types import Shape
 KERNELS = ("forward", "data", "weights", "constant")
 """A convolution, the gradients of its images and of its weight; one whose weight is constant."""
 
-ROUTES = ("direct", "winograd", "product", "blocked", "numpy")
-"""oneDNN's convolution, Winograd's transforms, a product of matrices; oneDNN's with images in a
-layout of its own; NumPy's kernels."""
+ROUTES = ("direct", "winograd", "compiled", "product", "blocked", "numpy")
+"""oneDNN's convolution; Winograd's transforms by NumPy around oneDNN's products, and compiled as a
+whole; a product of matrices; oneDNN's with images in a layout of its own; NumPy's kernels."""
 
 
 class Case(NamedTuple):

@@ -22,7 +22,7 @@ VARIABLE = "SINGANET_ROUTES"
 OFF = "off"
 
 _FORMAT = "singanet routes"
-_VERSION = 2
+_VERSION = 3
 _MOST_BYTES = 1 << 23
 _DTYPE = "float32"
 
@@ -44,7 +44,9 @@ def path_of(onednn: str) -> Path | None:
     given = os.environ.get("XDG_CACHE_HOME", "")
     # The standard says that a relative one counts as unset.
     folder = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.cache"))
-    mark = hashlib.sha256(json.dumps(machine(onednn), sort_keys=True).encode()).hexdigest()[:12]
+    # A file of another version lies beside, and is none of ours.
+    told = {**machine(onednn), "version": _VERSION}
+    mark = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
     return folder / "singanet" / f"routes-{mark}.json"
 
 

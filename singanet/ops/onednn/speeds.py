@@ -36,6 +36,10 @@ class Speeds(NamedTuple):
     """One of the 36 values of a kernel, entered and read."""
     narrow: float
     """A multiplication of bfloat16, where the processor has such."""
+    tile_value: float
+    """One of the values of a tile and a channel where all is compiled; products are as direct."""
+    tile_kernel: float
+    """One of the values of a kernel there, entered or left."""
     shared: float
     """What a kernel of two threads takes beyond half of its time with one."""
 
@@ -67,7 +71,7 @@ def cache_size() -> int:
         return _USUAL
 
 
-BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74, 0.004, 15_000.0)
+BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74, 0.004, 0.3, 0.55, 15_000.0)
 """What fits `net.tune_kernels` of vgg11, resnet18, resnet20, resnet50, googlenet and wrn-16-4.
 
 On an AMD EPYC, 244 kernels, four of five within a quarter; elsewhere they are measured.

@@ -102,7 +102,7 @@ def test_no_file_is_no_choices(path):
         (b"\xff\xfe\x00", "not used"),
         (b"[1]", "another kind"),
         (b'{"format": "else"}', "another kind"),
-        (b'{"format": "singanet routes", "version": 1}', "its version is 1, not 2"),
+        (b'{"format": "singanet routes", "version": 1}', "its version is 1, not 3"),
         (b"[" * 100_000, "not used"),
     ],
 )

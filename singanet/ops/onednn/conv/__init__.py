@@ -11,6 +11,7 @@ from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv import blocked, direct, product
 from singanet.ops.onednn.conv.constant import constant
+from singanet.ops.onednn.winograd import compiled
 from singanet.ops.onednn.winograd import constant as winograd_constant
 from singanet.ops.onednn.winograd import convolution as winograd
 from singanet.ops.window import Window
@@ -94,6 +95,7 @@ def _leaves_vectors_empty(ops: OneDnnBase, case: Case) -> float:
 
 
 conv2d = by_cost(
+    Route("compiled", compiled.forward, compiled.fits, compiled.estimate),
     Route("winograd", winograd.forward, winograd.fits, winograd.estimate),
     Route("product", product.forward, product.fits, product.estimate),
     Route("direct", direct.forward, _always),
@@ -104,6 +106,7 @@ conv2d = by_cost(
 )
 
 conv2d_backward_data = by_cost(
+    Route("compiled", compiled.data, compiled.fits, compiled.estimate),
     Route("winograd", winograd.data, winograd.fits, winograd.estimate),
     Route("product", product.data, product.fits, product.estimate),
     Route("direct", direct.data, _always),
@@ -114,6 +117,7 @@ conv2d_backward_data = by_cost(
 )
 
 conv2d_backward_weights = by_cost(
+    Route("compiled", compiled.weights, compiled.fits, compiled.estimate),
     Route("winograd", winograd.weights, winograd.fits, winograd.estimate),
     Route("product", product.weights, product.fits, product.estimate),
     Route("direct", direct.weights, _always),
@@ -123,6 +127,7 @@ conv2d_backward_weights = by_cost(
 )
 
 conv2d_constant = by_cost(
+    Route("compiled", compiled.constant, compiled.fits, compiled.estimate),
     Route("winograd", winograd_constant.constant, winograd.fits, winograd_constant.estimate),
     Route("direct", constant, _always),
     Route("blocked", blocked.constant, blocked.fits, blocked.estimate),

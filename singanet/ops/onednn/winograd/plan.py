@@ -29,6 +29,15 @@ class Area:
             self._places[name] = scratch
             scratch += rounded(size)
 
+    @property
+    def addresses(self) -> Sequence[int]:
+        """Of the operands."""
+        return self._addresses
+
+    def place(self, name: str) -> int:
+        """The address of a buffer."""
+        return self._places[name]
+
     def operand(self, number: int, *shape: int) -> Array:
         """The operand as an array."""
         return _at(self._addresses[number], shape)

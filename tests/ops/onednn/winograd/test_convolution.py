@@ -9,7 +9,7 @@ import pytest
 
 from singanet.ops import numpy_ops
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.winograd import convolution
+from singanet.ops.onednn.winograd import compiled, convolution
 from singanet.ops.onednn.winograd.tiles import Tiles
 from singanet.ops.window import Window
 from singanet.ops.workers import side_by_side
@@ -123,8 +123,9 @@ def test_errors_of_workers_come_out_when_all_are_done():
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_where_it_is_taken(library_path, monkeypatch, threads):
-    """Many channels and many pixels; not few channels, a few pixels, other windows, groups."""
+    """Without a compiler: many channels and many pixels; not few, other windows, groups."""
     taken = []
+    monkeypatch.setattr(compiled, "has_compiler", lambda: False)
     ops = OneDnnOps(library_path, required=True)
     monkeypatch.setattr(ops.runtime(), "threads", threads)
     runs = ops.runs
