@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 from collections.abc import Callable
 from functools import cache
 from threading import Lock
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from singanet.base.forks import free_in_children
 from singanet.ops.compiled.code import Code
+from singanet.ops.compiled.kept import KeptCode
 
 _lock = free_in_children(Lock())
 """LLVM is not to be called by two threads at a time."""
@@ -27,40 +29,98 @@ class CompiledFunction(NamedTuple):
     briefly: Callable[[Any], None]
 
 
+class _Built(NamedTuple):
+    """An object file, the names of both forms in it, and how many arguments they take."""
+
+    content: bytes
+    whole: str
+    bound: str
+    pointers: int
+    numbers: int
+
+
 def compiled(code: Code, processor: str | None = None) -> CompiledFunction:
     """``code`` as functions; for a ``processor`` by LLVM's name.
 
     Without one it is for that which this is.
     """
+    with _lock:
+        return _loaded(_built(code, processor))
+
+
+def known(write: Callable[..., Code], *given: Any) -> CompiledFunction:
+    """What ``write`` writes of numbers, words and the like that are ``given``, as functions.
+
+    It is written and compiled if no process has done so before, see `KeptCode`.
+    """
+    with _lock:
+        kept, name = _kept(), f"{write.__module__}.{write.__qualname__}{given!r}"
+        built = _read(kept.read(name))
+        if built is None:
+            built = _built(write(*given), None)
+            told = json.dumps(built[1:]).encode()
+            kept.keep(name, told + b"\n" + built.content)
+        return _loaded(built)
+
+
+def _read(content: bytes | None) -> _Built | None:
+    if content is None:
+        return None
+    told, _, machine_code = content.partition(b"\n")
+    return _Built(machine_code, *json.loads(told))
+
+
+def _built(code: Code, processor: str | None) -> _Built:
     # Its library is loaded where something is compiled.
     import llvmlite.binding as llvm
 
-    text = code.text()
-    with _lock:
-        machine = _target(llvm).create_target_machine(
-            cpu=processor or llvm.get_host_cpu_name(),
-            features="" if processor else llvm.get_host_cpu_features().flatten(),
-            opt=2,
-            jit=True,
-        )
-        module = llvm.parse_assembly(text)
-        # What pays is unrolled and vectors as it is written; whole pipelines would take as long as
-        # all the rest together.
-        passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-        manager = llvm.create_new_function_pass_manager()
-        manager.add_instruction_combine_pass()
-        manager.add_new_gvn_pass()
-        for function in module.functions:
-            if not function.is_declaration:
-                manager.run(function, passes)
-        engine = llvm.create_mcjit_compiler(module, machine)
-        engine.finalize_object()
-        _engines.append(engine)
-        whole, bound = map(engine.get_function_address, (code.name, code.bound))
-    arguments = [ctypes.c_void_p] * code.pointers + [ctypes.c_int64] * code.numbers
+    machine = _machine(processor)
+    module = llvm.parse_assembly(code.text())
+    # What pays is unrolled and vectors as it is written; whole pipelines would take as long as all
+    # the rest together.
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+    manager = llvm.create_new_function_pass_manager()
+    manager.add_instruction_combine_pass()
+    manager.add_new_gvn_pass()
+    for function in module.functions:
+        if not function.is_declaration:
+            manager.run(function, passes)
+    content = machine.emit_object(module)
+    return _Built(content, code.name, code.bound, code.pointers, code.numbers)
+
+
+def _loaded(built: _Built) -> CompiledFunction:
+    import llvmlite.binding as llvm
+
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(None))
+    engine.add_object_file(llvm.ObjectFileRef.from_data(built.content))
+    engine.finalize_object()
+    _engines.append((engine, built))
+    whole, bound = map(engine.get_function_address, (built.whole, built.bound))
+    arguments = [ctypes.c_void_p] * built.pointers + [ctypes.c_int64] * built.numbers
     return CompiledFunction(
         ctypes.CFUNCTYPE(None, *arguments)(whole),
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bound),
+    )
+
+
+@cache
+def _kept() -> KeptCode:
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    versions = llvmlite.__version__, ".".join(map(str, llvm.llvm_version_info))
+    return KeptCode(*versions, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+def _machine(processor: str | None) -> Any:
+    import llvmlite.binding as llvm
+
+    return _target(llvm).create_target_machine(
+        cpu=processor or llvm.get_host_cpu_name(),
+        features="" if processor else llvm.get_host_cpu_features().flatten(),
+        opt=2,
+        jit=True,
     )
 
 

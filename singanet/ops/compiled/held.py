@@ -106,11 +106,11 @@ def _words(rows: int) -> Callable[..., None]:
     # Imported when it is first compiled: LLVM takes a tenth of a second.
     from singanet.ops.compiled import engine, words
 
-    return engine.compiled(words.product(rows)).call
+    return engine.known(words.product, rows).call
 
 
 @cache
 def _blocks(kind: str, rows: int) -> Callable[..., None]:
     from singanet.ops.compiled import blocks, engine
 
-    return engine.compiled(blocks.product(kind, rows)).call
+    return engine.known(blocks.product, kind, rows).call

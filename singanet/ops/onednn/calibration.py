@@ -34,7 +34,7 @@ from singanet.types import Array
 
 Run = Callable[[], object]
 
-_ROUNDS = 7
+_ROUNDS = 12
 _WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 _TAPS = 9
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
+from singanet.base.cache_folder import cache_folder
 from singanet.ops.onednn.cases import KERNELS, ROUTES, Case, Choices
 from singanet.ops.onednn.speeds import Speeds
 from singanet.ops.window import Window
@@ -41,13 +42,10 @@ def path_of(onednn: str) -> Path | None:
     named = os.environ.get(VARIABLE, "")
     if named:
         return None if named == OFF else Path(named)
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    # The standard says that a relative one counts as unset.
-    folder = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.cache"))
     # A file of another version lies beside, and is none of ours.
     told = {**machine(onednn), "version": _VERSION}
     mark = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
-    return folder / "singanet" / f"routes-{mark}.json"
+    return cache_folder() / f"routes-{mark}.json"
 
 
 def machine(onednn: str) -> dict[str, str]:

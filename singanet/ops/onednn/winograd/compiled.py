@@ -324,6 +324,6 @@ def _function(kind: str, taps: int) -> Callable[..., None]:
     from singanet.ops.compiled import engine, tiles
 
     if kind == "leave":
-        return engine.compiled(tiles.leave(taps)).call
+        return engine.known(tiles.leave, taps).call
     write = {"convolution": tiles.convolution, "weights": tiles.weights, "enter": tiles.enter}[kind]
-    return engine.compiled(write(taps, tiles.WIDE if engine.is_wide() else tiles.NARROW)).call
+    return engine.known(write, taps, tiles.WIDE if engine.is_wide() else tiles.NARROW).call
