@@ -56,6 +56,12 @@ class Device:
         ops = narrowed(self.ops, where, stores)
         return self if ops is self.ops else Device(self.name, ops, self.index)
 
+    def narrow_pays(self) -> bool:
+        """Whether the device can be `narrowed`, and multiplies bfloat16 faster by a good part."""
+        from singanet.ops.onednn.narrow import pays
+
+        return pays(self.ops)
+
     def widened(self) -> Device:
         """The device with kernels that multiply float32 as it is."""
         return cpu() if getattr(self.ops, "narrow", False) else self

@@ -13,7 +13,7 @@ from singanet.base.text import snake_case
 from singanet.engine.model import Model, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
-from singanet.errors import ArgumentError, BackendError, CallOrderError, GraphError, one_of
+from singanet.errors import ArgumentError, CallOrderError, GraphError, one_of
 from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
@@ -177,13 +177,10 @@ def _narrow_type(net: Net, mixed_precision: Any) -> str | None:
     """
     if mixed_precision is None or mixed_precision not in FACTORS:
         return None
-    try:
-        net.device.narrowed("net.compile, mixed_precision")
-    except BackendError:
-        if mixed_precision == "auto":
-            return None
-        raise
-    return "bfloat16" if mixed_precision == "auto" else str(mixed_precision)
+    if mixed_precision == "auto":
+        return "bfloat16" if net.device.narrow_pays() else None
+    net.device.narrowed("net.compile, mixed_precision")
+    return str(mixed_precision)
 
 
 def expect_compiled(net: Model, where: str) -> Compiled:

@@ -61,7 +61,7 @@ def measured(library: Library) -> Speeds:
 
 
 def _measured(library: Library) -> Speeds:
-    runtime = Runtime(library, 1)
+    runtime, narrowed = Runtime(library, 1), Runtime(library, 1, library.bfloat16)
     memory = _KernelMemory()
     usual, many = _tiles(_IMAGES, _SIZE, _CHANNELS), _tiles(1, 4, _MANY)
     rows, compiles = _IMAGES * prod(usual.grid), has_compiler()
@@ -74,12 +74,14 @@ def _measured(library: Library) -> Speeds:
             "products": _products(runtime, memory, rows, _CHANNELS),
             "winograd": _winograd(runtime, memory, usual, _CHANNELS),
             "kernels": _winograd(runtime, memory, many, _MANY),
-            "narrow": _product(Runtime(library, 1, library.bfloat16), memory, _ROWS, _LARGE),
+            "narrow": _product(narrowed, memory, _ROWS, _LARGE),
+            "narrow direct": _direct(narrowed, memory, _IMAGES, _SIZE, _CHANNELS),
             **(_compiled(runtime, memory) if compiles else {}),
         }
     )
     one, five = (taken[name] / (_TAPS * _LARGE**2) for name in ("one", "five"))
-    direct = taken["direct"] / (_TAPS * _IMAGES * _SIZE**2 * _CHANNELS**2)
+    usual_products = _TAPS * _IMAGES * _SIZE**2 * _CHANNELS**2
+    direct, narrow_direct = (taken[name] / usual_products for name in ("direct", "narrow direct"))
     multiplied = taken["products"] / (POINTS * rows * _CHANNELS**2)
     value = (taken["winograd"] - taken["products"]) / (POINTS * rows * _CHANNELS)
     explained = POINTS * prod(many.grid) * (multiplied * _MANY**2 + value * _MANY)
@@ -101,6 +103,7 @@ def _measured(library: Library) -> Speeds:
         value,
         kernel,
         narrow,
+        narrow_direct,
         tile_value,
         tile_kernel,
         shared,

@@ -2,9 +2,9 @@
 
 Convolutions and large products round what they multiply to bfloat16, which has float32's range and
 8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. All arrays that
-they are called with are float32. Where oneDNN holds a product of float32 for the faster, as on
-processors with AVX-512 BF16 for some sizes, it takes that. What a program stores in bfloat16:
-`singanet.program.narrow`.
+they are called with are float32. Where a product of float32 is held for the faster, as on
+processors with AVX-512 BF16 for some sizes and for convolutions in tiles, that is taken. What a
+program stores in bfloat16: `singanet.program.narrow`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,26 @@ from singanet.ops.kernel import cheapest
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.library import INSTALL
+from singanet.ops.onednn.speeds import Speeds
 
 
 class Estimated:
-    """Takes the cheapest route that multiplies bfloat16, or the cheapest one if none does."""
+    """Takes the cheapest route that multiplies bfloat16, or float32 in tiles if that is cheaper.
+
+    If there are neither the cheapest of all.
+    """
 
     version = 0
 
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """See `Chooser`."""
-        return cheapest({k: v for k, v in estimates.items() if k in _ROUTES} or estimates)
-
-
-_ROUTES = ("direct", "product")
+        """See `Chooser`: estimates are multiples of what float32 takes by the direct route."""
+        speeds: Speeds = ops.speeds()
+        rates = {
+            "direct": speeds.narrow_direct / speeds.direct,
+            "product": speeds.narrow / speeds.direct,
+            "compiled": 1.0,
+        }
+        return cheapest({k: rates[k] * v for k, v in estimates.items() if k in rates} or estimates)
 
 
 def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
@@ -56,6 +63,14 @@ def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
         received=received,
         advice=f'{advice}; "auto" takes float32 where there are none',
     )
+
+
+def pays(ops: Ops) -> bool:
+    """Whether ``ops`` can be `narrowed`, and products of bfloat16 are faster by a good part."""
+    library = ops.library() if isinstance(ops, OneDnnBase) else None
+    if not isinstance(ops, OneDnnBase) or library is None:
+        return False
+    return library.bfloat16 and ops.speeds().narrow_pays
 
 
 def _narrow(ops: OneDnnBase, stores: bool) -> OneDnnBase:

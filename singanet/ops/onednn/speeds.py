@@ -15,6 +15,10 @@ _FEW_PIXELS = 49
 """Pixels of an image up to which oneDNN goes over the whole weight for each image."""
 
 
+_PAYS = 1.25
+"""Times the speed of float32 from which products of bfloat16 pay, whose factors are rounded."""
+
+
 class Speeds(NamedTuple):
     """Nanoseconds of one thread.
 
@@ -35,7 +39,9 @@ class Speeds(NamedTuple):
     kernel: float
     """One of the 36 values of a kernel, entered and read."""
     narrow: float
-    """A multiplication of bfloat16, where the processor has such."""
+    """A multiplication of bfloat16 in a product, where the processor has such."""
+    narrow_direct: float
+    """One in oneDNN's convolution."""
     tile_value: float
     """One of the values of a tile and a channel where all is compiled; products are as direct."""
     tile_kernel: float
@@ -44,9 +50,19 @@ class Speeds(NamedTuple):
     """What a kernel of two threads takes beyond half of its time with one."""
 
     @property
+    def narrow_gain(self) -> float:
+        """How many times as fast as float32 a product of bfloat16 is."""
+        return self.direct / self.narrow
+
+    @property
+    def narrow_pays(self) -> bool:
+        """Whether that is enough for "auto" to ask for them."""
+        return self.narrow_gain >= _PAYS
+
+    @property
     def narrow_adds_a_pass(self) -> int:
         """As `ADDS_A_PASS`, of bfloat16."""
-        return round(ADDS_A_PASS * max(1.0, self.direct / self.narrow))
+        return round(ADDS_A_PASS * max(1.0, self.narrow_gain))
 
     def direct_time(self, images: int, pixels: int, weight: int, arranged: bool = False) -> float:
         """Nanoseconds of a convolution to ``pixels`` of each image, by so many numbers of weight.
@@ -71,7 +87,7 @@ def cache_size() -> int:
         return _USUAL
 
 
-BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74, 0.004, 0.3, 0.55, 15_000.0)
+BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74, 0.004, 0.004, 0.3, 0.55, 15_000.0)
 """What fits `net.tune_kernels` of vgg11, resnet18, resnet20, resnet50, googlenet and wrn-16-4.
 
 On an AMD EPYC, 244 kernels, four of five within a quarter; elsewhere they are measured.

@@ -199,10 +199,16 @@ def test_products_of_copied_windows_are_open_while_they_fit_the_cache(ops, chose
 
 
 def test_what_the_table_of_devices_tells(ops, path, monkeypatch):
+    known = BUILT_IN._replace(direct=0.02, narrow=0.01)
+    monkeypatch.setattr(OneDnnOps, "speeds", lambda self: known)
     none = ops.remarks()
     assert "none measured: singanet tune" in none[0]
-    beside = ["multiplies bfloat16"] * ops.library().bfloat16
+    beside = ["multiplies bfloat16 2.0 times as fast as float32"] * ops.library().bfloat16
     assert none[1:] == [*beside, *numpy_ops.remarks()]
+    known = known._replace(narrow=0.02)
+    if ops.library().bfloat16:
+        told = 'multiplies bfloat16 1.0 times as fast as float32, too little for "auto"'
+        assert ops.remarks()[1] == told
     choose(ops, path, "forward", "winograd")
     fresh = OneDnnOps(ops.path, required=True)
     threads = ops.runtime().threads

@@ -4,6 +4,8 @@ A processor with both kinds of products takes the one of float32 where oneDNN ho
 faster, so what is made is the product of rounded factors or that of the factors as they are.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,8 @@ from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv import product
-from singanet.ops.onednn.narrow import narrowed
+from singanet.ops.onednn.narrow import Estimated, narrowed
+from singanet.ops.onednn.speeds import BUILT_IN
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 
@@ -195,3 +198,27 @@ def test_kernels_without_such_products_are_refused_and_the_net_is_as_it_was():
     assert net.compiled is None
     net.compile(SGD(lr=0.1), mixed_precision="auto")
     assert net.device.ops is numpy_ops
+
+
+@pytest.mark.parametrize("narrow_speed", [0.01, 0.02])
+def test_auto_asks_for_bfloat16_where_it_is_faster(narrow, monkeypatch, narrow_speed):
+    known = BUILT_IN._replace(direct=0.02, narrow=narrow_speed)
+    monkeypatch.setattr(OneDnnBase, "speeds", lambda self: known)
+    net = small_net()
+    net.compile(SGD(lr=0.1), mixed_precision="auto")
+    assert getattr(net.device.ops, "narrow", False) == (narrow_speed == 0.01)
+    # Asked for by name it is taken anyway.
+    net.compile(SGD(lr=0.1), mixed_precision="bfloat16")
+    assert net.device.ops.narrow
+
+
+@pytest.mark.parametrize(
+    ("narrow_direct", "tiles", "taken"),
+    [(0.002, 0.5, "direct"), (0.012, 0.5, "compiled"), (0.012, 0.7, "direct")],
+)
+def test_tiles_of_float32_are_taken_where_they_are_cheaper(narrow, narrow_direct, tiles, taken):
+    known = BUILT_IN._replace(direct=0.02, narrow_direct=narrow_direct)
+    ops = SimpleNamespace(speeds=lambda: known)
+    estimates = {"compiled": tiles, "winograd": 0.01, "direct": 1.0}
+    assert Estimated().choose(ops, None, estimates) == taken
+    assert Estimated().choose(ops, None, {"winograd": 2.0, "numpy": 3.0}) == "winograd"

@@ -15,7 +15,7 @@ from singanet.ops.onednn.conv import blocked
 from singanet.ops.onednn.speeds import BUILT_IN, Speeds, cache_size
 from singanet.ops.window import Window
 
-MINE = Speeds(0.01, 0.5, 0.2, 0.012, 5.0, 1.5, 0.003, 0.3, 0.5, 9000.0)
+MINE = Speeds(0.01, 0.5, 0.2, 0.012, 5.0, 1.5, 0.003, 0.002, 0.3, 0.5, 9000.0)
 
 
 def draw(seed, *shape):
