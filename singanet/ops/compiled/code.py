@@ -42,6 +42,10 @@ class Code:
         self._fetch = ir.Function(self._module, fetch, "llvm.prefetch.p0")
         some = ir.FunctionType(ir.VoidType(), [_FLOATS, ir.PointerType(_FLOATS), _INT, _BITS])
         self._store_some = ir.Function(self._module, some, f"llvm.masked.store.v{LANES}f32.p0")
+        some = ir.FunctionType(_FLOATS, [ir.PointerType(_FLOATS), _INT, _BITS, _FLOATS])
+        self._load_some = ir.Function(self._module, some, f"llvm.masked.load.v{LANES}f32.p0")
+        root = ir.FunctionType(_FLOATS, [_FLOATS])
+        self._root = ir.Function(self._module, root, f"llvm.sqrt.v{LANES}f32")
         total = ir.FunctionType(_FLOAT, [_FLOAT, _FLOATS])
         self._total = ir.Function(self._module, total, f"llvm.vector.reduce.fadd.v{LANES}f32")
 
@@ -81,9 +85,14 @@ class Code:
         """The difference of two long integers."""
         return self._at.sub(self._long(number), self._long(other))
 
-    def whole(self, number: Value, size: int) -> Value:
+    def whole(self, number: Value, size: Value) -> Value:
         """How often ``size`` goes into a long integer."""
-        return self._at.udiv(self._long(number), _LONG(size))
+        return self._at.udiv(self._long(number), self._long(size))
+
+    def lesser(self, number: Value, other: Value) -> Value:
+        """The lesser of two long integers."""
+        number, other = self._long(number), self._long(other)
+        return self._at.select(self._at.icmp_signed("<", number, other), number, other)
 
     @contextmanager
     def each(
@@ -130,18 +139,19 @@ class Code:
         """The vector of floats there."""
         return self._at.load(self._place(pointer, offset, _FLOATS), align=4)
 
+    def some_floats(self, pointer: Value, offset: Value, count: Value, others: Value) -> Value:
+        """The first ``count`` floats there as `store_some` puts them, after them the ``others``."""
+        place = self._place(pointer, offset, _FLOATS)
+        return self._at.call(self._load_some, [place, _INT(4), self._first(count), others])
+
     def store(self, value: Value, pointer: Value, offset: Value) -> None:
         """Put a vector of floats there."""
         self._at.store(value, self._place(pointer, offset, _FLOATS), align=4)
 
     def store_some(self, value: Value, pointer: Value, offset: Value, count: Value) -> None:
         """Put the first ``count`` floats of a vector there: all if it has fewer, of 0 none."""
-        at = self._at
-        most = at.insert_element(ir.Constant(_LONGS, ir.Undefined), self._long(count), _INT(0))
-        counts = at.shuffle_vector(most, most, ir.Constant(_INTS, [0] * LANES))
-        mask = at.icmp_signed("<", ir.Constant(_LONGS, [*range(LANES)]), counts)
         place = self._place(pointer, offset, _FLOATS)
-        at.call(self._store_some, [value, place, _INT(4), mask])
+        self._at.call(self._store_some, [value, place, _INT(4), self._first(count)])
 
     def all_of(self, pointer: Value, offset: Value) -> Value:
         """The one float there, as a vector."""
@@ -165,6 +175,14 @@ class Code:
     def number(self, value: float) -> Value:
         """A vector of the same float."""
         return ir.Constant(_FLOATS, [value] * LANES)
+
+    def counted(self, number: Value) -> Value:
+        """A vector of the long integer as a float."""
+        return self._everywhere(self._at.sitofp(self._long(number), _FLOAT))
+
+    def held(self, number: Value) -> Value:
+        """A vector of the float whose bits are the lower half of the long integer."""
+        return self._everywhere(self._at.bitcast(self._at.trunc(number, _INT), _FLOAT))
 
     def halves(self, pointer: Value, offset: Value) -> Value:
         """The vector of float16 there, as floats: by whole numbers, as not all processors can."""
@@ -209,10 +227,48 @@ class Code:
         """``sum_`` and the product of the two others."""
         return self._at.fadd(sum_, self._at.fmul(one, other, flags=_FUSED), flags=_FUSED)
 
+    def subtract(self, one: Value, other: Value) -> Value:
+        """The difference of vectors of floats."""
+        return self._at.fsub(one, other)
+
+    def multiply(self, *factors: Value) -> Value:
+        """The product of vectors of floats, from the first on."""
+        product = factors[0]
+        for factor in factors[1:]:
+            product = self._at.fmul(product, factor)
+        return product
+
+    def divide(self, one: Value, other: Value) -> Value:
+        """The quotient of vectors of floats."""
+        return self._at.fdiv(one, other)
+
+    def root(self, vector: Value) -> Value:
+        """The square roots of the floats."""
+        return self._at.call(self._root, [vector])
+
     def positive(self, vector: Value) -> Value:
         """The floats, 0 in the place of those below; what is no number stays."""
-        zero = self.number(0.0)
-        return self._at.select(self._at.fcmp_ordered("<", vector, zero), zero, vector)
+        return self.at_least(vector, self.number(0.0))
+
+    def at_least(self, vector: Value, least: Value) -> Value:
+        """The floats, the ``least`` in the place of those below; NaN in either changes nothing."""
+        return self._at.select(self._at.fcmp_ordered("<", vector, least), least, vector)
+
+    def if_above(self, vector: Value, limit: Value, value: Value) -> Value:
+        """The floats ``value``, 0 where those of ``vector`` are at most the ``limit``."""
+        under = self._at.fcmp_ordered("<=", vector, limit)
+        return self._at.select(under, self.number(0.0), value)
+
+    def some(self, vector: Value, count: Value) -> Value:
+        """The first ``count`` floats of the vector, and then zeros."""
+        return self._at.select(self._first(count), vector, self.number(0.0))
+
+    def _first(self, count: Value) -> Value:
+        """A bit a lane, set in the first ``count``."""
+        at = self._at
+        most = at.insert_element(ir.Constant(_LONGS, ir.Undefined), self._long(count), _INT(0))
+        counts = at.shuffle_vector(most, most, ir.Constant(_INTS, [0] * LANES))
+        return at.icmp_signed("<", ir.Constant(_LONGS, [*range(LANES)]), counts)
 
     def _place(self, pointer: Value, offset: Value, kind: Any) -> Value:
         place = self._at.gep(pointer, [self._long(offset)])
