@@ -55,7 +55,7 @@ class _Forward:
         self._fold(*folded)
         self._prepare(*prepared)
         with self.wide.each_part(*made, again=True) as part:
-            self.wide.sweep(part, self._normalise)
+            self.wide.sweep(part, [self.x], self._normalise)
 
     def _statistics(self, part: Part) -> None:
         code, wide, scratch = self.code, self.wide, self.scratch
@@ -69,6 +69,7 @@ class _Forward:
                 means = [self._mean(part, column) for column in columns]
                 sums = {(v, k): code.number(0.0) for v in VECTORS for k in (0, 1)}
                 with code.each(first, last, kept=sums) as row:
+                    wide.fetch([self.x], row, columns)
                     for v in VECTORS:
                         value = code.floats(self.x, wide.place(row, columns[v]))
                         apart = self._apart(value, *means[v])
@@ -153,7 +154,7 @@ class _Backward:
             self._sums(part)
         self._fold(*folded)
         with self.wide.each_part(*made, again=True) as part:
-            self.wide.sweep(part, self._gradient)
+            self.wide.sweep(part, [self.x, self.dy], self._gradient)
 
     def _prepare(self, first: Value, last: Value) -> None:
         code = self.code
@@ -181,6 +182,7 @@ class _Backward:
             with wide.each_group() as columns:
                 sums = {(v, k): code.number(0.0) for v in VECTORS for k in (0, 1)}
                 with code.each(first, last, kept=sums) as row:
+                    wide.fetch([self.x, self.dy], row, columns)
                     for v in VECTORS:
                         place = wide.place(row, columns[v])
                         apart, slope, _ = self._slope(place, columns[v], None)

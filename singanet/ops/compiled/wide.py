@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -57,9 +57,15 @@ class Wide:
         first, last = (code.whole(code.times(k, self.rows), self.parts) for k in (number, after))
         return Part(number, first, last, code.times(code.whole(after, self.parts), self.tail))
 
-    def sweep(self, part: Part, make: Callable[[Value, Value, Value], None]) -> None:
-        """``make`` each vector of the part, of its place, column and the floats up to the end."""
+    def sweep(
+        self, part: Part, read: Sequence[Value], make: Callable[[Value, Value, Value], None]
+    ) -> None:
+        """``make`` each vector of the part, of its place, column and the floats up to the end.
+
+        The pointers that it has ``read`` are told, see `fetch`.
+        """
         with self._code.each(part.first, part.last) as row, self.each_group() as columns:
+            self.fetch(read, row, columns)
             for column in columns:
                 make(self.place(row, column), column, None)
         with self.each_of_tail(part) as (place, column, left):
@@ -78,6 +84,11 @@ class Wide:
         code = self._code
         with code.each(0, part.tail, LANES) as column:
             yield self.place(self.rows, column), column, code.less(part.tail, column)
+
+    def fetch(self, pointers: Sequence[Value], row: Value, columns: list[Value]) -> None:
+        """Have brought near what is read soon, if these columns of the row are now."""
+        for pointer in pointers:
+            self._code.fetch(pointer, self.place(row, columns[0]), GROUP * FLOAT)
 
     def place(self, row: Value, column: Value) -> Value:
         """The bytes up to the column of the row."""
