@@ -94,6 +94,15 @@ class Code:
         number, other = self._long(number), self._long(other)
         return self._at.select(self._at.icmp_signed("<", number, other), number, other)
 
+    def greater(self, number: Value, other: Value) -> Value:
+        """The greater of two long integers."""
+        number, other = self._long(number), self._long(other)
+        return self._at.select(self._at.icmp_signed(">", number, other), number, other)
+
+    def rest(self, number: Value, size: Value) -> Value:
+        """What is left of a long integer that ``size`` is taken out of as often as it goes."""
+        return self._at.urem(self._long(number), self._long(size))
+
     @contextmanager
     def each(
         self, start: Value, stop: Value, step: int = 1, kept: dict[Any, Value] | None = None
@@ -148,6 +157,11 @@ class Code:
         """Put a vector of floats there."""
         self._at.store(value, self._place(pointer, offset, _FLOATS), align=4)
 
+    def store_bytes(self, whole: Value, pointer: Value, offset: Value) -> None:
+        """Put the lowest byte of each integer of a vector there."""
+        kind = ir.VectorType(ir.IntType(8), LANES)
+        self._at.store(self._at.trunc(whole, kind), self._place(pointer, offset, kind), align=1)
+
     def store_some(self, value: Value, pointer: Value, offset: Value, count: Value) -> None:
         """Put the first ``count`` floats of a vector there: all if it has fewer, of 0 none."""
         place = self._place(pointer, offset, _FLOATS)
@@ -168,13 +182,17 @@ class Code:
         """The vector ``one`` where the long integer is 0, else the ``other``."""
         return self._at.select(self._at.icmp_signed("==", number, _LONG(0)), one, other)
 
-    def _everywhere(self, one: Value) -> Value:
-        first = self._at.insert_element(ir.Constant(_FLOATS, ir.Undefined), one, _INT(0))
+    def _everywhere(self, one: Value, kind: Any = _FLOATS) -> Value:
+        first = self._at.insert_element(ir.Constant(kind, ir.Undefined), one, _INT(0))
         return self._at.shuffle_vector(first, first, ir.Constant(_INTS, [0] * LANES))
 
     def number(self, value: float) -> Value:
         """A vector of the same float."""
         return ir.Constant(_FLOATS, [value] * LANES)
+
+    def whole_number(self, number: Value) -> Value:
+        """A vector of the long integer as one of 32 bits."""
+        return self._everywhere(self._at.trunc(self._long(number), _INT), _INTS)
 
     def counted(self, number: Value) -> Value:
         """A vector of the long integer as a float."""
@@ -258,6 +276,18 @@ class Code:
         """The floats ``value``, 0 where those of ``vector`` are at most the ``limit``."""
         under = self._at.fcmp_ordered("<=", vector, limit)
         return self._at.select(under, self.number(0.0), value)
+
+    def above(self, vector: Value, other: Value) -> Value:
+        """A bit a lane, set where the floats are above those of the ``other``."""
+        return self._at.fcmp_ordered(">", vector, other)
+
+    def or_no_number(self, bits: Value, vector: Value) -> Value:
+        """The ``bits``, set too where the floats are NaN."""
+        return self._at.or_(bits, self._at.fcmp_unordered("uno", vector, vector))
+
+    def choose(self, bits: Value, one: Value, other: Value) -> Value:
+        """The lanes of ``one`` where the bits are set, else those of the ``other``."""
+        return self._at.select(bits, one, other)
 
     def some(self, vector: Value, count: Value) -> Value:
         """The first ``count`` floats of the vector, and then zeros."""
