@@ -29,6 +29,8 @@ _LEAST = 1 << 17
 """Elements from which compiling, a third of a second, is won back in some hundred steps."""
 _BESIDE = 4
 """Times as many are needed where oneDNN's kernels serve, which leave less to win."""
+_PARTS = 4
+"""Parts of a thread, some 100 microseconds: to call them together for two stages takes as much."""
 _RELU, _PLAIN = 0.0, float("nan")
 """What y has to be above. Nothing is above, or below, what is no number."""
 
@@ -191,7 +193,7 @@ def _forward_plan(
     operands: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> CompiledPlan:
     numbers = *rows, _bits(epsilon), _bits(_RELU if relu else _PLAIN)
-    stages = shared(numbers, counts, build.threads)
+    stages = shared(numbers, counts, _threads(build, rows))
     return CompiledPlan(build, _forward(), stages, *operands, scratch=rows.scratch(FORWARD))
 
 
@@ -201,9 +203,13 @@ def _batch_norm_backward(
     """Operands: dx, dgamma, dbeta, dy, x, gamma, beta, mean, inverse."""
     rows = rows_of(pixels, channels)
     numbers = *rows, int(fixed), _bits(_RELU if relu else _PLAIN)
-    stages = shared(numbers, (1, rows.parts, 1, rows.parts), build.threads)
+    stages = shared(numbers, (1, rows.parts, 1, rows.parts), _threads(build, rows))
     operands = (3, 4, 5, 6, 7, 8), (0, 1, 2)
     return CompiledPlan(build, _backward(), stages, *operands, scratch=rows.scratch(BACKWARD))
+
+
+def _threads(build: Builder, rows: Rows) -> int:
+    return max(1, min(build.threads, rows.parts // _PARTS))
 
 
 def _bits(value: float) -> int:

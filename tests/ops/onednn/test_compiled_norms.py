@@ -148,7 +148,7 @@ def test_a_nan_reaches_the_loss(ops, compiles):
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
 def test_threads_share_a_plan_to_the_same_bits(library_path, monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
-    x, dy, (gamma, beta) = image(8, 24, 50, 50), image(8, 24, 50, 50, seed=1), draw(2, 24, seed=2)
+    x, dy, (gamma, beta) = image(16, 24, 40, 40), image(16, 24, 40, 40, seed=1), draw(2, 24, seed=2)
     found = []
     for count in (1, 2):
         set_threads(count)
