@@ -51,6 +51,8 @@ class Code:
         self._scatter = ir.Function(
             self._module, some, f"llvm.masked.scatter.v{LANES}f32.v{LANES}p0"
         )
+        root = ir.FunctionType(_FLOATS, [_FLOATS])
+        self._root = ir.Function(self._module, root, f"llvm.sqrt.v{LANES}f32")
         total = ir.FunctionType(_FLOAT, [_FLOAT, _FLOATS])
         self._total = ir.Function(self._module, total, f"llvm.vector.reduce.fadd.v{LANES}f32")
 
@@ -94,11 +96,7 @@ class Code:
         """How often ``size`` goes into a long integer."""
         return self._at.udiv(self._long(number), self._long(size))
 
-    def rest(self, number: Value, size: Value) -> Value:
-        """What is left of a long integer then."""
-        return self._at.urem(self._long(number), self._long(size))
-
-    def least(self, number: Value, other: Value) -> Value:
+    def lesser(self, number: Value, other: Value) -> Value:
         """The lesser of two long integers."""
         number, other = self._long(number), self._long(other)
         return self._at.select(self._at.icmp_signed("<", number, other), number, other)
@@ -106,6 +104,15 @@ class Code:
     def beyond(self, pointer: Value, offset: Value) -> Value:
         """The pointer to so many bytes after."""
         return self._at.gep(pointer, [self._long(offset)])
+
+    def greater(self, number: Value, other: Value) -> Value:
+        """The greater of two long integers."""
+        number, other = self._long(number), self._long(other)
+        return self._at.select(self._at.icmp_signed(">", number, other), number, other)
+
+    def rest(self, number: Value, size: Value) -> Value:
+        """What is left of a long integer that ``size`` is taken out of as often as it goes."""
+        return self._at.urem(self._long(number), self._long(size))
 
     @contextmanager
     def each(
@@ -194,10 +201,13 @@ class Code:
         """The ``lanes`` if the condition holds, else none."""
         return self._at.select(condition, lanes, ir.Constant(_BITS, [0] * LANES))
 
-    def some_floats(self, pointer: Value, offset: Value, lanes: Value) -> Value:
-        """The floats there in some lanes, and 0 in the others, of which no memory is read."""
+    def some_floats(
+        self, pointer: Value, offset: Value, lanes: Value, others: Value | None = None
+    ) -> Value:
+        """The floats there in some lanes; 0 or the ``others`` in those of which none are read."""
         place = self._place(pointer, offset, _FLOATS)
-        return self._at.call(self._load_some, [place, _INT(4), lanes, self.number(0.0)])
+        rest = self.number(0.0) if others is None else others
+        return self._at.call(self._load_some, [place, _INT(4), lanes, rest])
 
     def store_some(self, value: Value, pointer: Value, offset: Value, lanes: Value) -> None:
         """Put some lanes of a vector of floats there."""
@@ -223,6 +233,11 @@ class Code:
             place.align = 4 * LANES
             return self._at.bitcast(place, _BYTES)
 
+    def store_bytes(self, whole: Value, pointer: Value, offset: Value) -> None:
+        """Put the lowest byte of each integer of a vector there."""
+        kind = ir.VectorType(ir.IntType(8), LANES)
+        self._at.store(self._at.trunc(whole, kind), self._place(pointer, offset, kind), align=1)
+
     def all_of(self, pointer: Value, offset: Value) -> Value:
         """The one float there, as a vector."""
         return self._everywhere(self._at.load(self._place(pointer, offset, _FLOAT), align=4))
@@ -238,13 +253,25 @@ class Code:
         """The vector ``one`` where the long integer is 0, else the ``other``."""
         return self._at.select(self._at.icmp_signed("==", number, _LONG(0)), one, other)
 
-    def _everywhere(self, one: Value) -> Value:
-        first = self._at.insert_element(ir.Constant(_FLOATS, ir.Undefined), one, _INT(0))
+    def _everywhere(self, one: Value, kind: Any = _FLOATS) -> Value:
+        first = self._at.insert_element(ir.Constant(kind, ir.Undefined), one, _INT(0))
         return self._at.shuffle_vector(first, first, ir.Constant(_INTS, [0] * LANES))
 
     def number(self, value: float) -> Value:
         """A vector of the same float."""
         return ir.Constant(_FLOATS, [value] * LANES)
+
+    def whole_number(self, number: Value) -> Value:
+        """A vector of the long integer as one of 32 bits."""
+        return self._everywhere(self._at.trunc(self._long(number), _INT), _INTS)
+
+    def counted(self, number: Value) -> Value:
+        """A vector of the long integer as a float."""
+        return self._everywhere(self._at.sitofp(self._long(number), _FLOAT))
+
+    def held(self, number: Value) -> Value:
+        """A vector of the float whose bits are the lower half of the long integer."""
+        return self._everywhere(self._at.bitcast(self._at.trunc(number, _INT), _FLOAT))
 
     def halves(self, pointer: Value, offset: Value) -> Value:
         """The vector of float16 there, as floats: by whole numbers, as not all processors can."""
@@ -285,22 +312,57 @@ class Code:
         """The sum of vectors of floats."""
         return self._at.fadd(one, other)
 
-    def minus(self, one: Value, other: Value) -> Value:
-        """The difference of vectors of floats."""
-        return self._at.fsub(one, other)
-
-    def product(self, one: Value, other: Value) -> Value:
-        """The product of vectors of floats."""
-        return self._at.fmul(one, other)
-
     def add_product(self, sum_: Value, one: Value, other: Value) -> Value:
         """``sum_`` and the product of the two others."""
         return self._at.fadd(sum_, self._at.fmul(one, other, flags=_FUSED), flags=_FUSED)
 
+    def subtract(self, one: Value, other: Value) -> Value:
+        """The difference of vectors of floats."""
+        return self._at.fsub(one, other)
+
+    def multiply(self, *factors: Value) -> Value:
+        """The product of vectors of floats, from the first on."""
+        product = factors[0]
+        for factor in factors[1:]:
+            product = self._at.fmul(product, factor)
+        return product
+
+    def divide(self, one: Value, other: Value) -> Value:
+        """The quotient of vectors of floats."""
+        return self._at.fdiv(one, other)
+
+    def root(self, vector: Value) -> Value:
+        """The square roots of the floats."""
+        return self._at.call(self._root, [vector])
+
     def positive(self, vector: Value) -> Value:
         """The floats, 0 in the place of those below; what is no number stays."""
-        zero = self.number(0.0)
-        return self._at.select(self._at.fcmp_ordered("<", vector, zero), zero, vector)
+        return self.at_least(vector, self.number(0.0))
+
+    def at_least(self, vector: Value, least: Value) -> Value:
+        """The floats, the ``least`` in the place of those below; NaN in either changes nothing."""
+        return self._at.select(self._at.fcmp_ordered("<", vector, least), least, vector)
+
+    def if_above(self, vector: Value, limit: Value, value: Value) -> Value:
+        """The floats ``value``, 0 where those of ``vector`` are at most the ``limit``."""
+        under = self._at.fcmp_ordered("<=", vector, limit)
+        return self._at.select(under, self.number(0.0), value)
+
+    def above(self, vector: Value, other: Value) -> Value:
+        """A bit a lane, set where the floats are above those of the ``other``."""
+        return self._at.fcmp_ordered(">", vector, other)
+
+    def or_no_number(self, bits: Value, vector: Value) -> Value:
+        """The ``bits``, set too where the floats are NaN."""
+        return self._at.or_(bits, self._at.fcmp_unordered("uno", vector, vector))
+
+    def choose(self, bits: Value, one: Value, other: Value) -> Value:
+        """The lanes of ``one`` where the bits are set, else those of the ``other``."""
+        return self._at.select(bits, one, other)
+
+    def some(self, vector: Value, count: Value) -> Value:
+        """The first ``count`` floats of the vector, and then zeros."""
+        return self._at.select(self.first(count), vector, self.number(0.0))
 
     def _place(self, pointer: Value, offset: Value, kind: Any) -> Value:
         place = self._at.gep(pointer, [self._long(offset)])

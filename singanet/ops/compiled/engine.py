@@ -20,12 +20,13 @@ _engines: list[Any] = []
 
 
 class CompiledFunction(NamedTuple):
-    """A function in two forms: ``call`` it with its arguments, or ``briefly`` with their address.
+    """A function in three forms: ``call`` it with its arguments, or the others with their address.
 
-    Meanwhile other threads of Python run in the first form alone.
+    Meanwhile other threads of Python run, but not if it is done ``briefly``.
     """
 
     call: Callable[..., None]
+    at_length: Callable[[Any], None]
     briefly: Callable[[Any], None]
 
 
@@ -100,6 +101,7 @@ def _loaded(built: _Built) -> CompiledFunction:
     arguments = [ctypes.c_void_p] * built.pointers + [ctypes.c_int64] * built.numbers
     return CompiledFunction(
         ctypes.CFUNCTYPE(None, *arguments)(whole),
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bound),
         ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bound),
     )
 

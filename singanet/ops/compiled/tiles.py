@@ -41,7 +41,7 @@ def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
     values = memory
     totals = code.beyond(memory, code.times(points * _FLOAT, tiles.input_plane))
     with code.each(first, last, block) as start:
-        count = code.least(block, code.less(last, start))
+        count = code.lesser(block, code.less(last, start))
         tiles.enter_images(x, values, start, count)
         with code.each(0, points) as point:
             a = code.beyond(values, code.times(_FLOAT, point, tiles.input_plane))
@@ -80,7 +80,7 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
     values, slopes = memory, code.beyond(memory, code.times(points * _FLOAT, tiles.input_plane))
     lines = code.times(GROUP, code.whole(code.sum(tiles.f, GROUP - 1), GROUP))
     with code.each(first, last, block) as start:
-        count = code.least(block, code.less(last, start))
+        count = code.lesser(block, code.less(last, start))
         tiles.enter_images(x, values, start, count)
         tiles.enter_slopes(dy, slopes, start, count)
         with code.each(0, points) as point:
@@ -323,7 +323,7 @@ def _along(code: Code, line: Array, values: list[Value]) -> list[Value]:
         same = line[pair] == row
         shared = _total(code, np.where(same, row, 0), values)
         other = _total(code, np.where(same, 0, row), values)
-        made[i], made[pair] = code.add(shared, other), code.minus(shared, other)
+        made[i], made[pair] = code.add(shared, other), code.subtract(shared, other)
     return [made[i] for i in range(len(line))]
 
 
@@ -333,7 +333,7 @@ def _total(code: Code, row: Array, values: list[Value]) -> Value:
         if not factor:
             continue
         if total is None:
-            total = value if factor == 1 else code.product(value, code.number(float(factor)))
+            total = value if factor == 1 else code.multiply(value, code.number(float(factor)))
         elif factor == 1:
             total = code.add(total, value)
         else:

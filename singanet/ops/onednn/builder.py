@@ -38,7 +38,7 @@ class Builder(Descriptors):
     ) -> None:
         """``stored`` are the numbers of operands that lie in bfloat16."""
         super().__init__(place, attributes, factors)
-        self.threads, self._brief = threads, brief
+        self.threads, self.brief = threads, brief
         self.side_by_side = place.side_by_side
         self._stored, self.stores = stored, bool(stored)
         self._open: set[int] = set()
@@ -213,7 +213,7 @@ class Builder(Descriptors):
             rounded=frozenset(self._rounded),
         )
         self._finished = True
-        return KernelPlan(self._place, recipe, self.threads, self._brief)
+        return KernelPlan(self._place, recipe, self.threads, self.brief)
 
     def close(self) -> None:
         """Destroy the descriptors, which a plan does not need, and the rest if no plan was made."""

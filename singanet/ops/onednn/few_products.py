@@ -5,15 +5,17 @@ To hand a product over to oneDNN takes a microsecond, in which a core multiplies
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 from singanet.ops.compiled import has_compiler
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.compiled_plan import CompiledPlan
 from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.ops.compiled.engine import CompiledFunction
 
 _SMALL = 1 << 17
 """Multiply-adds up to which what oneDNN takes beside computing is a good part of the time."""
@@ -56,48 +58,12 @@ def _product(
     build: Builder, rows: int, inputs: int, outputs: int, width: int, relu: bool
 ) -> CompiledPlan:
     """Operands: the products, the rows, the matrix in panels, the bias in as many columns."""
-    return CompiledPlan(_function(width, relu), (rows, inputs, outputs))
+    numbers = rows, inputs, outputs
+    return CompiledPlan(build, _function(width, relu), [[numbers]], reads=(1, 2, 3), writes=(0,))
 
 
 @cache
-def _function(width: int, relu: bool) -> Callable[[Any], None]:
+def _function(width: int, relu: bool) -> CompiledFunction:
     from singanet.ops.compiled import dense, engine
 
-    return engine.known(dense.product, width, relu).briefly
-
-
-class CompiledPlan:
-    """A plan like `KernelPlan`: a function of operands, of which it writes the first, and sizes."""
-
-    threads, scratch = 1, 0
-    sizes = (0, 0, 0, 0)
-    reads, writes = (1, 2, 3), (0,)
-
-    def __init__(self, function: Callable[[Any], None], numbers: tuple[int, ...]) -> None:
-        self._function, self._numbers = function, numbers
-
-    def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """See `KernelPlan`."""
-        self.bound(addresses, scratch)()
-
-    def bound(self, addresses: Sequence[int], scratch: int) -> CompiledCall:
-        """See `KernelPlan`."""
-        return CompiledCall(self._function, (*addresses, *self._numbers))
-
-
-class CompiledCall:
-    """A call with arguments that stay; it has no threads, and leaves OpenMP's as they are."""
-
-    threads = 0
-
-    def __init__(self, function: Callable[[Any], None], given: tuple[int, ...]) -> None:
-        self._given = (ctypes.c_int64 * len(given))(*given)
-        self._call = partial(function, ctypes.c_void_p(ctypes.addressof(self._given)))
-
-    def __call__(self) -> None:
-        """Make it."""
-        self._call()
-
-    def after(self, threads: int) -> list[Callable[[], None]]:
-        """See `Calls`."""
-        return [self._call]
+    return engine.known(dense.product, width, relu)

@@ -31,6 +31,16 @@ def _channels_last(ops: OneDnnBase, x: Array) -> Array | None:
 channels_last = in_order(Route("onednn", _channels_last, _is_worth_it), last=by_numpy.channels_last)
 
 
+def images_of(ops: OneDnnBase, x: Array) -> Array:
+    """``x`` (N, C, H, W) channels-last; (N, C) as images of one pixel."""
+    return ops.ordered(x)[:, None, None] if x.ndim == 2 else ops.channels_last(x)
+
+
+def like(x: Array, images: Array) -> Array:
+    """The channels-last ``images`` in the form of ``x``."""
+    return images[:, 0, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
+
+
 def _reorder(build: Builder, n: int, c: int, h: int, w: int) -> None:
     shape: Shape = (n, h, w, c)
     source = build.rows((n, c, h, w), build.kind(0))

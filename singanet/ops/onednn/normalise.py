@@ -14,16 +14,15 @@ from singanet.ops.interface import Statistics
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import normalise as by_numpy
 from singanet.ops.numpy import standardise as rows_by_numpy
+from singanet.ops.onednn import compiled_norms as compiled
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Arg, Norm, Prop, Query
 from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.images import images_of, like
 from singanet.types import Array, Shape
 
 _LEAST = 512
 """Elements from which oneDNN is faster: benchmarks/onednn_kernels.py."""
-
-_VECTOR = 16
-"""Channels have to fill whole vectors: else oneDNN's kernels can be slower than NumPy's."""
 
 _STATISTICS = (Arg.MEAN, Arg.VARIANCE)
 _AFFINE = int(Norm.USE_SCALE | Norm.USE_SHIFT)
@@ -33,18 +32,18 @@ _RELU = _AFFINE | int(Norm.FUSE_RELU)
 def _batch_norm_train(
     ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float
 ) -> tuple[Array, ...] | None:
-    images = _images(ops, x)
+    images = images_of(ops, x)
     y, mean, var = (ops.xp.empty_like(array) for array in (images, gamma, gamma))
     given = (images, y, mean, var, ops.ordered(gamma), ops.ordered(beta))
     if not ops.runs(_train, (images.shape, epsilon), *given):
         return None
-    return _like(x, y), mean, var, _inverse(ops, var, epsilon)
+    return like(x, y), mean, var, _inverse(ops, var, epsilon)
 
 
 def _batch_norm_relu_train(
     ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float
 ) -> tuple[Array, ...] | None:
-    images = _images(ops, x)
+    images = images_of(ops, x)
     y, mean, var = (ops.xp.empty_like(array) for array in (images, gamma, gamma))
     key = (images.shape, epsilon)
     mask = ops.room(_train_relu, key, 6, images)
@@ -52,24 +51,24 @@ def _batch_norm_relu_train(
     if not ops.runs(_train_relu, key, images, y, *vectors, mask):
         return None
     _show_nan_of(ops, y, *vectors)
-    return _like(x, y), mean, var, _inverse(ops, var, epsilon), mask
+    return like(x, y), mean, var, _inverse(ops, var, epsilon), mask
 
 
 def _batch_norm(
     ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, ...] | None:
-    images = _images(ops, x)
+    images = images_of(ops, x)
     y: Array = ops.xp.empty_like(images)
     vectors = [ops.ordered(vector) for vector in (mean, var, gamma, beta)]
     if not ops.runs(_given, (images.shape, epsilon), images, y, *vectors):
         return None
-    return _like(x, y), _inverse(ops, var, epsilon)
+    return like(x, y), _inverse(ops, var, epsilon)
 
 
 def _batch_norm_relu(
     ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, ...] | None:
-    images = _images(ops, x)
+    images = images_of(ops, x)
     y: Array = ops.xp.empty_like(images)
     vectors = [ops.ordered(vector) for vector in (mean, var, gamma, beta)]
     if not ops.runs(_given_relu, (images.shape, epsilon), images, y, *vectors):
@@ -77,7 +76,7 @@ def _batch_norm_relu(
     ops.show_nan(y, images)
     _show_nan_of(ops, y, *vectors)
     # With given statistics y tells as much as a mask.
-    return _like(x, y), _inverse(ops, var, epsilon), _like(x, y)
+    return like(x, y), _inverse(ops, var, epsilon), like(x, y)
 
 
 def _batch_norm_backward(
@@ -86,7 +85,7 @@ def _batch_norm_backward(
     given, made = _for_backward(ops, dy, x, gamma, mean, inverse)
     if not ops.runs(_backward, (made[0].shape, fixed), made[0], *given, *made[1:]):
         return None
-    return _like(x, made[0]), made[1], made[2]
+    return like(x, made[0]), made[1], made[2]
 
 
 def _batch_norm_relu_backward(
@@ -101,7 +100,7 @@ def _batch_norm_relu_backward(
 ) -> tuple[Array, ...]:
     given, made = _for_backward(ops, dy, x, gamma, mean, inverse)
     ops.runs(_backward_relu, (made[0].shape,), made[0], *given, *made[1:], mask)
-    return _like(x, made[0]), made[1], made[2]
+    return like(x, made[0]), made[1], made[2]
 
 
 def _layer_norm(
@@ -131,19 +130,19 @@ def _layer_norm_backward(
 
 
 def _is_train_served(ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float) -> bool:
-    return x.shape[1] % _VECTOR == 0 and ops.serves(_LEAST, x, gamma, beta)
+    return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, gamma, beta)
 
 
 def _is_served(
     ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> bool:
-    return x.shape[1] % _VECTOR == 0 and ops.serves(_LEAST, x, gamma, beta, mean, var)
+    return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, gamma, beta, mean, var)
 
 
 def _is_served_back(
     ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
 ) -> bool:
-    return x.shape[1] % _VECTOR == 0 and ops.serves(_LEAST, x, dy, gamma, mean, inverse)
+    return x.shape[1] % compiled.VECTOR == 0 and ops.serves(_LEAST, x, dy, gamma, mean, inverse)
 
 
 def _is_row_served(
@@ -160,24 +159,35 @@ def _is_row_served_back(
 
 
 batch_norm_train = in_order(
-    Route("onednn", _batch_norm_train, _is_train_served), last=by_numpy.batch_norm_train
+    compiled.batch_norm_train,
+    Route("onednn", _batch_norm_train, _is_train_served),
+    last=by_numpy.batch_norm_train,
 )
 
 batch_norm_relu_train = in_order(
-    Route("onednn", _batch_norm_relu_train, _is_train_served), last=by_numpy.batch_norm_relu_train
+    compiled.batch_norm_relu_train,
+    Route("onednn", _batch_norm_relu_train, _is_train_served),
+    last=by_numpy.batch_norm_relu_train,
 )
 
-batch_norm = in_order(Route("onednn", _batch_norm, _is_served), last=by_numpy.batch_norm)
+batch_norm = in_order(
+    compiled.batch_norm, Route("onednn", _batch_norm, _is_served), last=by_numpy.batch_norm
+)
 
 batch_norm_relu = in_order(
-    Route("onednn", _batch_norm_relu, _is_served), last=by_numpy.batch_norm_relu
+    compiled.batch_norm_relu,
+    Route("onednn", _batch_norm_relu, _is_served),
+    last=by_numpy.batch_norm_relu,
 )
 
 batch_norm_backward = in_order(
-    Route("onednn", _batch_norm_backward, _is_served_back), last=by_numpy.batch_norm_backward
+    compiled.batch_norm_backward,
+    Route("onednn", _batch_norm_backward, _is_served_back),
+    last=by_numpy.batch_norm_backward,
 )
 
 batch_norm_relu_backward = in_order(
+    compiled.batch_norm_relu_backward,
     Route(
         "onednn",
         _batch_norm_relu_backward,
@@ -205,11 +215,11 @@ def _for_backward(
     ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array
 ) -> tuple[list[Array], list[Array]]:
     """What a backward kernel reads, and room for dx, dgamma and dbeta."""
-    images = _images(ops, x)
+    images = images_of(ops, x)
     made = [ops.xp.empty_like(array) for array in (images, gamma, gamma)]
     # oneDNN takes the variance and makes the inverse of its root by itself.
     var = ops.xp.divide(1.0, ops.xp.square(inverse))
-    given = [_images(ops, dy), images, ops.ordered(mean), var, ops.ordered(gamma)]
+    given = [images_of(ops, dy), images, ops.ordered(mean), var, ops.ordered(gamma)]
     return given, made
 
 
@@ -225,15 +235,6 @@ def _show_nan_of(ops: OneDnnBase, y: Array, *vectors: Array) -> None:
     for vector in vectors[2:]:
         ops.xp.add(total, vector, out=total)
     ops.show_nan_of(y, total)
-
-
-def _images(ops: OneDnnBase, x: Array) -> Array:
-    return ops.ordered(x)[:, None, None] if x.ndim == 2 else ops.channels_last(x)
-
-
-def _like(x: Array, images: Array) -> Array:
-    """The channels-last ``images`` in the form of ``x``."""
-    return images[:, 0, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
 
 
 def _batch_desc(

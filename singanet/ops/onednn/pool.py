@@ -15,6 +15,7 @@ import numpy as np
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import pool as by_numpy
 from singanet.ops.numpy.windows import channels_first
+from singanet.ops.onednn import compiled_pool as compiled
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder
@@ -30,8 +31,6 @@ _MEANS = (
     int(Algorithm.POOLING_AVG_EXCLUDE_PADDING),
     int(Algorithm.POOLING_AVG_INCLUDE_PADDING),
 )
-_POSITIONS = 256
-"""Kernel positions that oneDNN numbers in a byte, as NumPy's kernel does."""
 
 
 def _max_pool(
@@ -75,7 +74,7 @@ def _avg_pool_backward(
 
 
 def _has_few_positions(ops: OneDnnBase, x: Array, window: Window, keep: bool) -> bool:
-    return math.prod(window.kernel) <= _POSITIONS and ops.serves(_LEAST, x)
+    return math.prod(window.kernel) <= compiled.POSITIONS and ops.serves(_LEAST, x)
 
 
 def _is_noted(ops: OneDnnBase, dy: Array, where: Array, x_shape: Shape, window: Window) -> bool:
@@ -93,7 +92,9 @@ def _mean_backward_fits(
     return _mean_fits(ops, dy, window, count_pads)
 
 
-max_pool = in_order(Route("onednn", _max_pool, _has_few_positions), last=by_numpy.max_pool)
+max_pool = in_order(
+    compiled.max_pool, Route("onednn", _max_pool, _has_few_positions), last=by_numpy.max_pool
+)
 
 max_pool_backward = in_order(
     Route("onednn", _max_pool_backward, _is_noted), last=by_numpy.max_pool_backward

@@ -69,14 +69,6 @@ def test_a_nan_shows_in_its_sample_alone(ops):
     np.testing.assert_array_equal(np.delete(made, 2, 0), np.delete(before, 2, 0))
 
 
-def test_calls_leave_openmp_s_threads_as_they_are():
-    call = few_products.CompiledPlan(lambda address: None, (1, 2, 3)).bound((4, 5, 6, 7), 0)
-    call()
-    assert call.threads == 0
-    assert call.after(1) == call.after(2)
-    assert list(call._given) == [4, 5, 6, 7, 1, 2, 3]
-
-
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
 def test_a_matrix_that_threads_share_is_onednn_s(library_path, monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import threads
+from singanet.ops.compiled import has_compiler
 from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.window import Window
@@ -68,6 +69,12 @@ def calls(ops):
     ops.batch_norm_backward(x, x, c16, c16, var, False)
     _, mean, _, inverse, mask = ops.batch_norm_relu_train(x, c16, c16, 1e-3)
     ops.batch_norm_relu_backward(x, x, c16, mean, inverse, False, mask)
+    large, c24 = draw(40, 24, 24, 24), draw(24) ** 2 + 1
+    ops.max_pool(large, POOL, True)
+    ops.max_pool(large, POOL, False)
+    _, mean, _, inverse, mask = ops.batch_norm_relu_train(large, c24, c24, 1e-3)
+    ops.batch_norm(large, c24, c24, mean, c24, 1e-3)
+    ops.batch_norm_relu_backward(large, large, c24, mean, inverse, False, mask)
     rows = draw(64, 512)
     _, statistics = ops.layer_norm(rows, rows[0], rows[1], 1e-4)
     ops.layer_norm_backward(rows, rows, rows[0], statistics)
@@ -108,7 +115,8 @@ def seen(watched):
 
 def test_every_kind_of_plan_is_there(watched):
     kinds = {type(plan).__name__ for _, plan, _, _ in watched.seen}
-    assert kinds == {"KernelPlan", "WinogradPlan"}
+    compiled = {"CompiledPlan"} if has_compiler() else set()
+    assert kinds == {"KernelPlan", "WinogradPlan", *compiled}
     assert watched.lacking <= ONLY_BY_AVX512
 
 

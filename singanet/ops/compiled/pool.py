@@ -1,0 +1,92 @@
+"""Max pooling of channels-last images and volumes, which keeps NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.ops.compiled.code import LANES, Code, Value
+
+AXES = 3
+"""Of the pixels: depth, height and width."""
+_FLOAT = 4
+
+
+def max_pool(vectors: int, keeps: bool) -> Code:
+    """A function of x, y and, if it ``keeps`` them, the positions of the maxima, a byte each.
+
+    Of the number of channels, which fill so many ``vectors`` or more; of size, size of y, kernel,
+    stride, padding before and dilation of each axis; of the first line of y, and of one past the
+    last. A line has the width of y. A window of nothing but padding has -inf.
+    """
+    return _MaxPool(vectors, keeps).code
+
+
+class _MaxPool:
+    def __init__(self, vectors: int, keeps: bool) -> None:
+        pointers = 2 + keeps
+        code = self.code = Code(f"max_pool_{vectors}_{keeps}", pointers, numbers=3 + 6 * AXES)
+        self.x, self.y, *where = code.arguments[:pointers]
+        self.where, self.vectors = where[0] if where else None, range(vectors)
+        self.channels, *axes, first, last = code.arguments[pointers:]
+        self.sizes, self.outs, self.kernels, self.strides, self.pads, self.dilations = (
+            axes[k : k + AXES] for k in range(0, len(axes), AXES)
+        )
+        with code.each(first, last) as line:
+            rest, height = code.whole(line, self.outs[1]), code.rest(line, self.outs[1])
+            sample, depth = code.whole(rest, self.outs[0]), code.rest(rest, self.outs[0])
+            lines = [self._inside(0, depth), self._inside(1, height)]
+            with code.each(0, self.outs[2]) as column:
+                pixel = code.sum(code.times(line, self.outs[2]), column)
+                self._pool(sample, [*lines, self._inside(2, column)], pixel)
+
+    def _inside(self, axis: int, at: Value) -> tuple[Value, Value, Value]:
+        """Where a window begins, its first position that is on the image, and one past the last."""
+        code, spread = self.code, self.dilations[axis]
+        start = code.less(code.times(at, self.strides[axis]), self.pads[axis])
+        before = code.greater(code.less(0, start), 0)
+        inside = code.greater(code.less(self.sizes[axis], start), 0)
+        first, last = (
+            code.whole(code.sum(pixels, code.less(spread, 1)), spread)
+            for pixels in (before, inside)
+        )
+        return start, first, code.lesser(last, self.kernels[axis])
+
+    def _pool(self, sample: Value, axes: list[tuple[Value, Value, Value]], pixel: Value) -> None:
+        """The maxima of a window for all channels."""
+        code, together = self.code, LANES * len(self.vectors)
+        starts = [start for start, *_ in axes]
+        depths, heights, widths = ((first, last) for _, first, last in axes)
+        with code.each(0, self.channels, together) as some:
+            # The last vectors end with the pixel: what those before have made they make again.
+            channel = code.lesser(some, code.less(self.channels, together))
+            made: dict[Any, Value] = {}
+            for v in self.vectors:
+                made["best", v] = code.number(float("-inf"))
+                made["where", v] = code.whole_number(0)
+            with (
+                code.each(*depths, kept=made) as d,
+                code.each(*heights, kept=made) as h,
+                code.each(*widths, kept=made) as w,
+            ):
+                at, position = sample, 0
+                for axis, step in enumerate((d, h, w)):
+                    inside = code.sum(starts[axis], code.times(step, self.dilations[axis]))
+                    at = code.sum(code.times(at, self.sizes[axis]), inside)
+                    position = code.sum(code.times(position, self.kernels[axis]), step)
+                place = code.sum(code.times(at, self.channels), channel)
+                for v in self.vectors:
+                    self._take(made, v, position, code.sum(place, LANES * v))
+            place = code.sum(code.times(pixel, self.channels), channel)
+            for v in self.vectors:
+                at = code.sum(place, LANES * v)
+                code.store(made["best", v], self.y, code.times(at, _FLOAT))
+                if self.where is not None:
+                    code.store_bytes(made["where", v], self.where, at)
+
+    def _take(self, made: dict[Any, Value], v: int, position: Value, place: Value) -> None:
+        """Of equal maxima the first is noted, of NaN the maximum before it."""
+        code = self.code
+        value = code.floats(self.x, code.times(place, _FLOAT))
+        above = code.above(value, made["best", v])
+        made["where", v] = code.choose(above, code.whole_number(position), made["where", v])
+        made["best", v] = code.choose(code.or_no_number(above, value), value, made["best", v])
