@@ -10,7 +10,14 @@ import numpy as np
 
 import singanet
 from singanet import models
-from singanet.layers import Activation, Dense
+from singanet.layers import (
+    Activation,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    Flatten,
+    MaxPooling2D,
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,9 @@ _SIZES = {
     "transformer": (1, 32, 128),
     "wide_deep": (1, 32, 128),
     "resnet20": (1, 32, 128),
+    "convnet3": (32,),
+    "convnet5": (24,),
+    "convnet24": (48,),
     "vgg11": (1, 32, 128),
     "resnet50": (1, 8),
 }
@@ -47,6 +57,17 @@ WITHOUT_TWIN = [Case("lstm", 32)]
 _OF_CHARACTERS = ("char_rnn", "transformer")
 HIDDEN = (512, 256)
 """Of the mlp on images of 784 pixels."""
+
+
+CONVNETS: dict[str, tuple[tuple[int, int, int], list[tuple[int, int] | None]]] = {
+    "convnet3": ((3, 32, 32), [(32, 3), (48, 3), None, (64, 3), (96, 3), None]),
+    "convnet5": ((3, 40, 40), [(24, 5), None, (56, 5), None, (96, 3), None]),
+    "convnet24": ((1, 24, 24), [(24, 3), (40, 3), None, (80, 3), None]),
+}
+"""Small nets that no model is: images, and kernels by number and size, None for 2×2 pooling.
+
+Batch normalisation and relu follow each convolution, a dense layer of 10 classes is the last.
+"""
 
 
 def chosen(wanted: str) -> list[int]:
@@ -70,6 +91,20 @@ def build(model: str) -> singanet.FeedForwardNet:
         net.add(Dense("fc1", 64, input_sample_shape=(64,)))
         net.add(Activation("relu"))
         net.add(Dense("fc2", 10))
+    elif model in CONVNETS:
+        net = singanet.FeedForwardNet(singanet.loss.SoftmaxCrossEntropy(), seed=0)
+        shape, blocks = CONVNETS[model]
+        given = {"input_sample_shape": shape}
+        for k, block in enumerate(blocks):
+            if block is None:
+                net.add(MaxPooling2D(f"pool{k}", 2, 2))
+                continue
+            net.add(Conv2D(f"conv{k}", *block, use_bias=False, **given))
+            net.add(BatchNormalization(f"bn{k}"))
+            net.add(Activation(f"relu{k}"))
+            given = {}
+        net.add(Flatten("flat"))
+        net.add(Dense("fc", 10))
     elif model == "mlp":
         net = models.build(model, seed=0, hidden=HIDDEN)
     else:
@@ -97,6 +132,9 @@ def batch_of(model: str, size: int) -> tuple[Any, np.ndarray]:
     rng = np.random.default_rng(0)
     if model == "64-64-10":
         return rng.standard_normal((size, 64), np.float32), rng.integers(0, 10, size)
+    if model in CONVNETS:
+        images = rng.standard_normal((size, *CONVNETS[model][0]), np.float32)
+        return images, rng.integers(0, 10, size)
     entry = models.find(model)
     shape, classes = entry.input_shape, entry.num_classes
     if model in _OF_CHARACTERS:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from twins.plain import CharRNN, alexnet, lenet, mlp, small, vgg11
+from twins.plain import CharRNN, alexnet, convnet, lenet, mlp, small, vgg11
 from twins.residual import resnet20, resnet50, resnet152
 from twins.transformer import Transformer
 from twins.wide_deep import WideDeep
@@ -24,6 +25,9 @@ _BUILDERS = {
     "lenet": lenet,
     "alexnet": alexnet,
     "vgg11": vgg11,
+    "convnet3": partial(convnet, 3, 32, [(32, 3), (48, 3), None, (64, 3), (96, 3), None]),
+    "convnet5": partial(convnet, 3, 40, [(24, 5), None, (56, 5), None, (96, 3), None]),
+    "convnet24": partial(convnet, 1, 24, [(24, 3), (40, 3), None, (80, 3), None]),
     "resnet20": resnet20,
     "resnet50": resnet50,
     "resnet152": resnet152,

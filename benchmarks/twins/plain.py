@@ -61,6 +61,21 @@ def vgg11() -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def convnet(before: int, side: int, blocks: Sequence[tuple[int, int] | None]) -> nn.Module:
+    """Kernels by number and size, None for pooling; `cases.CONVNETS` are the same."""
+    layers: list[nn.Module] = []
+    for block in blocks:
+        if block is None:
+            layers.append(nn.MaxPool2d(2))
+            side //= 2
+            continue
+        channels, kernel = block
+        layers.append(nn.Conv2d(before, channels, kernel, padding=kernel // 2, bias=False))
+        layers += [nn.BatchNorm2d(channels), nn.ReLU()]
+        before = channels
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before * side * side, 10))
+
+
 class CharRNN(nn.Module):
     """An embedding, an LSTM of 256 units, scores of each of the 64 steps."""
 
