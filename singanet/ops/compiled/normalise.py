@@ -20,7 +20,7 @@ def forward() -> Code:
     relu; of the range of each stage: of parts whose statistics are taken, of 1 that they are put
     together, of 1 that channels are prepared, and of parts that are normalised.
     """
-    return _Forward().code
+    return _NormForward().code
 
 
 def backward() -> Code:
@@ -31,10 +31,10 @@ def backward() -> Code:
     channels are prepared, of parts that are summed up, of 1 that the sums are put together, and of
     parts of dx.
     """
-    return _Backward().code
+    return _NormBackward().code
 
 
-class _Forward:
+class _NormForward:
     """Statistics are shifted sums: each block of rows about the mean of those before it.
 
     The squares about that mean are of the size of what they add to the sum about the mean of all,
@@ -142,7 +142,7 @@ class _Forward:
         self.wide.store(self.code.at_least(made, self.least), self.y, place, left)
 
 
-class _Backward:
+class _NormBackward:
     def __init__(self) -> None:
         code = self.code = Code("batch_norm_backward", pointers=10, numbers=15)
         given = code.arguments
