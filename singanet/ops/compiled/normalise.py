@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.rows import BACKWARD, BLOCK
-from singanet.ops.compiled.wide import FLOAT, VECTORS, Lanes, Part, Wide
+from singanet.ops.compiled.wide import FLOAT, VECTORS, Lanes, RowPart, Wide
 
 _MEAN, _SCALE, _SHIFT, _CONSTANT, _SLOPE = range(BACKWARD)
 """What is repeated along a row: the last two by the backward kernel alone."""
@@ -20,7 +20,7 @@ def forward() -> Code:
     relu; of the range of each stage: of parts whose statistics are taken, of 1 that they are put
     together, of 1 that channels are prepared, and of parts that are normalised.
     """
-    return _Forward().code
+    return _NormForward().code
 
 
 def backward() -> Code:
@@ -31,10 +31,10 @@ def backward() -> Code:
     channels are prepared, of parts that are summed up, of 1 that the sums are put together, and of
     parts of dx.
     """
-    return _Backward().code
+    return _NormBackward().code
 
 
-class _Forward:
+class _NormForward:
     """Statistics are shifted sums: each block of rows about the mean of those before it.
 
     The squares about that mean are of the size of what they add to the sum about the mean of all,
@@ -57,7 +57,7 @@ class _Forward:
         with self.wide.each_part(*made, again=True) as part:
             self.wide.sweep(part, [self.x], self._normalise)
 
-    def _statistics(self, part: Part) -> None:
+    def _statistics(self, part: RowPart) -> None:
         code, wide, scratch = self.code, self.wide, self.scratch
         with wide.each_group() as columns:
             for column in columns:
@@ -83,7 +83,7 @@ class _Forward:
             after = code.sum(part.last, 1)
             self._join(part, after, column, apart, code.multiply(apart, apart))
 
-    def _mean(self, part: Part, column: Value) -> tuple[Value, Value]:
+    def _mean(self, part: RowPart, column: Value) -> tuple[Value, Value]:
         """The first row of the part, and from there on the mean of what was read of it."""
         start = self.code.floats(self.x, self.wide.place(part.first, column))
         return start, self.code.floats(self.scratch, self.wide.kept(part.number, 0, column))
@@ -91,7 +91,9 @@ class _Forward:
     def _apart(self, value: Value, start: Value, mean: Value) -> Value:
         return self.code.subtract(self.code.subtract(value, start), mean)
 
-    def _join(self, part: Part, last: Value, column: Value, total: Value, squares: Value) -> None:
+    def _join(
+        self, part: RowPart, last: Value, column: Value, total: Value, squares: Value
+    ) -> None:
         """Add sums about the mean of the lane to what was before, with which they are so many."""
         code, wide, scratch = self.code, self.wide, self.scratch
         places = [wide.kept(part.number, k, column) for k in (0, 1)]
@@ -140,7 +142,7 @@ class _Forward:
         self.wide.store(self.code.at_least(made, self.least), self.y, place, left)
 
 
-class _Backward:
+class _NormBackward:
     def __init__(self) -> None:
         code = self.code = Code("batch_norm_backward", pointers=10, numbers=15)
         given = code.arguments
@@ -171,7 +173,7 @@ class _Backward:
         slope = self.wide.load(self.dy, place, left)
         return apart, self.code.if_above(y, self.limit, slope), scale
 
-    def _sums(self, part: Part) -> None:
+    def _sums(self, part: RowPart) -> None:
         code, wide, scratch = self.code, self.wide, self.scratch
         with wide.each_group() as columns:
             for place in (wide.kept(part.number, k, at) for at in columns for k in (0, 1)):
@@ -193,7 +195,7 @@ class _Backward:
             apart, slope, _ = self._slope(place, column, left)
             self._join(part, column, slope, code.multiply(slope, apart))
 
-    def _join(self, part: Part, column: Value, total: Value, products: Value) -> None:
+    def _join(self, part: RowPart, column: Value, total: Value, products: Value) -> None:
         for k, more in enumerate((total, products)):
             place = self.wide.kept(part.number, k, column)
             made = self.code.add(self.code.floats(self.scratch, place), more)

@@ -15,7 +15,7 @@ FLOAT = 4
 """Bytes."""
 
 
-class Part(NamedTuple):
+class RowPart(NamedTuple):
     """Rows from the ``first`` to one past the ``last``, and the floats of the tail or none."""
 
     number: Value
@@ -45,20 +45,20 @@ class Wide:
         self._pixels = code.whole(self.width, self.channels)
 
     @contextmanager
-    def each_part(self, first: Value, last: Value, again: bool = False) -> Iterator[Part]:
+    def each_part(self, first: Value, last: Value, again: bool = False) -> Iterator[RowPart]:
         """A loop over parts; ``again`` from the end, as what was read last is still in a cache."""
         code = self._code
         with code.each(first, last) as number:
             yield self._part(code.less(self.parts, code.sum(number, 1)) if again else number)
 
-    def _part(self, number: Value) -> Part:
+    def _part(self, number: Value) -> RowPart:
         code = self._code
         after = code.sum(number, 1)
         first, last = (code.whole(code.times(k, self.rows), self.parts) for k in (number, after))
-        return Part(number, first, last, code.times(code.whole(after, self.parts), self.tail))
+        return RowPart(number, first, last, code.times(code.whole(after, self.parts), self.tail))
 
     def sweep(
-        self, part: Part, read: Sequence[Value], make: Callable[[Value, Value, Value], None]
+        self, part: RowPart, read: Sequence[Value], make: Callable[[Value, Value, Value], None]
     ) -> None:
         """``make`` each vector of the part, of its place, column and the floats up to the end.
 
@@ -79,7 +79,7 @@ class Wide:
             yield [code.sum(column, LANES * v) for v in VECTORS]
 
     @contextmanager
-    def each_of_tail(self, part: Part) -> Iterator[tuple[Value, Value, Value]]:
+    def each_of_tail(self, part: RowPart) -> Iterator[tuple[Value, Value, Value]]:
         """A loop over the vectors of a tail: place, column, and the floats up to its end."""
         code = self._code
         with code.each(0, part.tail, LANES) as column:

@@ -55,7 +55,7 @@ def _trained(
     y, mean, var, inverse = (ops.xp.empty_like(a) for a in (images, gamma, gamma, gamma))
     vectors = ops.ordered(gamma), ops.ordered(beta), mean, var, inverse
     key = *_sizes(x), epsilon, relu
-    if not ops.runs(_batch_norm_train, key, y, images, *vectors, passes=2):
+    if not ops.runs(_batch_norm_train, key, y, images, *vectors):
         return None
     return like(x, y), mean, var, inverse
 
@@ -109,7 +109,7 @@ def _slopes(
     images, gamma = images_of(ops, x), vectors[0]
     made = [ops.xp.empty_like(array) for array in (images, gamma, gamma)]
     given = images_of(ops, dy), images, *map(ops.ordered, vectors)
-    if not ops.runs(_batch_norm_backward, (*_sizes(x), fixed, relu), *made, *given, passes=3):
+    if not ops.runs(_batch_norm_backward, (*_sizes(x), fixed, relu), *made, *given):
         return None
     return like(x, made[0]), made[1], made[2]
 
