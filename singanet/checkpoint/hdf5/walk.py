@@ -20,10 +20,7 @@ def walk(group: Any, found: Callable[[str, Any], None], where: str) -> None:
     libhdf5 goes from link to link; h5py's groups and datasets would take many times as long.
     Errors: `UnsafeFileError` for soft and external links and for an object reached twice.
     """
-    import h5py
-
     walker = _Walker(group, found, where)
-    walker.seen.add(h5py.h5o.get_info(group).addr)
     troubles: list[BaseException] = []
 
     def step(raw: bytes, info: Any) -> bool | None:
@@ -44,6 +41,8 @@ class _Walker:
     """Where a walk is. What a link leads to is known when the next one is seen, below it or not."""
 
     def __init__(self, group: Any, found: Callable[[str, Any], None], where: str) -> None:
+        import h5py
+
         self._group, self._found, self._where = group, found, where
         self._refuse = partial(_refused, where)
         # Bytes are compared elsewhere: the library underneath makes what it wants.
@@ -51,7 +50,7 @@ class _Walker:
         self._groups = Budget(0, self._refuse, _MOST_GROUPS)
         self._groups.spend()
         self._last = ""
-        self.seen: set[Any] = set()
+        self._seen = {h5py.h5o.get_info(group).addr}
 
     def link(self, raw: bytes, info: Any) -> None:
         """Take the next link, in the order of the file; a group's come right behind its own."""
@@ -63,9 +62,9 @@ class _Walker:
         if info.type != h5py.h5l.TYPE_HARD:
             kind = "an external link" if info.type == h5py.h5l.TYPE_EXTERNAL else "a soft link"
             raise self._refuse("arrays and groups", f"{kind} called {path!r}")
-        if info.u in self.seen:
+        if info.u in self._seen:
             raise self._refuse("every object once", f"{path!r} leads to one seen before")
-        self.seen.add(info.u)
+        self._seen.add(info.u)
         self._budget.expect_depth(path.count("/"))
         self._last = path
 

@@ -16,6 +16,7 @@ from singanet.schema.core_pb2 import TensorProto
 
 _MOST_HEAD = 1 << 16
 _MOST_SEGMENTS = 1000
+_WINDOW = 512
 _CHUNK = 5 * 9 << 14  # a multiple of both unpacked widths
 
 
@@ -50,7 +51,6 @@ def parse_record(stream: BinaryIO, offset: int, size: int, where: str) -> Record
     Errors: `FileFormatError` for anything but one whole ``TensorProto``.
     """
     scanner = _Scanner(stream, offset, offset + size, where)
-    stream.seek(offset)
     while scanner.position < scanner.end:
         scanner.field()
     try:
@@ -73,6 +73,8 @@ class _Scanner:
         self.position = start
         self.end = end
         self.where = where
+        self._window = b""
+        self._start = start
         self.head = bytearray()
         self.segments: list[DataRun] = []
 
@@ -115,7 +117,6 @@ class _Scanner:
             )
         self._append(DataRun(number, self.position, size, step))
         self.position += size
-        self.stream.seek(self.position)
 
     def _unpacked_int(self, tag_size: int, number: int) -> None:
         """One integer behind its tag; a run of them becomes one segment, tags and all."""
@@ -142,7 +143,6 @@ class _Scanner:
             count += whole
             if whole < len(same):
                 self.position -= (len(same) - whole) * step
-                self.stream.seek(self.position)
                 break
         self._append(DataRun(number, first, count * width, step))
 
@@ -152,17 +152,30 @@ class _Scanner:
             raise self.broken(f"data in more than {_MOST_SEGMENTS} pieces")
 
     def _bytes(self, size: int) -> bytes:
-        if size > min(self.end - self.position, 1 << 20):
-            raise truncated(self.where, f"{size} bytes", f"{self.end - self.position} bytes")
-        data = self.stream.read(size)
-        self.position += len(data)
-        if len(data) < size:
-            raise truncated(self.where, f"{size} bytes", f"{len(data)} bytes")
-        return data
+        at = self.position - self._start
+        if not 0 <= at <= len(self._window) - size:
+            self._look(size)
+            at = 0
+        self.position += size
+        return self._window[at : at + size]
+
+    def _look(self, size: int) -> None:
+        """Read a window of at least ``size`` bytes: one byte alone would take as long as many."""
+        left = self.end - self.position
+        if size > min(left, 1 << 20):
+            raise truncated(self.where, f"{size} bytes", f"{left} bytes")
+        self.stream.seek(self.position)
+        self._window = self.stream.read(min(max(size, _WINDOW), left))
+        self._start = self.position
+        if len(self._window) < size:
+            raise truncated(self.where, f"{size} bytes", f"{len(self._window)} bytes")
 
     def _varint(self) -> tuple[bytes, int]:
         raw = self._bytes(1)
-        value = raw[0] & 0x7F
+        value = raw[0]
+        if value < 0x80:
+            return raw, value
+        value &= 0x7F
         while raw[-1] >= 0x80 and len(raw) < LONGEST:
             value |= ((byte := self._bytes(1))[0] & 0x7F) << 7 * len(raw)
             raw += byte

@@ -41,8 +41,13 @@ def write_snapshot(
     _check(f"snapshot file {str(path)!r}", sources)
     keys = record_keys([source.name for source in sources])
     # Moved in the reverse order: .bin is the truth and goes first, .desc only describes it.
-    with replacing(path.with_suffix(".desc")) as desc, replacing(path) as records:
-        desc.write_text(desc_text(sources, keys, plain), encoding="utf-8")
+    text = desc_text(sources, keys, plain).encode()
+    nbytes = sum(source.nbytes for source in sources)
+    with (
+        replacing(path.with_suffix(".desc"), nbytes=len(text)) as desc,
+        replacing(path, nbytes=nbytes) as records,
+    ):
+        desc.write_bytes(text)
         with records.open("wb", buffering=0) as stream, Beside() as beside:
             for index, source in enumerate(sources):
                 left = len(sources) - index - 1
