@@ -24,8 +24,8 @@ except ImportError:
 
     _AT_ONCE, PIECE = 1 << 18, 1 << 20
 
-SIZE = 12
-"""Bytes of a checksum; its text has twice as many hexadecimal digits."""
+SIZE, CRC_SIZE = 12, 4
+"""Bytes of a checksum, and of its CRC-32 at the front; a text has twice as many digits."""
 _HOT = 1 << 18
 _WORD = np.dtype("<u8")
 

@@ -39,9 +39,18 @@ def write_pieces(stream: BinaryIO, pieces: Iterable[memoryview], beside: Beside)
     return checksum.digest()
 
 
-def read_bytes(stream: BinaryIO, data: memoryview, beside: Beside, where: str) -> bytes:
-    """Fill ``data`` from ``stream``; return its checksum. Errors: the file ends before."""
-    checksum = Checksum()
+def read_bytes(
+    stream: BinaryIO,
+    data: memoryview,
+    beside: Beside,
+    where: str,
+    before: Checksum | None = None,
+) -> bytes:
+    """Fill ``data`` from ``stream``; return its checksum, that of what came ``before`` included.
+
+    Errors: `FileFormatError` when the file ends before.
+    """
+    checksum = before or Checksum()
     for start in range(0, len(data), PIECE):
         piece = data[start : start + PIECE]
         read_exactly(stream, piece, where)

@@ -25,7 +25,8 @@ def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
     Errors: `FileAccessError`.
     """
     path = Path(path)
-    with replacing(path) as beside_path, beside_path.open("wb") as stream:
+    nbytes = sum(source.nbytes for source in sources)
+    with replacing(path, nbytes=nbytes) as beside_path, beside_path.open("wb") as stream:
         archive = zipfile.ZipFile(stream, "w")
         try:
             archive.comment = f"{KEY}={FORMAT_VERSION}".encode()

@@ -36,7 +36,12 @@ def write_pickle(path: str | os.PathLike[str], sources: Sequence[Source]) -> Non
             )
     keys = record_keys([source.name for source in sources])
     checksums = {}
-    with replacing(path) as beside_path, beside_path.open("wb") as stream, Beside() as beside:
+    nbytes = sum(source.nbytes for source in sources)
+    with (
+        replacing(path, nbytes=nbytes) as beside_path,
+        beside_path.open("wb") as stream,
+        Beside() as beside,
+    ):
         stream.write(b"\x80\x02}")
         for source in sources:
             key = keys[source.name]
