@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeAlias
 
 from singanet.base.arguments import is_int
@@ -120,22 +121,20 @@ def read_json(
         found = json.loads(text.decode("utf-8"), object_pairs_hook=pairs)
     except (ValueError, RecursionError) as error:
         raise budget.refuse(f"{what} in JSON", f"{type(error).__name__}: {error}"[:200]) from None
-    level, levels = [found], 0
-    while level := [
-        inner
-        for each in level
-        if isinstance(each, (dict, list))
-        for inner in (each.values() if isinstance(each, dict) else each)
-    ]:
+    inner, levels = iter([found]), 0
+    while level := [each for each in inner if isinstance(each, (dict, list))]:
         levels += 1
         budget.expect_depth(levels)
+        inner = chain.from_iterable(
+            each.values() if isinstance(each, dict) else each for each in level
+        )
     return found
 
 
 def checked_shape(shape: Sequence[Any], itemsize: int, limit: int, refuse: Refusal) -> Shape:
     """``shape`` as a tuple, if it claims no more than ``limit`` bytes and NumPy can have it."""
     # The rank first: a product of very many axes would take long.
-    fine = len(shape) <= MAX_RANK and all([is_int(axis, 0) for axis in shape])
+    fine = len(shape) <= MAX_RANK and all(is_int(axis, 0) for axis in shape)
     axes = tuple(map(int, shape)) if fine else ()
     claimed = math.prod(axes) * itemsize
     # NumPy refuses an empty array, too, whose other axes overflow.

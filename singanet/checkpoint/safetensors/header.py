@@ -94,9 +94,10 @@ def _naturals(value: Any) -> list[int] | None:
     """``value`` if it is a list of whole numbers, none negative."""
     if not isinstance(value, list):
         return None
-    # JSON's true is no number.
-    fine = all([type(part) is int and 0 <= part < 1 << 62 for part in value])
-    return value if fine else None
+    for part in value:
+        if type(part) is not int or not 0 <= part < 1 << 62:  # JSON's true is none
+            return None
+    return value
 
 
 def broken(where: str, expected: str, received: str) -> FileFormatError:

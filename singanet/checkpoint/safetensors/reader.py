@@ -51,9 +51,7 @@ class SafetensorsReader(StreamReader):
             checksum = "" if checksums is None else str(checksums.get(name, "none"))
             if entry.kind == BFLOAT and self._words:
                 dtype = np.dtype("<u2")
-            self.entries[name] = Entry(
-                name, entry.shape, dtype, entry.stored, checksum, entry.kind
-            )
+            self.entries[name] = Entry(name, entry.shape, dtype, entry.stored, checksum, entry.kind)
 
     def _our_checksums(self) -> dict[str, str] | None:
         """The checksums of a file of ours, which are taken out of the metadata."""

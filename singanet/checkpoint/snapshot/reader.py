@@ -125,7 +125,7 @@ class SnapshotReader(StreamReader):
         where = f"{self.where}, record {name!r}"
         # Ten unpacked or packed varints never take fewer than one byte each.
         limit = stored * (record.kind.dtype.itemsize if not record.kind.width else 1)
-        shape = check_shape(record.head.shape, record.kind.dtype.itemsize, limit, where)
+        shape = check_shape(tuple(record.head.shape), record.kind.dtype.itemsize, limit, where)
         count, there = math.prod(shape), count_stored(record)
         if there is not None and there != count:
             raise wrong_count(where, shape, count, there)

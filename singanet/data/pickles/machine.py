@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Set
+from functools import cache
 from typing import Any, BinaryIO
 
 from singanet.base.budget import Budget, Refusal
-from singanet.data.pickles.strings import ESCAPED, LATIN, UNICODE, UTF8, decoded
+from singanet.data.pickles.strings import ESCAPED, LATIN, RAW, UNICODE, UTF8, decoded
 from singanet.data.pickles.tokens import Global, Made, StoredText
 
 _SHORT = 4096  # a name may be that long
@@ -17,6 +18,7 @@ MARK = object()
 _TOKEN, _PLACE = 100, 8
 # A string with escapes takes as long as so many other steps.
 _ESCAPES = 20
+_mention = cache(Global)  # of names on a list
 
 
 class Machine:
@@ -83,6 +85,8 @@ class Machine:
             return StoredText(start, size, coding)
         self._spend(_TOKEN + size)
         data = self.take(size)
+        if coding == RAW:
+            return data
         if coding == ESCAPED and b"\\" in data:
             self._spend(0, _ESCAPES)
         return decoded(data, coding)
@@ -169,7 +173,7 @@ class Machine:
             raise self._unsafe(
                 "arrays, and no name but those for them", f"{module[:60]}.{name[:60]}"
             )
-        self.push(Global(module, name))
+        self.push(_mention(module, name))
 
     def reduce(self) -> None:
         """Take a maker and its arguments; put what they stand for."""

@@ -12,7 +12,6 @@ from singanet.data.pickles.strings import ESCAPED, RAW, UNICODE, UTF8
 from singanet.data.pickles.tokens import ALLOWED
 from singanet.errors import SingaNetError
 
-
 _AT_ONCE = 64
 """Steps that are taken off the budget together."""
 
