@@ -12,7 +12,7 @@ from typing import Any
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import Beside
-from singanet.checkpoint.entry import Source
+from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.hdf5.dataset import Maker, fill
 from singanet.checkpoint.hdf5.reader import MARK
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
@@ -41,8 +41,7 @@ def write_datasets(
 
     path = Path(path)
     _check(f"hdf5 file {str(path)!r}", sources)
-    nbytes = sum(source.nbytes for source in sources)
-    with replacing(path, nbytes=nbytes) as beside_path, _as_os_errors():
+    with replacing(path, nbytes=total_bytes(sources)) as beside_path, _as_os_errors():
         file = h5py.File(beside_path, "w")
         with closing(file), beside_path.open("rb+", buffering=0) as raw, Beside() as beside:
             file.attrs.update({KEY: FORMAT_VERSION, "count": len(sources), **attributes})

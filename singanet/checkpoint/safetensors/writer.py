@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside
-from singanet.checkpoint.entry import Entry, Source
+from singanet.checkpoint.entry import Entry, Source, total_bytes
 from singanet.checkpoint.halves import StoredType, stored_as
 from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA
 from singanet.checkpoint.streaming import bytes_of, write_pieces
@@ -49,9 +49,8 @@ def write_safetensors(
             received=str(len(start)),
             advice="shorten the names, or use hdf5",
         )
-    nbytes = sum(source.nbytes for source in sources)
     with (
-        replacing(path, nbytes=nbytes) as beside_path,
+        replacing(path, nbytes=total_bytes(sources)) as beside_path,
         beside_path.open("wb") as stream,
         Beside() as beside,
     ):

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside, Checksum
-from singanet.checkpoint.entry import Source
+from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.singa import record_keys, record_path
 from singanet.checkpoint.snapshot.desc import desc_text
 from singanet.checkpoint.snapshot.reader import EMPTY_KEY, MAGIC
@@ -42,10 +42,9 @@ def write_snapshot(
     keys = record_keys([source.name for source in sources])
     # Moved in the reverse order: .bin is the truth and goes first, .desc only describes it.
     text = desc_text(sources, keys, plain).encode()
-    nbytes = sum(source.nbytes for source in sources)
     with (
         replacing(path.with_suffix(".desc"), nbytes=len(text)) as desc,
-        replacing(path, nbytes=nbytes) as records,
+        replacing(path, nbytes=total_bytes(sources)) as records,
     ):
         desc.write_bytes(text)
         with records.open("wb", buffering=0) as stream, Beside() as beside:
