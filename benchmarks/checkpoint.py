@@ -1,6 +1,6 @@
 """Write and read nets as files: every format beside its peers, large and small, disk and memory.
 
-Seconds, GB/s and peak extra memory of 1 GiB of float32 in 200 arrays, and milliseconds of a net of
+Seconds, GB/s and peak extra memory of float32 in 200 large arrays, and milliseconds of a net of
 the size of ResNet-20, in each folder that is named: one on a disk, and one in memory, where no disk
 adds its noise. Files are flushed to disk, ours and the peers', as a checkpoint must be; ours are
 also written beside the old file, moved over it and checked, which no peer does. Goal: at most 1.1 ×
