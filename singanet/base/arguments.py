@@ -14,6 +14,7 @@ NAMES = (
     f"names of 1 to {MAX_NAME_BYTES} bytes of printable characters without empty, '.' or '..' parts"
 )
 """The expectation in errors."""
+_NO_PARTS = frozenset(("", ".", ".."))
 
 
 def is_int(value: Any, least: int = 1) -> TypeGuard[int]:
@@ -62,16 +63,18 @@ def name_trouble(name: str) -> str:
     Refused: an empty, overlong or unprintable name, and a part between slashes that is empty, ``.``
     or ``..``, by which a folder could be escaped.
     """
-    if len(name) > MAX_NAME_BYTES or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+    plain = name.isascii()
+    size = len(name) if plain else len(name.encode("utf-8", "surrogatepass"))
+    if size > MAX_NAME_BYTES:
         return f"{len(name)} characters"
     if not name:
         return "an empty name"
     # Most names by far are plain: a look at each sign takes longer than reading a small array.
-    if not (name.isascii() and name.isprintable()):
+    if not (plain and name.isprintable()):
         if any(ord(sign) < 32 or 0x7F <= ord(sign) < 0xA0 for sign in name):
             return f"control characters in {name[:60]!r}"
         if any(0xD800 <= ord(sign) < 0xE000 for sign in name):
             return f"no Unicode text in {name[:60]!r}"
-    if not {"", ".", ".."}.isdisjoint(name.split("/")):
+    if not _NO_PARTS.isdisjoint(name.split("/")):
         return f"{name[:60]!r}"
     return ""

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, TypeAlias
 
 from singanet.base.arguments import is_int
@@ -120,31 +121,27 @@ def read_json(
         found = json.loads(text.decode("utf-8"), object_pairs_hook=pairs)
     except (ValueError, RecursionError) as error:
         raise budget.refuse(f"{what} in JSON", f"{type(error).__name__}: {error}"[:200]) from None
-    level, levels = [found], 0
-    while level := [
-        inner
-        for each in level
-        if isinstance(each, (dict, list))
-        for inner in (each.values() if isinstance(each, dict) else each)
-    ]:
+    inner, levels = iter([found]), 0
+    while level := [each for each in inner if isinstance(each, (dict, list))]:
         levels += 1
         budget.expect_depth(levels)
+        inner = chain.from_iterable(
+            each.values() if isinstance(each, dict) else each for each in level
+        )
     return found
 
 
 def checked_shape(shape: Sequence[Any], itemsize: int, limit: int, refuse: Refusal) -> Shape:
     """``shape`` as a tuple, if it claims no more than ``limit`` bytes and NumPy can have it."""
-    # The rank first: a product of very many axes would take long. An empty array counts as
-    # well: NumPy refuses one whose other axes overflow.
-    if (
-        not 0 <= len(shape) <= MAX_RANK
-        or not all(is_int(axis, 0) for axis in shape)
-        or math.prod(max(axis, 1) for axis in shape) * itemsize >= 1 << 62
-    ):
+    # The rank first: a product of very many axes would take long.
+    fine = len(shape) <= MAX_RANK and all(is_int(axis, 0) for axis in shape)
+    axes = tuple(map(int, shape)) if fine else ()
+    claimed = math.prod(axes) * itemsize
+    # NumPy refuses an empty array, too, whose other axes overflow.
+    most = claimed or math.prod([axis or 1 for axis in axes]) * itemsize
+    if not fine or most >= 1 << 62:
         received = f"{len(shape)} axes, {tuple(shape[: MAX_RANK + 1])}"
         raise refuse(f"up to {MAX_RANK} axes, none negative, less than 2^62 bytes", received[:300])
-    axes = tuple(int(axis) for axis in shape)
-    claimed = math.prod(axes) * itemsize
     if claimed > limit:
         raise refuse(f"a shape of at most {limit} bytes", f"{axes}, which needs {claimed}")
     return axes

@@ -11,13 +11,16 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
 
 from singanet.errors import ArgumentError, FileAccessError
 
 
 @contextlib.contextmanager
-def replacing(path: Path, called: str = "") -> Iterator[Path]:
+def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterator[Path]:
     """Give the path of a new file beside ``path``; at the end flush it and move it over ``path``.
+
+    A file of many bytes is flushed meanwhile, too; ``nbytes`` says how many come, where known.
 
     The new file is there, empty, with permissions and owner of the old one if the system allows
     that. After an error before the move the old file is as it was, and the new one is removed. A
@@ -33,10 +36,11 @@ def replacing(path: Path, called: str = "") -> Iterator[Path]:
         beside = target.with_name(_beginning(called or target.name) + token)
         try:
             mode = _create(beside, target)
-            with flushed_meanwhile(beside):
+            # Starting a thread would take a tenth of the time of a small file.
+            few = nbytes is not None and nbytes < _STEP
+            with contextlib.nullcontext() if few else flushed_meanwhile(beside):
                 yield beside
-            with beside.open("rb+") as written:
-                os.fsync(written.fileno())
+            _flush(beside, os.O_RDWR)
             if mode is not None:
                 beside.chmod(mode)
             beside.replace(target)
@@ -116,9 +120,12 @@ def _create(beside: Path, target: Path) -> int | None:
 
 def flush_folder(folder: Path) -> None:
     """Make the entries of ``folder`` durable, where the platform can open folders."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    if hasattr(os, "O_DIRECTORY"):
+        _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _flush(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
     try:
         os.fsync(handle)
     finally:
@@ -128,11 +135,11 @@ def flush_folder(folder: Path) -> None:
 def remove_leftovers(folder: Path, called: str) -> None:
     """Remove temporary files ``called`` so that killed processes of this machine have left."""
     pattern = re.compile(rf"{re.escape(_beginning(called))}(\d+)-[0-9a-f]{{8}}\.tmp")
-    for other in folder.iterdir():
-        found = pattern.fullmatch(other.name)
+    for name in os.listdir(folder):
+        found = pattern.fullmatch(name)
         if found and not _alive(int(found[1])):
             with contextlib.suppress(OSError):
-                other.unlink()
+                (folder / name).unlink()
 
 
 def _beginning(name: str) -> str:
@@ -169,34 +176,49 @@ def _has_a_name(path: Path) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def explained(path: Path, what: str) -> Iterator[None]:
+class _Explained:
+    """What `explained` gives: a generator's would take as long as a small array."""
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path, self._what = path, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        path, what = self._path, self._what
+        if isinstance(error, OSError) and not isinstance(error, FileAccessError):
+            advice = {
+                "write": "free some space or choose a folder that exists and can be written; "
+                "what was there before is as it was",
+                "read": "check the path and its permissions",
+            }[what]
+            raise FileAccessError(
+                f"file {str(path)!r}",
+                expected=f"a place to {what}",
+                received=error.strerror or str(error) or type(error).__name__,
+                advice=advice,
+            ) from error
+        # What is written may lack a name, too.
+        if isinstance(error, UnicodeEncodeError) and not _has_a_name(path):
+            raise FileAccessError(
+                f"file {str(path)!r}",
+                expected=f"a name that this language of the machine has, {error.encoding}",
+                received=repr(str(path)[error.start : error.end])[:60],
+                advice="set PYTHONUTF8=1, or another locale than C",
+            ) from error
+
+
+def explained(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
     """Turn an `OSError` of the block into a `FileAccessError` that names ``path``."""
-    try:
-        yield
-    except FileAccessError:
-        raise
-    except OSError as error:
-        advice = {
-            "write": "free some space or choose a folder that exists and can be written; "
-            "what was there before is as it was",
-            "read": "check the path and its permissions",
-        }[what]
-        raise FileAccessError(
-            f"file {str(path)!r}",
-            expected=f"a place to {what}",
-            received=error.strerror or str(error) or type(error).__name__,
-            advice=advice,
-        ) from error
-    except UnicodeEncodeError as error:
-        if _has_a_name(path):
-            raise  # of what is written
-        raise FileAccessError(
-            f"file {str(path)!r}",
-            expected=f"a name that this language of the machine has, {error.encoding}",
-            received=repr(str(path)[error.start : error.end])[:60],
-            advice="set PYTHONUTF8=1, or another locale than C",
-        ) from error
+    return _Explained(path, what)
 
 
 # A flush of less costs more than it wins; seconds between two looks at the size.

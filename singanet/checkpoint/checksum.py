@@ -24,9 +24,10 @@ except ImportError:
 
     _AT_ONCE, PIECE = 1 << 18, 1 << 20
 
-SIZE = 12
-"""Bytes of a checksum; its text has twice as many hexadecimal digits."""
+SIZE, CRC_SIZE = 12, 4
+"""Bytes of a checksum, and of its CRC-32 at the front; a text has twice as many digits."""
 _HOT = 1 << 18
+_WORD = np.dtype("<u8")
 
 
 class Checksum:
@@ -41,25 +42,31 @@ class Checksum:
 
     def update(self, data: memoryview | bytes) -> Checksum:
         """Take in ``data``, contiguous bytes."""
-        data = memoryview(data)
         if self._rest:
             head = data[: 8 - len(self._rest)]
             data = data[len(head) :]
             self._crc = crc32(head, self._crc)
-            self._rest += bytes(head)
+            self._rest += head
             if len(self._rest) < 8:
                 return self
             self._words ^= int.from_bytes(self._rest, "little")
             self._rest = b""
+        if len(data) <= _HOT:
+            self._take(data)
+            return self
+        data = memoryview(data)
         for start in range(0, len(data), _HOT):
-            # A piece stays in the cache between the two passes over it.
-            piece = data[start : start + _HOT]
-            self._crc = crc32(piece, self._crc)
-            whole = len(piece) & ~7
-            words = np.frombuffer(piece[:whole], "<u8")
-            self._words ^= int(np.bitwise_xor.reduce(words))
-            self._rest = bytes(piece[whole:])
+            self._take(data[start : start + _HOT])
         return self
+
+    def _take(self, piece: memoryview | bytes) -> None:
+        """Take in ``piece``, which stays in the cache between the two passes over it."""
+        self._crc = crc32(piece, self._crc)
+        count = len(piece) >> 3
+        if count:
+            self._words ^= int(np.bitwise_xor.reduce(np.frombuffer(piece, _WORD, count)))
+        if len(piece) & 7:
+            self._rest = bytes(piece[count << 3 :])
 
     def digest(self) -> bytes:
         """The checksum so far; a last word that is not full counts as filled with zeros."""

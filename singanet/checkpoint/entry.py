@@ -86,6 +86,11 @@ class Source:
         return np.asarray(value)
 
 
+def total_bytes(sources: Iterable[Source]) -> int:
+    """Bytes of all arrays of ``sources``."""
+    return sum(source.nbytes for source in sources)
+
+
 RUN = 4 << 20
 """Bytes of a run of rows."""
 

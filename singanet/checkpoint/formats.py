@@ -106,12 +106,14 @@ def open_state(path: str | os.PathLike[str], format: str | None = None, **option
 
 def _file_of(path: Path) -> Path:
     """The checkpoint in the folder of an offloaded net or a published model, else ``path``."""
+    if not path.is_dir():
+        return path
     latest = path / LATEST
     if latest.is_file():
         with explained(latest, "read"):
             return path / Path(latest.read_text("utf-8", "replace").strip()).name
     beside = find_records(path).is_file() or find_pickle(path).is_file()
-    return weights_in(path) if path.is_dir() and not beside else path
+    return path if beside else weights_in(path)
 
 
 def format_named(name: str) -> Format:
@@ -179,7 +181,7 @@ def expect_no_other_suffix(path: Path, known: Iterable[str], advice: str) -> Non
 
 def by_content(path: Path) -> str:
     """The name of the format of the file at ``path``, by its first bytes."""
-    candidates = (find_records(path), find_pickle(path))
+    candidates = (find(path) for find in (find_records, find_pickle))
     found = next((each for each in candidates if each.is_file()), path)
     with open_file(found) as stream:
         start = stream.read(512)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from singanet.checkpoint.entry import RUN
 from singanet.checkpoint.matching import Target, checked_rename, match
 from singanet.checkpoint.packed import Packed, fold, in_file
 from singanet.checkpoint.reader import Reader
@@ -37,11 +38,21 @@ def load_into(
     report = match(reader.entries, targets, rename, cast, reader.where, singa)
     if strict and not report.complete:
         raise mismatch(report)
+    # A small net is read once; of a large one no more is held than of a run of rows.
+    held: dict[str, Array] = {}
+    left = RUN
     for found in report.matched:
-        reader.verify_array(found.file_name)
+        nbytes = reader.entries[found.file_name].nbytes
+        if nbytes <= left:
+            held[found.file_name] = reader.read(found.file_name)
+            left -= nbytes
+        else:
+            reader.verify_array(found.file_name)
     for found in report.matched:
         target = targets[found.name]
-        array = reader.read(found.file_name)
+        array = held.pop(found.file_name, None)
+        if array is None:
+            array = reader.read(found.file_name)
         turned = array.shape != target.shape and array.shape == target.shape[::-1]
         array = array.T if turned else array.reshape(target.shape)
         array = np.asarray(array, dtype=target.dtype)

@@ -192,7 +192,7 @@ class StreamReader(Reader):
 def open_file(path: Path) -> BinaryIO:
     """``path`` open for reading bytes. Errors: `FileAccessError`."""
     with explained(path, "read"):
-        if path.exists() and not path.is_file():
+        if not path.is_file() and path.exists():
             folder = path.is_dir()
             raise FileAccessError(
                 f"file {str(path)!r}",

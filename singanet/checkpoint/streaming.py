@@ -30,18 +30,27 @@ def write_pieces(stream: BinaryIO, pieces: Iterable[memoryview], beside: Beside)
     checksum = Checksum()
     for data in pieces:
         beside.update(checksum, data)
-        written = 0
-        while written < len(data):
+        left = data
+        while left:
             # An unbuffered write may take less than it is given.
-            written += stream.write(data[written:])
+            left = left[stream.write(left) :]
         beside.wait()
-        del data
+        del data, left
     return checksum.digest()
 
 
-def read_bytes(stream: BinaryIO, data: memoryview, beside: Beside, where: str) -> bytes:
-    """Fill ``data`` from ``stream``; return its checksum. Errors: the file ends before."""
-    checksum = Checksum()
+def read_bytes(
+    stream: BinaryIO,
+    data: memoryview,
+    beside: Beside,
+    where: str,
+    before: Checksum | None = None,
+) -> bytes:
+    """Fill ``data`` from ``stream``; return its checksum, that of what came ``before`` included.
+
+    Errors: `FileFormatError` when the file ends before.
+    """
+    checksum = before or Checksum()
     for start in range(0, len(data), PIECE):
         piece = data[start : start + PIECE]
         read_exactly(stream, piece, where)
@@ -52,12 +61,12 @@ def read_bytes(stream: BinaryIO, data: memoryview, beside: Beside, where: str) -
 
 def read_exactly(stream: BinaryIO, data: memoryview, where: str) -> None:
     """Fill ``data`` from ``stream``. Errors: `FileFormatError` when the file ends before."""
-    filled = 0
-    while filled < len(data):
-        count = stream.readinto(data[filled:])  # type: ignore[attr-defined]
+    left = data
+    while left:
+        count = stream.readinto(left)  # type: ignore[attr-defined]
         if not count:
-            raise truncated(where, f"{len(data)} bytes", f"{filled} bytes")
-        filled += count
+            raise truncated(where, f"{len(data)} bytes", f"{len(data) - len(left)} bytes")
+        left = left[count:]
 
 
 def as_bools(array: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from singanet.base.files import explained
 from singanet.checkpoint import Entry
 from singanet.checkpoint.safetensors.header import LONGEST, broken, parse
-from singanet.checkpoint.safetensors.writer import header
+from singanet.checkpoint.safetensors.writer import header, table
 from singanet.checkpoint.streaming import read_exactly
 from singanet.errors import ArgumentError
 
@@ -117,7 +117,7 @@ class Generation:
         if wanted == self.entries:
             return
         ordered = sorted(wanted.values(), key=lambda entry: -entry.dtype.itemsize)
-        start = header(list(wanted.values()), ordered, {MARK: FORM})
+        start = header({MARK: FORM}, table(list(wanted.values()), ordered))
         if len(start) > LONGEST:
             raise ArgumentError(
                 "net.offload",

@@ -65,7 +65,7 @@ def write(
         return
     fields = [_field(5, size) for size in sizes]
     length = len(body) + sum(map(len, fields)) + sum(sizes)
-    with replacing(path) as beside, beside.open("wb") as stream:
+    with replacing(path, nbytes=length) as beside, beside.open("wb") as stream:
         stream.write(head + _field(7, length) + body)
         for source, field in zip(sources, fields, strict=True):
             stream.write(field + _inside(source))

@@ -81,3 +81,11 @@ def test_without_such_a_call(path, monkeypatch):
     write_state(path, {"x": np.ones(3, "f4")})
     with open_state(path) as reader:
         assert reader.read("x").tolist() == [1, 1, 1]
+
+
+def test_a_small_file_has_no_thread(path, monkeypatch):
+    """It would take as long as a part of the file."""
+    monkeypatch.setattr(flushing, "flushed_meanwhile", None)
+    write_state(path, {"w": np.ones(3, "f4")})
+    with open_state(path) as reader:
+        assert list(reader.entries) == ["w"]

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import time
 
 import h5py
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from singanet.checkpoint import open_state, write_state
+from singanet.checkpoint.hdf5.walk import walk
 from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError, VersionError
 
 
@@ -222,3 +227,17 @@ def test_groups_that_hold_nothing(path):
             file.create_group(f"empty{k}")
             file[f"a{k}/b/c/w"] = k
     assert len(read_all(path)) == 300
+
+
+@given(st.lists(st.text("ab/", min_size=1, max_size=9), max_size=8))
+def test_the_walk_finds_what_h5py_visits(names):
+    """In the same order, whatever is a group and whatever holds nothing."""
+    stream, there = io.BytesIO(), []
+    with h5py.File(stream, "w") as file:
+        for k, name in enumerate(names):
+            with contextlib.suppress(ValueError, TypeError):  # a group, or below an array
+                file.create_group(name) if k % 3 == 2 else file.create_dataset(name, data=k)
+        file.visititems(lambda name, item: there.append((name, isinstance(item, h5py.Dataset))))
+        found = []
+        walk(file.id, lambda name, dataset: found.append((name, dataset.shape)), "here")
+    assert found == [(name, ()) for name, array in there if array]

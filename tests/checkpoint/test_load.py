@@ -243,3 +243,17 @@ def test_states_that_are_none(path, state):
 def test_renames_that_are_none(load, rename):
     with pytest.raises(ArgumentError, match="argument rename: expected a dict from names"):
         load({"w": ones(1)}, {"w": (1,)}, rename=rename)
+
+
+@pytest.mark.parametrize(("shape", "times"), [((100,), 1), ((1 << 20,), 2)])
+def test_small_nets_are_read_once(tmp_path, monkeypatch, shape, times):
+    path = tmp_path / "m.npz"
+    state = {"a": ones(*shape), "b": ones(*shape) * 2}
+    write_state(path, state)
+    got, reads = {}, []
+    with open_state(path) as reader:
+        real = reader._read
+        monkeypatch.setattr(reader, "_read", lambda entry: reads.append(entry.name) or real(entry))
+        load_into(reader, {name: Target(shape, F4) for name in state}, got.__setitem__)
+    assert all((got[name] == array).all() for name, array in state.items())
+    assert reads.count("b") == times

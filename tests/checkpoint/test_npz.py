@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.checkpoint import open_state, write_state
-from singanet.errors import FileFormatError, UnsafeFileError, VersionError
+from singanet.errors import ChecksumError, FileFormatError, UnsafeFileError, VersionError
 
 
 @pytest.fixture
@@ -176,4 +176,27 @@ def test_archives_of_others(path, member, advice):
         archive.writestr("config.json", "{}")
         archive.writestr(member, b"...")
     with pytest.raises(FileFormatError, match=f"an archive of .npy arrays.*{member}.*{advice}"):
+        read_all(path)
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"PK\3\4", b"PK\3\5"), (b"x.npy", b"y.npy")])
+def test_a_member_that_is_not_where_the_table_has_it(path, old, new):
+    archive(path, [("x.npy", npy(np.ones(3)))])
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    with pytest.raises(FileFormatError, match="array 'x'.*where the table has it"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("place", [-1, 30])
+def test_stored_members_have_their_checksum(path, place):
+    """That of the header counts, too: a space less is still one."""
+    array = np.ones(3)
+    raw = bytearray(npy(array))
+    archive(path, [("x.npy", bytes(raw))])
+    whole = bytearray(path.read_bytes())
+    start = whole.index(bytes(raw))
+    at = start + (len(raw) - 1 if place < 0 else raw.index(b"  \n"))
+    whole[at] = whole[at] ^ 1 if place < 0 else ord("\t")
+    path.write_bytes(whole)
+    with pytest.raises(ChecksumError, match="array 'x'"):
         read_all(path)

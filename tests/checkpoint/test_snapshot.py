@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import struct
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from singanet.checkpoint import open_state, write_state
+from singanet.checkpoint.snapshot.record import parse_record
 from singanet.errors import ArgumentError, FileFormatError, VersionError
 from singanet.schema.core_pb2 import TensorProto
 
@@ -285,3 +290,33 @@ def test_a_record_larger_than_singas_buffer(tmp_path, assert_same):
     state = {"x": np.arange(4 << 20, dtype="f4")}
     write_state(tmp_path / "m", state)
     assert_same(read_all(tmp_path / "m")[0], state)
+
+
+NUMBERS = st.integers(0, 2**32 - 1)
+FIELDS = st.one_of(
+    st.builds(lambda n: b"\x08" + varint(n), NUMBERS),
+    st.builds(lambda n: b"\x18" + varint(n), st.integers(-(2**31), 2**31 - 1)),
+    st.builds(lambda n: varint(1001 << 3) + varint(n), NUMBERS),
+    st.builds(lambda n: varint(1003 << 3) + varint(n), NUMBERS),
+    st.builds(lambda n: varint(77 << 3 | 5) + n, st.binary(min_size=4, max_size=4)),
+    st.builds(lambda n: varint(1004 << 3 | 2) + varint(len(n)) + n, st.binary(max_size=700)),
+    st.builds(lambda n: b"\x22" + varint(4 * n) + b"\x08" * 4 * n, st.integers(0, 300)),
+)
+
+
+@given(st.lists(FIELDS, max_size=12))
+def test_heads_are_those_of_protobuf(fields):
+    """Whatever stands in them, in whatever order, across the windows in which they are read."""
+    value = b"".join(fields)
+    record = parse_record(io.BytesIO(b"???" + value), 3, len(value), "here")
+    whole = TensorProto.FromString(value)
+    data = b"".join(value[run.offset - 3 : run.offset - 3 + run.size] for run in record.segments)
+    assert data == np.array(whole.float_data, "f4").tobytes()
+    whole.ClearField("float_data")
+    assert record.head == whole
+
+
+@given(st.binary(max_size=40))
+def test_heads_of_any_bytes(value):
+    with contextlib.suppress(FileFormatError):
+        parse_record(io.BytesIO(value), 0, len(value), "here")

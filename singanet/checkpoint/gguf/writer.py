@@ -13,7 +13,7 @@ import numpy as np
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside
-from singanet.checkpoint.entry import Source
+from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.gguf.blocks import BLOCKS, BlockType, eighths
 from singanet.checkpoint.gguf.header import ALIGNMENT, ALIGNMENT_KEY, MAGIC, MOST_AXES, VERSION
 from singanet.checkpoint.gguf.reader import CHECKSUMS_KEY, FORMAT_KEY
@@ -56,7 +56,11 @@ def write_gguf(
         check_name(key, where)
     kinds = [_kind(source, where) for source in sources]
     digests = [bytes(SIZE)] * len(sources)
-    with replacing(path) as beside_path, beside_path.open("wb") as stream, Beside() as beside:
+    with (
+        replacing(path, nbytes=total_bytes(sources)) as beside_path,
+        beside_path.open("wb") as stream,
+        Beside() as beside,
+    ):
         start = _header(sources, kinds, values, digests, where)
         stream.write(start)
         for k, (source, block) in enumerate(zip(sources, kinds, strict=True)):

@@ -27,29 +27,59 @@ _BFLOAT = np.dtype("V2")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A dataset as it was found; ``offset`` is where its bytes stand in the form NumPy wants."""
+    """A dataset as it was found, of ``size`` bytes in the file.
+
+    ``offset`` is where its bytes stand in the form NumPy wants.
+    """
 
     id: Any
     shape: Shape
     dtype: np.dtype[Any]
+    size: int
     bfloat: bool
     offset: int | None
 
 
-def create(group: Any, path: str, shape: Shape, dtype: np.dtype[Any]) -> Any:
-    """A contiguous dataset whose place in the file is fixed at once and not yet filled."""
-    import h5py
+class Maker:
+    """Makes the datasets of one file; what many of them share is made once."""
 
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    if math.prod(shape):
-        plist.set_layout(h5py.h5d.CONTIGUOUS)
-        plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
-    kind = h5py.h5t.py_create(dtype, logical=True)
-    space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    return h5py.h5d.create(group, path.encode(), kind, space, plist, links)
+    def __init__(self, group: Any) -> None:
+        import h5py
+
+        self._group = group
+        self._empty = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        self._full = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        self._full.set_layout(h5py.h5d.CONTIGUOUS)
+        self._full.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        self._full.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        self._links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+        self._links.set_create_intermediate_group(True)
+        self._scalar = h5py.h5s.create(h5py.h5s.SCALAR)
+        self._kinds: dict[np.dtype[Any], Any] = {}
+
+    def create(self, path: str, shape: Shape, dtype: np.dtype[Any]) -> Any:
+        """A contiguous dataset whose place in the file is fixed at once and not yet filled."""
+        import h5py
+
+        plist = self._full if math.prod(shape) else self._empty
+        space = h5py.h5s.create_simple(shape) if shape else self._scalar
+        kind = self._kind(dtype)
+        return h5py.h5d.create(self._group, path.encode(), kind, space, plist, self._links)
+
+    def mark(self, dataset: Any, name: str, text: str) -> None:
+        """Give ``dataset`` an attribute of fixed length: those of variable length are not read."""
+        import h5py
+
+        value = np.array(text.encode())
+        kind = self._kind(value.dtype)
+        h5py.h5a.create(dataset, name.encode(), kind, self._scalar).write(value, kind)
+
+    def _kind(self, dtype: np.dtype[Any]) -> Any:
+        import h5py
+
+        if dtype not in self._kinds:
+            self._kinds[dtype] = h5py.h5t.py_create(dtype, logical=True)
+        return self._kinds[dtype]
 
 
 def fill(dataset: Any, array: Array, raw: BinaryIO, beside: Beside) -> bytes:
@@ -58,16 +88,6 @@ def fill(dataset: Any, array: Array, raw: BinaryIO, beside: Beside) -> bytes:
     if array.size and offset is not None:
         raw.seek(offset)
     return write_bytes(raw, bytes_of(array), beside)
-
-
-def mark(dataset: Any, name: str, text: str) -> None:
-    """Give ``dataset`` an attribute of fixed length: those of variable length are not read."""
-    import h5py
-
-    value = np.array(text.encode())
-    space = h5py.h5s.create(h5py.h5s.SCALAR)
-    kind = h5py.h5t.py_create(value.dtype)
-    h5py.h5a.create(dataset, name.encode(), kind, space).write(value)
 
 
 def look_through(dataset: Any, where: str) -> Stored:
@@ -94,11 +114,14 @@ def look_through(dataset: Any, where: str) -> Stored:
             advice="remove it from the file",
         )
     shape = check_shape(axes, dtype.itemsize, 1 << 60, where)
-    # Of two types equal to NumPy the file's may be wider, as that of an enumeration.
-    plain = check_dataset(dataset, math.prod(shape) * dtype.itemsize, where)
+    nbytes, size = math.prod(shape) * dtype.itemsize, dataset.get_storage_size()
     wanted = np.dtype("<f4") if bfloat else dtype.newbyteorder("<")
-    offset = dataset.get_offset() if plain and dtype == wanted else None
-    return Stored(dataset, shape, wanted, bfloat, offset)
+    # Only bytes in one piece of the file have an offset, packed or kept elsewhere they have none.
+    # Of two types equal to NumPy the file's may be wider, as that of an enumeration.
+    offset = dataset.get_offset() if dtype == wanted and size == nbytes else None
+    if offset is None:
+        check_dataset(dataset, nbytes, size, where)
+    return Stored(dataset, shape, wanted, size, bfloat, offset)
 
 
 def _is_bfloat(dataset: Any) -> bool:

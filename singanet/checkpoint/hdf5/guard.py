@@ -59,20 +59,26 @@ def attribute(item: Any, name: str, where: str) -> Any:
     kind = found.get_type()
     text = kind.get_class() == h5py.h5t.STRING
     number = kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT)
-    if not (number or (text and not kind.is_variable_str())) or found.shape != ():
+    # One of it takes just its size; the shape itself would be an object more of libhdf5's.
+    one = found.get_storage_size() == kind.get_size()
+    if not (number or (text and not kind.is_variable_str())) or not one:
         raise FileFormatError(
             f"{where}, attribute {name!r}",
             expected="one number or text of fixed length",
             received="another type",
             advice="write the file again",
         )
-    value = np.empty((), found.dtype)
-    found.read(value)
+    if text:
+        value = np.empty((), f"S{kind.get_size()}")
+        found.read(value, kind)  # as it stands there
+    else:
+        value = np.empty((), found.dtype)
+        found.read(value)
     return bytes(value[()]).decode("utf-8", "replace") if text else value[()]
 
 
-def check_dataset(dataset: Any, nbytes: int, where: str) -> bool:
-    """Whether the bytes of ``dataset``, a `DatasetID`, stand in the file in one piece.
+def check_dataset(dataset: Any, nbytes: int, stored: int, where: str) -> None:
+    """Look at how libhdf5 would make ``nbytes`` of the ``stored`` ones of a `DatasetID`.
 
     Errors: `UnsafeFileError` for data kept elsewhere, plugins, and claims without bytes.
     """
@@ -82,7 +88,7 @@ def check_dataset(dataset: Any, nbytes: int, where: str) -> bool:
     trouble = ""
     if plist.get_external_count():
         trouble = "data in another file"
-    elif (layout := plist.get_layout()) not in (
+    elif plist.get_layout() not in (
         h5py.h5d.COMPACT,
         h5py.h5d.CONTIGUOUS,
         h5py.h5d.CHUNKED,
@@ -93,7 +99,6 @@ def check_dataset(dataset: Any, nbytes: int, where: str) -> bool:
         unknown = [number for number in numbers if number not in _FILTERS]
         if unknown:
             trouble = f"the filter {unknown[0]}, which a plugin would have to undo"
-    stored = dataset.get_storage_size()
     if not trouble and nbytes > _LARGEST_RATIO * stored + 4096:
         trouble = f"{nbytes} bytes claimed by {stored} in the file"
     if trouble:
@@ -104,4 +109,3 @@ def check_dataset(dataset: Any, nbytes: int, where: str) -> bool:
             received=trouble,
             advice="write it again with h5py as a plain dataset, if you trust its source",
         )
-    return layout == h5py.h5d.CONTIGUOUS and stored == nbytes

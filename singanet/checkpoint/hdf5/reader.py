@@ -12,7 +12,7 @@ from singanet.checkpoint.hdf5.dataset import Stored, load, look_through
 from singanet.checkpoint.hdf5.guard import attribute, hdf5_errors
 from singanet.checkpoint.hdf5.keras_marks import is_legacy
 from singanet.checkpoint.hdf5.walk import walk
-from singanet.checkpoint.names import MAX_ARRAYS, too_many
+from singanet.checkpoint.names import MAX_ARRAYS, duplicate, too_many
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.streaming import bytes_of, check_digest
 from singanet.checkpoint.version import KEY, check_version
@@ -46,17 +46,22 @@ class Hdf5Reader(StreamReader):
             if version is not None:
                 self.version = f"singanet format {check_version(version, self.where)}"
             order: list[tuple[int, Entry]] = []
-            for name, dataset in walk(root, self.where):
+
+            def found(name: str, dataset: Any) -> None:
                 if len(order) >= MAX_ARRAYS:
                     raise too_many(self.where)
-                found = look_through(dataset, f"{self.where}, array {name!r}")
-                self._datasets[name] = found
+                if name in self._datasets:
+                    raise duplicate(name, self.where)
+                stored = look_through(dataset, f"{self.where}, array {name!r}")
+                self._datasets[name] = stored
                 index, checksum = 0, ""
                 if version is not None:
                     number, _, checksum = str(attribute(dataset, MARK, self.where)).partition(" ")
                     index = int(number)
-                stored = dataset.get_storage_size()
-                order.append((index, Entry(name, found.shape, found.dtype, stored, checksum)))
+                entry = Entry(name, stored.shape, stored.dtype, stored.size, checksum)
+                order.append((index, entry))
+
+            walk(root, found, self.where)
             if version is not None:
                 self._expect(int(attribute(root, "count", self.where)), order)
             self.entries = {entry.name: entry for _, entry in sorted(order, key=_index)}

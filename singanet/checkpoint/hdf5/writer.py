@@ -12,8 +12,8 @@ from typing import Any
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import Beside
-from singanet.checkpoint.entry import Source
-from singanet.checkpoint.hdf5.dataset import create, fill, mark
+from singanet.checkpoint.entry import Source, total_bytes
+from singanet.checkpoint.hdf5.dataset import Maker, fill
 from singanet.checkpoint.hdf5.reader import MARK
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
 from singanet.errors import ArgumentError
@@ -41,15 +41,16 @@ def write_datasets(
 
     path = Path(path)
     _check(f"hdf5 file {str(path)!r}", sources)
-    with replacing(path) as beside_path, _as_os_errors():
+    with replacing(path, nbytes=total_bytes(sources)) as beside_path, _as_os_errors():
         file = h5py.File(beside_path, "w")
         with closing(file), beside_path.open("rb+", buffering=0) as raw, Beside() as beside:
             file.attrs.update({KEY: FORMAT_VERSION, "count": len(sources), **attributes})
             left = _FLUSH_AFTER
+            maker = Maker(file.id)
             for index, source in enumerate(sources):
-                dataset = create(file.id, source.name, source.shape, source.dtype)
+                dataset = maker.create(source.name, source.shape, source.dtype)
                 checksum = fill(dataset, source.array(), raw, beside)
-                mark(dataset, MARK, f"{index} {checksum.hex()}")
+                maker.mark(dataset, MARK, f"{index} {checksum.hex()}")
                 left -= source.nbytes
                 if left < 0:
                     file.flush()

@@ -8,11 +8,19 @@ from typing import IO
 
 import numpy as np
 
+from singanet.checkpoint.checksum import CRC_SIZE, Checksum
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import check_name, duplicate
-from singanet.checkpoint.npz.archive import open_archive, zip_errors
+from singanet.checkpoint.npz.archive import open_archive, place_of, zip_errors
 from singanet.checkpoint.reader import StreamReader
-from singanet.checkpoint.streaming import as_bools, bytes_of, check_shape, truncated
+from singanet.checkpoint.streaming import (
+    as_bools,
+    bytes_of,
+    check_digest,
+    check_shape,
+    read_bytes,
+    truncated,
+)
 from singanet.checkpoint.version import KEY, check_version
 from singanet.data.npy import NpyHeader, read_npy_header
 from singanet.errors import DataError, FileFormatError
@@ -33,6 +41,7 @@ class NpzReader(StreamReader):
 
     def _list(self) -> None:
         self._members: dict[str, tuple[zipfile.ZipInfo, NpyHeader]] = {}
+        self._places: dict[str, int] = {}
         archive = self._archive = open_archive(self._stream, self._size, self.where)
         found = re.fullmatch(rb"%s=(\w{1,20})" % KEY.encode(), archive.comment)
         if found:
@@ -43,8 +52,8 @@ class NpzReader(StreamReader):
             where = f"{self.where}, array {name!r}"
             if name in self.entries:
                 raise duplicate(name, self.where)
-            with zip_errors(where), archive.open(info) as member:
-                header = _header(member, where)
+            with zip_errors(where):
+                header = self._look_through(name, info, where)
             self._members[name] = (info, header)
             shape = check_shape(
                 header.shape, header.dtype.itemsize, info.file_size - header.size_in_file, where
@@ -54,6 +63,18 @@ class NpzReader(StreamReader):
             dtype = header.dtype.newbyteorder("<")
             checksum = f"{info.CRC:08x}"
             self.entries[name] = Entry(name, shape, dtype, info.compress_size, checksum)
+
+    def _look_through(self, name: str, info: zipfile.ZipInfo, where: str) -> NpyHeader:
+        """The header of a member; where it stands, if what follows are the numbers themselves."""
+        if info.compress_type:
+            with self._archive.open(info) as member:
+                return _header(member, where)
+        place = place_of(self._stream, info)
+        self._stream.seek(place)
+        header = _header(self._stream, where)
+        if not header.fortran_order and header.dtype == header.dtype.newbyteorder("<"):
+            self._places[name] = place
+        return header
 
     def _expect_arrays(self, members: list[str]) -> None:
         for member in members:
@@ -67,11 +88,26 @@ class NpzReader(StreamReader):
                 )
 
     def _read(self, entry: Entry) -> Array:
-        info, header = self._members[entry.name]
         where = f"{self.where}, array {entry.name!r}"
+        array = np.empty(entry.shape, entry.dtype)
+        if entry.name in self._places:
+            self._read_plain(entry, bytes_of(array), where)
+        else:
+            self._unpack(entry, array, where)
+        return as_bools(array)
+
+    def _read_plain(self, entry: Entry, data: memoryview, where: str) -> None:
+        _, header = self._members[entry.name]
+        self._stream.seek(self._places[entry.name])
+        # The zip's checksum is of the header, too.
+        checksum = Checksum().update(self._stream.read(header.size_in_file))
+        digest = read_bytes(self._stream, data, self._beside, where, checksum)
+        check_digest(entry, digest[:CRC_SIZE], self.where)
+
+    def _unpack(self, entry: Entry, array: Array, where: str) -> None:
+        info, header = self._members[entry.name]
         with zip_errors(where), self._archive.open(info) as member:
             member.read(header.size_in_file)
-            array = np.empty(entry.shape, entry.dtype)
             if not header.fortran_order and header.dtype == entry.dtype:
                 _fill(member, bytes_of(array), where)
             else:
@@ -83,7 +119,6 @@ class NpzReader(StreamReader):
                     _fill(member, bytes_of(part), where)
                     stored[start : start + len(part)] = part
             member.read(1)  # the end of the member is where its checksum is compared
-        return as_bools(array)
 
 
 def _fill(member: IO[bytes], data: memoryview, where: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from singanet.base.files import replacing
-from singanet.checkpoint.entry import Source
+from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.streaming import bytes_of
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
 from singanet.types import Array
@@ -25,7 +25,10 @@ def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
     Errors: `FileAccessError`.
     """
     path = Path(path)
-    with replacing(path) as beside_path, beside_path.open("wb") as stream:
+    with (
+        replacing(path, nbytes=total_bytes(sources)) as beside_path,
+        beside_path.open("wb") as stream,
+    ):
         archive = zipfile.ZipFile(stream, "w")
         try:
             archive.comment = f"{KEY}={FORMAT_VERSION}".encode()

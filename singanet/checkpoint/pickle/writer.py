@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import Beside
-from singanet.checkpoint.entry import Source
+from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.pickle.reader import CHECKSUMS, NAMES
 from singanet.checkpoint.singa import pickle_path, record_keys
 from singanet.checkpoint.streaming import bytes_of, write_bytes
@@ -36,7 +36,11 @@ def write_pickle(path: str | os.PathLike[str], sources: Sequence[Source]) -> Non
             )
     keys = record_keys([source.name for source in sources])
     checksums = {}
-    with replacing(path) as beside_path, beside_path.open("wb") as stream, Beside() as beside:
+    with (
+        replacing(path, nbytes=total_bytes(sources)) as beside_path,
+        beside_path.open("wb") as stream,
+        Beside() as beside,
+    ):
         stream.write(b"\x80\x02}")
         for source in sources:
             key = keys[source.name]

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import is_int
 from singanet.base.budget import Budget, read_json
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.halves import BFLOAT
-from singanet.checkpoint.names import check_name, check_unique
+from singanet.checkpoint.names import MAX_ARRAYS, check_name, check_unique
 from singanet.checkpoint.streaming import check_shape
 from singanet.errors import FileFormatError
 
@@ -33,6 +32,7 @@ DTYPES = {
     "I64": "<i8",
     "F64": "<f8",
 }
+_TYPES = {**{name: np.dtype(code) for name, code in DTYPES.items()}, BFLOAT: np.dtype("<f4")}
 
 
 def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tuple[int, Entry]]]:
@@ -43,8 +43,10 @@ def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tupl
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        check_unique((name for name, _ in pairs), where)
-        return dict(pairs)
+        made = dict(pairs)
+        if len(made) < len(pairs) or len(pairs) > MAX_ARRAYS:
+            check_unique((name for name, _ in pairs), where)
+        return made
 
     if not text.startswith(b"{"):
         raise broken(where, "a table that starts with '{'", repr(text[:8]))
@@ -76,9 +78,9 @@ def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, Entry]:
     shape, offsets = _naturals(item.get("shape")), _naturals(item.get("data_offsets"))
     if shape is None or offsets is None or len(offsets) != 2:
         raise broken(where, "shape and offsets of whole numbers", str(item)[:120])
-    if kind != BFLOAT and kind not in DTYPES:
-        raise broken(where, f"a type among {', '.join(DTYPES)}, {BFLOAT}", repr(kind)[:60])
-    dtype = np.dtype("<f4" if kind == BFLOAT else DTYPES[kind])
+    if kind not in _TYPES:
+        raise broken(where, f"a type among {', '.join(_TYPES)}", repr(kind)[:60])
+    dtype = _TYPES[kind]
     width = 2 if kind == BFLOAT else dtype.itemsize
     axes = check_shape(shape, width, size, where)
     begin, end = offsets
@@ -92,8 +94,10 @@ def _naturals(value: Any) -> list[int] | None:
     """``value`` if it is a list of whole numbers, none negative."""
     if not isinstance(value, list):
         return None
-    fine = all(is_int(part, 0) and part < 1 << 62 for part in value)
-    return value if fine else None
+    for part in value:
+        if type(part) is not int or not 0 <= part < 1 << 62:  # JSON's true is none
+            return None
+    return value
 
 
 def broken(where: str, expected: str, received: str) -> FileFormatError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -48,12 +47,11 @@ class SafetensorsReader(StreamReader):
         checksums = self._our_checksums()
         self._places = {entry.name: data + offset for offset, entry in found}
         for _, entry in found:
-            checksum = ""
-            if checksums is not None:
-                checksum = str(checksums.get(entry.name, "none"))
-            words = entry.kind == BFLOAT and self._words
-            dtype = np.dtype("<u2") if words else entry.dtype
-            self.entries[entry.name] = replace(entry, dtype=dtype, checksum=checksum)
+            name, dtype = entry.name, entry.dtype
+            checksum = "" if checksums is None else str(checksums.get(name, "none"))
+            if entry.kind == BFLOAT and self._words:
+                dtype = np.dtype("<u2")
+            self.entries[name] = Entry(name, entry.shape, dtype, entry.stored, checksum, entry.kind)
 
     def _our_checksums(self) -> dict[str, str] | None:
         """The checksums of a file of ours, which are taken out of the metadata."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside
-from singanet.checkpoint.entry import Entry, Source
+from singanet.checkpoint.entry import Entry, Source, total_bytes
 from singanet.checkpoint.halves import StoredType, stored_as
 from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA
 from singanet.checkpoint.streaming import bytes_of, write_pieces
@@ -40,7 +40,8 @@ def write_safetensors(
     metadata = {**(metadata or {}), KEY: str(FORMAT_VERSION)}
     checksums = {source.name: bytes(SIZE).hex() for source in sources}
     ordered = sorted(sources, key=lambda source: -source.dtype.itemsize)
-    start = header(sources, ordered, {**metadata, CHECKSUMS: json.dumps(checksums)})
+    rows = table(sources, ordered)
+    start = header({**metadata, CHECKSUMS: json.dumps(checksums)}, rows)
     if len(start) > LONGEST:
         raise ArgumentError(
             where,
@@ -48,35 +49,46 @@ def write_safetensors(
             received=str(len(start)),
             advice="shorten the names, or use hdf5",
         )
-    with replacing(path) as beside_path, beside_path.open("wb") as stream, Beside() as beside:
+    with (
+        replacing(path, nbytes=total_bytes(sources)) as beside_path,
+        beside_path.open("wb") as stream,
+        Beside() as beside,
+    ):
         stream.write(start)
         for source in ordered:
             digest = write_pieces(stream, map(bytes_of, source.pieces()), beside)
             checksums[source.name] = digest.hex()
         stream.seek(0)
-        stream.write(header(sources, ordered, {**metadata, CHECKSUMS: json.dumps(checksums)}))
+        stream.write(header({**metadata, CHECKSUMS: json.dumps(checksums)}, rows))
 
 
-def header(
-    sources: Sequence[Source | Entry],
-    ordered: Sequence[Source | Entry],
-    metadata: Mapping[str, str],
-) -> bytes:
-    """The table of ``sources``, padded so that the data, which are ``ordered``, start aligned."""
+def table(sources: Sequence[Source | Entry], ordered: Sequence[Source | Entry]) -> str:
+    """The rows of ``sources`` for `header`, of whose data ``ordered`` is the order."""
     offsets, end = {}, 0
     for source in ordered:
-        offsets[source.name] = [end, end + source.nbytes]
-        end += source.nbytes
-    table: dict[str, object] = {METADATA: dict(metadata)}
-    for source in sources:
-        table[source.name] = {
+        begin, end = end, end + source.nbytes
+        offsets[source.name] = [begin, end]
+    rows = {
+        source.name: {
             "dtype": source.kind or _NAMES[source.dtype],
             "shape": source.shape,
             "data_offsets": offsets[source.name],
         }
-    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+        for source in sources
+    }
+    return _json(rows)
+
+
+def header(metadata: Mapping[str, str], rows: str) -> bytes:
+    """The table of ``metadata`` and `table`'s ``rows``, padded so that the data start aligned."""
+    # One object of both: the rows are put in behind its only member.
+    text = (_json({METADATA: dict(metadata)})[:-1] + "," * (rows != "{}") + rows[1:]).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def _check(where: str, sources: Sequence[Source]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from singanet.base.files import explained, flush_folder, replacing
-from singanet.checkpoint.entry import Source, sources_of
+from singanet.checkpoint.entry import Source, sources_of, total_bytes
 from singanet.checkpoint.folder import INDEX, SINGLE
 from singanet.checkpoint.halves import StoredType, stored_as
 from singanet.checkpoint.safetensors import write_safetensors
@@ -50,7 +50,7 @@ def write_folder(
     with explained(folder, "write"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        if sum(source.nbytes for source in sources) <= _checked(shard_bytes, where):
+        if total_bytes(sources) <= _checked(shard_bytes, where):
             with _texts(folder, files or {}):
                 write_safetensors(folder / SINGLE, sources, metadata=PYTORCH)
             _remove(folder, [folder / INDEX, *_shards(folder / INDEX)])
@@ -93,7 +93,7 @@ def write_sharded(
             for shard, group in zip(shards, groups, strict=True)
             for source in group
         }
-        write_index(path, weight_map, sum(source.nbytes for source in sources))
+        write_index(path, weight_map, total_bytes(sources))
     except BaseException:
         for shard in made:
             with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def write_index(path: Path, weight_map: Mapping[str, str | list[str]], total: in
     """Make the files of ``weight_map``, of ``total`` bytes, count as the state at ``path``."""
     about = {"total_size": total, KEY: str(FORMAT_VERSION)}
     text = json.dumps({METADATA: about, WEIGHT_MAP: weight_map}, indent=2, ensure_ascii=False)
-    with replacing(path) as beside:
+    with replacing(path, nbytes=len(text)) as beside:
         beside.write_text(text, "utf-8")
 
 
@@ -190,5 +190,6 @@ def _texts(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
     """Have ``files`` written beside their places before the block, and moved when it is over."""
     with contextlib.ExitStack() as stack:
         for name, text in files.items():
-            stack.enter_context(replacing(folder / name)).write_text(text, "utf-8")
+            beside = stack.enter_context(replacing(folder / name, nbytes=len(text)))
+            beside.write_text(text, "utf-8")
         yield

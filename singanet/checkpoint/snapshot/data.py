@@ -44,7 +44,7 @@ def read_data(stream: BinaryIO, record: Record, beside: Beside, where: str) -> t
 def count_stored(record: Record) -> int | None:
     """How many numbers a record holds; None where only decoding them can tell."""
     width = record.kind.width
-    return sum(segment.size // width for segment in record.segments) if width else None
+    return sum([segment.size // width for segment in record.segments]) if width else None
 
 
 def wrong_count(where: str, shape: Shape, expected: int, received: int) -> FileFormatError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from singanet.base.arguments import MAX_NAME_BYTES
@@ -38,8 +39,9 @@ class SnapshotReader(StreamReader):
     def _list(self) -> None:
         ours, left, singa = False, 0, ""
         budget = Budget(self._size, self._refused)
-        while self._stream.tell() < self._size:
-            key, record, stored = self._next_record()
+        at = 0
+        while at < self._size:
+            key, record, stored, at = self._next_record(at)
             budget.spend(_RECORD + _SEGMENT * len(record.segments))
             where = f"{self.where}, record {key!r}"
             head = record.head
@@ -73,9 +75,10 @@ class SnapshotReader(StreamReader):
         if lost:
             raise truncated(self.where, f"{lost[0]!r}, which the .desc file lists", "other arrays")
 
-    def _next_record(self) -> tuple[str, Record, int]:
-        start = self._stream.tell()
+    def _next_record(self, start: int) -> tuple[str, Record, int, int]:
+        """Key, record and size of the one at byte ``start``, and where it ends."""
         where = f"{self.where}, at byte {start}"
+        self._stream.seek(start)
         mark = self._exactly(4, where)
         if not mark.startswith(MAGIC) or mark[2:] not in (b"\0\0", b"\1\0"):
             raise FileFormatError(
@@ -84,25 +87,30 @@ class SnapshotReader(StreamReader):
                 received=repr(mark),
                 advice="the file is no snapshot, or is damaged: use an earlier checkpoint",
             )
-        key = ""
+        at = start + 12
+        size = self._length(at, where, "key" if mark[2] else "value")
         if mark[2]:
-            size = self._length(where, "key")
-            if size > MAX_NAME_BYTES:
-                check_name(" " * size if size < 1 << 24 else "", where)
-            try:
-                key = self._exactly(size, where).decode()
-            except UnicodeDecodeError:
-                key = "\ufffd\0"  # refused below, as what it is: no name
-        key = check_name(key, where) if mark[2] else f"record{len(self.entries)}"
-        size = self._length(where, "value")
-        offset = self._stream.tell()
-        record = parse_record(self._stream, offset, size, f"{self.where}, record {key!r}")
-        self._stream.seek(offset + size)
-        return key, record, size
+            key = self._key(size, where)
+            at += size + 8
+            size = self._length(at, where, "value")
+        else:
+            key = f"record{len(self.entries)}"
+        record = parse_record(self._stream, at, size, f"{self.where}, record {key!r}")
+        return key, record, size, at + size
 
-    def _length(self, where: str, what: str) -> int:
+    def _key(self, size: int, where: str) -> str:
+        if size > MAX_NAME_BYTES:
+            check_name(" " * size if size < 1 << 24 else "", where)
+        try:
+            key = self._exactly(size, where).decode()
+        except UnicodeDecodeError:
+            key = "\ufffd\0"  # refused below, as what it is: no name
+        return check_name(key, where)
+
+    def _length(self, end: int, where: str, what: str) -> int:
+        """The length that stands before byte ``end``, of what begins there."""
         size = int.from_bytes(self._exactly(8, where), "little")
-        there = self._size - self._stream.tell()
+        there = self._size - end
         if size > there:
             raise truncated(where, f"a {what} of {size} bytes", f"{there} bytes")
         return size
@@ -117,10 +125,8 @@ class SnapshotReader(StreamReader):
         where = f"{self.where}, record {name!r}"
         # Ten unpacked or packed varints never take fewer than one byte each.
         limit = stored * (record.kind.dtype.itemsize if not record.kind.width else 1)
-        shape = check_shape(record.head.shape, record.kind.dtype.itemsize, limit, where)
-        count, there = 1, count_stored(record)
-        for axis in shape:
-            count *= axis
+        shape = check_shape(tuple(record.head.shape), record.kind.dtype.itemsize, limit, where)
+        count, there = math.prod(shape), count_stored(record)
         if there is not None and there != count:
             raise wrong_count(where, shape, count, there)
         return Entry(name, shape, record.kind.dtype, stored, record.head.checksum.hex())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
@@ -16,6 +17,14 @@ from singanet.schema.core_pb2 import TensorProto
 
 _MOST_HEAD = 1 << 16
 _MOST_SEGMENTS = 1000
+_WINDOW = 512
+_NUMBER = re.compile(rb"[\x80-\xff]{0,%d}[\x00-\x7f]" % (LONGEST - 1))
+# Whole fields of one number each, none of data, as most of a head is: tag after tag and number.
+_SHORT = re.escape(bytes(number << 3 for number in range(1, 16) if number not in DATA_FIELDS))
+_LONG = re.escape(bytes(range(0x80, 0x100, 8)))  # how tags from 16 on begin
+_PLAIN = re.compile(
+    rb"(?:(?:[%s]|[%s][\x80-\xff]{0,3}[\x01-\x7f])%s)+" % (_SHORT, _LONG, _NUMBER.pattern)
+)
 _CHUNK = 5 * 9 << 14  # a multiple of both unpacked widths
 
 
@@ -33,15 +42,11 @@ class DataRun(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """``head`` is the message without its data, which lie in ``segments``."""
+    """``head`` is the message without its data, numbers of type ``kind`` in ``segments``."""
 
     head: Any
+    kind: ElementType
     segments: list[DataRun]
-
-    @property
-    def kind(self) -> ElementType:
-        """The type of the numbers."""
-        return KINDS[self.head.data_type]
 
 
 def parse_record(stream: BinaryIO, offset: int, size: int, where: str) -> Record:
@@ -50,7 +55,6 @@ def parse_record(stream: BinaryIO, offset: int, size: int, where: str) -> Record
     Errors: `FileFormatError` for anything but one whole ``TensorProto``.
     """
     scanner = _Scanner(stream, offset, offset + size, where)
-    stream.seek(offset)
     while scanner.position < scanner.end:
         scanner.field()
     try:
@@ -59,10 +63,11 @@ def parse_record(stream: BinaryIO, offset: int, size: int, where: str) -> Record
             raise scanner.broken("a name that is no text")
     except (DecodeError, UnicodeError) as error:
         raise scanner.broken(str(error) or "no TensorProto") from None
-    record = Record(head, scanner.segments)
-    if any(segment.field != record.kind.field for segment in record.segments):
-        raise scanner.broken(f"data of another type than {record.kind.dtype}")
-    return record
+    kind = KINDS[head.data_type]
+    for segment in scanner.segments:
+        if segment.field != kind.field:
+            raise scanner.broken(f"data of another type than {kind.dtype}")
+    return Record(head, kind, scanner.segments)
 
 
 class _Scanner:
@@ -73,11 +78,22 @@ class _Scanner:
         self.position = start
         self.end = end
         self.where = where
+        self._window = b""
+        self._start = start
         self.head = bytearray()
         self.segments: list[DataRun] = []
 
     def field(self) -> None:
-        """Take one field: into ``head``, or if it holds data into ``segments``."""
+        """Take one field, or some: into ``head``, or if it holds data into ``segments``."""
+        at = self.position - self._start
+        if not 0 <= at < len(self._window):
+            self._look(1)
+            at = 0
+        plain = _PLAIN.match(self._window, at)
+        if plain:
+            self.position += len(plain[0])
+            self._add(plain[0])
+            return
         raw, tag = self._varint()
         number, wire = tag >> 3, tag & 7
         if number in DATA_FIELDS and wire == 2:
@@ -104,6 +120,9 @@ class _Scanner:
             raw += self._bytes(8 if wire == 1 else 4)
         else:
             raise self.broken(f"wire type {wire}")
+        self._add(raw)
+
+    def _add(self, raw: bytes) -> None:
         self.head += raw
         if len(self.head) > _MOST_HEAD:
             raise self.broken(f"more than {_MOST_HEAD} bytes beside the data")
@@ -115,7 +134,6 @@ class _Scanner:
             )
         self._append(DataRun(number, self.position, size, step))
         self.position += size
-        self.stream.seek(self.position)
 
     def _unpacked_int(self, tag_size: int, number: int) -> None:
         """One integer behind its tag; a run of them becomes one segment, tags and all."""
@@ -142,7 +160,6 @@ class _Scanner:
             count += whole
             if whole < len(same):
                 self.position -= (len(same) - whole) * step
-                self.stream.seek(self.position)
                 break
         self._append(DataRun(number, first, count * width, step))
 
@@ -152,23 +169,40 @@ class _Scanner:
             raise self.broken(f"data in more than {_MOST_SEGMENTS} pieces")
 
     def _bytes(self, size: int) -> bytes:
-        if size > min(self.end - self.position, 1 << 20):
-            raise truncated(self.where, f"{size} bytes", f"{self.end - self.position} bytes")
-        data = self.stream.read(size)
-        self.position += len(data)
-        if len(data) < size:
-            raise truncated(self.where, f"{size} bytes", f"{len(data)} bytes")
-        return data
+        at = self.position - self._start
+        if not 0 <= at <= len(self._window) - size:
+            self._look(size)
+            at = 0
+        self.position += size
+        return self._window[at : at + size]
+
+    def _look(self, size: int) -> None:
+        """Read a window of at least ``size`` bytes: one byte alone would take as long as many."""
+        left = self.end - self.position
+        if size > min(left, 1 << 20):
+            raise truncated(self.where, f"{size} bytes", f"{left} bytes")
+        self.stream.seek(self.position)
+        self._window = self.stream.read(min(max(size, _WINDOW), left))
+        self._start = self.position
+        if len(self._window) < size:
+            raise truncated(self.where, f"{size} bytes", f"{len(self._window)} bytes")
 
     def _varint(self) -> tuple[bytes, int]:
-        raw = self._bytes(1)
+        at = self.position - self._start
+        found = _NUMBER.match(self._window, at) if at >= 0 else None
+        if not found:
+            self._look(1)
+            found = _NUMBER.match(self._window)
+        if not found:
+            if len(self._window) < LONGEST:
+                raise truncated(self.where, "the end of a number", "none")
+            raise self.broken("a number of more than ten bytes")
+        raw: bytes = found[0]
+        self.position += len(raw)
         value = raw[0] & 0x7F
-        while raw[-1] >= 0x80 and len(raw) < LONGEST:
-            value |= ((byte := self._bytes(1))[0] & 0x7F) << 7 * len(raw)
-            raw += byte
-        if raw[-1] < 0x80:
-            return raw, value
-        raise self.broken("a number of more than ten bytes")
+        for place, byte in enumerate(raw[1:], 1):
+            value |= (byte & 0x7F) << 7 * place
+        return raw, value
 
     def broken(self, what: str) -> FileFormatError:
         return FileFormatError(

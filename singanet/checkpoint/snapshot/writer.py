@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import SIZE, Beside, Checksum
-from singanet.checkpoint.entry import Source
+from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.singa import record_keys, record_path
 from singanet.checkpoint.snapshot.desc import desc_text
 from singanet.checkpoint.snapshot.reader import EMPTY_KEY, MAGIC
@@ -41,8 +41,12 @@ def write_snapshot(
     _check(f"snapshot file {str(path)!r}", sources)
     keys = record_keys([source.name for source in sources])
     # Moved in the reverse order: .bin is the truth and goes first, .desc only describes it.
-    with replacing(path.with_suffix(".desc")) as desc, replacing(path) as records:
-        desc.write_text(desc_text(sources, keys, plain), encoding="utf-8")
+    text = desc_text(sources, keys, plain).encode()
+    with (
+        replacing(path.with_suffix(".desc"), nbytes=len(text)) as desc,
+        replacing(path, nbytes=total_bytes(sources)) as records,
+    ):
+        desc.write_bytes(text)
         with records.open("wb", buffering=0) as stream, Beside() as beside:
             for index, source in enumerate(sources):
                 left = len(sources) - index - 1

@@ -15,7 +15,7 @@ from singanet.base.budget import Budget
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.halves import BFLOAT, widen
 from singanet.checkpoint.names import check_name, check_unique
-from singanet.checkpoint.npz.archive import open_archive, zip_errors
+from singanet.checkpoint.npz.archive import open_archive, place_of, zip_errors
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.streaming import as_bools, bytes_of, read_bytes
 from singanet.checkpoint.torch.storages import (
@@ -104,9 +104,8 @@ class TorchReader(StreamReader):
             if info is None or info.compress_type or info.file_size != storage.nbytes:
                 received = "none" if info is None else f"{info.file_size}, or packed"
                 raise self._damaged(f"{storage.nbytes} bytes of data/{key}", received)
-            self._stream.seek(info.header_offset + 26)
-            lengths = [int.from_bytes(self._stream.read(2), "little") for _ in range(2)]
-            self._places[key] = info.header_offset + 30 + sum(lengths)
+            with zip_errors(self.where):
+                self._places[key] = place_of(self._stream, info)
             self._unchecked[key] = info
         return found
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import struct
 from collections.abc import Callable, Set
 from functools import cache
 from typing import Any, BinaryIO
 
 from singanet.base.budget import Budget, Refusal
-from singanet.data.pickles.strings import ESCAPED, LATIN, UNICODE, UTF8, decoded
+from singanet.data.pickles.strings import ESCAPED, LATIN, RAW, UNICODE, UTF8, decoded
 from singanet.data.pickles.tokens import Global, Made, StoredText
 
 _SHORT = 4096  # a name may be that long
@@ -19,10 +18,7 @@ MARK = object()
 _TOKEN, _PLACE = 100, 8
 # A string with escapes takes as long as so many other steps.
 _ESCAPES = 20
-
-
-_forms = cache(struct.Struct)
-"""Numbers' layouts, of which there are a handful: looking one up is most of reading it."""
+_mention = cache(Global)  # of names on a list
 
 
 class Machine:
@@ -49,6 +45,8 @@ class Machine:
         self._spend = budget.spend
         self._refuse, self._unsafe = budget.refuse, unsafe
         self.stack: list[Any] = []
+        # Puts a value on the stack; half of all steps do little else.
+        self.push = self.stack.append
         self.memo: dict[int, Any] = {}
 
     # -- reading ----------------------------------------------------------------------------
@@ -60,10 +58,14 @@ class Machine:
             raise self._truncated(f"{count} bytes", f"{len(data)} bytes")
         return data
 
-    def number(self, form: str) -> Any:
-        """The next number, laid out as ``form`` tells struct."""
-        kind = _forms(form)
-        return kind.unpack(self.take(kind.size))[0]
+    def byte(self) -> int:
+        """The next byte."""
+        data = self._stream.read(1)
+        return data[0] if data else self.take(1)[0]
+
+    def whole(self, count: int, signed: bool = False) -> int:
+        """The next whole number, of ``count`` bytes."""
+        return int.from_bytes(self.take(count), "little", signed=signed)
 
     def line(self) -> bytes:
         """The next line, without its end."""
@@ -74,14 +76,17 @@ class Machine:
 
     def string(self, size: int, coding: str) -> Any:
         """A string of ``size`` bytes: itself when it is short, else where to find it."""
-        start = self._stream.tell()
-        if not 0 <= size <= self._size - start:
-            raise self._truncated(f"{size} bytes", f"{self._size - start} bytes")
-        self._spend(_TOKEN + min(size, _SHORT))
-        if size > _SHORT:
+        if not 0 <= size <= _SHORT:
+            start = self._stream.tell()
+            if not 0 <= size <= self._size - start:
+                raise self._truncated(f"{size} bytes", f"{self._size - start} bytes")
+            self._spend(_TOKEN + _SHORT)
             self._stream.seek(size, io.SEEK_CUR)
             return StoredText(start, size, coding)
+        self._spend(_TOKEN + size)
         data = self.take(size)
+        if coding == RAW:
+            return data
         if coding == ESCAPED and b"\\" in data:
             self._spend(0, _ESCAPES)
         return decoded(data, coding)
@@ -112,10 +117,6 @@ class Machine:
         return value
 
     # -- stack ------------------------------------------------------------------------------
-
-    def push(self, value: Any) -> None:
-        """Put ``value`` on the stack."""
-        self.stack.append(value)
 
     def since_mark(self) -> list[Any]:
         """Take everything above the last mark off the stack, and the mark."""
@@ -172,7 +173,7 @@ class Machine:
             raise self._unsafe(
                 "arrays, and no name but those for them", f"{module[:60]}.{name[:60]}"
             )
-        self.push(Global(module, name))
+        self.push(_mention(module, name))
 
     def reduce(self) -> None:
         """Take a maker and its arguments; put what they stand for."""

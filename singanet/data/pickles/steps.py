@@ -12,6 +12,9 @@ from singanet.data.pickles.strings import ESCAPED, RAW, UNICODE, UTF8
 from singanet.data.pickles.tokens import ALLOWED
 from singanet.errors import SingaNetError
 
+_AT_ONCE = 64
+"""Steps that are taken off the budget together."""
+
 
 def run_program(
     stream: BinaryIO,
@@ -29,8 +32,12 @@ def run_program(
     """
     machine = Machine(stream, size, budget, unsafe, names, outside)
     spend, read = budget.spend, stream.read
+    steps = 0
     while True:
-        spend()
+        if not steps:
+            steps = _AT_ONCE
+            spend(0, steps)
+        steps -= 1
         code = read(1) or machine.take(1)
         if code == b".":
             if len(machine.stack) == 1:
@@ -90,23 +97,23 @@ _STEPS: dict[bytes, Callable[[Machine], Any]] = {
     b"\x89": lambda m: m.push(False),
     b"I": _int_line,
     b"L": lambda m: m.push(int(m.line().rstrip(b"L"))),
-    b"J": lambda m: m.push(m.number("<i")),
-    b"K": lambda m: m.push(m.number("<B")),
-    b"M": lambda m: m.push(m.number("<H")),
-    b"\x8a": lambda m: _long(m, m.number("<B")),
+    b"J": lambda m: m.push(m.whole(4, signed=True)),
+    b"K": lambda m: m.push(m.byte()),
+    b"M": lambda m: m.push(m.whole(2)),
+    b"\x8a": lambda m: _long(m, m.byte()),
     b"F": lambda m: m.push(float(m.line())),
-    b"G": lambda m: m.push(m.number(">d")),
+    b"G": lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
     b"S": lambda m: m.push(m.long_line(ESCAPED)),
     b"V": lambda m: m.push(m.long_line(UNICODE)),
-    b"T": lambda m: m.push(m.string(m.number("<i"), RAW)),
-    b"U": lambda m: m.push(m.string(m.number("<B"), RAW)),
-    b"X": lambda m: m.push(m.string(m.number("<I"), UTF8)),
-    b"\x8c": lambda m: m.push(m.string(m.number("<B"), UTF8)),
-    b"\x8d": lambda m: m.push(m.string(m.number("<Q"), UTF8)),
-    b"B": lambda m: m.push(m.string(m.number("<I"), RAW)),
-    b"C": lambda m: m.push(m.string(m.number("<B"), RAW)),
-    b"\x8e": lambda m: m.push(m.string(m.number("<Q"), RAW)),
-    b"\x96": lambda m: m.push(m.string(m.number("<Q"), RAW)),
+    b"T": lambda m: m.push(m.string(m.whole(4, signed=True), RAW)),
+    b"U": lambda m: m.push(m.string(m.byte(), RAW)),
+    b"X": lambda m: m.push(m.string(m.whole(4), UTF8)),
+    b"\x8c": lambda m: m.push(m.string(m.byte(), UTF8)),
+    b"\x8d": lambda m: m.push(m.string(m.whole(8), UTF8)),
+    b"B": lambda m: m.push(m.string(m.whole(4), RAW)),
+    b"C": lambda m: m.push(m.string(m.byte(), RAW)),
+    b"\x8e": lambda m: m.push(m.string(m.whole(8), RAW)),
+    b"\x96": lambda m: m.push(m.string(m.whole(8), RAW)),
     b"}": lambda m: m.push({}),
     b"d": _dict,
     b"s": _set_one,
@@ -126,10 +133,10 @@ _STEPS: dict[bytes, Callable[[Machine], Any]] = {
     b"b": lambda m: m.build(),
     b"Q": lambda m: m.refer(),
     b"g": lambda m: m.push(m.memo[int(m.line())]),
-    b"h": lambda m: m.push(m.memo[m.number("<B")]),
-    b"j": lambda m: m.push(m.memo[m.number("<I")]),
+    b"h": lambda m: m.push(m.memo[m.byte()]),
+    b"j": lambda m: m.push(m.memo[m.whole(4)]),
     b"p": lambda m: m.remember(int(m.line())),
-    b"q": lambda m: m.remember(m.number("<B")),
-    b"r": lambda m: m.remember(m.number("<I")),
+    b"q": lambda m: m.remember(m.byte()),
+    b"r": lambda m: m.remember(m.whole(4)),
     b"\x94": lambda m: m.remember(len(m.memo)),
 }

@@ -19,9 +19,7 @@ _PIECE = 1 << 20
 
 
 def decoded(data: bytes, coding: str) -> Any:
-    """A short string. Raises ValueError for escapes or characters that do not exist."""
-    if coding == RAW:
-        return data
+    """A short string that is not `RAW`. Raises ValueError for escapes or characters of none."""
     if coding == ESCAPED:
         return _unescape(data)
     return data.decode("utf-8" if coding == UTF8 else UNICODE)
