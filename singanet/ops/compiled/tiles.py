@@ -70,20 +70,24 @@ def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
 def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
     """A function of the kernels' values, images, gradients of outputs, and working memory.
 
-    The numbers are those of `convolution` without a relu. The values are (points, outputs, inputs),
-    outputs being filled up to a multiple of `GROUP` and inputs to whole vectors.
+    The numbers are those of `convolution` without a relu, then the first of the tiles that are
+    entered and one past the last, the same of the points that are multiplied, and 0 where they are
+    to begin with nothing. So threads can share what is entered, and after that what is multiplied.
+    The values are (points, outputs, inputs), outputs being filled up to a multiple of `GROUP` and
+    inputs to whole vectors.
     """
-    code = Code(f"tile_weights_{taps}", pointers=4, numbers=11)
-    totals, x, dy, memory, *sizes, first, last, block = code.arguments
+    code = Code(f"tile_weights_{taps}", pointers=4, numbers=16)
+    totals, x, dy, memory, *numbers = code.arguments
+    *sizes, first, last, block, enter_first, entered, point_first, multiplied, begun = numbers
     tiles = _Tiles(code, taps, block, *sizes)
     points = wg.span(taps) ** 2
     values, slopes = memory, code.beyond(memory, code.times(points * _FLOAT, tiles.input_plane))
     lines = code.times(GROUP, code.whole(code.sum(tiles.f, GROUP - 1), GROUP))
     with code.each(first, last, block) as start:
         count = code.lesser(block, code.less(last, start))
-        tiles.enter_images(x, values, start, count)
-        tiles.enter_slopes(dy, slopes, start, count)
-        with code.each(0, points) as point:
+        tiles.enter_images(x, values, start, count, enter_first, entered)
+        tiles.enter_slopes(dy, slopes, start, count, enter_first, entered)
+        with code.each(point_first, multiplied) as point:
             a = code.beyond(slopes, code.times(_FLOAT, point, tiles.output_plane))
             b = code.beyond(values, code.times(_FLOAT, point, tiles.input_plane))
             out = code.beyond(totals, code.times(_FLOAT, point, lines, tiles.inputs))
@@ -99,7 +103,7 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
                         for v in range(vectors)
                     }
                     # Those of the blocks before, where there are any.
-                    before = code.less(start, first)
+                    before = code.sum(code.less(start, first), begun)
                     sums = {
                         key: code.if_first(before, code.number(0.0), code.floats(out, place))
                         for key, place in places.items()
@@ -184,17 +188,24 @@ class _Tiles:
             code.sum(code.times(block, columns), LANES) for columns in (self.inputs, self.outputs)
         )
 
-    def enter_images(self, x: Value, values: Value, start: Value, count: Value) -> None:
-        """The values of ``count`` tiles of images, from tile ``start`` on."""
+    def enter_images(
+        self, x: Value, values: Value, start: Value, count: Value, *some: Value
+    ) -> None:
+        """The values of ``count`` tiles of images, from tile ``start`` on, or of ``some``.
+
+        These are the first and one past the last, of all tiles.
+        """
         line = wg.inputs_line(self._taps, np.float32)
         shape = self._h, self._w, self.c, self._top, self._left
-        self._enter(line, x, values, shape, (self.inputs, self.input_plane), start, count)
+        self._enter(line, x, values, shape, (self.inputs, self.input_plane), start, count, *some)
 
-    def enter_slopes(self, dy: Value, values: Value, start: Value, count: Value) -> None:
-        """The values of the gradients of outputs."""
+    def enter_slopes(
+        self, dy: Value, values: Value, start: Value, count: Value, *some: Value
+    ) -> None:
+        """The values of the gradients of outputs, of the same tiles."""
         line = wg.slopes_line(self._taps, np.float32)
         shape = self._oh, self._ow, self.f, 0, 0
-        self._enter(line, dy, values, shape, (self.outputs, self.output_plane), start, count)
+        self._enter(line, dy, values, shape, (self.outputs, self.output_plane), start, count, *some)
 
     def _enter(
         self,
@@ -205,10 +216,15 @@ class _Tiles:
         planes: tuple[Value, Value],
         start: Value,
         count: Value,
+        *some: Value,
     ) -> None:
         code, span = self._code, self._span
         (h, w, c, top, left), (columns, plane) = shape, planes
-        with code.each(0, count) as t:
+        first, last = code.sum(0), count
+        if some:
+            first, last = (code.less(number, start) for number in some)
+            first, last = code.greater(first, 0), code.lesser(last, count)
+        with code.each(first, last) as t:
             image, row, column = self._place(code.sum(start, t))
             row, column = code.less(row, top), code.less(column, left)
             seen = [code.within(code.sum(row, i), h) for i in range(line.shape[1])]

@@ -22,7 +22,7 @@ from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.speeds import cache_size
 from singanet.ops.onednn.winograd.plan import Area, Stage, WinogradPlan
 from singanet.ops.window import Window
-from singanet.types import Array, Shape
+from singanet.types import Array, Shape, Work
 
 _VECTOR, _GROUP = 16, 24
 """Channels and tiles that go together, see `singanet.ops.compiled.tiles`."""
@@ -55,6 +55,11 @@ class Geometry(NamedTuple):
     def points(self) -> int:
         """Values of a tile and a channel."""
         return wg.span(self.taps) ** 2
+
+    @property
+    def groups(self) -> int:
+        """Of tiles that are multiplied together."""
+        return -(-self.tiles // _GROUP)
 
     @property
     def vectors(self) -> tuple[int, int]:
@@ -189,17 +194,16 @@ def geometry_of(case: Case) -> Geometry | None:
 
 
 def estimate(ops: OneDnnBase, case: Case) -> float:
-    """From the sizes, as a multiple of what the direct route takes."""
-    geometry, speeds, threads = _expected(case), ops.speeds(), ops.threads
+    """From the sizes, as a multiple of what the direct route takes; threads share either."""
+    geometry, speeds = _expected(case), ops.speeds()
     (c, f), (height, width, outputs) = geometry.vectors, geometry.out
     # What one sums over, or writes as lines, is not filled up.
-    numbers, kernels, workers = geometry.image[2] * f, 1, threads
+    numbers, kernels = geometry.image[2] * f, 1
     direct = speeds.direct_time(
         geometry.n, height * width, geometry.taps**2 * numbers, case.kernel == "constant"
     )
     if case.kernel == "weights":
         numbers, kernels = c * outputs, len(geometry.parts)
-        workers = min(threads, kernels)
     elif case.kernel == "constant":
         kernels = 0
     if 4 * geometry.points * numbers > cache_size():
@@ -207,7 +211,7 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
         kernels += 1
     each = speeds.direct * numbers + speeds.tile_value * (c + f)
     taken = geometry.points * (geometry.tiles * each + kernels * speeds.tile_kernel * numbers)
-    return _GAIN * taken * threads / (workers * direct)
+    return _GAIN * taken / direct
 
 
 def forward_plan(build: Builder, geometry: Geometry, back: bool, bias: bool) -> WinogradPlan:
@@ -252,26 +256,47 @@ def _entered_plan(
 def _weights_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
     """Operands: the gradients of the outputs, the images, the gradients of the kernels."""
     parts = geometry.parts
-    workers = min(build.threads, len(parts))
-    total = 4 * geometry.totals
+    shares = len(parts) >= build.threads
+    workers = min(build.threads, len(parts)) if shares else build.threads
+    total, taps = 4 * geometry.totals, geometry.taps
 
     def lay(areas: list[Area]) -> list[Stage]:
         dy, x, dw = areas[0].addresses
-        totals, run = areas[0].place("totals"), _function("weights", geometry.taps)
-        summed: Stage = [[] for _ in areas]
-        for k, (first, last) in enumerate(parts):
-            memory = areas[k % workers].place("values")
-            given = (totals + k * total, x, dy, memory, *geometry.sizes)
-            summed[k % workers].append(partial(run, *given, first, last, geometry.block))
-        leave, sizes = _function("leave", geometry.taps), (geometry.out[2], geometry.image[2])
-        left: Stage = [
-            [partial(leave, dw, totals, len(parts), *sizes, *cut)]
-            for cut in _cut(sizes[0], workers)
+        totals, run = areas[0].place("totals"), _function("weights", taps)
+        given = [
+            (totals + k * total, x, dy, areas[k % workers if shares else 0].place("values"))
+            for k in range(len(parts))
         ]
-        return [summed, left]
+        stages: list[Stage] = [[[] for _ in areas]] if shares else []
+        for k, (first, last) in enumerate(parts):
+            if shares:
+                every = (first, last, geometry.block, first, last, 0, geometry.points, 0)
+                stages[0][k % workers].append(partial(run, *given[k], *geometry.sizes, *every))
+            else:
+                call = partial(run, *given[k], *geometry.sizes)
+                stages += _in_turns(call, geometry, first, last, workers)
+        leave, sizes = _function("leave", taps), (geometry.out[2], geometry.image[2])
+        cuts = _cut(sizes[0], workers)
+        left: Stage = [[partial(leave, dw, totals, len(parts), *sizes, *cut)] for cut in cuts]
+        return [*stages, left]
 
     buffers = {"totals": total * len(parts), "values": geometry.memory}
     return WinogradPlan(build.side_by_side, lay, buffers, 3, 2, workers)
+
+
+def _in_turns(
+    call: Callable[..., None], geometry: Geometry, first: int, last: int, workers: int
+) -> list[Stage]:
+    """A part that all work at: they share the tiles of a block, and then the points."""
+    stages: list[Stage] = []
+    for start in range(first, last, geometry.block):
+        end = min(start + geometry.block, last)
+        block = start, end, geometry.block
+        tiles = [(start + a, start + b) for a, b in _cut(end - start, workers)]
+        points = _cut(geometry.points, workers)
+        stages.append([[partial(call, *block, *cut, 0, 0, start - first)] for cut in tiles])
+        stages.append([[partial(call, *block, 0, 0, *cut, start - first)] for cut in points])
+    return stages
 
 
 def _entering(geometry: Geometry, back: bool, entered: int, weight: int, workers: int) -> Stage:
@@ -294,19 +319,16 @@ def _convolving(
     add: int,
     relu: bool,
 ) -> Stage:
-    run, block = _function("convolution", geometry.taps), geometry.block
-    stage: Stage = []
-    for area, (first, last) in zip(
-        areas, _cut(-(-geometry.tiles // block), len(areas)), strict=True
-    ):
+    run, stage = _function("convolution", geometry.taps), list[list[Work]]()
+    for area, (first, last) in zip(areas, _cut(geometry.groups, len(areas)), strict=True):
         given = (y, x, entered, bias, add, area.place("values"), *geometry.sizes, relu)
-        cut = first * block, min(last * block, geometry.tiles)
-        stage.append([partial(run, *given, *cut, block)])
+        cut = first * _GROUP, min(last * _GROUP, geometry.tiles)
+        stage.append([partial(run, *given, *cut, geometry.block)])
     return stage
 
 
 def _workers(build: Builder, geometry: Geometry) -> int:
-    return min(build.threads, -(-geometry.tiles // geometry.block))
+    return min(build.threads, geometry.groups)
 
 
 def _cut(count: int, parts: int) -> list[tuple[int, int]]:

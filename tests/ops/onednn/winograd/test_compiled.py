@@ -81,7 +81,8 @@ def test_bits_do_not_depend_on_threads_or_blocks(library_path, monkeypatch):
         monkeypatch.setattr(ops.runtime(), "threads", threads)
         with monkeypatch.context() as patch:
             patch.setattr(compiled.Geometry, "block", property(lambda self, block=block: block))
-            found.append(all_of(ops))
+            # Of several parts, which threads share, and of one, at which all work in turns.
+            found.append([*all_of(ops), *all_of(ops, n=4, c=40, f=100, size=13)])
     for others in found[1:]:
         for got, wanted in zip(others, found[0], strict=True):
             np.testing.assert_array_equal(got, wanted)
