@@ -12,6 +12,7 @@ from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import activations as by_numpy
 from singanet.ops.numpy import combining as combine_by_numpy
 from singanet.ops.numpy.elementwise import add_all as add_all_by_numpy
+from singanet.ops.onednn import compiled_relu
 from singanet.ops.onednn.base import OneDnnBase, in_memory_order, is_dense
 from singanet.ops.onednn.binding import Algorithm as Alg
 from singanet.ops.onednn.binding import Arg, Prop
@@ -129,7 +130,9 @@ def _is_served_back(
     return ops.serves(_LEAST_BACKWARD.get(mode, _LONG), dy, kept) and is_dense(kept)
 
 
-activation = in_order(Route("onednn", _activation, _is_served), last=by_numpy.activation)
+activation = in_order(
+    compiled_relu.of_one, Route("onednn", _activation, _is_served), last=by_numpy.activation
+)
 
 activation_backward = in_order(
     Route("onednn", _activation_backward, _is_served_back), last=by_numpy.activation_backward
@@ -146,7 +149,11 @@ sigmoid = in_order(
 
 add_all = in_order(Route("onednn", _add_all, _are_sums), last=add_all_by_numpy)
 
-combine = in_order(Route("onednn", _combine, _is_sum), last=combine_by_numpy.combine)
+combine = in_order(
+    compiled_relu.of_sum,
+    Route("onednn", _combine, _is_sum),
+    last=combine_by_numpy.combine,
+)
 
 
 def _forward(build: Builder, size: int, algorithm: int, alpha: float) -> None:
