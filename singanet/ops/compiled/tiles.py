@@ -55,8 +55,8 @@ def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
                 line = code.times(_FLOAT, tiles.inputs)
                 with code.each(0, count, rows) as row:
                     sums = {(r, v): code.number(0.0) for r in range(rows) for v in range(vectors)}
-                    factors = _Matrix(code.beyond(a, code.times(line, row)), line, _FLOAT)
-                    others = _Matrix(b, _VECTOR * vectors, _FLOAT)
+                    factors = _Strides(code.beyond(a, code.times(line, row)), line, _FLOAT)
+                    others = _Strides(b, _VECTOR * vectors, _FLOAT)
                     _multiply(code, sums, factors, others, tiles.c)
                     for (r, v), total in sums.items():
                         place = code.times(_FLOAT, code.sum(row, r), tiles.outputs)
@@ -109,8 +109,8 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
                         for key, place in places.items()
                     }
                     turned = code.beyond(a, code.times(_FLOAT, row))
-                    factors = _Matrix(turned, _FLOAT, code.times(_FLOAT, tiles.outputs))
-                    others = _Matrix(code.beyond(b, column), line, _FLOAT)
+                    factors = _Strides(turned, _FLOAT, code.times(_FLOAT, tiles.outputs))
+                    others = _Strides(code.beyond(b, column), line, _FLOAT)
                     _multiply(code, sums, factors, others, count)
                     for key, total in sums.items():
                         code.store(total, out, places[key])
@@ -119,7 +119,7 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
     return code
 
 
-class _Matrix(NamedTuple):
+class _Strides(NamedTuple):
     """Where a matrix of floats begins, and how many bytes its lines and its columns are apart."""
 
     start: Value
@@ -128,7 +128,7 @@ class _Matrix(NamedTuple):
 
 
 def _multiply(
-    code: Code, sums: dict[tuple[int, int], Value], a: _Matrix, b: _Matrix, count: Value
+    code: Code, sums: dict[tuple[int, int], Value], a: _Strides, b: _Strides, count: Value
 ) -> None:
     """Add to the ``sums``, of a row and a vector, rows of ``a`` times ``count`` lines of ``b``."""
     rows = {row: code.beyond(a.start, code.times(a.line, row)) for row, _ in sums}
