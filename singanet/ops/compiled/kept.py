@@ -59,6 +59,8 @@ class KeptCode:
                 _remove_oldest(self._folder.parent)
                 self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with replacing(self._path(name)) as beside:
+                # Whatever the user's mask leaves to a group.
+                beside.chmod(0o600)
                 beside.write_bytes(hashlib.sha256(content).digest() + content)
 
     def _path(self, name: str) -> Path:

@@ -58,6 +58,15 @@ def test_what_others_may_write_is_not_used(folder, where):
     assert KeptCode("a").read("one") is None
 
 
+def test_a_mask_that_leaves_all_to_a_group_changes_nothing(folder):
+    before = os.umask(0o002)
+    try:
+        KeptCode("a").keep("one", b"some code")
+    finally:
+        os.umask(before)
+    assert KeptCode("a").read("one") == b"some code"
+
+
 def test_another_users_is_not_used(folder, monkeypatch):
     KeptCode("a").keep("one", b"some code")
     monkeypatch.setattr(os, "getuid", lambda: only_file(folder).stat().st_uid + 1)
