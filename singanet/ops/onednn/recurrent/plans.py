@@ -23,7 +23,12 @@ _GATES = {"lstm": 4, "gru": 3, "tanh": 1}
 _BIASES = {"lstm": 4, "gru": 4, "tanh": 1}
 """Blocks of the bias: the last gate of a GRU has one inside of the reset, one outside."""
 
-_ADDS_A_PASS = {"lstm": 1, "gru": 4, "tanh": 4}
+_ADDS_A_PASS = 4
+"""Multiply-adds of a step that count as one number gone over.
+
+With fewer threads gain nothing, even awake, and where cores have other work they wait long for each
+other after every step.
+"""
 
 _FIRST, _LAST = (Arg.SRC_ITER, Arg.SRC_ITER_C), (Arg.DST_ITER, Arg.DST_ITER_C)
 _DIFF_FIRST = (Arg.DIFF_SRC_ITER, Arg.DIFF_SRC_ITER_C)
@@ -48,7 +53,7 @@ class Sizes(NamedTuple):
     @property
     def passes(self) -> int:
         """Threads pay by the work of a step, after which they wait for each other."""
-        step = self.n * self.width * _GATES[self.kind] * self.width // _ADDS_A_PASS[self.kind]
+        step = self.n * self.width * _GATES[self.kind] * self.width // _ADDS_A_PASS
         return max(1, -(-step // (self.steps * self.n * self.size)))
 
 
