@@ -224,8 +224,8 @@ def forward_plan(build: Builder, geometry: Geometry, back: bool, bias: bool) -> 
         enter = _entering(geometry, back, entered, weight, workers)
         return [enter, _convolving(geometry, areas, y, x, entered, line if bias else 0, 0, False)]
 
-    buffers = {"entered": 4 * geometry.entered, "values": geometry.memory}
-    return WinogradPlan(build.side_by_side, lay, buffers, 3 + bias, 0, workers)
+    buffers, shared = {"values": geometry.memory}, {"entered": 4 * geometry.entered}
+    return WinogradPlan(build.side_by_side, lay, buffers, 3 + bias, 0, workers, shared)
 
 
 def enter_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
@@ -280,8 +280,8 @@ def _weights_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
         left: Stage = [[partial(leave, dw, totals, len(parts), *sizes, *cut)] for cut in cuts]
         return [*stages, left]
 
-    buffers = {"totals": total * len(parts), "values": geometry.memory}
-    return WinogradPlan(build.side_by_side, lay, buffers, 3, 2, workers)
+    buffers, in_common = {"values": geometry.memory}, {"totals": total * len(parts)}
+    return WinogradPlan(build.side_by_side, lay, buffers, 3, 2, workers, in_common)
 
 
 def _in_turns(

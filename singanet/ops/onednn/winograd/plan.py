@@ -18,13 +18,21 @@ Stage = list[list[Work]]
 
 POINTS = wg.SPAN * wg.SPAN
 
+_NONE: Mapping[str, int] = {}
+
 
 class Area:
     """Operands at their addresses, and working memory for buffers that are known by name."""
 
-    def __init__(self, addresses: Sequence[int], scratch: int, buffers: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[int],
+        scratch: int,
+        buffers: Mapping[str, int],
+        shared: Area | None,
+    ) -> None:
         self._addresses = addresses
-        self._places: dict[str, int] = {}
+        self._places: dict[str, int] = {} if shared is None else dict(shared._places)
         for name, size in buffers.items():
             self._places[name] = scratch
             scratch += rounded(size)
@@ -55,7 +63,8 @@ class Area:
 class WinogradPlan:
     """A plan like `KernelPlan`, made of NumPy's steps and of products that are plans themselves.
 
-    ``lay`` turns an area for each worker into stages, which ``side_by_side`` has them do.
+    ``lay`` turns an area for each worker into stages, which ``side_by_side`` has them do. Each has
+    ``buffers`` of its own, and all have the ``shared`` ones.
     """
 
     def __init__(
@@ -66,14 +75,17 @@ class WinogradPlan:
         operands: int,
         writes: int,
         workers: int,
+        shared: Mapping[str, int] = _NONE,
     ) -> None:
         self._side_by_side, self._lay = side_by_side, lay
-        self._buffers = buffers
-        self._each = sum(rounded(size) for size in buffers.values())
+        self._buffers, self._shared = buffers, shared
+        self._each, self._common = (
+            sum(map(rounded, given.values())) for given in (buffers, shared)
+        )
         self.sizes = (0,) * operands
         self.writes = (writes,)
         self.reads = tuple(k for k in range(operands) if k != writes)
-        self.scratch = workers * self._each
+        self.scratch = self._common + workers * self._each
         self.threads = workers
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
@@ -82,8 +94,9 @@ class WinogradPlan:
 
     def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
         """See `KernelPlan`."""
-        places = [scratch + k * self._each for k in range(self.threads)]
-        stages = self._lay([Area(addresses, place, self._buffers) for place in places])
+        common, first = Area(addresses, scratch, self._shared, None), scratch + self._common
+        places = [first + k * self._each for k in range(self.threads)]
+        stages = self._lay([Area(addresses, place, self._buffers, common) for place in places])
         shared = self._side_by_side
 
         def run() -> None:
