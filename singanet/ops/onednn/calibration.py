@@ -52,7 +52,7 @@ _FURTHEST = 16.0
 
 
 def measured(library: Library) -> Speeds:
-    """The speeds of this processor, in less than half a second; those built in if they are odd."""
+    """The speeds of this processor, in half a second or so; those built in if they are odd."""
     # A thread of its own, since OpenMP keeps for each how many it uses.
     with large_arrays_apart(), ThreadPoolExecutor(1) as executor:
         found = executor.submit(_measured, library).result()
