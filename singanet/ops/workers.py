@@ -27,6 +27,12 @@ def side_by_side(parts: Parts) -> None:
             raise error
 
 
+def cuts(count: int, parts: int) -> list[tuple[int, int]]:
+    """The first and one past the last of ``parts`` of about the same size, none of them empty."""
+    parts = min(parts, count)
+    return [(count * k // parts, count * (k + 1) // parts) for k in range(parts)]
+
+
 def do(part: Sequence[Work]) -> None:
     """Do one thing after the other."""
     for work in part:

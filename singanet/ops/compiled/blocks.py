@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from singanet.ops.compiled.code import LANES, Code, Value
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import LANES
 from singanet.ops.held import BLOCK, GROUP, PANEL
 
 _VECTORS = range(PANEL // LANES)

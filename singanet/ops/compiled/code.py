@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 
 from llvmlite import ir
 
+from singanet.ops.compiled.sizes import LANES
+
 Value: TypeAlias = Any
 """A number, or `LANES` of them, that the function has when it runs."""
 
-LANES = 16
-"""Numbers of a vector: 512 bits of floats, of which a compiler makes several registers of less."""
 _AHEAD = 4096
 """Bytes from what is read to what is fetched: by itself a processor stops at the end of a page."""
 _LINE = 64
@@ -187,11 +187,8 @@ class Code:
 
     def first(self, count: Value) -> Value:
         """The lanes of the first ``count`` numbers: all if a vector has fewer, none below 1."""
-        at = self._at
-        short = at.trunc(self._long(count), _INT)
-        most = at.insert_element(ir.Constant(_INTS, ir.Undefined), short, _INT(0))
-        counts = at.shuffle_vector(most, most, ir.Constant(_INTS, [0] * LANES))
-        return at.icmp_signed("<", ir.Constant(_INTS, [*range(LANES)]), counts)
+        lanes = ir.Constant(_INTS, [*range(LANES)])
+        return self._at.icmp_signed("<", lanes, self.whole_number(count))
 
     def within(self, number: Value, stop: Value) -> Value:
         """Whether a long integer is one of those from 0 to before ``stop``."""
@@ -370,15 +367,10 @@ class Code:
 
     def _places(self, pointer: Value, offset: Value, apart: Value) -> Value:
         at = self._at
-        first = at.ptrtoint(at.gep(pointer, [self._long(offset)]), _LONG)
-        step = at.mul(ir.Constant(_LONGS, [*range(LANES)]), self._longs(apart))
-        return at.inttoptr(at.add(self._longs(first), step), _POINTERS)
-
-    def _longs(self, number: Value) -> Value:
-        one = self._at.insert_element(
-            ir.Constant(_LONGS, ir.Undefined), self._long(number), _INT(0)
-        )
-        return self._at.shuffle_vector(one, one, ir.Constant(_INTS, [0] * LANES))
+        first = self._everywhere(at.ptrtoint(self.beyond(pointer, offset), _LONG), _LONGS)
+        apart = self._everywhere(self._long(apart), _LONGS)
+        step = at.mul(ir.Constant(_LONGS, [*range(LANES)]), apart)
+        return at.inttoptr(at.add(first, step), _POINTERS)
 
     def _long(self, number: Value) -> Value:
         return _LONG(number) if isinstance(number, int) else number

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from singanet.ops.compiled.code import LANES, Code, Value
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import FLOAT, LANES
 
 _TOGETHER = 4
 """Rows that are multiplied at a time, for each of which a panel's sums are in registers."""
-_FLOAT = 4
 
 
 def width_of(outputs: int) -> int:
@@ -31,20 +31,18 @@ def product(width: int, relu: bool) -> Code:
         chains = 2 if count == 1 else 1
         sums = {}
         for v in range(vectors):
-            start = code.floats(bias, code.times(code.sum(column, LANES * v), _FLOAT))
+            start = code.floats(bias, code.times(code.sum(column, LANES * v), FLOAT))
             for row in range(count):
                 sums[row, v, 0] = start
                 if chains == 2:
                     sums[row, v, 1] = code.number(0.0)
 
         def add(number: Value, chain: int) -> None:
-            at = code.times(code.sum(code.times(panel, inputs), number), width * _FLOAT)
-            weights = [
-                code.floats(matrix, code.sum(at, _FLOAT * LANES * v)) for v in range(vectors)
-            ]
+            at = code.times(code.sum(code.times(panel, inputs), number), width * FLOAT)
+            weights = [code.floats(matrix, code.sum(at, FLOAT * LANES * v)) for v in range(vectors)]
             for row in range(count):
                 place = code.sum(code.times(code.sum(first, row), inputs), number)
-                factor = code.all_of(x, code.times(place, _FLOAT))
+                factor = code.all_of(x, code.times(place, FLOAT))
                 for v, weight in enumerate(weights):
                     key = row, v, chain
                     sums[key] = code.add_product(sums[key], factor, weight)
@@ -65,7 +63,7 @@ def product(width: int, relu: bool) -> Code:
                 begin = code.sum(column, LANES * v)
                 place = code.sum(code.times(code.sum(first, row), outputs), begin)
                 left = code.first(code.less(outputs, begin))
-                code.store_some(total, y, code.times(place, _FLOAT), left)
+                code.store_some(total, y, code.times(place, FLOAT), left)
 
     panels = code.whole(code.sum(outputs, width - 1), width)
     together = code.times(code.whole(rows, _TOGETHER), _TOGETHER)

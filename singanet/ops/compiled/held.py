@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import pairwise
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from singanet.base.addresses import address
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
+from singanet.ops.workers import cuts
 from singanet.types import Array
 
 _FEW = 4
@@ -87,8 +87,7 @@ def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -
         make(0, panels)
         return
     threads, side_by_side = ops.team()
-    cuts = [k * panels // threads for k in range(threads + 1)]
-    side_by_side([[partial(make, *cut)] for cut in pairwise(cuts) if cut[0] < cut[1]])
+    side_by_side([[partial(make, *cut)] for cut in cuts(panels, threads)])
 
 
 @cache

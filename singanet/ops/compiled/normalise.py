@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.rows import BACKWARD, BLOCK
-from singanet.ops.compiled.wide import FLOAT, VECTORS, Lanes, RowPart, Wide
+from singanet.ops.compiled.sizes import FLOAT
+from singanet.ops.compiled.wide import VECTORS, Lanes, RowPart, Wide
 
 _MEAN, _SCALE, _SHIFT, _CONSTANT, _SLOPE = range(BACKWARD)
 """What is repeated along a row: the last two by the backward kernel alone."""
@@ -58,11 +59,8 @@ class _NormForward:
             self.wide.sweep(part, [self.x], self._normalise)
 
     def _statistics(self, part: RowPart) -> None:
-        code, wide, scratch = self.code, self.wide, self.scratch
-        with wide.each_group() as columns:
-            for column in columns:
-                for k in (0, 1):
-                    code.store(code.number(0.0), scratch, wide.kept(part.number, k, column))
+        code, wide = self.code, self.wide
+        wide.clear(part)
         with code.each(part.first, part.last, BLOCK) as first:
             last = code.lesser(code.sum(first, BLOCK), part.last)
             with wide.each_group() as columns:
@@ -174,10 +172,8 @@ class _NormBackward:
         return apart, self.code.if_above(y, self.limit, slope), scale
 
     def _sums(self, part: RowPart) -> None:
-        code, wide, scratch = self.code, self.wide, self.scratch
-        with wide.each_group() as columns:
-            for place in (wide.kept(part.number, k, at) for at in columns for k in (0, 1)):
-                code.store(code.number(0.0), scratch, place)
+        code, wide = self.code, self.wide
+        wide.clear(part)
         with code.each(part.first, part.last, BLOCK) as first:
             last = code.lesser(code.sum(first, BLOCK), part.last)
             with wide.each_group() as columns:

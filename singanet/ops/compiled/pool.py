@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.ops.compiled.code import LANES, Code, Value
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import FLOAT, LANES
 
 AXES = 3
 """Of the pixels: depth, height and width."""
-_FLOAT = 4
 
 
 def max_pool(vectors: int, keeps: bool) -> Code:
@@ -79,14 +79,14 @@ class _MaxPool:
             place = code.sum(code.times(pixel, self.channels), channel)
             for v in self.vectors:
                 at = code.sum(place, LANES * v)
-                code.store(made["best", v], self.y, code.times(at, _FLOAT))
+                code.store(made["best", v], self.y, code.times(at, FLOAT))
                 if self.where is not None:
                     code.store_bytes(made["where", v], self.where, at)
 
     def _take(self, made: dict[Any, Value], v: int, position: Value, place: Value) -> None:
         """Of equal maxima the first is noted, of NaN the maximum before it."""
         code = self.code
-        value = code.floats(self.x, code.times(place, _FLOAT))
+        value = code.floats(self.x, code.times(place, FLOAT))
         above = code.above(value, made["best", v])
         made["where", v] = code.choose(above, code.whole_number(position), made["where", v])
         made["best", v] = code.choose(code.or_no_number(above, value), value, made["best", v])

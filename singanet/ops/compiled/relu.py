@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from singanet.ops.compiled.code import LANES, Code
+from singanet.ops.compiled.code import Code
+from singanet.ops.compiled.sizes import FLOAT, LANES
 
 BLOCK = 1 << 12
 """Floats that go together."""
-_FLOAT = 4
 
 
 def relu_of(terms: int) -> Code:
@@ -20,12 +20,12 @@ def relu_of(terms: int) -> Code:
     whole = code.times(code.whole(end, LANES), LANES)
     start = code.times(first, BLOCK)
     with code.each(start, whole, LANES) as number:
-        at = code.times(number, _FLOAT)
+        at = code.times(number, FLOAT)
         values = [code.floats(pointer, at) for pointer in pointers]
         total = values[0] if terms == 1 else code.add(*values)
         code.store(code.positive(total), y, at)
     with code.each(whole, end, LANES) as number:
-        at, lanes = code.times(number, _FLOAT), code.first(code.less(end, number))
+        at, lanes = code.times(number, FLOAT), code.first(code.less(end, number))
         values = [code.some_floats(pointer, at, lanes) for pointer in pointers]
         total = values[0] if terms == 1 else code.add(*values)
         code.store_some(code.positive(total), y, at, lanes)

@@ -12,19 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from singanet.ops import winograd as wg
-from singanet.ops.compiled.code import LANES, Code, Value
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import FLOAT, LANES, TILE_GROUP
 from singanet.types import Array
 
-_FLOAT = 4
-_VECTOR = _FLOAT * LANES
+_VECTOR = FLOAT * LANES
 WIDE, NARROW = {4: 6, 3: 8, 2: 12, 1: 12}, {1: 6}
 """Rows that are multiplied at a time, by the vectors of a panel of columns: sums are in registers.
 
 Of a processor with 32 registers as large as a vector, and of others. The first panels are the
 widest; one of what is left over follows.
 """
-GROUP = 24
-"""Rows that all these numbers go into."""
 
 
 def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
@@ -32,34 +30,34 @@ def convolution(taps: int, rows_of: Mapping[int, int]) -> Code:
 
     Bias and what is added may be no addresses. The numbers are height, width and channels of the
     images and of the outputs, the padding above and left, whether relu follows, the first tile, one
-    past the last, and the tiles of a block, a multiple of `GROUP`.
+    past the last, and the tiles of a block, a multiple of `TILE_GROUP`.
     """
     code = Code(f"tiles_{taps}", pointers=6, numbers=12)
     y, x, kernels, bias, other, memory, *sizes, relu, first, last, block = code.arguments
     tiles = _Tiles(code, taps, block, *sizes)
     points = wg.span(taps) ** 2
     values = memory
-    totals = code.beyond(memory, code.times(points * _FLOAT, tiles.input_plane))
+    totals = code.beyond(memory, code.times(points * FLOAT, tiles.input_plane))
     with code.each(first, last, block) as start:
         count = code.lesser(block, code.less(last, start))
-        tiles.enter_images(x, values, start, count)
+        tiles.enter_images(x, values, start, (0, count))
         with code.each(0, points) as point:
-            a = code.beyond(values, code.times(_FLOAT, point, tiles.input_plane))
-            out = code.beyond(totals, code.times(_FLOAT, point, tiles.output_plane))
+            a = code.beyond(values, code.times(FLOAT, point, tiles.input_plane))
+            out = code.beyond(totals, code.times(FLOAT, point, tiles.output_plane))
             panels = _Panels(code, max(rows_of), tiles.f, points, tiles.c)
 
             def multiply(panel: Value, vectors: int) -> None:
                 b = code.beyond(kernels, panels.at(panel, point, vectors))
                 column = code.times(panel, _VECTOR * panels.widest)
                 rows = rows_of[vectors]
-                line = code.times(_FLOAT, tiles.inputs)
+                line = code.times(FLOAT, tiles.inputs)
                 with code.each(0, count, rows) as row:
                     sums = {(r, v): code.number(0.0) for r in range(rows) for v in range(vectors)}
-                    factors = _Strides(code.beyond(a, code.times(line, row)), line, _FLOAT)
-                    others = _Strides(b, _VECTOR * vectors, _FLOAT)
+                    factors = _Strides(code.beyond(a, code.times(line, row)), line, FLOAT)
+                    others = _Strides(b, _VECTOR * vectors, FLOAT)
                     _multiply(code, sums, factors, others, tiles.c)
                     for (r, v), total in sums.items():
-                        place = code.times(_FLOAT, code.sum(row, r), tiles.outputs)
+                        place = code.times(FLOAT, code.sum(row, r), tiles.outputs)
                         code.store(total, out, code.sum(place, column, v * _VECTOR))
 
             panels.each(multiply)
@@ -73,29 +71,31 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
     The numbers are those of `convolution` without a relu, then the first of the tiles that are
     entered and one past the last, the same of the points that are multiplied, and 0 where they are
     to begin with nothing. So threads can share what is entered, and after that what is multiplied.
-    The values are (points, outputs, inputs), outputs being filled up to a multiple of `GROUP` and
-    inputs to whole vectors.
+    The values are (points, outputs, inputs), outputs being filled up to a multiple of `TILE_GROUP`
+    and inputs to whole vectors.
     """
     code = Code(f"tile_weights_{taps}", pointers=4, numbers=16)
     totals, x, dy, memory, *numbers = code.arguments
     *sizes, first, last, block, enter_first, entered, point_first, multiplied, begun = numbers
     tiles = _Tiles(code, taps, block, *sizes)
     points = wg.span(taps) ** 2
-    values, slopes = memory, code.beyond(memory, code.times(points * _FLOAT, tiles.input_plane))
-    lines = code.times(GROUP, code.whole(code.sum(tiles.f, GROUP - 1), GROUP))
+    values, slopes = memory, code.beyond(memory, code.times(points * FLOAT, tiles.input_plane))
+    lines = code.times(TILE_GROUP, code.whole(code.sum(tiles.f, TILE_GROUP - 1), TILE_GROUP))
     with code.each(first, last, block) as start:
         count = code.lesser(block, code.less(last, start))
-        tiles.enter_images(x, values, start, count, enter_first, entered)
-        tiles.enter_slopes(dy, slopes, start, count, enter_first, entered)
+        begin = code.greater(code.less(enter_first, start), 0)
+        part = begin, code.lesser(code.less(entered, start), count)
+        tiles.enter_images(x, values, start, part)
+        tiles.enter_slopes(dy, slopes, start, part)
         with code.each(point_first, multiplied) as point:
-            a = code.beyond(slopes, code.times(_FLOAT, point, tiles.output_plane))
-            b = code.beyond(values, code.times(_FLOAT, point, tiles.input_plane))
-            out = code.beyond(totals, code.times(_FLOAT, point, lines, tiles.inputs))
+            a = code.beyond(slopes, code.times(FLOAT, point, tiles.output_plane))
+            b = code.beyond(values, code.times(FLOAT, point, tiles.input_plane))
+            out = code.beyond(totals, code.times(FLOAT, point, lines, tiles.inputs))
             panels = _Panels(code, max(rows_of), tiles.c, points, tiles.c)
 
             def multiply(panel: Value, vectors: int) -> None:
                 column = code.times(panel, _VECTOR * panels.widest)
-                rows, line = rows_of[vectors], code.times(_FLOAT, tiles.inputs)
+                rows, line = rows_of[vectors], code.times(FLOAT, tiles.inputs)
                 with code.each(0, tiles.f, rows) as row:
                     places = {
                         (r, v): code.sum(code.times(code.sum(row, r), line), column, v * _VECTOR)
@@ -108,9 +108,9 @@ def weights(taps: int, rows_of: Mapping[int, int]) -> Code:
                         key: code.if_first(before, code.number(0.0), code.floats(out, place))
                         for key, place in places.items()
                     }
-                    turned = code.beyond(a, code.times(_FLOAT, row))
-                    factors = _Strides(turned, _FLOAT, code.times(_FLOAT, tiles.outputs))
-                    others = _Strides(code.beyond(b, column), line, _FLOAT)
+                    turned = code.beyond(a, code.times(FLOAT, row))
+                    factors = _Strides(turned, FLOAT, code.times(FLOAT, tiles.outputs))
+                    others = _Strides(code.beyond(b, column), line, FLOAT)
                     _multiply(code, sums, factors, others, count)
                     for key, total in sums.items():
                         code.store(total, out, places[key])
@@ -189,23 +189,23 @@ class _Tiles:
         )
 
     def enter_images(
-        self, x: Value, values: Value, start: Value, count: Value, *some: Value
+        self, x: Value, values: Value, start: Value, part: tuple[Value, Value]
     ) -> None:
-        """The values of ``count`` tiles of images, from tile ``start`` on, or of ``some``.
+        """The values of a ``part`` of a block of tiles of images, whose first is ``start``.
 
-        These are the first and one past the last, of all tiles.
+        The part is told by its first tile in the block, and one past its last.
         """
         line = wg.inputs_line(self._taps, np.float32)
         shape = self._h, self._w, self.c, self._top, self._left
-        self._enter(line, x, values, shape, (self.inputs, self.input_plane), start, count, *some)
+        self._enter(line, x, values, shape, (self.inputs, self.input_plane), start, part)
 
     def enter_slopes(
-        self, dy: Value, values: Value, start: Value, count: Value, *some: Value
+        self, dy: Value, values: Value, start: Value, part: tuple[Value, Value]
     ) -> None:
         """The values of the gradients of outputs, of the same tiles."""
         line = wg.slopes_line(self._taps, np.float32)
         shape = self._oh, self._ow, self.f, 0, 0
-        self._enter(line, dy, values, shape, (self.outputs, self.output_plane), start, count, *some)
+        self._enter(line, dy, values, shape, (self.outputs, self.output_plane), start, part)
 
     def _enter(
         self,
@@ -215,16 +215,11 @@ class _Tiles:
         shape: Sequence[Value],
         planes: tuple[Value, Value],
         start: Value,
-        count: Value,
-        *some: Value,
+        part: tuple[Value, Value],
     ) -> None:
         code, span = self._code, self._span
         (h, w, c, top, left), (columns, plane) = shape, planes
-        first, last = code.sum(0), count
-        if some:
-            first, last = (code.less(number, start) for number in some)
-            first, last = code.greater(first, 0), code.lesser(last, count)
-        with code.each(first, last) as t:
+        with code.each(*part) as t:
             image, row, column = self._place(code.sum(start, t))
             row, column = code.less(row, top), code.less(column, left)
             seen = [code.within(code.sum(row, i), h) for i in range(line.shape[1])]
@@ -235,15 +230,15 @@ class _Tiles:
                 def read(i: int, j: Value) -> Value:
                     there = code.where(code.within(code.sum(column, j), w), some)
                     place = code.sum(pixel, code.times(w, i), j)
-                    at = code.times(_FLOAT, code.sum(code.times(place, c), channel))
+                    at = code.times(FLOAT, code.sum(code.times(place, c), channel))
                     return code.some_floats(x, at, code.where(seen[i], there))
 
                 def write(i: Value, j: int, value: Value) -> None:
                     point = code.sum(code.times(i, span), j)
                     place = code.sum(code.times(point, plane), code.times(t, columns), channel)
-                    code.store(value, values, code.times(_FLOAT, place))
+                    code.store(value, values, code.times(FLOAT, place))
 
-                self._both_ways(line, read, write)
+                both_ways(code, self._room, line, read, write)
 
     def leave_images(
         self,
@@ -269,25 +264,25 @@ class _Tiles:
             with code.each(0, self.outputs, LANES) as channel:
                 some = code.first(code.less(self.f, channel))
                 lanes = code.where(has_bias, some)
-                line_of_bias = code.some_floats(bias, code.times(_FLOAT, channel), lanes)
+                line_of_bias = code.some_floats(bias, code.times(FLOAT, channel), lanes)
 
                 def read(i: int, j: Value) -> Value:
                     place = code.times(code.sum(i * span, j), self.output_plane)
                     place = code.sum(place, code.times(t, self.outputs), channel)
-                    return code.floats(sums, code.times(_FLOAT, place))
+                    return code.floats(sums, code.times(FLOAT, place))
 
                 def write(i: Value, j: int, value: Value) -> None:
                     there = code.where(code.within(code.sum(row, i), self._oh), some)
                     there = code.where(code.within(code.sum(column, j), self._ow), there)
                     place = code.sum(pixel, code.times(i, self._ow), j)
-                    at = code.times(_FLOAT, code.sum(code.times(place, self.f), channel))
+                    at = code.times(FLOAT, code.sum(code.times(place, self.f), channel))
                     lanes = code.where(adds, there)
                     value = code.add(
                         value, code.add(line_of_bias, code.some_floats(other, at, lanes))
                     )
                     code.store_some(code.if_first(relu, value, code.positive(value)), y, at, there)
 
-                self._both_ways(line, read, write)
+                both_ways(code, self._room, line, read, write)
 
     def _place(self, tile: Value) -> tuple[Value, Value, Value]:
         """The image of a tile, and the row and column of its first output."""
@@ -295,14 +290,6 @@ class _Tiles:
         image, inside = code.whole(tile, each), code.rest(tile, each)
         row, column = code.whole(inside, self._across), code.rest(inside, self._across)
         return image, code.times(row, wg.TILE), code.times(column, wg.TILE)
-
-    def _both_ways(
-        self,
-        line: Array,
-        read: Callable[[int, Value], Value],
-        write: Callable[[Value, int, Value], None],
-    ) -> None:
-        both_ways(self._code, self._room, line, read, write)
 
 
 def both_ways(
@@ -381,8 +368,8 @@ def enter(taps: int, rows_of: Mapping[int, int]) -> Code:
                 tap = code.sum(i * taps, j)
                 back = code.less(taps * taps - 1, tap)
                 tap = code.either(turned, back, tap)
-                at = code.times(_FLOAT, code.sum(start, tap))
-                return code.spread_floats(kernels, at, code.times(_FLOAT, column_apart), some)
+                at = code.times(FLOAT, code.sum(start, tap))
+                return code.spread_floats(kernels, at, code.times(FLOAT, column_apart), some)
 
             def write(i: Value, j: int, value: Value) -> None:
                 point = code.sum(code.times(i, span), j)
@@ -411,7 +398,7 @@ def leave(taps: int) -> Code:
     matrix = np.ascontiguousarray(wg.kernels_line(taps, np.float32).T)
     room = code.room(span * span)
     inputs = code.times(LANES, code.whole(code.sum(c, LANES - 1), LANES))
-    rows = code.times(GROUP, code.whole(code.sum(f, GROUP - 1), GROUP))
+    rows = code.times(TILE_GROUP, code.whole(code.sum(f, TILE_GROUP - 1), TILE_GROUP))
     with code.each(first, last) as line, code.each(0, inputs, LANES) as channel:
         some = code.first(code.less(c, channel))
 
@@ -420,7 +407,7 @@ def leave(taps: int) -> Code:
             total = {0: code.number(0.0)}
             with code.each(0, parts, kept=total) as part:
                 there = code.sum(code.times(part, span * span, rows), place)
-                at = code.times(_FLOAT, code.sum(code.times(there, inputs), channel))
+                at = code.times(FLOAT, code.sum(code.times(there, inputs), channel))
                 total[0] = code.add(total[0], code.floats(totals, at))
             return total[0]
 
@@ -428,7 +415,7 @@ def leave(taps: int) -> Code:
             kernel = code.sum(code.times(line, c), channel)
             tap = code.sum(code.times(i, taps), j)
             at = code.sum(code.times(kernel, taps * taps), tap)
-            code.spread(value, kernels, code.times(_FLOAT, at), _FLOAT * taps * taps, some)
+            code.spread(value, kernels, code.times(FLOAT, at), FLOAT * taps * taps, some)
 
         both_ways(code, room, matrix, read, write)
     return code

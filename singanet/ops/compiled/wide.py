@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from singanet.ops.compiled.code import LANES, Code, Value
+from singanet.ops.compiled.code import Code, Value
 from singanet.ops.compiled.rows import GROUP
+from singanet.ops.compiled.sizes import FLOAT, LANES
 
 VECTORS = range(GROUP // LANES)
 """Of a group, which are gone over together: their sums do not wait for each other."""
-FLOAT = 4
-"""Bytes."""
 
 
 class RowPart(NamedTuple):
@@ -112,6 +111,15 @@ class Wide:
     def kept(self, part: Value, number: int, column: Value) -> Value:
         """A place in scratch for what is summed up of lanes of a part: number 0 or 1."""
         return self.place(self._code.sum(self._code.times(part, 2), number), column)
+
+    def clear(self, part: RowPart) -> None:
+        """Begin the sums of a part with nothing."""
+        zero = self._code.number(0.0)
+        with self.each_group() as columns:
+            for column in columns:
+                for number in (0, 1):
+                    place = self.kept(part.number, number, column)
+                    self._code.store(zero, self._scratch, place)
 
     def spread(self, number: int, column: Value) -> Value:
         """A place in scratch, behind those, for what all lanes have of their channel."""

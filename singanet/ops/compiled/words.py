@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from singanet.ops.compiled.code import LANES, Code
+from singanet.ops.compiled.code import Code
+from singanet.ops.compiled.sizes import LANES
 from singanet.ops.held import PANEL
 
 _VECTORS = range(PANEL // LANES)

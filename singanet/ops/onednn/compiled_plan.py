@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from singanet.ops.onednn.builder import Builder
+from singanet.ops.workers import cuts
 from singanet.types import Parts, Work
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ def shared(numbers: tuple[int, ...], counts: Sequence[int], threads: int) -> Sta
     stages = []
     for stage, count in enumerate(counts):
         before, after = (0, 0) * stage, (0, 0) * (len(counts) - stage - 1)
-        cuts = pairwise(k * count // threads for k in range(threads + 1))
-        calls = [(*numbers, *before, *cut, *after) for cut in cuts if cut[0] < cut[1]]
+        calls = [(*numbers, *before, *cut, *after) for cut in cuts(count, threads)]
         stages += [calls] * bool(calls)
     return stages
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singanet.ops.compiled import has_compiler
+from singanet.ops.compiled.sizes import LANES
 from singanet.ops.kernel import Route
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.onednn.base import OneDnnBase
@@ -24,8 +25,6 @@ POSITIONS = 256
 """Kernel positions that can be told in a byte."""
 _LEAST = 1 << 19
 """Elements from which compiling is won back in some hundred steps."""
-_LANES = 16
-"""Channels that a vector has."""
 _AXES = 3
 
 
@@ -45,7 +44,7 @@ def _max_pool(
 def _fits(ops: OneDnnBase, x: Array, window: Window, keep: bool) -> bool:
     # oneDNN's may store bfloat16.
     return (
-        x.shape[1] >= _LANES
+        x.shape[1] >= LANES
         and math.prod(window.kernel) <= POSITIONS
         and not ops.narrow
         and ops.serves(_LEAST, x)
@@ -66,7 +65,7 @@ def _max_forward(build: Builder, images: Shape, window: Window, keep: bool) -> C
         front = 0 if values is before else 1
         numbers += [*[front] * (_AXES - len(values)), *values]
     stages = shared(tuple(numbers), (n * math.prod(outs[:-1]),), build.threads)
-    function = _function(1 if c < 2 * _LANES else 2, keep)
+    function = _function(1 if c < 2 * LANES else 2, keep)
     return CompiledPlan(build, function, stages, reads=(0,), writes=(1, 2)[: 1 + keep])
 
 

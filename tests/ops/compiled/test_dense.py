@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.ops.compiled.code import LANES
 from singanet.ops.compiled.dense import product, width_of
 from singanet.ops.compiled.engine import compiled
+from singanet.ops.compiled.sizes import LANES
 
 FUNCTIONS = {}
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from singanet.checkpoint.gguf.blocks import BLOCKS
 from singanet.ops.compiled import held as compiled
 from singanet.ops.compiled.blocks import product as product_of_blocks
-from singanet.ops.compiled.code import LANES, Code
+from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.engine import compiled as function_of
+from singanet.ops.compiled.sizes import LANES
 from singanet.ops.compiled.words import product as product_of_words
 from singanet.ops.held import PANEL, Bfloat16Matrix, BlockMatrix
 from singanet.ops.numpy import numpy_ops

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
-from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -16,16 +15,15 @@ import numpy as np
 
 from singanet.ops import winograd as wg
 from singanet.ops.compiled import has_compiler
+from singanet.ops.compiled.sizes import LANES, TILE_GROUP
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.speeds import cache_size
 from singanet.ops.onednn.winograd.plan import Area, Stage, WinogradPlan
 from singanet.ops.window import Window
+from singanet.ops.workers import cuts
 from singanet.types import Array, Shape, Work
-
-_VECTOR, _GROUP = 16, 24
-"""Channels and tiles that go together, see `singanet.ops.compiled.tiles`."""
 
 _PART = 4
 """The part of a core's cache that the values of a block take."""
@@ -59,12 +57,12 @@ class Geometry(NamedTuple):
     @property
     def groups(self) -> int:
         """Of tiles that are multiplied together."""
-        return -(-self.tiles // _GROUP)
+        return -(-self.tiles // TILE_GROUP)
 
     @property
     def vectors(self) -> tuple[int, int]:
         """Channels of the images and of the outputs, filled up to whole vectors."""
-        return _filled(self.image[2], _VECTOR), _filled(self.out[2], _VECTOR)
+        return _filled(self.image[2], LANES), _filled(self.out[2], LANES)
 
     @property
     def block(self) -> int:
@@ -74,20 +72,20 @@ class Geometry(NamedTuple):
         tiles = cache_size() // _PART // each
         if self.points * c * f * 4 > cache_size():
             tiles = max(tiles, c * f // (c + f))
-        return min(max(tiles // _GROUP, 1) * _GROUP, _filled(self.tiles, _GROUP))
+        return min(max(tiles // TILE_GROUP, 1) * TILE_GROUP, _filled(self.tiles, TILE_GROUP))
 
     @property
     def parts(self) -> list[tuple[int, int]]:
         """The first tile and one past the last of what is summed up apart."""
         c, f = self.vectors
         count = self.tiles * (c + f) // (4 * c * f)
-        return _cut(self.tiles, min(max(count, 1), _MOST_PARTS))
+        return cuts(self.tiles, min(max(count, 1), _MOST_PARTS))
 
     @property
     def memory(self) -> int:
         """Bytes of the values of a block; some are read beyond the last."""
-        planes = (self.block * channels + _VECTOR for channels in self.vectors)
-        return 4 * (self.points * sum(planes) + _GROUP)
+        planes = (self.block * channels + LANES for channels in self.vectors)
+        return 4 * (self.points * sum(planes) + TILE_GROUP)
 
     @property
     def entered(self) -> int:
@@ -97,7 +95,7 @@ class Geometry(NamedTuple):
     @property
     def totals(self) -> int:
         """Numbers of the values of the kernels' gradient."""
-        return self.points * _filled(self.out[2], _GROUP) * self.vectors[0]
+        return self.points * _filled(self.out[2], TILE_GROUP) * self.vectors[0]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -276,8 +274,10 @@ def _weights_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
                 call = partial(run, *given[k], *geometry.sizes)
                 stages += _in_turns(call, geometry, first, last, workers)
         leave, sizes = _function("leave", taps), (geometry.out[2], geometry.image[2])
-        cuts = _cut(sizes[0], workers)
-        left: Stage = [[partial(leave, dw, totals, len(parts), *sizes, *cut)] for cut in cuts]
+        left: Stage = [
+            [partial(leave, dw, totals, len(parts), *sizes, *cut)]
+            for cut in cuts(sizes[0], workers)
+        ]
         return [*stages, left]
 
     buffers, in_common = {"values": geometry.memory}, {"totals": total * len(parts)}
@@ -292,8 +292,8 @@ def _in_turns(
     for start in range(first, last, geometry.block):
         end = min(start + geometry.block, last)
         block = start, end, geometry.block
-        tiles = [(start + a, start + b) for a, b in _cut(end - start, workers)]
-        points = _cut(geometry.points, workers)
+        tiles = [(start + a, start + b) for a, b in cuts(end - start, workers)]
+        points = cuts(geometry.points, workers)
         stages.append([[partial(call, *block, *cut, 0, 0, start - first)] for cut in tiles])
         stages.append([[partial(call, *block, 0, 0, *cut, start - first)] for cut in points])
     return stages
@@ -306,7 +306,7 @@ def _entering(geometry: Geometry, back: bool, entered: int, weight: int, workers
     # The kernels lie as (outputs, inputs) of the forward convolution.
     apart = (f * each, each) if back else (each, c * each)
     given = (entered, weight, c, f, *apart, back)
-    return [[partial(run, *given, *cut)] for cut in _cut(c, workers)]
+    return [[partial(run, *given, *cut)] for cut in cuts(c, workers)]
 
 
 def _convolving(
@@ -320,21 +320,15 @@ def _convolving(
     relu: bool,
 ) -> Stage:
     run, stage = _function("convolution", geometry.taps), list[list[Work]]()
-    for area, (first, last) in zip(areas, _cut(geometry.groups, len(areas)), strict=True):
+    for area, (first, last) in zip(areas, cuts(geometry.groups, len(areas)), strict=True):
         given = (y, x, entered, bias, add, area.place("values"), *geometry.sizes, relu)
-        cut = first * _GROUP, min(last * _GROUP, geometry.tiles)
+        cut = first * TILE_GROUP, min(last * TILE_GROUP, geometry.tiles)
         stage.append([partial(run, *given, *cut, geometry.block)])
     return stage
 
 
 def _workers(build: Builder, geometry: Geometry) -> int:
     return min(build.threads, geometry.groups)
-
-
-def _cut(count: int, parts: int) -> list[tuple[int, int]]:
-    """The first and one past the last of so many parts of about the same size."""
-    parts = min(parts, count)
-    return list(pairwise(count * part // parts for part in range(parts + 1)))
 
 
 def _filled(count: int, size: int) -> int:
