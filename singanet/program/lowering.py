@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from singanet.base.addresses import address
-from singanet.program.array_tree import map_leaves
-from singanet.program.bind_call import Ready
+from singanet.program.bind_call import Ready, ready_call
 from singanet.program.ir import Call, Ref
 from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.share_sweeps import ready_in_parts
@@ -104,9 +103,7 @@ class OnHost:
 
     def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
         """As `Lowering`."""
-        given = map_leaves(call.arguments, Ref, array_of)
-        named = map_leaves(call.keywords, Ref, array_of)
-        call.function(*given, **named)  # type: ignore[misc]
+        ready_call(call, array_of)()
 
     def returning(self, function: Any, named: Mapping[str, Any]) -> Lowered:
         """As `Lowering`: itself."""

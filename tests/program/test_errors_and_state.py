@@ -270,17 +270,17 @@ def clipped():
     return ClipByValue(Adam(lr=0.02), 1e-3)
 
 
-def mixed_net():
+def mixed_net(of_biases=None):
     """Small parameters, and one above 64 KiB, on both sides of the layer that breaks."""
     net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=2)
     net.add(Dense("small1", 6, input_sample_shape=(5,)))
     net.add(Dense("wide1", 3000))
     net.add(Activation("relu1"))
     net.add(Breaks("breaks"))
-    net.add(Dense("small2", 6))
-    net.add(Dense("wide2", 3000))
+    net.add(Dense("small2", 6, b_specs=of_biases))
+    net.add(Dense("wide2", 3000, b_specs=of_biases))
     net.add(Activation("relu2"))
-    net.add(Dense("out", 3))
+    net.add(Dense("out", 3, b_specs=of_biases))
     return net
 
 
@@ -338,6 +338,20 @@ def test_an_error_of_a_layer_in_backward(error, make, level, placed, rng):
     for net in twins.nets:
         layer = next(layer for layer in net.layers if isinstance(layer, Breaks))
         layer.fuse["error"] = error("on purpose")
+    x, y = batch_of(rng)
+    expect_consistent(twins, lambda net, optimizer: net.step(x, y, optimizer))
+    go_on(twins, rng)
+
+
+@pytest.mark.parametrize("make", [sgd, clipped])
+def test_an_error_between_updates_that_waited_and_those_that_did_not(make, placed, rng):
+    """Biases with settings of their own wait with the weights, and are updated by themselves."""
+    twins = Twins(lambda: placed(mixed_net({"lr_mult": 2.0})), make)
+    for _ in range(4):
+        twins.step(*batch_of(rng))
+    for net in twins.nets:
+        layer = next(layer for layer in net.layers if isinstance(layer, Breaks))
+        layer.fuse["error"] = RuntimeError("on purpose")
     x, y = batch_of(rng)
     expect_consistent(twins, lambda net, optimizer: net.step(x, y, optimizer))
     go_on(twins, rng)

@@ -93,6 +93,7 @@ def expect_same(one, two):
         for a, b in zip(one, two, strict=True):
             expect_same(a, b)
     else:
-        assert type(one) is type(two) is np.ndarray
+        assert type(one) is type(two)
+        assert isinstance(one, np.ndarray)
         assert (one.shape, one.dtype) == (two.shape, two.dtype)
-        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(*(array.view(np.ndarray) for array in (one, two)))

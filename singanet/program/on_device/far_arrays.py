@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from singanet.base.addresses import address
 from singanet.engine.memory import root_of
@@ -12,14 +13,15 @@ from singanet.types import Array
 
 
 class FarArrays:
-    """The arrays of ``kind`` that a recording has met, each with one of NumPy that stands for it.
+    """The arrays of ``xp`` that a recording has met, each with one of NumPy that stands for it.
 
     A recording looks at shapes, types, strides and at which arrays share memory: these are the
     same. Nothing is written to what stands there, so that it takes no memory.
     """
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+        self.kind: type = xp.ndarray
         # By identity; what is kept alive keeps its identity.
         self._near: dict[int, tuple[Any, Array]] = {}
         self._rooms: dict[int, tuple[Any, Array]] = {}
@@ -37,6 +39,24 @@ class FarArrays:
     def far(self, root: Array) -> Any:
         """The memory of the device that the memory ``root`` stands for, None for any other."""
         return self._far.get(id(root))
+
+    def like(self, array: Any) -> Any:
+        """One of NumPy's that lies as a copy of ``array`` would; what is not the device's as it is.
+
+        Nobody keeps ``array`` for it.
+        """
+        if not isinstance(array, self.kind):
+            return array
+        of: Any = array
+        lies = as_strided(np.empty(1, of.dtype), of.shape, of.strides)
+        return np.empty_like(lies, order="K", subok=False)
+
+    def shown(self, array: Array) -> Any:
+        """One of the device's in the place of a NumPy ``array``: ones if it is of floats, or zeros.
+
+        It is for Python that has to see one while nobody has its numbers.
+        """
+        return self._xp.full(array.shape, int(array.dtype.kind == "f"), array.dtype)
 
     def _stands(self, array: Any) -> Array:
         root = root_of(array)

@@ -174,19 +174,27 @@ class Replay:
 
     def _interrupted(self, bound: Bound, left: int) -> None:
         """Count and make the updates that the layers would have made before the last calls."""
-        missed = self.recording.calls[-left:]
+        calls = self.recording.calls
+        done, missed = calls[:-left], calls[-left:]
         pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
         if any(call.phase in ("forward", "loss") for call in missed):
             return
-        left_out = _written([call for call in missed if call.phase == "update"], bound)
+        begun, left_out = (
+            _written([call for call in some if call.phase == "update"], bound)
+            for some in (done, missed)
+        )
         for numbers, members in zip(self._numbers, self._members, strict=True):
             for member in members:
                 # A rule that only gathers writes to its state alone.
                 changed = (member.value, *member.state.arrays)
-                if not any(np.may_share_memory(a, b) for a in changed for b in left_out):
+                if not _overlap(changed, left_out):
                     member.state.step += 1
-                elif len(members) > 1 and member.layer not in pending and member.grad is not None:
-                    # It was to be updated together with those of later layers.
+                elif (
+                    member.grad is not None
+                    and member.layer not in pending
+                    and not _overlap(changed, begun)
+                ):
+                    # It was to wait for those of later layers.
                     grad = bound.array(member.grad).copy()
                     numbers.optimizer.update([member.state.name], [member.value], [grad])
 
@@ -225,6 +233,10 @@ class Replay:
             traffic,
             0 if self._reduction is None else self._reduction.rank,
         )
+
+
+def _overlap(some: Iterable[Array], others: Iterable[Array]) -> bool:
+    return any(np.may_share_memory(a, b) for a in some for b in others)
 
 
 def _written(calls: Sequence[Call], bound: Bound) -> list[Array]:

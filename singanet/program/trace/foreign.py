@@ -16,7 +16,6 @@ from singanet.layers.layer import Layer
 from singanet.loss.loss import Loss
 from singanet.program.guard import is_as_shipped, is_patched, patched_methods, with_inner
 from singanet.program.ir import NotRecordableError
-from singanet.types import Array
 
 _Part = TypeVar("_Part", bound="Layer | Loss")
 
@@ -109,13 +108,16 @@ def _is_filled(cell: CellType) -> bool:
         return False
 
 
-def arrays_of(layer: Layer) -> list[Array]:
-    """The arrays among the layer's attributes, also in lists, tuples and dicts."""
-    found: list[Array] = []
+def arrays_of(layer: Layer, kind: type) -> list[Any]:
+    """NumPy's and the device's ``kind`` of arrays among the layer's attributes.
+
+    Also those in lists, tuples and dicts.
+    """
+    found: list[Any] = []
     for part in with_inner(layer):
         for value in vars(part).values():
             values = value.values() if isinstance(value, dict) else [value]
             for item in values:
                 items = item if isinstance(item, (list, tuple)) else [item]
-                found += [array for array in items if isinstance(array, np.ndarray)]
+                found += [array for array in items if isinstance(array, (np.ndarray, kind))]
     return found

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from singanet.base.collectives import SharedBatch
 from singanet.engine.memory import arrays_in, root_of
 from singanet.engine.plan import NodeStep, Plan
@@ -18,12 +16,12 @@ from singanet.params.held import HeldWeights
 from singanet.program.array_tree import map_arrays
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import arrays_of, is_own, is_pure, no_draws, stand_in
-from singanet.program.trace.python_pass import PythonPass, is_sparse
+from singanet.program.trace.python_pass import PythonPass, is_sparse, unseen_values
 from singanet.program.trace.sparse_rows import RowsSource, live_rows
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain, traced
 from singanet.program.trace.trial import TrialMemory
-from singanet.types import Array
+from singanet.types import Array, RowSparse
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -81,8 +79,8 @@ class TracedLayer:
         self.pure = self.own or is_pure(self.layer)
         self.reasons: list[str] = []
         self.stand_in: Any = self.layer if self.own else stand_in(self.layer)
-        arrays = [] if self.own else arrays_of(self.stand_in)
-        self._constants = frozenset(id(root_of(array)) for array in arrays)
+        arrays = [] if self.own else arrays_of(self.stand_in, net.device.ops.xp.ndarray)
+        self._constants = frozenset(id(root_of(tape.near(array))) for array in arrays)
         self._python: dict[int, PythonPass] = {}
         # An error of a user's own comes again where its Python runs, if it is one.
         self._refusals: Any = NotRecordableError if self.own else Exception
@@ -128,13 +126,11 @@ class TracedLayer:
         if not self.own and self.layer.recompute:
             raise NotRecordableError(f"layer {self.name!r}, {why}, is to be recomputed")
         if not self.own:
-            self.tape.evaluator.expect_values()
-        if self.tape.far is not None:
-            raise NotRecordableError(f"layer {self.name!r}, {why}, on a device")
+            self.tape.expect_values()
         self.reasons.append(f"forward: {why}")
         run = self._python[id(ctx)] = PythonPass(self, ctx)
-        with no_draws(self.layer):
-            outs = own(self.tape, run.made(self.stand_in, map_arrays(x, plain)))
+        with no_draws(self.layer), unseen_values(self.tape, f"layer {self.name!r}"):
+            outs = own(self.tape, run.made(self.stand_in, self.tape.shown(x)))
         kept = {} if run.context is None else run.context.saved
         # Copies of what it reads, and what it keeps for its way back, lie outside of the arena.
         self.tape.beside += sum(array.nbytes for array in arrays_in((() if self.own else x, kept)))
@@ -157,14 +153,13 @@ class TracedLayer:
             except self._refusals as error:
                 del self.tape.calls[mark:]
                 if not self.own:
-                    self.tape.evaluator.expect_values()
+                    self.tape.expect_values()
                 run = PythonPass(self, ctx)
                 self.reasons.append(f"backward: {error}")
         run.needs_input_grad = ctx.needs_input_grad
         saved = {} if run.context is not None else ctx.saved
-        with no_draws(self.layer):
-            given = map_arrays(saved, plain), map_arrays(dy, plain)
-            dx, grads = run.gradients(self.stand_in, *given)
+        with no_draws(self.layer), unseen_values(self.tape, f"layer {self.name!r}"):
+            dx, grads = run.gradients(self.stand_in, *self.tape.shown((saved, dy)))
         outs = own(self.tape, (dx, {key: g for key, g in grads.items() if not is_sparse(g)}))
         # What a forward in Python has kept of its inputs lies in the arena, until now.
         self._step(run.backward, (saved, run.inputs, dy), outs)
@@ -172,7 +167,8 @@ class TracedLayer:
         for key, grad in grads.items():
             if is_sparse(grad):
                 source = RowsSource(partial(run.sparse_now, key), partial(run.sparse_look, key))
-                outs[1][key] = live_rows(grad, source, self.tape)
+                form = RowSparse(*map_arrays(tuple(grad), self.tape.like))
+                outs[1][key] = live_rows(form, source, self.tape)
         return outs
 
     def _try_out(self, mark: int, ctx: Context, given: Any, made: Any, run: Any) -> None:
@@ -250,9 +246,9 @@ def own(tape: Tape, values: Any) -> Any:
 
     def adopted(array: Array) -> Array:
         given = plain(array)
-        near = tape.near(given)
+        like = tape.like(given)
         # Of a device's nobody has the values here.
-        fresh = near.copy(order="K") if near is given else np.empty_like(near)
+        fresh = given.copy(order="K") if like is given else like
         tape.adopt(fresh)
         return fresh.view(Traced)
 

@@ -31,9 +31,9 @@ from singanet.program.guard import is_as_shipped
 from singanet.program.ir import NotRecordableError
 from singanet.program.trace.foreign import expect_unpatched, is_own, no_draws, stand_in
 from singanet.program.trace.layers import own
-from singanet.program.trace.python_pass import copied, copy_into
+from singanet.program.trace.python_pass import copied, copy_into, unseen_values
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, plain
+from singanet.program.trace.traced import Traced
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ class LossStep:
 
     def _in_python(self, tape: Tape, outputs: Any, looks: bool) -> dict[str, Any]:
         expect_unpatched(self.loss)
-        tape.evaluator.expect_values()
-        with no_draws(self.loss):
-            dy = self._gradient(stand_in(self.loss), map_arrays(outputs, plain), looks)
+        tape.expect_values()
+        with no_draws(self.loss), unseen_values(tape, "loss"):
+            dy = self._gradient(stand_in(self.loss), tape.shown(outputs), looks)
         made: dict[str, Any] = own(tape, self._by_name(dy))
         filled = arrays_in(made)
         call = tape.add(
@@ -172,7 +172,7 @@ class LossStep:
 
     def _run(self, looks: bool, outputs: Any, out: dict[str, Any]) -> None:
         dy = self._gradient(self.loss, map_arrays(outputs, copied), looks)
-        copy_into(self._by_name(dy), out)
+        copy_into(self._by_name(dy), out, self.net.device.ops.xp.copyto)
 
     def _gradient(self, loss: Loss, outputs: Any, looks: bool) -> Any:
         look = self.seen if looks else _nothing

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
@@ -14,10 +15,12 @@ from singanet.errors import ShapeError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.program.array_tree import map_arrays
+from singanet.program.ir import NotRecordableError
 from singanet.types import Array, RowSparse
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
+    from singanet.program.trace.tape import Tape
 
 
 class Recorded(Protocol):
@@ -27,6 +30,22 @@ class Recorded(Protocol):
     step: NodeStep
     net: Net
     own: bool
+
+
+@contextmanager
+def unseen_values(tape: Tape, what: str) -> Iterator[None]:
+    """A block of Python on what ``tape`` has `shown` of ``what``.
+
+    Numbers that stand for a device's may well be refused: the error comes again by the layers if it
+    is one. Raises `NotRecordableError`.
+    """
+    try:
+        yield
+    except Exception as error:
+        if tape.far is None:
+            raise
+        why = f"{what}, tried on ones in the place of values: {error}"
+        raise NotRecordableError(why) from error
 
 
 class PythonPass:
@@ -73,7 +92,7 @@ class PythonPass:
                 received=f"{shapes_of(made)} for inputs of the same shapes",
                 advice="set net.programs.enabled = False where shapes depend on numbers",
             )
-        copy_into(made, out)
+        self._copy_into(made, out)
 
     def gradients(
         self, layer: Layer, saved: dict[str, Any], dy: Any
@@ -112,7 +131,10 @@ class PythonPass:
         if self.context is not None:
             # Whatever it saved is not needed until the next pass.
             self.context = self._fresh(self.layer.layer)
-        copy_into((dx, {key: grads[key] for key in out[1]}), out)
+        self._copy_into((dx, {key: grads[key] for key in out[1]}), out)
+
+    def _copy_into(self, made: Any, out: Any) -> None:
+        copy_into(made, out, self.layer.net.device.ops.xp.copyto)
 
 
 def copy_into(values: Any, out: Any, copy: Callable[[Array, Any], object] = np.copyto) -> None:

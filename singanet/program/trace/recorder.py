@@ -66,7 +66,7 @@ class Recorder:
         self._arrays: type = xp.ndarray
         if xp is not np:
             tape = self.tape
-            tape.far = FarArrays(xp.ndarray)
+            tape.far = FarArrays(xp)
             tape.lowering = OnDevice(xp, tape.far, tape.tokens, tape.folded)
         self.tape.ops = recording_kernels(net.device.ops, self.tape)
         self.tape.backend = net.device.ops

@@ -207,6 +207,26 @@ class Tape:
         """``array``, or what stands for it where it is a device's."""
         return array if self.far is None else self.far.near(array)
 
+    def like(self, array: Array) -> Array:
+        """``array``, or a new one of NumPy's that lies as it does where it is a device's."""
+        return array if self.far is None else self.far.like(array)
+
+    def expect_values(self) -> None:
+        """Refuse to go on where numbers are to be `shown` and are not there.
+
+        Raises `NeedsValuesError`.
+        """
+        if self.far is None:
+            self.evaluator.expect_values()
+
+    def shown(self, values: Any) -> Any:
+        """Arrays in ``values`` as Python sees them that is no kernel: with their numbers.
+
+        Of a device's nobody has these while it records: others of their form stand there.
+        """
+        far = self.far
+        return map_arrays(values, _untraced if far is None else far.shown)
+
     def knows(self, array: Array) -> bool:
         """Whether the memory of ``array`` has a number."""
         return id(root_of(array)) in self._known
@@ -368,6 +388,10 @@ class Tape:
             and ref.dtype.itemsize == dtype.itemsize
             and tokens[ref.token].nbytes == nbytes
         ]
+
+
+def _untraced(array: Array) -> Array:
+    return array.view(np.ndarray)
 
 
 def _is_dense(array: Array) -> bool:

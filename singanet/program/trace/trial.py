@@ -13,7 +13,6 @@ import numpy as np
 
 from singanet.engine.memory import arrays_in
 from singanet.program.array_tree import map_arrays
-from singanet.program.bind_call import ready_call
 from singanet.program.ir import Call, NotRecordableError, Ref
 from singanet.program.trace.tape import Tape
 from singanet.types import Array
@@ -35,18 +34,19 @@ class TrialMemory:
     def expect_same(self, wanted: Any, made: Any) -> None:
         """Run the calls and compare. Raises `NotRecordableError`."""
         for call in self._calls:
-            ready_call(call, self._array)()
+            self._tape.lowering.once(call, self._array)
         theirs, ours = arrays_in(wanted), self.given(arrays_in(made))
         if len(theirs) != len(ours) or not all(map(_same, theirs, ours)):
             raise NotRecordableError("its recorded kernels do not make what it makes")
 
     def _array(self, ref: Ref) -> Array:
-        token = self._tape.tokens[ref.token]
+        token, lowering = self._tape.tokens[ref.token], self._tape.lowering
         if token.held is not None:
-            return self._tape.outside[ref]
+            return lowering.outside({ref: self._tape.outside[ref]})[ref]
         if ref.token not in self._memory:
-            self._memory[ref.token] = self._drawn(token.nbytes, ref.dtype)
-        return ref.array(self._memory[ref.token])
+            made = self._memory[ref.token] = lowering.memory(token.nbytes)
+            lowering.fill(made, self._drawn(token.nbytes, ref.dtype).view(np.uint8)[: token.nbytes])
+        return lowering.array(ref, self._memory[ref.token], 0)
 
     def _drawn(self, nbytes: int, dtype: np.dtype[Any]) -> Array:
         count = -(-nbytes // dtype.itemsize)

@@ -305,27 +305,33 @@ class Updates:
                 except NotRecordableError:
                     pass
                 else:
-                    self._add(numbers, run)
+                    self._add(numbers, run, waited=True)
                     self._moves |= moves
                     continue
             for waiting in run:
                 self.tape.layer, self.tape.phase = waiting.layer, "update"
                 name = waiting.state.name
-                why = self._kernels(name, waiting.value, waiting.grad, waiting.scale)
+                given = waiting.value, waiting.grad, waiting.scale
+                why = self._kernels(name, *given, waited=True)
                 if why is not None:
                     if self.stages:
                         raise NotRecordableError(why)
                     self._in_python([name], [waiting.value], [waiting.grad], why, waiting.scale)
         self.tape.layer, self.tape.phase = now
 
-    def _kernels(self, name: str, value: Array, grad: Any, scale: Any) -> str | None:
-        """Record the rule's kernels; the reason if that fails, else None."""
+    def _kernels(
+        self, name: str, value: Array, grad: Any, scale: Any, waited: bool = False
+    ) -> str | None:
+        """Record the rule's kernels; the reason if that fails, else None.
+
+        The update may have ``waited`` for those of later layers.
+        """
         mark, known = len(self.tape.calls), len(self.tape.scalars)
         numbers = Numbers(self.rule, [self.rule.settle(name, value)])
         waiting = Waiting(self.tape.layer, numbers.state, value, grad, scale, summed=self.summed)
         if self.rule.in_one_call or name in self.held:
             self._in_one_call(numbers, value, grad, scale)
-            self._add(numbers, [waiting])
+            self._add(numbers, [waiting], waited)
             return None
         evaluator, self.tape.evaluator = self.tape.evaluator, AbstractEvaluator()
         try:
@@ -341,7 +347,7 @@ class Updates:
         finally:
             self.tape.evaluator = evaluator
         numbers.scalars = self.tape.scalars[known:]
-        self._add(numbers, [waiting])
+        self._add(numbers, [waiting], waited)
         return None
 
     def _in_one_call(self, numbers: Numbers, value: Array, grad: Array, scale: Any) -> None:
@@ -368,10 +374,10 @@ class Updates:
         # Rounding draws numbers.
         call.barrier = name in self.held
 
-    def _add(self, numbers: Numbers, group: Sequence[Waiting]) -> None:
+    def _add(self, numbers: Numbers, group: Sequence[Waiting], waited: bool) -> None:
         self.numbers.append(numbers)
         # What stages hand on, a step that is interrupted needs only where updates waited for it.
-        asked = (not self.stages or len(group) > 1) and not any(w.summed for w in group)
+        asked = (not self.stages or waited) and not any(w.summed for w in group)
         refs = [self.tape.ref(w.grad) if asked else None for w in group]
         self.members.append(
             [

@@ -137,11 +137,33 @@ class Looks(Layer):
         return dy, {}
 
 
-def test_layers_in_python_are_refused_with_the_way_out():
+class Wants(Looks):
+    """One that refuses ones, which stand for values while it is recorded."""
+
+    def forward(self, ctx, x):
+        if float(abs(x - 1).max()) == 0:
+            raise ValueError("ones")
+        return super().forward(ctx, x)
+
+
+def net_with(layer):
     net = singanet.FeedForwardNet(seed=1)
     net.add(Dense("a", 3, input_sample_shape=(4,)))
-    net.add(Looks("look"))
-    predictor = there(net).predictor()
+    net.add(layer)
+    net.add(Dense("b", 2))
+    return there(net)
+
+
+def test_layers_in_python_run_between_kernels():
+    net = net_with(Looks("look"))
+    predictor, rng = net.predictor(), np.random.default_rng(3)
+    for sign in (1, -1, 1):
+        x = sign * rng.random((2, 4)).astype(np.float32)
+        np.testing.assert_allclose(predictor(x).get(), net.predict(x).get(), rtol=1e-6)
+
+
+def test_layers_that_refuse_what_stands_for_values_are_refused_with_the_way_out():
+    predictor = net_with(Wants("wants")).predictor()
     with pytest.raises(ArgumentError, match="layers that can be recorded.*net.predict"):
         predictor(np.ones((2, 4), np.float32))
 
