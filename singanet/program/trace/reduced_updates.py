@@ -287,6 +287,7 @@ class WrittenReduction(Reduction):
             told = buffer if copy is None else copy.tell(buffer)
             self._made.start(names, told, [*map(number_now, scales)], now)
             if self.tape.far is not None:
+                # The host has no other turn while kernels run.
                 self._made.test()
 
         self.call("start", start, scales, entry=names, buffer=buffer)
