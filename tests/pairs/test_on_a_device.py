@@ -6,16 +6,29 @@ import warnings
 
 import pytest
 
+from singanet.testing import FakeCommunicator, strict_device
 from tests.pairs import training
 from tests.pairs.comparing import difference
 from tests.pairs.declared import NAMES, OUTCOMES, PAIRS
-from tests.pairs.training import Case, carried_out, shape_of
+from tests.pairs.training import SUMS, Case, carried_out, shape_of
 
 THERE = frozenset(NAMES) - {"bfloat16", "narrow weights", "sharded parameters"}
 """Those that a GPU has."""
 
 
 THESE = [pair for pair in PAIRS if pair <= THERE and pair not in OUTCOMES]
+
+THESE_SUMS = sorted(SUMS & THERE)
+BESIDE_SUMS = [
+    "clipping by global norm",
+    "accumulation",
+    "float16",
+    "EMA",
+    "masks",
+    "several outputs",
+    "freezing",
+    "user's optimizer",
+]
 
 
 def trained(features, folder, device, monkeypatch):
@@ -41,6 +54,7 @@ def expect_same(features, folder, device, monkeypatch):
         for name, value in one.values.items():
             one.values[name] = value.get() if hasattr(value, "get") else value
         assert not difference([one], other, near)
+    return found, wanted
 
 
 @pytest.mark.few(10)
@@ -61,6 +75,18 @@ def test_each_feature_trains_there_as_on_the_cpu(name, gpu, tmp_path, monkeypatc
 )
 def test_pairs_train_there_as_on_the_cpu(features, gpu, tmp_path, monkeypatch):
     expect_same(features, tmp_path, gpu, monkeypatch)
+
+
+@pytest.mark.few(8, rest="slow")
+@pytest.mark.parametrize("takes", [False, True], ids=["over the host", "there"])
+@pytest.mark.parametrize("feature", BESIDE_SUMS)
+@pytest.mark.parametrize("sums", THESE_SUMS)
+def test_ranks_train_there_by_programs(sums, feature, takes, tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeCommunicator, "on_device", takes)
+    features = frozenset({"recorded", sums, feature})
+    found, wanted = expect_same(features, tmp_path, strict_device(), monkeypatch)
+    # What is not recorded here, such as rows of a table that is cut, is not there either.
+    assert [one.missing for one in found] == [one.missing for one in wanted]
 
 
 def test_state_that_a_recording_is_the_first_to_make_lies_there(gpu, tmp_path, monkeypatch):

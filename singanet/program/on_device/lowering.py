@@ -126,7 +126,10 @@ class OnDevice:
         if call.bind is not None:
             return call.bind(array_of)
         function = call.function
-        given = [_plain(map_leaves(value, Ref, array_of)) for value in call.arguments]
+        if not self._is_launch(call):
+            # What it reads of the host's numbers need not come back from the device.
+            array_of = partial(self._numbers.near, array_of)
+        given = [map_leaves(_plain(value), Ref, array_of) for value in call.arguments]
         named = {key: map_leaves(value, Ref, array_of) for key, value in call.keywords.items()}
         if isinstance(function, partial) and function.func is filled_by:
             return Launch(function, tuple(given), named)
@@ -281,11 +284,11 @@ class _Numbers:
         self._near: list[Array] = []
         self._sent: list[Any] = []
         self._places: list[Any] = []
-        self._tokens: set[int] = set()
+        self._tokens: dict[int, Array] = {}
 
     def place(self, token: int, near: Array) -> Any:
         """The array of the device that follows ``near``, of ``token``."""
-        self._tokens.add(token)
+        self._tokens[token] = near
         for known, far in zip(self._near, self._places, strict=True):
             if known is near or address(known) == address(near):
                 return far
@@ -295,9 +298,14 @@ class _Numbers:
         self._sent.append(near[()])
         return far
 
+    def near(self, array_of: Callable[[Ref], Array], ref: Ref) -> Array:
+        """The host's array at ``ref`` of such a number; any other as ``array_of`` has it."""
+        found = self._tokens.get(ref.token)
+        return array_of(ref) if found is None else found
+
     def among(self, tokens: Sequence[int]) -> bool:
         """Whether any of ``tokens`` is that of such a number."""
-        return not self._tokens.isdisjoint(tokens)
+        return not self._tokens.keys().isdisjoint(tokens)
 
     def bring(self) -> None:
         """Bring over those that have changed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.cutting import Cutting
 from singanet.optimizer.reducer import GradientRound, Reducer
 from singanet.optimizer.reduction import Found, Reduction, RoundKind
-from singanet.optimizer.scale import Scale, is_one
+from singanet.optimizer.scale import Scale, is_one, on_host
 from singanet.optimizer.wrapper import Handed
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -23,13 +23,17 @@ from singanet.params.served import is_served
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.trace.held import HeldParameters
+from singanet.program.trace.host_copy import HostCopy
 from singanet.program.trace.python_pass import is_sparse
 from singanet.program.trace.sparse_rows import RowsSource, live_rows, source_of
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import StepScalar, Traced, number_now, plain
+from singanet.program.trace.traced import StepScalar, Traced, number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, expect_recordable, watch_case
 from singanet.program.trace.updates import Updates
 from singanet.types import Array, RowSparse
+
+HostCopies: TypeAlias = dict[tuple[str, ...], HostCopy]
+"""By the names of an entry, what others see of its buffer."""
 
 COMMUNICATES = "the optimizer waits for other processes, so that only its passes are recorded"
 
@@ -45,8 +49,6 @@ def updates_of(
     found = [stage for stage in chain.reducers if not (stage.alone or stage.local)]
     if not found:
         return Updates(tape, chain, guard, trained, held)
-    if tape.far is not None:
-        raise NotRecordableError("gradients on a device that are summed over processes")
     reduction = getattr(found[0], "reduction", None) if len(found) == 1 else None
     if reduction is None or not reduction.settled:
         raise NotRecordableError(COMMUNICATES)
@@ -85,14 +87,18 @@ class ReducedUpdates:
         self.scaled: Any = self._outer.scaled
         self._reached = reducer in chain.reached()
         self._sums: GradientRound | None = None
+        self._rounds: list[WrittenReduction] = []
+        self._hosted: HostCopies = {}
         summed = {param.name for param in trained if not param.storage.by_rows}
         if self._reached and {n for entry in reduction.entries for n in entry} != summed:
             raise NotRecordableError(
                 "the optimizer waits for gradients that this step does not give"
             )
-        tape.carry_on = reduction.test
+        if tape.far is None:
+            # On a device looks would part what is launched together.
+            tape.carry_on = reduction.test
         self.numbers, self.members = self._inner.numbers, self._inner.members
-        written = WrittenReduction(tape, reduction, reducer.joined)
+        written = self._writing()
         for stage in self._inner.traced if reducer.in_parts else ():
             stage.over_parts = written.joined
 
@@ -124,8 +130,12 @@ class ReducedUpdates:
     previewed_in_parts = previewed
 
     def _made(self, kind: RoundKind) -> GradientRound:
-        written = WrittenReduction(self.tape, self.reduction, self._reducer.joined)
+        written = self._writing()
+        self._rounds.append(written)
         return GradientRound(self._reducer, written, self._outer.traced, kind)
+
+    def _writing(self) -> WrittenReduction:
+        return WrittenReduction(self.tape, self.reduction, self._reducer.joined, self._hosted)
 
     def _seen(self, items: Iterable[Any]) -> Iterator[Any]:
         """``items``, of whose parameters the layers are known from then on."""
@@ -162,10 +172,11 @@ class ReducedUpdates:
         """Record what the rest of the optimizer does with what is ``handed`` on."""
         for names, values, grads, factor in handed:
             self.tape.layer, self.tape.phase = self._layers[names[-1]], "update"
+            own = [*map(self._own, names, values)]
             if self._inner.stages:
-                self._inner.record_scaled([*names], [*values], [*grads], factor)
+                self._inner.record_scaled([*names], own, [*grads], factor)
             else:
-                for name, value, grad in zip(names, values, grads, strict=True):
+                for name, value, grad in zip(names, own, grads, strict=True):
                     if grad is None:
                         # Another process updates it.
                         continue
@@ -173,23 +184,38 @@ class ReducedUpdates:
                     self._inner.record_scaled([name], [value], [grad], factor)
             self._inner.update_waiting()
 
+    def _own(self, name: str, value: Array) -> Array:
+        """The array behind ``value``, or behind a part of it: what state is made for."""
+        whole, cutting = self._outer.settled[name], self.reduction.cutting
+        part = None if cutting is None else cutting.part(name, whole)
+        return whole if part is None else part
+
     def finish(self) -> None:
         """As `Updates`."""
         if self._reached:
             self._update((self._sums or self._made("step")).rest())
         self._outer.end()
         self._inner.finish()
+        for written in self._rounds:
+            written.end()
 
 
 class WrittenReduction(Reduction):
-    """Writes the calls of ``made`` on the ``tape``; gradients lie in buffers of the program's."""
+    """Writes the calls of ``made`` on the ``tape``; gradients lie in buffers of the program's.
 
-    def __init__(self, tape: Tape, made: Reduction, join: Callable[[Any], Any]) -> None:
-        self.tape, self._made, self._join = tape, made, join
+    Where these are a device's, and processes talk on the host, they see copies, ``hosted``.
+    """
+
+    def __init__(
+        self, tape: Tape, made: Reduction, join: Callable[[Any], Any], hosted: HostCopies
+    ) -> None:
+        self.tape, self._made, self._join, self._hosted = tape, made, join, hosted
         self.window, self.traffic, self.rows_first = made.window, made.traffic, made.rows_first
         self.cutting = None if made.cutting is None else WrittenCutting(self, made.cutting)
         self._scalars: dict[str, StepScalar] = {}
-        self._heard = False
+        # The call by which kernels see the numbers that are known from then on, and these.
+        self._weighing: Call | None = None
+        self._late: list[StepScalar] = []
         # Copies of gradients to buffers: the call, the token of the gradient, from which byte on.
         self._copies: list[tuple[Call, int, int]] = []
 
@@ -211,7 +237,7 @@ class WrittenReduction(Reduction):
         return self._scalars[name]
 
     def value(self, name: str) -> Array:
-        return self._made.value(name).view(Traced)
+        return traced(self.tape, self._made.value(name))
 
     def like(self, name: str) -> Array:
         return self._made.like(name)
@@ -220,10 +246,10 @@ class WrittenReduction(Reduction):
         return self._made.is_rows(name)
 
     def room(self, names: Sequence[str]) -> Array | None:
-        made = self._made.room(names)
-        if made is not None:
-            self.tape.adopt(made)
-        return made
+        room = super().room(names)
+        if room is not None:
+            self.tape.adopt(room)
+        return room
 
     def lay(self, part: Array, grad: Array) -> None:
         """As `Reduction`. Raises `NotRecordableError` for a gradient of another shape."""
@@ -254,9 +280,15 @@ class WrittenReduction(Reduction):
         if None in sources.values() or sources.keys() != {*filter(self.is_rows, names)}:
             raise NotRecordableError(f"{one_of(names)}: a gradient of another kind than before")
 
+        copy = self._copy_of(names, buffer)
+
         def start(scales: Any, buffer: Array | None = None) -> None:
             now: dict[str, Any] = {name: of and of.now() for name, of in sources.items()}
-            self._made.start(names, buffer, [*map(number_now, scales)], now)
+            told = buffer if copy is None else copy.tell(buffer)
+            self._made.start(names, told, [*map(number_now, scales)], now)
+            if self.tape.far is not None:
+                # The host has no other turn while kernels run.
+                self._made.test()
 
         self.call("start", start, scales, entry=names, buffer=buffer)
 
@@ -265,15 +297,27 @@ class WrittenReduction(Reduction):
 
     def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
         found: dict[str, Any] = {}
+        copy = self._copy_of(names, buffer)
 
         def finish(buffer: Array | None = None) -> None:
-            found.update(zip(names, self._made.finish(names, buffer), strict=True))
+            told = buffer if copy is None else copy.told
+            found.update(zip(names, self._made.finish(names, told), strict=True))
+            if copy is not None:
+                copy.hear(buffer)
 
         self.call("finish", finish, entry=names, buffer=buffer)
-        if not self._heard:
-            self._heard = True
-            self.call("weigh", _refresh(self.tape.scalars))
+        if self._weighing is None:
+            self._weighing = self.call("weigh", _refresh(self._late))
         return [self._rows(name, found) if self.is_rows(name) else True for name in names]
+
+    def _copy_of(self, names: Sequence[str], buffer: Array | None) -> HostCopy | None:
+        """What others see of the ``buffer`` of an entry; None for that itself."""
+        if buffer is None or self.tape.far is None:
+            return None
+        like = next(self.like(name) for name in names if not self.is_rows(name))
+        if not on_host(self._made.module(like)):
+            return None
+        return self._hosted.setdefault(tuple(names), HostCopy())
 
     def _rows(self, name: str, found: dict[str, Any]) -> RowSparse:
         """The rows that are ``found`` by then."""
@@ -293,6 +337,14 @@ class WrittenReduction(Reduction):
 
         self.call("join", join, buffer=made)
         return made.view(Traced)
+
+    def end(self) -> None:
+        """Once all is recorded, let its kernels see the numbers that are known after a sum."""
+        self._late += [scalar for scalar in self.tape.scalars if scalar.late]
+        if self._weighing is not None:
+            arrays = [array for scalar in self._late for array in scalar.arrays]
+            tokens = [self.tape.ref(array).token for array in arrays]
+            self._weighing.writes = tuple(dict.fromkeys(tokens))
 
     def close(self, kind: RoundKind) -> None:
         """As `Reduction`; gradients that only the sum reads are made in the buffer of the sum."""
@@ -315,7 +367,7 @@ class WrittenReduction(Reduction):
         entry: Sequence[str] = (),
         buffer: Array | None = None,
         filled: Sequence[Array] = (),
-    ) -> None:
+    ) -> Call:
         """Write down a call of ``function``, which other processes wait for."""
         if entry:
             # That of a parameter which is reduced by itself.
@@ -326,6 +378,7 @@ class WrittenReduction(Reduction):
         call = self.tape.add(function, given, {}, filled, "hidden", changes=bool(filled), name=name)
         call.barrier = True
         self.tape.phase = phase
+        return call
 
 
 class WrittenCutting(Cutting):
@@ -362,13 +415,10 @@ class WrittenCutting(Cutting):
         self._written.call("hear", self._made.hear)
 
 
-def _refresh(scalars: Sequence[StepScalar]) -> Callable[[], None]:
+def _refresh(late: Sequence[StepScalar]) -> Callable[[], None]:
     """A function by which kernels see the numbers that become known only now."""
-    late: list[StepScalar] = []
 
     def refresh() -> None:
-        if not late:
-            late[:] = [scalar for scalar in scalars if scalar.late]
         for scalar in late:
             scalar.refresh()
 

@@ -39,6 +39,11 @@ class StepScalar:
             self._arrays[dtype] = np.asarray(self.value, dtype)
         return self._arrays[dtype]
 
+    @property
+    def arrays(self) -> list[Array]:
+        """Those that kernels read it from, one for each type."""
+        return [*self._arrays.values()]
+
     def refresh(self) -> None:
         """Work the number out anew, for the kernels of the next replay."""
         value = self.compute()
@@ -137,6 +142,7 @@ class Traced(np.ndarray[Any, np.dtype[Any]]):
     def __setitem__(self, index: Any, value: Any) -> None:
         """Recorded as a copy into that part."""
         tape = recording()
+        value = tape.near(value)
         own, key = plain(self), map_arrays(index, plain)
         if not _is_basic(key):
             if np.ndim(plain(value)):

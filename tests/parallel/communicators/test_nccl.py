@@ -13,7 +13,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import ops_for
 from singanet.optimizer import SGD
-from singanet.parallel import AllReduce, LocalSGD, SparseAllReduce, start
+from singanet.parallel import AllReduce, LocalSGD, Sharded, SparseAllReduce, start
 from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.testing import communicators
 from singanet.testing.device_like import DeviceArray, device_like
@@ -204,6 +204,7 @@ def net_on(device):
     ("wrap", "by_nccl"),
     [
         (AllReduce, True),
+        (lambda rule, comm: Sharded(rule, comm, 2, smallest=100), True),
         (lambda rule, comm: AllReduce(rule, comm, dtype="float16"), False),
         (lambda rule, comm: SparseAllReduce(rule, comm, ratio=0.1), False),
         (lambda rule, comm: LocalSGD(rule, comm, every=2), False),
@@ -215,6 +216,8 @@ def test_a_net_on_gpus_trains_as_on_cpus(wrap, by_nccl):
         own = device.put(X[comm.rank :: 2]), device.put(Y[comm.rank :: 2])
         for _ in range(4):
             net.step(*own, optimizer)
+        assert not net.programs.refusals
+        assert any("communication" in report.phases() for report in net.programs.reports())
         return [np.array(ops_for(p.value).host(p.value)) for p in net.params()]
 
     like = Device("device_like", ops_for(device_like.zeros(1)), 0)

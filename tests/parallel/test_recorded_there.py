@@ -1,0 +1,286 @@
+"""Recorded steps of several ranks on a device: the bits of its layers, wherever ranks talk."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import singanet
+from singanet.errors import CallOrderError, RankError
+from singanet.layers import Activation, Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
+from singanet.parallel import AllReduce, PowerSGD, Sharded
+from singanet.program.on_device.lowering import Launch
+from singanet.testing import communicators, strict_device
+from singanet.testing.device_like import DeviceArray
+from singanet.training import Callback
+from singanet.training.callbacks import EMA
+from tests.parallel import test_recorded as there_and_here
+from tests.parallel.nets import uneven_net
+from tests.parallel.test_recorded import LAYERS, RULES, Signs, X, Y, some_ignored, state_of, trained
+
+OF_A_DEVICE = pytest.mark.parametrize("takes", [False, True], ids=["over the host", "there"])
+"""Whether the communicator takes arrays of the device, or those of the host alone."""
+
+CASES = {
+    **there_and_here.CASES,
+    "power": (lambda c: PowerSGD(SGD(lr=0.1), c, rank=2), {}),
+    "sharded state": (lambda c: Sharded(Adam(lr=0.01), c, 1, smallest=0), {}),
+    "sharded gradients, clipped": (
+        lambda c: Sharded(ClipByGlobalNorm(SGD(lr=0.1, momentum=0.9), 0.1), c, 2, smallest=0),
+        {},
+    ),
+    "sharded gradients, accumulated": (
+        lambda c: Accumulator(Sharded(SGD(lr=0.1, momentum=0.9), c, 2, smallest=1000), 2),
+        {"counts": (24, 17) * 5},
+    ),
+    "a rule of one's own": (lambda c: AllReduce(Signs(), c), {}),
+}
+
+
+def on_ranks(wrap, takes, records=True, device=None, build=uneven_net, size=2, **more):
+    """The net of each rank, the numbers of its training on the host, and its state there."""
+
+    def placed():
+        net = build()
+        if device is not None:
+            net.to_device(device)
+        return net
+
+    def work(comm):
+        comm.on_device = takes
+        made = trained(comm, wrap, records, placed, **more)
+        state = {name: np.array(host(value)) for name, value in state_of(made).items()}
+        return made[0], state
+
+    with communicators(size) as comms:
+        return comms.run(work)
+
+
+def host(value):
+    return value.get() if isinstance(value, DeviceArray) else value
+
+
+def expect_recorded(net, note=""):
+    assert not net.programs.refusals
+    assert all(note and note in told for told in net.programs.notes)
+    assert any("communication" in report.phases() for report in net.programs.reports())
+
+
+@OF_A_DEVICE
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.few(14, rest="slow")
+def test_recorded_steps_have_the_bits_of_the_layers_there_and_the_numbers_of_numpy(case, takes):
+    wrap, more = CASES[case]
+    wanted = on_ranks(wrap, takes, **more)
+    by_layers = on_ranks(wrap, takes, False, strict_device(), **more)
+    recorded = on_ranks(wrap, takes, True, strict_device(), **more)
+    for (_, here), (_, layers), (net, found) in zip(wanted, by_layers, recorded, strict=True):
+        own = "own" in case
+        expect_recorded(net, "Signs is not singanet's" if own else "")
+        assert here.keys() == layers.keys() == found.keys()
+        for name, value in found.items():
+            np.testing.assert_array_equal(value, layers[name], err_msg=name)
+            # A sign is another one where a gradient is next to nothing.
+            if not own:
+                near = 1e-4 * max(1.0, np.abs(here[name]).max(initial=0.0))
+                np.testing.assert_allclose(value, here[name], rtol=0, atol=near, err_msg=name)
+
+
+class Looks(Callback):
+    """A user's own, which looks at the net after each batch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_batch_end(self, batch, logs):
+        self.seen.append(float(self.session.net.param_values()[0].sum()))
+
+
+@OF_A_DEVICE
+@pytest.mark.parametrize("said", [{}, {"clip": 0.5, "clip_by": "global"}, {"accumulate": 2}])
+def test_mixed_precision_averages_and_callbacks_see_the_same(said, takes):
+    def fitted(comm, records):
+        comm.on_device = takes
+        net, ema, looks = uneven_net(), EMA(0.5), Looks()
+        net.to_device(strict_device())
+        net.programs.enabled = records
+        x = X.copy()
+        # The gradients of one batch are not finite on the rank that has this sample alone.
+        x[11, 0] = np.nan
+        net.compile(AllReduce(SGD(lr=0.05, momentum=0.9), comm), mixed_precision="float16")
+        named = {"shuffle": False, "callbacks": [ema, looks], "verbose": False}
+        net.fit(x, Y, batch_size=4, epochs=4, **named, **said)
+        precision = net.compiled.precision
+        arrays = {**precision.masters, **{f"mean {n}": a for n, a in ema.averages.items()}}
+        numbers = [precision.skipped, precision.scale, *looks.seen]
+        return net, numbers, {name: host(array) for name, array in arrays.items()}
+
+    made = []
+    for records in (False, True):
+        with communicators(2) as comms:
+            made.append(comms.run(lambda comm, r=records: fitted(comm, r)))
+    for (_, layers, expected), (net, numbers, found) in zip(*made, strict=True):
+        expect_recorded(net)
+        assert numbers == layers
+        assert numbers[0] == 4
+        for name, array in expected.items():
+            np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    LAYERS,
+    st.sampled_from(sorted(RULES)),
+    st.integers(2, 3),
+    st.integers(1, 5),
+    st.lists(st.integers(3, 24), min_size=2, max_size=4),
+    st.booleans(),
+    st.sampled_from([0, 1, 2]),
+)
+def test_random_nets_batches_and_ranks_agree(layers, rule, size, window, counts, takes, level):
+    def build():
+        net = singanet.FeedForwardNet(SoftmaxCrossEntropy(), seed=2)
+        net.add(Dense("first", 5, input_sample_shape=(6,)))
+        for k, (width, bias, mode) in enumerate(layers):
+            net.add(Dense(f"dense{k}", width, use_bias=bias))
+            net.add(Activation(f"{mode}{k}", mode=mode))
+        net.add(Dense("last", 4))
+        return net
+
+    def wrap(comm):
+        if level:
+            return Sharded(RULES[rule](), comm, level, window, smallest=100)
+        return AllReduce(RULES[rule](), comm, window)
+
+    # Twice, so that each shape is recorded.
+    more = {"build": build, "counts": (*counts, *counts), "size": size}
+    by_layers = on_ranks(wrap, takes, False, strict_device(), **more)
+    recorded = on_ranks(wrap, takes, True, strict_device(), **more)
+    for (_, expected), (net, found) in zip(by_layers, recorded, strict=True):
+        assert not net.programs.refusals
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.fixture
+def transfers(monkeypatch):
+    """The bytes of each transfer between host and device so far, by its direction."""
+    module, made = import_module("singanet.testing.device_like"), []
+    get, put, call = DeviceArray.get, DeviceArray.set, module._Function.__call__
+
+    def got(self, out=None):
+        made.append(("back", self.nbytes))
+        return get(self, out)
+
+    def was_put(self, array):
+        made.append(("there", self.nbytes))
+        put(self, array)
+
+    def called(self, *args, **kwargs):
+        if self.__name__ in module._FROM_HOST and type(args[0]) is np.ndarray:
+            made.append(("there", args[0].nbytes))
+        return call(self, *args, **kwargs)
+
+    def as_float(self):
+        made.append(("back", self.nbytes))
+        return np.ndarray.__float__(self)
+
+    monkeypatch.setattr(DeviceArray, "__float__", as_float)
+    monkeypatch.setattr(DeviceArray, "get", got)
+    monkeypatch.setattr(DeviceArray, "set", was_put)
+    monkeypatch.setattr(module._Function, "__call__", called)
+    return made
+
+
+@OF_A_DEVICE
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_sum_crosses_once_each_way_and_not_at_all_where_it_is_made_there(every, takes, transfers):
+    def work(comm):
+        comm.on_device = takes
+        net, rule = some_ignored(), AllReduce(SGD(lr=0.1, momentum=0.9), comm)
+        optimizer = Accumulator(rule, every) if every > 1 else rule
+        net.to_device(strict_device())
+        x, y = net.device.put(X[comm.rank :: 2]), net.device.put(Y[comm.rank :: 2])
+        for k in range(6 * every):
+            if k == 6 * every - 1:
+                comm.barrier()
+                transfers.clear()
+                comm.barrier()
+            net.step(x, y, optimizer)
+        like = rule.reduction.like
+        return [sum(like(n).nbytes + 4 for n in e) for e in rule.reduction.entries]
+
+    with communicators(2) as comms:
+        entries, _ = comms.run(work)
+    # Of both ranks: the loss, and sums with an element beside each gradient that tells who has it.
+    expected = 2 * [("back", 4)]
+    expected += [] if takes else [(way, n) for way in ("back", "there") for n in 2 * entries]
+    assert sorted(transfers) == sorted(expected)
+
+
+@OF_A_DEVICE
+def test_after_an_error_among_the_sums_no_step_is_taken(takes):
+    heard = []
+
+    def work(comm):
+        comm.on_device = takes
+        net, optimizer = uneven_net(), AllReduce(SGD(lr=0.1), comm)
+        net.to_device(strict_device())
+        for _ in range(4):
+            net.step(X, Y, optimizer)
+        start, begun = comm.start_all_reduce, []
+
+        def fails(array, *given, **named):
+            begun.append(array)
+            # The step is announced before, and the first of its sums is under way.
+            if comm.rank == 1 and len(begun) == 3:
+                raise KeyError("lost")
+            return start(array, *given, **named)
+
+        comm.start_all_reduce = fails
+        before = [value.copy() for value in net.param_values()]
+        try:
+            net.step(X, Y, optimizer)
+        except KeyError:
+            assert type(begun[1]) is (DeviceArray if takes else np.ndarray)
+            with pytest.raises(CallOrderError, match="left by an error"):
+                net.step(X, Y, optimizer)
+            for old, new in zip(before, net.param_values(), strict=True):
+                np.testing.assert_array_equal(old.get(), new.get())
+            heard.append(True)
+            raise
+
+    with communicators(2) as comms, pytest.raises((KeyError, RankError)):
+        comms.run(work)
+    assert heard
+
+
+@OF_A_DEVICE
+def test_the_host_has_its_turn_where_ranks_talk_and_buffers_lie_in_the_arena(takes):
+    def work(comm):
+        comm.on_device = takes
+        net, optimizer = uneven_net(), AllReduce(SGD(lr=0.1), comm)
+        net.to_device(strict_device())
+        for _ in range(4):
+            net.step(X, Y, optimizer)
+        program = next(p for _, p in net.programs._every() if p.traffic() is not None)
+        calls = program.bound(program._bound.arena).feed.calls
+        like = optimizer.reduction.like
+        entries = [sum(like(n).nbytes + 4 for n in e) for e in optimizer.reduction.entries]
+        return program.report(), [group for _, group in calls._groups if group], entries
+
+    with communicators(2) as comms:
+        for report, groups, entries in comms.run(work):
+            planned = [buffer.nbytes for buffer in report.buffers if buffer.planned]
+            assert all(planned.count(size) == entries.count(size) for size in entries)
+            assert sum(entries) < report.layout.nbytes
+            # What other ranks wait for, and looks at labels, loss, metric and count of the batch.
+            turns = [group for group in groups if not isinstance(group[0], Launch)]
+            talks = [kernel for kernel in report.kernels if kernel.phase == "communication"]
+            assert len(turns) == len(talks) + 4
+            # Gradients are made where they are summed, and not copied there.
+            assert not any(k.name == "copyto" and k.phase == "update" for k in report.kernels)
