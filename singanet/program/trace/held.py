@@ -11,7 +11,7 @@ import numpy as np
 from singanet.params.held import HeldWeights, standing_in
 from singanet.params.param import Param
 from singanet.program.trace.tape import Tape
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 
 class HeldParameters:
@@ -26,11 +26,10 @@ class HeldParameters:
         self.by_name = {
             param.name: param.storage for param in params if isinstance(param.storage, HeldWeights)
         }
-        # Memory that nobody writes takes none.
         self._arrays = {
-            id(param.storage): np.empty(param.shape, np.float32)
+            id(param.storage): _unwritten(param.storage.matrix.xp, param.shape)
             for param in params
-            if param.name in self.by_name
+            if isinstance(param.storage, HeldWeights)
         }
         self.lent = 0
 
@@ -84,3 +83,12 @@ class HeldParameters:
         # A program has one at a time, the layers all of a layer.
         self.lent = max(self.lent, *sizes, 0)
         tape.lend(sum(sizes))
+
+
+def _unwritten(xp: Any, shape: Shape) -> Array:
+    """An array that nobody writes, which takes no memory."""
+    if xp is np:
+        return np.empty(shape, np.float32)
+    # A device would give it at once.
+    made: Array = xp.broadcast_to(xp.empty((), np.float32), shape)
+    return made
