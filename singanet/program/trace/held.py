@@ -31,16 +31,23 @@ class HeldParameters:
             for param in params
             if isinstance(param.storage, HeldWeights)
         }
-        self.lent = 0
+        # A program has one at a time: of what products widen, and of what updates are lent.
+        matrices = [storage.matrix for storage in self.by_name.values()]
+        self.lent = max((matrix.widened_bytes for matrix in matrices), default=0)
 
     def __contains__(self, name: str) -> bool:
         return name in self.by_name
 
+    @property
+    def arrays(self) -> list[Array]:
+        """The memory of all."""
+        return [array for each in self.by_name.values() for array in each.matrix.arrays]
+
     def hold(self, tape: Tape) -> None:
         """Let ``tape`` know the memory of all, and what stands for it."""
+        for array in self.arrays:
+            tape.hold(array)
         for name, storage in self.by_name.items():
-            for array in storage.matrix.arrays:
-                tape.hold(array)
             why = f"a look at {name!r}, which is held in fewer bits"
             tape.hold(self._arrays[id(storage)], poison=why)
 
@@ -80,7 +87,7 @@ class HeldParameters:
     def count(self, names: Sequence[str], tape: Tape) -> None:
         """Count the arrays that an update lends, beside all that is recorded."""
         sizes = [4 * self.by_name[name].matrix.size for name in names if name in self]
-        # A program has one at a time, the layers all of a layer.
+        # The layers have all of a layer.
         self.lent = max(self.lent, *sizes, 0)
         tape.lend(sum(sizes))
 
