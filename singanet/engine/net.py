@@ -296,7 +296,10 @@ class Net(GraphBuilder):
             layer.trainable = flag
 
     def to_device(self, device: Device) -> None:
-        """Move every parameter to ``device`` and run there from now on."""
+        """Move every parameter to ``device`` and run there from now on.
+
+        Weights in fewer bits are moved as they are. Errors: a net that is not in memory, whole.
+        """
         params = self.params()
         apart = [(p, p.storage.moved(device.put)) for p in params if not p.storage.in_memory]
         expect_in_memory([param for param, storage in apart if storage is None], "net.to_device")
