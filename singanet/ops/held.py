@@ -32,7 +32,7 @@ GROUP = 2 * BLOCK
 
 _AT_A_TIME = 1 << 20
 """Numbers that are widened for one product."""
-_ON_DEVICE = 1 << 24
+_ON_DEVICE = 1 << 23
 """The same on a device, where each call takes as long as some hundred thousand of them."""
 _IN_CACHE = 1 << 16
 """Numbers that are widened for a product of few rows."""
@@ -118,14 +118,18 @@ class HeldMatrix(ABC):
     def few(self, x: Array) -> Array:
         """x (few, inputs) times the matrix on the CPU, as float32 in C order."""
 
-    def parts(self, numbers: int | None = None) -> Iterator[slice]:
+    def width(self, numbers: int) -> int:
+        """The columns of a run of about so many ``numbers``, which ends at a panel."""
+        return max(1, numbers // (self.inputs * PANEL)) * PANEL
+
+    def parts(self, numbers: int = _AT_A_TIME) -> Iterator[slice]:
         """The columns in runs of about so many ``numbers``, which end at panels.
 
-        None is for as many as are widened at a time where it lies.
+        On a device it is as many of these runs together as are widened there at a time.
         """
-        if numbers is None:
-            numbers = _AT_A_TIME if self.xp is np else _ON_DEVICE
-        step = max(1, numbers // (self.inputs * PANEL)) * PANEL
+        step = self.width(numbers)
+        if self.xp is not np:
+            step *= max(1, _ON_DEVICE // (self.inputs * step))
         for start in range(0, self.outputs, step):
             yield slice(start, min(start + step, self.outputs))
 

@@ -20,7 +20,7 @@ from singanet.ops import array_module, device_draws
 from singanet.ops.held import BLOCK, Bfloat16Matrix, BlockMatrix, HeldMatrix, WatchedMatrix
 from singanet.params.fitted_blocks import fed_back, fitted
 from singanet.params.storage import ParamStorage
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 ROUNDINGS = ("stochastic", "remainder")
 
@@ -165,13 +165,9 @@ class Bfloat16Weights(HeldWeights):
     def _exact(self) -> Array:
         made: Array = self.matrix.xp.empty(super().factor().shape, np.float32)
         plain = made.T if self.turned else made
-        for part in self._parts():
+        for part in self.matrix.parts(_PIECE):
             plain[:, part] = self._columns(part)
         return made
-
-    def _parts(self) -> Iterator[slice]:
-        """The columns that are looked at together."""
-        return self.matrix.parts(_PIECE if self.matrix.xp is np else None)
 
     def _columns(self, part: slice) -> Array:
         if self.rest is None:
@@ -185,19 +181,19 @@ class Bfloat16Weights(HeldWeights):
         plain, xp = array.T if self.turned else array, self.matrix.xp
         return not all(
             xp.array_equal(plain[:, part], self._columns(part), equal_nan=True)
-            for part in self._parts()
+            for part in self.matrix.parts(_PIECE)
         )
 
     def _put(self, array: Array, rng: np.random.Generator | None) -> None:
         """Hold ``array``, and where it is rounded have it so as well."""
         plain, xp = array.T if self.turned else array, self.matrix.xp
-        # Of as many numbers everywhere, that a seed rounds alike.
+        width = self.matrix.width(_PIECE)
         for part in self.matrix.parts(_PIECE):
             values = xp.ascontiguousarray(plain[:, part])
             if self.rounding == "remainder":
                 self._put_both(part.start, values)
                 continue
-            words = narrow(values, xp) if rng is None else rounded_at_random(values, rng)
+            words = narrow(values, xp) if rng is None else rounded_at_random(values, rng, width)
             self.matrix.put(part.start, words)
             plain[:, part] = self.matrix.columns(part.start, part.stop)
 
@@ -360,18 +356,34 @@ def weights_of_blocks(blocks: Array, turned: bool, kind: str) -> BlockWeights:
     return BlockWeights(matrix, turned)
 
 
-def rounded_at_random(values: Array, rng: np.random.Generator) -> Array:
-    """float32 ``values`` as words of bfloat16, up or down with probabilities that keep the mean."""
+def rounded_at_random(values: Array, rng: np.random.Generator, width: int) -> Array:
+    """float32 ``values`` as words of bfloat16, up or down with probabilities that keep the mean.
+
+    Each run of ``width`` columns draws by itself, so that a seed rounds alike everywhere; the CPU
+    has one at a time.
+    """
     xp: Any = array_module(values)
     if xp is np:
         draws = rng.integers(0, 1 << 16, values.shape, np.uint16)
     else:
-        draws = device_draws.words(rng, values.shape, xp)
+        draws = _drawn_there(rng, values.shape, width, xp)
     words: Array = ((values.view(np.uint32) + draws) >> 16).astype(np.uint16)
     nan = xp.isnan(values)
     if xp is not np or nan.any():
         words = xp.where(nan, narrow(values, xp), words)
     return words
+
+
+def _drawn_there(rng: np.random.Generator, shape: Shape, width: int, xp: Any) -> Array:
+    """16 bits for each number of ``shape``, on a device."""
+    inputs, columns = shape
+    runs = columns // width
+    each = device_draws.words(rng, (runs, inputs, width), xp)
+    rest = device_draws.words(rng, (inputs, columns - runs * width), xp)
+    drawn: Array = xp.concatenate(
+        [each.transpose(1, 0, 2).reshape(inputs, runs * width), rest], axis=1
+    )
+    return drawn
 
 
 def _blank_words(size: tuple[int, int], turned: bool, rounding: str, count: int) -> HeldWeights:

@@ -26,7 +26,9 @@ IDS = RNG.integers(0, 70, (6, 5))
 Y = RNG.integers(0, 70, (6, 5))
 PLAIN = Device("cpu", numpy_ops)
 """The CPU with the kernels that a device has, whose sums are the same."""
-ROUNDINGS = ["stochastic", "remainder"]
+NEAR = {"stochastic": 2.0**-7, "remainder": 1e-4}
+"""How far a GPU's order of sums may lead: a word may be rounded to its other neighbour."""
+ROUNDINGS = [*NEAR]
 KINDS = [*ROUNDINGS, "int8", "int4"]
 
 
@@ -149,11 +151,11 @@ def test_whole_it_is_trained_as_on_the_cpu(rule, rounding, recorded, gpu):
         net.programs.enabled = recorded
         optimizer = RULES[rule]()
         losses.append([net.step(IDS, Y, optimizer)[0] for _ in range(4)])
-    np.testing.assert_allclose(*losses, rtol=1e-5)
+    np.testing.assert_allclose(*losses, rtol=NEAR[rounding])
     assert losses[0][-1] < losses[0][0]
-    # As many numbers were drawn, and bits are told apart by a sum that rounds otherwise alone.
+    # As many numbers were drawn.
     assert str(nets[0].rng.bit_generator.state) == str(nets[1].rng.bit_generator.state)
-    expect_equal(*nets, 1e-5 if rounding == "remainder" else 2.0**-7)
+    expect_equal(*nets, NEAR[rounding])
     assert bool(nets[0].programs.reports()) is recorded
     assert nets[0].programs.refusals == nets[1].programs.refusals
 
@@ -194,7 +196,7 @@ def test_loops_of_ones_own_update_there(how, rounding, gpu):
         for _ in range(3):
             stepped_by(net, how, rule)
             gc.collect()
-    expect_equal(*nets, 1e-5 if rounding == "remainder" else 2.0**-7)
+    expect_equal(*nets, NEAR[rounding])
     assert all(not np.array_equal(value, before[name]) for name, value in values(nets[0]).items())
 
 
@@ -280,7 +282,7 @@ def test_a_fit_goes_on_there_from_the_cpu(rounding, gpu, tmp_path):
     last = sorted((tmp_path / "parts").glob("*.npz"))[-1]
     again, how = begun(gpu, tmp_path / "parts")
     again.fit(IDS, Y, epochs=3, resume=last, **how)
-    expect_equal(again, whole, 1e-5 if rounding == "remainder" else 2.0**-7)
+    expect_equal(again, whole, NEAR[rounding])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -318,4 +320,4 @@ def test_a_budget_counts_what_is_held_there(gpu):
     for net in nets:
         net.compile(SGD(lr=0.1))
         net.fit(IDS, Y, batch_size=2, epochs=3, verbose=False, memory_budget="4MB")
-    expect_equal(*nets, 1e-5)
+    expect_equal(*nets, NEAR["remainder"])

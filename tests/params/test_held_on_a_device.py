@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from singanet.checkpoint.halves import narrow
 from singanet.device import cpu
+from singanet.ops import held as matrices
 from singanet.ops.held import Bfloat16Matrix, BlockMatrix
 from singanet.params import held as storages
 from singanet.params.held import Bfloat16Weights, BlockWeights, rounded_at_random
@@ -36,13 +37,13 @@ def expect_same(near, far, device):
 
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=40))
 def test_any_bits_are_rounded_alike(bits):
-    device, values = strict_device(), np.array(bits, np.uint32).view(np.float32)
+    device, values = strict_device(), np.array([bits], np.uint32).view(np.float32)
     far = device.put(values)
     got = device.ops.host(narrow(far, device.ops.xp))
     np.testing.assert_array_equal(got, narrow(values))
     one, other = (np.random.default_rng(len(bits)) for _ in range(2))
-    got = device.ops.host(rounded_at_random(far, other))
-    np.testing.assert_array_equal(got, rounded_at_random(values, one))
+    got = device.ops.host(rounded_at_random(far, other, 64))
+    np.testing.assert_array_equal(got, rounded_at_random(values, one, 64))
     assert one.random() == other.random()
 
 
@@ -71,10 +72,15 @@ def test_updates_of_any_shape_are_held_alike(rows, columns, turned, rounding, se
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-def test_what_is_drawn_piece_by_piece_is_that_of_the_cpu(rounding, gpu, monkeypatch):
+@pytest.mark.parametrize("columns", [64, 200, 450, 512])
+def test_what_is_drawn_run_by_run_is_that_of_the_cpu(columns, rounding, gpu, monkeypatch):
+    # Of one panel each on the CPU, and there of up to three of these.
     monkeypatch.setattr(storages, "_PIECE", 64 * 33)
-    near, far = both(gpu, (33, 200), False, rounding)
-    value = np.random.default_rng(0).standard_normal((33, 200), np.float32)
+    monkeypatch.setattr(matrices, "_ON_DEVICE", 3 * 64 * 33)
+    near, far = both(gpu, (33, columns), False, rounding)
+    assert len([*near.matrix.parts(storages._PIECE)]) == -(-columns // 64)
+    assert len([*far.matrix.parts(storages._PIECE)]) == -(-columns // 192)
+    value = np.random.default_rng(0).standard_normal((33, columns), np.float32)
     for each, put in ((near, cpu().put), (far, gpu.put)):
         array, rng = each.lend(), np.random.default_rng(1)
         array[...] = put(value)
