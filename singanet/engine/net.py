@@ -306,8 +306,8 @@ class Net(GraphBuilder):
         moved = [(p, device.put(p.value)) for p in params if p.storage.in_memory]
         self.run_on(device, self.dtype)
         for param, storage in apart:
-            assert storage is not None
-            param.storage = storage
+            if storage is not None and storage is not param.storage:
+                param.storage = storage
         away = {id(param): value for param, value in moved if value is not param.value}
         self._lay([p for p, _ in moved if id(p) in away], lambda param: away[id(param)])
 

@@ -91,12 +91,16 @@ class HeldMatrix(ABC):
         return module_of(getattr(self, self.memory[0]))
 
     def moved(self, put: Callable[[Array], Array]) -> Self:
-        """The same numbers in the arrays that ``put`` makes of these, as on another device."""
+        """The same numbers in the arrays that ``put`` makes of these, as on another device.
+
+        It is itself where these stay as they are.
+        """
         made = copy.copy(self)
         for name in self.memory:
             array = getattr(self, name)
             setattr(made, name, None if array is None else put(array))
-        return made
+        stays = all(a is b for a, b in zip(made.arrays, self.arrays, strict=True))
+        return self if stays else made
 
     @property
     def nbytes(self) -> int:

@@ -27,6 +27,8 @@ ROUNDINGS = ("stochastic", "remainder")
 _FLOAT = np.dtype(np.float32)
 _PIECE = 1 << 18
 """Numbers that are rounded at a time."""
+_MEANWHILE = 24
+"""Bytes of each number that a device rounds at a time."""
 _NOTHING = np.uint16(0)
 
 
@@ -72,6 +74,11 @@ class HeldWeights(ParamStorage):
         """The bytes that are held once it has been trained."""
         return self.nbytes
 
+    @property
+    def rounding_bytes(self) -> int:
+        """The bytes that rounding an update takes meanwhile; on the CPU they stay in the cache."""
+        return 0
+
     def read(self) -> Array:
         return self.factor().whole()
 
@@ -99,7 +106,7 @@ class HeldWeights(ParamStorage):
 
     @abstractmethod
     def moved(self, put: Callable[[Array], Array]) -> HeldWeights:
-        """As `ParamStorage.moved`."""
+        """As `ParamStorage.moved`; itself where its arrays stay as they are."""
 
     @abstractmethod
     def blank(self) -> Callable[[int], HeldWeights]:
@@ -141,6 +148,12 @@ class Bfloat16Weights(HeldWeights):
     @property
     def nbytes_trained(self) -> int:
         return self.matrix.nbytes * (2 if self.rounding == "remainder" else 1)
+
+    @property
+    def rounding_bytes(self) -> int:
+        if self.matrix.xp is np:
+            return 0
+        return _MEANWHILE * self.matrix.inputs * next(self.matrix.parts(_PIECE)).stop
 
     def _lend(self) -> Array:
         if self._lent is None:
@@ -218,8 +231,11 @@ class Bfloat16Weights(HeldWeights):
 
     def moved(self, put: Callable[[Array], Array]) -> Bfloat16Weights:
         self.settle()
+        matrix = self.matrix.moved(put)
+        if matrix is self.matrix:
+            return self
         rest = None if self.rest is None else self.rest.moved(put)
-        return _bfloat16_weights(self.matrix.moved(put), self.turned, self.rounding, rest)
+        return _bfloat16_weights(matrix, self.turned, self.rounding, rest)
 
     def blank(self) -> Callable[[int], HeldWeights]:
         size = self.matrix.inputs, self.matrix.outputs
@@ -262,7 +278,8 @@ class BlockWeights(HeldWeights):
         )
 
     def moved(self, put: Callable[[Array], Array]) -> BlockWeights:
-        return BlockWeights(self.matrix.moved(put), self.turned)
+        matrix = self.matrix.moved(put)
+        return self if matrix is self.matrix else BlockWeights(matrix, self.turned)
 
     def blank(self) -> Callable[[int], HeldWeights]:
         of = self.matrix

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,12 @@ class HeldParameters:
 
     def count(self, names: Sequence[str], tape: Tape) -> None:
         """Count the arrays that an update lends, beside all that is recorded."""
-        sizes = [4 * self.by_name[name].matrix.size for name in names if name in self]
+        found = [self.by_name[name] for name in names if name in self]
+        sizes = [4 * storage.matrix.size for storage in found]
+        rounding = [storage.rounding_bytes for storage in found]
         # The layers have all of a layer.
-        self.lent = max(self.lent, *sizes, 0)
-        tape.lend(sum(sizes))
+        self.lent = max(self.lent, *map(add, sizes, rounding), 0)
+        tape.lend(sum(sizes) + max(rounding, default=0))
 
 
 def _unwritten(xp: Any, shape: Shape) -> Array:
