@@ -105,7 +105,7 @@ class FeedForwardNet(Net):
         float32. "float32_fast" is float32 in all arrays, with convolutions and products that round
         what they multiply to bfloat16. Errors: `ArgumentError` for no float type, `BackendError`
         for "float32_fast" where the kernels or the processor have no such products; for "bfloat16"
-        a net that is not on the CPU, offloaded, on several ranks or nested.
+        `CallOrderError` for a net that is offloaded, on several ranks or nested.
         """
         from singanet.engine.holding import hold_words, let_go
 

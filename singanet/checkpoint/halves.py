@@ -31,18 +31,19 @@ def widen(words: Array) -> Array:
     return out
 
 
-def narrow(values: Array) -> Array:
-    """float32 ``values`` as uint16 words of bfloat16, rounded to nearest, ties to even.
+def narrow(values: Array, xp: Any = np) -> Array:
+    """float32 ``values`` of ``xp`` as uint16 words of bfloat16, rounded to nearest, ties to even.
 
     What `widen` made keeps its bits, those of a NaN among them; any other NaN stays one.
     """
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-    nan = np.isnan(values)
-    if nan.any():
+    bits = xp.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded: Array = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    nan = xp.isnan(values)
+    # The host would wait for what a device finds.
+    if xp is not np or nan.any():
         # Rounding could carry into the exponent, and a payload in the lower half would be lost.
-        lost = (bits[nan] & 0xFFFF) != 0
-        rounded[nan] = (bits[nan] >> 16) | (lost.astype(np.uint32) << 6)
+        lost = ((bits & 0xFFFF) != 0).astype(np.uint32)
+        rounded = xp.where(nan, (bits >> 16 | lost << 6).astype(np.uint16), rounded)
     return rounded
 
 

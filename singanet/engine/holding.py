@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.edits import changes
+from singanet.device import cpu
 from singanet.engine.executor import Can, LayerByLayer
 from singanet.engine.model import StepRequest
-from singanet.engine.net import Net, expect_host, expect_in_memory, expect_whole
+from singanet.engine.net import Net, expect_in_memory, expect_whole
 from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
@@ -198,10 +199,9 @@ def matrices_of(net: Net) -> list[tuple[Param, bool]]:
 def hold(net: Net, where: str, holder: Holder) -> list[str]:
     """Have matrices of ``net`` in what ``holder`` gives for them; their names.
 
-    Errors: a net that is not on the CPU, offloaded, on several ranks or nested. An error of
-    ``holder`` leaves it as it was.
+    Errors: a net that is offloaded, on several ranks or nested. An error of ``holder`` leaves it
+    as it was.
     """
-    expect_host(net, where)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     expect_whole(net, where)
     if not net.executor.can.holds:
@@ -240,12 +240,13 @@ def hold_words(net: Net, rounding: str | None) -> None:
 
     def holder(param: Param, turned: bool) -> ParamStorage:
         rows, columns = param.shape
-        matrix = Bfloat16Matrix(*((columns, rows) if turned else (rows, columns)))
-        made = Bfloat16Weights(matrix, turned, rounding)
+        size = (columns, rows) if turned else (rows, columns)
+        made = Bfloat16Weights(Bfloat16Matrix(*size, net.device.ops.xp), turned, rounding)
         made.write(_values(net, param))
         return made
 
-    hold(net, "net.as_type", holder)
+    with net.device.scope():
+        hold(net, "net.as_type", holder)
 
 
 def rounding_of(net: Net) -> str | None:
@@ -291,16 +292,17 @@ def hold_blocks(
         good = (*kinds, *KINDS[dtype])
         if given is not None and given[1] in good:
             errors[param.name] = 0.0
-            return weights_of_blocks(given[0], turned, given[1])
+            return weights_of_blocks(given[0], turned, given[1]).moved(net.device.put)
         storage = param.storage
         if isinstance(storage, BlockWeights) and storage.matrix.kind in good:
             errors[param.name] = 0.0
             return storage
-        values = _values(net, param)
-        moments = storage.moments if isinstance(storage, WatchedWeights) else None
+        # The best blocks are looked for on the CPU.
+        values = cpu().put(_values(net, param))
+        moments = cpu().put(storage.moments) if isinstance(storage, WatchedWeights) else None
         made = block_weights(values, turned, kinds[0], moments)
         errors[param.name] = _distance(values.T if turned else values, made.matrix)
-        return made
+        return made.moved(net.device.put)
 
     hold(net, where, holder)
     return errors

@@ -296,10 +296,18 @@ class Net(GraphBuilder):
             layer.trainable = flag
 
     def to_device(self, device: Device) -> None:
-        """Move every parameter to ``device`` and run there from now on."""
-        expect_in_memory(self.params(), "net.to_device")
-        moved = [(param, device.put(param.value)) for param in self.params()]
+        """Move every parameter to ``device`` and run there from now on.
+
+        Weights in fewer bits are moved as they are. Errors: a net that is not in memory, whole.
+        """
+        params = self.params()
+        apart = [(p, p.storage.moved(device.put)) for p in params if not p.storage.in_memory]
+        expect_in_memory([param for param, storage in apart if storage is None], "net.to_device")
+        moved = [(p, device.put(p.value)) for p in params if p.storage.in_memory]
         self.run_on(device, self.dtype)
+        for param, storage in apart:
+            if storage is not None and storage is not param.storage:
+                param.storage = storage
         away = {id(param): value for param, value in moved if value is not param.value}
         self._lay([p for p, _ in moved if id(p) in away], lambda param: away[id(param)])
 

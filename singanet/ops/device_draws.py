@@ -6,11 +6,12 @@ Each thread begins some steps on (O'Neill 2014, after Brown 1994), and goes on i
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 _THREADS = 256
 _PAIRS = 8
@@ -18,6 +19,13 @@ _PAIRS = 8
 
 _HALF, _ALL = (1 << 64) - 1, (1 << 128) - 1
 _FACTOR = 2549297995355413924 << 64 | 4865540595714422341
+
+_MADE = {
+    np.dtype(np.float32): "#define MADE(drawn) (((drawn) >> 8) * (1.0f / 16777216.0f))\n"
+    "typedef float made;\n",
+    np.dtype(np.uint32): "#define MADE(drawn) (drawn)\ntypedef unsigned made;\n",
+}
+"""What is made of 32 bits that are drawn, by its type."""
 
 _SOURCE = r"""
 typedef unsigned __int128 number;
@@ -38,7 +46,7 @@ __device__ void jump(number steps, number factor, number term, number* times, nu
     }
 }
 
-extern "C" __global__ void fill(float* out, long long count, int left, unsigned first,
+extern "C" __global__ void fill(made* out, long long count, int left, unsigned first,
                                 half state_high, half state_low, half term_high, half term_low) {
     const number factor = joined(2549297995355413924ULL, 4865540595714422341ULL);
     const number term = joined(term_high, term_low);
@@ -48,13 +56,13 @@ extern "C" __global__ void fill(float* out, long long count, int left, unsigned 
     jump(thread + 1, factor, term, &times, &plus);
     jump(threads, factor, term, &far, &further);
     number state = times * joined(state_high, state_low) + plus;
-    if (left && thread == 0) out[0] = (first >> 8) * (1.0f / 16777216.0f);
+    if (left && thread == 0) out[0] = MADE(first);
     for (long long at = left + 2 * thread; at < count; at += 2 * threads) {
         const half mixed = (half)(state >> 64) ^ (half)state;
         const unsigned turn = (unsigned)(state >> 122);
         const half drawn = (mixed >> turn) | (mixed << ((64 - turn) & 63));
-        out[at] = ((unsigned)drawn >> 8) * (1.0f / 16777216.0f);
-        if (at + 1 < count) out[at + 1] = ((unsigned)(drawn >> 32) >> 8) * (1.0f / 16777216.0f);
+        out[at] = MADE((unsigned)drawn);
+        if (at + 1 < count) out[at + 1] = MADE((unsigned)(drawn >> 32));
         state = far * state + further;
     }
 }
@@ -62,23 +70,43 @@ extern "C" __global__ void fill(float* out, long long count, int left, unsigned 
 
 
 def fill(rng: Any, *outs: Array) -> None:
-    """Fill the C-ordered float32 ``outs``, CuPy's, one after the other as ``rng.random`` would.
+    """Fill the C-ordered ``outs``, CuPy's, one after the other.
 
-    ``rng`` is left where ``rng.random`` would leave it. One that is not of `PCG64` draws on the
-    host.
+    Those of float32 are filled as ``rng.random`` would, those of uint32 as ``rng.integers`` with
+    numbers of all 32 bits; ``rng`` is left where these would leave it. One that is not of `PCG64`
+    draws on the host.
     """
     bits: Any = getattr(rng, "bit_generator", None)
     arrays: Any = [out for out in outs if out.size]
     on_cuda = all(hasattr(type(out), "__cuda_array_interface__") for out in arrays)
     if type(bits) is not np.random.PCG64 or not on_cuda:
         for array in arrays:
-            array.set(rng.random(array.shape, np.float32))
+            array.set(_on_host(rng, array))
         return
     with bits.lock:
         state: Any = bits.state
         for array in arrays:
             _drawn_into(array, state)
         bits.state = state
+
+
+def words(rng: Any, shape: Shape, xp: Any) -> Array:
+    """What ``rng.integers(0, 1 << 16, shape, np.uint16)`` draws, as an array of ``xp``."""
+    count = prod(shape)
+    both = xp.empty(-(-count // 2), np.uint32)
+    fill(rng, both)
+    halves: Array = xp.empty((both.size, 2), np.uint16)
+    halves[:, 0], halves[:, 1] = both & 0xFFFF, both >> 16
+    return halves.reshape(-1)[:count].reshape(shape)
+
+
+def _on_host(rng: Any, like: Array) -> Array:
+    made: Array = (
+        rng.random(like.shape, np.float32)
+        if like.dtype == np.float32
+        else rng.integers(0, 1 << 32, like.shape, np.uint32)
+    )
+    return made
 
 
 def _drawn_into(array: Any, state: Any) -> None:
@@ -88,7 +116,7 @@ def _drawn_into(array: Any, state: Any) -> None:
     now, term = state["state"]["state"], state["state"]["inc"]
     blocks = max(1, -(-(pairs + rest) // (_THREADS * _PAIRS)))
     numbers = np.int32(left), np.uint32(state["uinteger"]), *_halves(now), *_halves(term)
-    _kernel()((blocks,), (_THREADS,), (array, np.int64(array.size), *numbers))
+    _kernel(array.dtype)((blocks,), (_THREADS,), (array, np.int64(array.size), *numbers))
     if pairs + rest:
         times, plus = _jump(pairs + rest, term)
         state["state"]["state"] = now = (times * now + plus) & _ALL
@@ -119,7 +147,7 @@ def _halves(number: int) -> tuple[Any, Any]:
 
 
 @cache
-def _kernel() -> Any:
+def _kernel(made: np.dtype[Any]) -> Any:
     import cupy
 
-    return cupy.RawKernel(_SOURCE, "fill", options=("--device-int128",))
+    return cupy.RawKernel(_MADE[made] + _SOURCE, "fill", options=("--device-int128",))

@@ -1,7 +1,8 @@
 """Matrices whose numbers are held in fewer bits than kernels compute with.
 
 They lie in panels of 64 columns, as oneDNN's products of few rows read them; NumPy reads the same
-panels, widened in blocks that stay in the cache.
+panels, widened in blocks that stay in the cache. On a device, which has no such type either, the
+same calls of its array module widen more of them at a time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import copy
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from singanet.ops.modules import module_of
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ GROUP = 2 * BLOCK
 
 _AT_A_TIME = 1 << 20
 """Numbers that are widened for one product."""
+_ON_DEVICE = 1 << 23
+"""The same on a device, where each call takes as long as some hundred thousand of them."""
 _IN_CACHE = 1 << 16
 """Numbers that are widened for a product of few rows."""
 _SLAB = 2048
@@ -46,6 +50,9 @@ class HeldMatrix(ABC):
     ndim = 2
     dtype: np.dtype[Any]
     """That of the words or whole numbers, so that nobody takes it for one of floats."""
+
+    memory: ClassVar[tuple[str, ...]]
+    """The names of the arrays that it is in, of which some may be None."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         self.inputs, self.outputs = inputs, outputs
@@ -73,9 +80,27 @@ class HeldMatrix(ABC):
         return made
 
     @property
-    @abstractmethod
     def arrays(self) -> list[Array]:
         """The memory that it is in."""
+        found = [getattr(self, name) for name in self.memory]
+        return [array for array in found if array is not None]
+
+    @property
+    def xp(self) -> Any:
+        """The array module of its memory."""
+        return module_of(getattr(self, self.memory[0]))
+
+    def moved(self, put: Callable[[Array], Array]) -> Self:
+        """The same numbers in the arrays that ``put`` makes of these, as on another device.
+
+        It is itself where these stay as they are.
+        """
+        made = copy.copy(self)
+        for name in self.memory:
+            array = getattr(self, name)
+            setattr(made, name, None if array is None else put(array))
+        stays = all(a is b for a, b in zip(made.arrays, self.arrays, strict=True))
+        return self if stays else made
 
     @property
     def nbytes(self) -> int:
@@ -95,19 +120,38 @@ class HeldMatrix(ABC):
 
     @abstractmethod
     def few(self, x: Array) -> Array:
-        """x (few, inputs) times the matrix, as float32 in C order."""
+        """x (few, inputs) times the matrix on the CPU, as float32 in C order."""
+
+    def width(self, numbers: int) -> int:
+        """The columns of a run of about so many ``numbers``, which ends at a panel."""
+        return max(1, numbers // (self.inputs * PANEL)) * PANEL
 
     def parts(self, numbers: int = _AT_A_TIME) -> Iterator[slice]:
-        """The columns in runs of about so many ``numbers``, which end at panels."""
-        step = max(1, numbers // (self.inputs * PANEL)) * PANEL
+        """The columns in runs of about so many ``numbers``, which end at panels.
+
+        On a device it is as many of these runs together as are widened there at a time.
+        """
+        step = self.width(numbers)
+        if self.xp is not np:
+            step *= max(1, _ON_DEVICE // (self.inputs * step))
         for start in range(0, self.outputs, step):
             yield slice(start, min(start + step, self.outputs))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        found = np.empty(self.shape, np.float32)
+    @property
+    def widened_bytes(self) -> int:
+        """The bytes that a product widens at a time; on the CPU they stay in the cache."""
+        return 0 if self.xp is np else 4 * self.inputs * next(self.parts()).stop
+
+    def whole(self) -> Array:
+        """All of it as a float32 array, where it lies."""
+        found: Array = self.xp.empty(self.shape, np.float32)
         plain = found.T if self.turned else found
         for part in self.parts():
             plain[:, part] = self.columns(part.start, part.stop)
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        found = self.whole()
         return found if dtype is None else found.astype(dtype, copy=False)
 
 
@@ -118,22 +162,19 @@ class Bfloat16Matrix(HeldMatrix):
     """
 
     dtype = np.dtype(np.uint16)
+    memory = ("words",)
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, xp: Any = np) -> None:
         super().__init__(inputs, outputs)
         panels, pairs = -(-outputs // PANEL), -(-inputs // BLOCK) * BLOCK // 2
-        self.words: Array = np.zeros((panels, pairs, PANEL, 2), np.uint16)
-
-    @property
-    def arrays(self) -> list[Array]:
-        return [self.words]
+        self.words: Array = xp.zeros((panels, pairs, PANEL, 2), np.uint16)
 
     def put(self, start: int, words: Array) -> None:
         """Hold ``words`` (inputs, ·) as the columns from ``start`` on, which panels end with."""
         into = self._open(start, start + words.shape[1])
         pairs, _, panels, _ = into.shape
         if words.shape != (2 * pairs, PANEL * panels):
-            padded = np.zeros((2 * pairs, PANEL * panels), np.uint16)
+            padded = self.xp.zeros((2 * pairs, PANEL * panels), np.uint16)
             padded[: words.shape[0], : words.shape[1]] = words
             words = padded
         into[...] = words.reshape(into.shape)
@@ -149,18 +190,19 @@ class Bfloat16Matrix(HeldMatrix):
         return self.words[start // PANEL : -(-stop // PANEL)].transpose(1, 3, 0, 2)
 
     def columns(self, start: int, stop: int) -> Array:
+        xp = self.xp
         pairs = self.words[start // PANEL : -(-stop // PANEL)].view(np.uint32)[..., 0]
-        made = np.empty((pairs.shape[1], 2, len(pairs), PANEL), np.uint32)
+        made = xp.empty((pairs.shape[1], 2, len(pairs), PANEL), np.uint32)
         turned = pairs.transpose(1, 0, 2)
-        np.left_shift(turned, 16, out=made[:, _FIRST])
-        np.bitwise_and(turned, _UPPER, out=made[:, 1 - _FIRST])
-        plain = made.reshape(2 * made.shape[0], -1).view(np.float32)
+        xp.left_shift(turned, 16, out=made[:, _FIRST])
+        xp.bitwise_and(turned, _UPPER, out=made[:, 1 - _FIRST])
+        plain: Array = made.reshape(2 * made.shape[0], -1).view(np.float32)
         return plain[: self.inputs, : stop - start]
 
     def picked(self, indices: Array) -> Array:
         words = self.words[indices // PANEL, :, indices % PANEL]
         wide = words.reshape(len(indices), -1)[:, : self.inputs].astype(np.uint32)
-        found: Array = np.left_shift(wide, 16, out=wide).view(np.float32)
+        found: Array = self.xp.left_shift(wide, 16, out=wide).view(np.float32)
         return found
 
     def few(self, x: Array) -> Array:
@@ -193,14 +235,11 @@ class WatchedMatrix(HeldMatrix):
     """float32 numbers as they are; ``seen`` is called with the rows that they are multiplied by."""
 
     dtype = np.dtype(np.uint32)
+    memory = ("values",)
 
     def __init__(self, values: Array, seen: Callable[[Array], None]) -> None:
         super().__init__(*values.shape)
         self.values, self.seen = values, seen
-
-    @property
-    def arrays(self) -> list[Array]:
-        return [self.values]
 
     def columns(self, start: int, stop: int) -> Array:
         return self.values[:, start:stop]
@@ -224,6 +263,7 @@ class BlockMatrix(HeldMatrix):
     """
 
     dtype = np.dtype(np.int8)
+    memory = ("codes", "scales", "minima")
 
     def __init__(self, inputs: int, outputs: int, kind: str) -> None:
         super().__init__(inputs, outputs)
@@ -238,11 +278,6 @@ class BlockMatrix(HeldMatrix):
         blocks = (slabs, 2 * self.groups, self.panels * PANEL)
         self.scales: Array = np.zeros(blocks, np.float16)
         self.minima: Array | None = np.zeros(blocks, np.float16) if kind == "Q4_1" else None
-
-    @property
-    def arrays(self) -> list[Array]:
-        beside = [] if self.minima is None else [self.minima]
-        return [self.codes, self.scales, *beside]
 
     @property
     def slabs(self) -> Iterator[tuple[int, slice]]:
@@ -286,14 +321,17 @@ class BlockMatrix(HeldMatrix):
             if part.start < stop and start < part.stop:
                 inside = slice(max(start - part.start, 0), min(stop, part.stop) - part.start)
                 found.append(self._slab_columns(slab, inside))
-        return found[0] if len(found) == 1 else np.concatenate(found, 1)
+        if len(found) == 1:
+            return found[0]
+        every: Array = self.xp.concatenate(found, 1)
+        return every
 
     def _slab_columns(self, slab: int, inside: slice) -> Array:
         panels = slice(inside.start // PANEL, -(-inside.stop // PANEL))
         whole = slice(panels.start * PANEL, panels.stop * PANEL)
         codes = self.codes[slab][:, panels]
         if self.bits == 4:
-            codes = np.concatenate([codes & 15, codes >> 4], 2).view(np.int8)
+            codes = self.xp.concatenate([codes & 15, codes >> 4], 2).view(np.int8)
         made = self._widened(
             codes.transpose(0, 2, 4, 1, 3).reshape(2 * self.groups, BLOCK, -1),
             self.scales[slab, :, None, whole],
@@ -312,10 +350,10 @@ class BlockMatrix(HeldMatrix):
         return made
 
     def picked(self, indices: Array) -> Array:
-        slabs, within = np.divmod(indices, self.panels * PANEL)
+        slabs, within = self.xp.divmod(indices, self.panels * PANEL)
         codes = self.codes[slabs, :, within // PANEL, :, within % PANEL]
         if self.bits == 4:
-            codes = np.concatenate([codes & 15, codes >> 4], 2).view(np.int8)
+            codes = self.xp.concatenate([codes & 15, codes >> 4], 2).view(np.int8)
         made = self._widened(
             codes.reshape(len(indices), 2 * self.groups, BLOCK),
             self.scales[slabs, :, within][..., None],

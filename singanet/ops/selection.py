@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from singanet.errors import BackendError, UnknownNameError, did_you_mean, one_of
 from singanet.ops.blas import stand_aside
 from singanet.ops.interface import Ops
+from singanet.ops.modules import known, module_of
 from singanet.ops.threads import default_threads
 from singanet.types import Array
 
@@ -46,8 +46,7 @@ def ops_for(array: Array) -> Ops:
             # A class of arrays may name its own kernels.
             named: Ops = getattr(kind, "kernels", cpu_ops)()
             return named
-        # Only a module whose arrays exist can be asked for, so it is imported already.
-        add_array_module(module, sys.modules[module])
+        add_array_module(module, module_of(array))
     return _by_module[module]
 
 
@@ -56,6 +55,7 @@ def add_array_module(name: str, module: Any) -> Ops:
     # Imported when kernels are first asked for, as below.
     from singanet.ops.numpy import NumpyOps
 
+    known.setdefault(name, module)
     return _by_module.setdefault(name, NumpyOps(module))
 
 

@@ -16,16 +16,20 @@ import numpy as np
 from singanet.checkpoint.gguf.blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
 from singanet.errors import CallOrderError
+from singanet.ops import array_module, device_draws
 from singanet.ops.held import BLOCK, Bfloat16Matrix, BlockMatrix, HeldMatrix, WatchedMatrix
 from singanet.params.fitted_blocks import fed_back, fitted
 from singanet.params.storage import ParamStorage
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 ROUNDINGS = ("stochastic", "remainder")
 
 _FLOAT = np.dtype(np.float32)
 _PIECE = 1 << 18
 """Numbers that are rounded at a time."""
+_MEANWHILE = 24
+"""Bytes of each number that a device rounds at a time."""
+_NOTHING = np.uint16(0)
 
 
 class _StandIns(threading.local):
@@ -70,8 +74,13 @@ class HeldWeights(ParamStorage):
         """The bytes that are held once it has been trained."""
         return self.nbytes
 
+    @property
+    def rounding_bytes(self) -> int:
+        """The bytes that rounding an update takes meanwhile; on the CPU they stay in the cache."""
+        return 0
+
     def read(self) -> Array:
-        return np.asarray(self.factor())
+        return self.factor().whole()
 
     def lend(self) -> Array:
         found = _stand_ins.arrays.get(id(self))
@@ -94,6 +103,10 @@ class HeldWeights(ParamStorage):
     def arrays(self) -> list[Array]:
         """The memory that it is in, as others have to know it."""
         return self.matrix.arrays
+
+    @abstractmethod
+    def moved(self, put: Callable[[Array], Array]) -> HeldWeights:
+        """As `ParamStorage.moved`; itself where its arrays stay as they are."""
 
     @abstractmethod
     def blank(self) -> Callable[[int], HeldWeights]:
@@ -136,13 +149,19 @@ class Bfloat16Weights(HeldWeights):
     def nbytes_trained(self) -> int:
         return self.matrix.nbytes * (2 if self.rounding == "remainder" else 1)
 
+    @property
+    def rounding_bytes(self) -> int:
+        if self.matrix.xp is np:
+            return 0
+        return _MEANWHILE * self.matrix.inputs * next(self.matrix.parts(_PIECE)).stop
+
     def _lend(self) -> Array:
         if self._lent is None:
             self._lent = self._exact()
         return self._lent
 
     def write(self, array: Array) -> None:
-        self._put(np.array(array, np.float32), None)
+        self._put(self.matrix.xp.array(array, np.float32), None)
         if self._lent is not None:
             self._lent[...] = self._exact()
 
@@ -157,7 +176,7 @@ class Bfloat16Weights(HeldWeights):
             self._lent = self._rng = None
 
     def _exact(self) -> Array:
-        made = np.empty(super().factor().shape, np.float32)
+        made: Array = self.matrix.xp.empty(super().factor().shape, np.float32)
         plain = made.T if self.turned else made
         for part in self.matrix.parts(_PIECE):
             plain[:, part] = self._columns(part)
@@ -172,35 +191,36 @@ class Bfloat16Weights(HeldWeights):
         return bits.view(np.float32)
 
     def _has_changed(self, array: Array) -> bool:
-        plain = array.T if self.turned else array
+        plain, xp = array.T if self.turned else array, self.matrix.xp
         return not all(
-            np.array_equal(plain[:, part], self._columns(part), equal_nan=True)
+            xp.array_equal(plain[:, part], self._columns(part), equal_nan=True)
             for part in self.matrix.parts(_PIECE)
         )
 
     def _put(self, array: Array, rng: np.random.Generator | None) -> None:
         """Hold ``array``, and where it is rounded have it so as well."""
-        plain = array.T if self.turned else array
+        plain, xp = array.T if self.turned else array, self.matrix.xp
+        width = self.matrix.width(_PIECE)
         for part in self.matrix.parts(_PIECE):
-            values = np.ascontiguousarray(plain[:, part])
+            values = xp.ascontiguousarray(plain[:, part])
             if self.rounding == "remainder":
                 self._put_both(part.start, values)
                 continue
-            words = narrow(values) if rng is None else rounded_at_random(values, rng)
+            words = narrow(values, xp) if rng is None else rounded_at_random(values, rng, width)
             self.matrix.put(part.start, words)
             plain[:, part] = self.matrix.columns(part.start, part.stop)
 
     def _put_both(self, start: int, values: Array) -> None:
-        bits = values.view(np.uint32)
+        xp, bits = self.matrix.xp, values.view(np.uint32)
         lower = bits.astype(np.uint16)
         upper = ((bits >> 16) + (lower >> 15)).astype(np.uint16)
-        nan = np.isnan(values)
-        if nan.any():
+        nan = xp.isnan(values)
+        if xp is not np or nan.any():
             # Of a NaN the payload goes, which might carry into the sign.
-            upper[nan], lower[nan] = narrow(values[nan]), 0
+            upper, lower = xp.where(nan, narrow(values, xp), upper), xp.where(nan, _NOTHING, lower)
         self.matrix.put(start, upper)
         if self.rest is None and lower.any():
-            self.rest = Bfloat16Matrix(self.matrix.inputs, self.matrix.outputs)
+            self.rest = Bfloat16Matrix(self.matrix.inputs, self.matrix.outputs, xp)
         if self.rest is not None:
             self.rest.put(start, lower)
 
@@ -208,6 +228,14 @@ class Bfloat16Weights(HeldWeights):
     def arrays(self) -> list[Array]:
         self.settle()
         return [*super().arrays, *([] if self.rest is None else self.rest.arrays)]
+
+    def moved(self, put: Callable[[Array], Array]) -> Bfloat16Weights:
+        self.settle()
+        matrix = self.matrix.moved(put)
+        if matrix is self.matrix:
+            return self
+        rest = None if self.rest is None else self.rest.moved(put)
+        return _bfloat16_weights(matrix, self.turned, self.rounding, rest)
 
     def blank(self) -> Callable[[int], HeldWeights]:
         size = self.matrix.inputs, self.matrix.outputs
@@ -236,7 +264,9 @@ class BlockWeights(HeldWeights):
 
     def _lend(self) -> Array:
         array = self.read()
-        array.flags.writeable = False
+        if isinstance(array, np.ndarray):
+            # A device's arrays can always be written.
+            array.flags.writeable = False
         return array
 
     def write(self, array: Array) -> None:
@@ -246,6 +276,10 @@ class BlockWeights(HeldWeights):
             received=f"one that is {self.place}",
             advice="load into the net of floats, and quantize it then",
         )
+
+    def moved(self, put: Callable[[Array], Array]) -> BlockWeights:
+        matrix = self.matrix.moved(put)
+        return self if matrix is self.matrix else BlockWeights(matrix, self.turned)
 
     def blank(self) -> Callable[[int], HeldWeights]:
         of = self.matrix
@@ -273,7 +307,7 @@ class WatchedWeights(HeldWeights):
         super().__init__(WatchedMatrix(values.T if turned else values, self._add), turned)
         self.before = before
         inputs = self.matrix.inputs
-        self.moments: Array = np.zeros((inputs, inputs), np.float32)
+        self.moments: Array = self.matrix.xp.zeros((inputs, inputs), np.float32)
 
     def _add(self, x: Array) -> None:
         self.moments += x.T @ x
@@ -281,11 +315,17 @@ class WatchedWeights(HeldWeights):
     def _lend(self) -> Array:
         return self.before.lend()
 
+    def moved(self, put: Callable[[Array], Array]) -> HeldWeights:
+        raise self._stays("on this device", "moved")
+
     def blank(self) -> Callable[[int], HeldWeights]:
-        raise CallOrderError(
+        raise self._stays("all on this rank", "put on several")
+
+    def _stays(self, where: str, done: str) -> CallOrderError:
+        return CallOrderError(
             "net.quantize",
-            expected="a net whose layers are all on this rank",
-            received="one that is put on several while it is looked at",
+            expected=f"a net whose layers are {where}",
+            received=f"one that is {done} while it is looked at",
             advice="quantize first",
         )
 
@@ -333,14 +373,34 @@ def weights_of_blocks(blocks: Array, turned: bool, kind: str) -> BlockWeights:
     return BlockWeights(matrix, turned)
 
 
-def rounded_at_random(values: Array, rng: np.random.Generator) -> Array:
-    """float32 ``values`` as words of bfloat16, up or down with probabilities that keep the mean."""
-    draws = rng.integers(0, 1 << 16, values.shape, np.uint16)
-    words = ((values.view(np.uint32) + draws) >> 16).astype(np.uint16)
-    nan = np.isnan(values)
-    if nan.any():
-        words[nan] = narrow(values[nan])
+def rounded_at_random(values: Array, rng: np.random.Generator, width: int) -> Array:
+    """float32 ``values`` as words of bfloat16, up or down with probabilities that keep the mean.
+
+    Each run of ``width`` columns draws by itself, so that a seed rounds alike everywhere; the CPU
+    has one at a time.
+    """
+    xp: Any = array_module(values)
+    if xp is np:
+        draws = rng.integers(0, 1 << 16, values.shape, np.uint16)
+    else:
+        draws = _drawn_there(rng, values.shape, width, xp)
+    words: Array = ((values.view(np.uint32) + draws) >> 16).astype(np.uint16)
+    nan = xp.isnan(values)
+    if xp is not np or nan.any():
+        words = xp.where(nan, narrow(values, xp), words)
     return words
+
+
+def _drawn_there(rng: np.random.Generator, shape: Shape, width: int, xp: Any) -> Array:
+    """16 bits for each number of ``shape``, on a device."""
+    inputs, columns = shape
+    runs = columns // width
+    each = device_draws.words(rng, (runs, inputs, width), xp)
+    rest = device_draws.words(rng, (inputs, columns - runs * width), xp)
+    drawn: Array = xp.concatenate(
+        [each.transpose(1, 0, 2).reshape(inputs, runs * width), rest], axis=1
+    )
+    return drawn
 
 
 def _blank_words(size: tuple[int, int], turned: bool, rounding: str, count: int) -> HeldWeights:

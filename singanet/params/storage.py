@@ -204,6 +204,13 @@ class ParamStorage(ABC):
     def write(self, array: Array) -> None:
         """Put ``array``, of the same shape and type, in its place."""
 
+    def moved(self, put: Callable[[Array], Array]) -> ParamStorage | None:
+        """The same in arrays that ``put`` makes of its own, as on another device.
+
+        None where what is not in memory stays where it is.
+        """
+        return None
+
     def replace(self, name: str, array: Array) -> None:
         """Keep ``array``, of any type, instead. Errors: `CallOrderError` out of memory."""
         raise CallOrderError(

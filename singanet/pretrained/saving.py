@@ -137,18 +137,22 @@ def _are_words(stored: FileArray) -> bool:
 
 
 def _value(param: Param) -> Array:
-    value = param.peek()
+    return _on_host(param.peek())
+
+
+def _on_host(value: Any) -> Array:
     host: Array = value.get() if hasattr(value, "get") else value
     return host
 
 
 def _merged(pairs: Mapping[int, tuple[Layer, str]], param: Param) -> Array:
     """`_value` with the product of the pair that stands beside it, if any."""
-    value = _value(param)
+    value = param.peek()
     if id(param) in pairs:
+        # Where the pair lies, too.
         value = value.copy()
         add_pair(*pairs[id(param)], value)
-    return value
+    return _on_host(value)
 
 
 def _config_text(config: dict[str, Any], dtype: str) -> str:

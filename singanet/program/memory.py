@@ -292,7 +292,8 @@ def _memory(
     tokens = [token for token in tokens if token.held is not None]
     held = {id(token.held): token.nbytes for token in tokens}
     # Weights that lie in another order are known by their memory.
-    values = [tape.near(value) for _, value in recorder.params]
+    lying = [*(value for _, value in recorder.params), *recorder.held.arrays]
+    values = [tape.near(value) for value in lying]
     own = {*params, *state, *map(id, values), *(id(root_of(value)) for value in values)}
     other = [size for key, size in held.items() if key not in own]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]

@@ -36,6 +36,9 @@ class DeviceArray(np.ndarray[Any, Any]):
         """Take the numbers of ``array``, NumPy's."""
         self.view(np.ndarray)[...] = array
 
+    def __reduce__(self) -> Any:
+        return _far, (self.get(),)
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         _refuse_host(f"{ufunc.__name__}.{method}", inputs, kwargs)
         return _wrapped(getattr(ufunc, method)(*_plain(inputs), **_plain(kwargs)), kwargs)
@@ -52,6 +55,11 @@ class DeviceArray(np.ndarray[Any, Any]):
     def __setitem__(self, key: Any, value: Any) -> None:
         _refuse_host("assignment", (value,), {})
         self.view(np.ndarray)[_plain(key)] = _plain(value)
+
+
+def _far(array: Any) -> DeviceArray:
+    """NumPy's ``array`` as one of the device."""
+    return array.view(DeviceArray)
 
 
 class _Module(ModuleType):

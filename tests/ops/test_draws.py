@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet.layers import Dense, Dropout
-from singanet.ops import draws, ops_for
+from singanet.ops import device_draws, draws, ops_for
 from singanet.ops.workers import side_by_side
 
 BITS = [np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.MT19937]
@@ -49,6 +49,18 @@ def test_a_device_draws_the_same_numbers(gpu, size, kind):
         assert str(there.bit_generator.state) == str(one.bit_generator.state)
         for kind in (np.float32, np.float64, np.float32):
             assert there.random(dtype=kind) == one.random(dtype=kind)
+
+
+@pytest.mark.parametrize("size", [(0,), (1,), (3, 5), (4096,), (317, 99)])
+@pytest.mark.parametrize("kind", BITS)
+def test_a_device_draws_the_same_words(gpu, size, kind):
+    one, there = (np.random.Generator(kind(3)) for _ in range(2))
+    for before in (0, 3):
+        for rng in (one, there):
+            rng.random(before, dtype=np.float32)
+        drawn = device_draws.words(there, size, gpu.ops.xp)
+        np.testing.assert_array_equal(drawn.get(), one.integers(0, 1 << 16, size, np.uint16))
+        assert str(there.bit_generator.state) == str(one.bit_generator.state)
 
 
 def test_each_part_is_drawn_once_by_whoever_comes_first():

@@ -6,13 +6,15 @@ import warnings
 
 import pytest
 
+from singanet.device import cpu
+from singanet.ops import numpy_ops
 from singanet.testing import FakeCommunicator, strict_device
 from tests.pairs import training
 from tests.pairs.comparing import difference
 from tests.pairs.declared import NAMES, OUTCOMES, PAIRS
 from tests.pairs.training import SUMS, Case, carried_out, shape_of
 
-THERE = frozenset(NAMES) - {"bfloat16", "narrow weights", "sharded parameters"}
+THERE = frozenset(NAMES) - {"bfloat16", "sharded parameters"}
 """Those that a GPU has."""
 
 
@@ -50,6 +52,9 @@ def expect_same(features, folder, device, monkeypatch):
     wanted = trained(features, folder / "cpu", None, monkeypatch)
     found = trained(features, folder / "there", device, monkeypatch)
     near = 2.0**-7 if "float16" in features else 2e-5
+    if "narrow weights" in features and cpu().ops is not numpy_ops:
+        # oneDNN's kernels round rows that they multiply by such.
+        near = 2.0**-5
     for one, other in zip(found, wanted, strict=True):
         for name, value in one.values.items():
             one.values[name] = value.get() if hasattr(value, "get") else value
@@ -89,6 +94,7 @@ def test_ranks_train_there_by_programs(sums, feature, takes, tmp_path, monkeypat
     assert [one.missing for one in found] == [one.missing for one in wanted]
 
 
-def test_state_that_a_recording_is_the_first_to_make_lies_there(gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize("of", ["float16", "narrow weights"])
+def test_state_that_a_recording_is_the_first_to_make_lies_there(of, gpu, tmp_path, monkeypatch):
     # Momentum of the masters: on the host each program would have a copy of its own.
-    expect_same(frozenset({"budget", "float16"}), tmp_path, gpu, monkeypatch)
+    expect_same(frozenset({"budget", of}), tmp_path, gpu, monkeypatch)

@@ -68,13 +68,13 @@ def test_the_remainder_takes_memory_from_the_first_update_on():
 def test_stochastic_rounding_keeps_the_mean_and_goes_to_a_neighbour():
     value = np.float32(1.0) + np.float32(2.0**-7) * np.float32(0.3)
     values = np.full((400, 500), value)
-    words = rounded_at_random(values, np.random.default_rng(0))
+    words = rounded_at_random(values, np.random.default_rng(0), 500)
     got = (words.astype(np.uint32) << 16).view(np.float32)
     assert {*np.unique(got)} == {np.float32(1.0), np.float32(1.0 + 2.0**-7)}
     share = np.mean(got > 1.0)
     assert abs(share - 0.3) < 5 * np.sqrt(0.3 * 0.7 / got.size)
     special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1.5], np.float32)
-    many = rounded_at_random(np.tile(special, (50, 1)), np.random.default_rng(1))
+    many = rounded_at_random(np.tile(special, (50, 1)), np.random.default_rng(1), 64)
     back = (many.astype(np.uint32) << 16).view(np.float32)
     np.testing.assert_array_equal(back, np.tile(special, (50, 1)))
 

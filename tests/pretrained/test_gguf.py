@@ -11,6 +11,7 @@ from singanet.checkpoint import Source, open_state
 from singanet.checkpoint.gguf import write_gguf
 from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError
 from singanet.ops.onednn.base import OneDnnBase
+from singanet.testing import strict_device
 from tests.pretrained.peers import make, torch, transformers
 
 # As gguf's tensor_mapping has them; those of Gemma's norms differ.
@@ -212,6 +213,12 @@ def test_blocks_are_taken_as_they_are(name, kind, dtype, tmp_path):
     # oneDNN's kernels may round the rows that they multiply by blocks.
     near = 2.0**-4 if isinstance(net.device.ops, OneDnnBase) else 1e-5
     assert abs(net.forward(False, ids) - wanted).max() <= near * abs(wanted).max()
+    there = strict_device()
+    net.to_device(there)
+    for one, other in zip(wide.params(), net.params(), strict=True):
+        assert np.array_equal(one.value, there.ops.host(other.peek())), one.name
+    found = there.ops.host(net.forward(False, ids))
+    assert abs(found - wanted).max() <= 1e-5 * abs(wanted).max()
 
 
 @pytest.mark.parametrize(

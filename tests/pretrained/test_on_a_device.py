@@ -7,6 +7,7 @@ import pytest
 
 from singanet import device, pretrained
 from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops import numpy_ops
 from singanet.optimizer import Adafactor, AdamW, ZerothOrder
 from tests.pretrained.peers import MODELS, batch, make, write
 
@@ -65,3 +66,37 @@ def test_a_decoder_learns_and_writes_there_as_on_the_cpu(method, gpu, tmp_path):
     (found, text), (wanted, other) = written(gpu), written(device.cpu())
     np.testing.assert_allclose(found, wanted, rtol=1e-4)
     assert text == other
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "remainder", "int8", "int4"])
+def test_a_decoder_in_fewer_bits_learns_and_writes_there_as_on_the_cpu(dtype, gpu, tmp_path):
+    write(make("llama"), tmp_path)
+    line = np.array([[1, 2, 3, 4, 5, 6, 7, 8]])
+
+    def written(there, saved):
+        words = dtype in ("bfloat16", "remainder")
+        rounding = dtype if dtype == "remainder" else None
+        net = pretrained.load(tmp_path, "bfloat16" if words else dtype, rounding=rounding, seed=0)
+        net.to_device(there)
+        if not words:
+            net.adapt(lora=2)
+        rule = AdamW(lr=0.05) if not words else Adafactor(lr=0.01)
+        losses = [net.step(line[:, :-1], line[:, 1:], rule)[0] for _ in range(6)]
+        decoder = net.decoder()
+        scores = [there.ops.host(decoder(part)) for part in np.split(line, [1, 4], axis=1)]
+        whole = there.ops.host(net.predict(line))
+        near = 2.0**-5 * np.abs(whole).max()
+        np.testing.assert_allclose(np.concatenate(scores, 1), whole, rtol=0, atol=near)
+        pretrained.save(net, saved, merged=not words)
+        text = np.asarray(net.generate(line[:, :3], length=5, temperature=0.0)).tolist()
+        return losses, text, (saved / "model.safetensors").stat().st_size
+
+    # Kernels of oneDNN round rows that they multiply by what is held.
+    plain = device.Device("cpu", numpy_ops)
+    (found, text, size), (wanted, other, same) = (
+        written(there, tmp_path / there.name) for there in (gpu, plain)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+    assert found[-1] < found[0]
+    assert text == other
+    assert size == same

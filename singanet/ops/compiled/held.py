@@ -27,6 +27,7 @@ _SHARED = 1 << 21
 def _fits(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
     return (
         0 < len(x) <= _FEW
+        and ops.xp is np
         and isinstance(held, (Bfloat16Matrix, BlockMatrix))
         and not held.turned
         and x.dtype == np.float32

@@ -26,6 +26,10 @@ def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None 
                 ops.add_matmul(y, x[:, part], plain)
             else:
                 ops.matmul(x[:, part], plain, out=y)
+    elif not ops.on_host:
+        for part in held.parts():
+            # CuPy's products fill nothing that lies apart.
+            y[:, part] = ops.matmul(x, held.columns(part.start, part.stop))
     elif len(x) <= FEW:
         y[...] = held.few(x)
     else:
@@ -52,5 +56,5 @@ def affine(ops: Any, x: Array, held: HeldMatrix, bias: Array | None) -> Array:
 def gather_rows(ops: Any, table: HeldMatrix, indices: Array) -> Array:
     """`Ops.gather_rows` of such a matrix."""
     flat = indices.reshape(-1)
-    rows = table.picked(flat) if table.turned else ops.xp.asarray(table)[flat]
+    rows = table.picked(flat) if table.turned else table.whole()[flat]
     return ops.xp.ascontiguousarray(rows).reshape(*indices.shape, rows.shape[1])

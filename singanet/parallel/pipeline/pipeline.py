@@ -295,12 +295,14 @@ class Pipeline:
             if here:
                 value = np.array(self.net.device.ops.host(param.peek()), order="C")
             return Memory(self.net.device.put(self.row.broadcast(value, root, what)))
-        own = cast("HeldWeights", param.storage).arrays if here else []
+        ops, own = self.net.device.ops, list[Array]()
+        if here:
+            own = [ops.host(array) for array in cast("HeldWeights", param.storage).arrays]
         count = self.row.broadcast(np.array(len(own)), root, what)
         made = blank(int(count))
         for k, array in enumerate(made.arrays):
             array[...] = self.row.broadcast(own[k] if here else array, root, what)
-        return made
+        return made.moved(self.net.device.put)
 
     def _ask(self, name: str, number: int) -> Array:
         param, owner = self._params[name], self._users[name][0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from singanet.params.held import HeldWeights, standing_in
 from singanet.params.param import Param
 from singanet.program.trace.tape import Tape
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 
 class HeldParameters:
@@ -26,22 +27,28 @@ class HeldParameters:
         self.by_name = {
             param.name: param.storage for param in params if isinstance(param.storage, HeldWeights)
         }
-        # Memory that nobody writes takes none.
         self._arrays = {
-            id(param.storage): np.empty(param.shape, np.float32)
+            id(param.storage): _unwritten(param.storage.matrix.xp, param.shape)
             for param in params
-            if param.name in self.by_name
+            if isinstance(param.storage, HeldWeights)
         }
-        self.lent = 0
+        # A program has one at a time: of what products widen, and of what updates are lent.
+        matrices = [storage.matrix for storage in self.by_name.values()]
+        self.lent = max((matrix.widened_bytes for matrix in matrices), default=0)
 
     def __contains__(self, name: str) -> bool:
         return name in self.by_name
 
+    @property
+    def arrays(self) -> list[Array]:
+        """The memory of all."""
+        return [array for each in self.by_name.values() for array in each.matrix.arrays]
+
     def hold(self, tape: Tape) -> None:
         """Let ``tape`` know the memory of all, and what stands for it."""
+        for array in self.arrays:
+            tape.hold(array)
         for name, storage in self.by_name.items():
-            for array in storage.matrix.arrays:
-                tape.hold(array)
             why = f"a look at {name!r}, which is held in fewer bits"
             tape.hold(self._arrays[id(storage)], poison=why)
 
@@ -80,7 +87,18 @@ class HeldParameters:
 
     def count(self, names: Sequence[str], tape: Tape) -> None:
         """Count the arrays that an update lends, beside all that is recorded."""
-        sizes = [4 * self.by_name[name].matrix.size for name in names if name in self]
-        # A program has one at a time, the layers all of a layer.
-        self.lent = max(self.lent, *sizes, 0)
-        tape.lend(sum(sizes))
+        found = [self.by_name[name] for name in names if name in self]
+        sizes = [4 * storage.matrix.size for storage in found]
+        rounding = [storage.rounding_bytes for storage in found]
+        # The layers have all of a layer.
+        self.lent = max(self.lent, *map(add, sizes, rounding), 0)
+        tape.lend(sum(sizes) + max(rounding, default=0))
+
+
+def _unwritten(xp: Any, shape: Shape) -> Array:
+    """An array that nobody writes, which takes no memory."""
+    if xp is np:
+        return np.empty(shape, np.float32)
+    # A device would give it at once.
+    made: Array = xp.broadcast_to(xp.empty((), np.float32), shape)
+    return made

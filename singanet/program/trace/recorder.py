@@ -150,7 +150,6 @@ class Recorder:
     def _keep(self, updates: Updates | ReducedUpdates) -> None:
         self.numbers, self.members = updates.numbers, updates.members
         self.reduction = updates.reduction
-        self.tape.beside += self.held.lent
         self.notes += updates.reasons
 
     def walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
@@ -267,6 +266,7 @@ class Recorder:
             self.notes.append(self.loss.note)
         elif loss is not None:
             self.guard.part(loss)
+        self.tape.beside += self.held.lent
         # A step of two passes has met each layer twice.
         self.notes = list(dict.fromkeys(self.notes))
         # Its kernels know the tape: neither is needed now, and no collector need come for them.

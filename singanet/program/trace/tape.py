@@ -361,7 +361,7 @@ class Tape:
             return map_arrays(value, lambda array: self._read(array, read))
         if isinstance(value, HeldMatrix):
             # It is read as it is: what changes its memory comes before or after.
-            read += map(self.ref, value.arrays)
+            read += [self.ref(self.near(array)) for array in value.arrays]
         return value
 
     def _written(self, filled: Array | Ref, changes: bool, partly: list[Ref]) -> Ref:

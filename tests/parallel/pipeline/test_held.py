@@ -5,6 +5,7 @@ import pytest
 
 import singanet
 from singanet import parallel
+from singanet.device import cpu
 from singanet.errors import CallOrderError, RankError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
@@ -39,6 +40,10 @@ def chain():
 def numpy_kernels(monkeypatch):
     """Others round rows to bfloat16 by how many there are, which micro-batches change."""
     monkeypatch.setattr(selection, "_chosen", numpy_ops)
+    # A test before may have asked for the others.
+    cpu.cache_clear()
+    yield
+    cpu.cache_clear()
 
 
 def held(make, rounding):
