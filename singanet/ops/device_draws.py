@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops.cuda_kernels import compiles_for_cuda
 from singanet.types import Array
 
 _THREADS = 256
@@ -61,16 +62,15 @@ extern "C" __global__ void fill(float* out, long long count, int left, unsigned 
 """
 
 
-def fill(rng: Any, *outs: Array) -> None:
-    """Fill the C-ordered float32 ``outs``, CuPy's, one after the other as ``rng.random`` would.
+def fill(rng: Any, xp: Any, *outs: Array) -> None:
+    """Fill the C-ordered float32 ``outs`` of ``xp``, one after the other as ``rng.random`` would.
 
     ``rng`` is left where ``rng.random`` would leave it. One that is not of `PCG64` draws on the
-    host.
+    host, and so does any where CUDA compiles no kernels.
     """
     bits: Any = getattr(rng, "bit_generator", None)
     arrays: Any = [out for out in outs if out.size]
-    on_cuda = all(hasattr(type(out), "__cuda_array_interface__") for out in arrays)
-    if type(bits) is not np.random.PCG64 or not on_cuda:
+    if type(bits) is not np.random.PCG64 or not compiles_for_cuda(xp):
         for array in arrays:
             array.set(rng.random(array.shape, np.float32))
         return

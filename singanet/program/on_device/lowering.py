@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.base.addresses import address
 from singanet.engine.memory import root_of
+from singanet.ops.cuda_kernels import compiles_for_cuda
 from singanet.program.array_tree import map_leaves
 from singanet.program.bind_call import Ready
 from singanet.program.calls import filled_by
@@ -35,14 +36,13 @@ class OnDevice:
     ) -> None:
         self._far, self._tokens, self._folded = far, tokens, folded
         self._xp = xp
-        self._cupy: Any = xp if hasattr(xp, "cuda") else None
         self.constants: dict[int, tuple[Array, Any]] = {}
         self._numbers = _Numbers(xp)
 
     @property
     def beside(self) -> int:
         """As `Lowering`: what cuBLAS works in."""
-        return WORKSPACE if self._cupy is not None and has_cublas() else 0
+        return WORKSPACE if compiles_for_cuda(self._xp) and has_cublas() else 0
 
     def memory(self, size: int) -> Array:
         """As `Lowering`: one allocation."""
@@ -56,9 +56,6 @@ class OnDevice:
     def array(self, ref: Ref, memory: Any, start: int) -> Any:
         """As `Lowering`."""
         kind: Any = self._xp.ndarray
-        if issubclass(kind, np.ndarray):
-            # Those that are only as strict as a device's.
-            return ref.array(memory.view(np.ndarray), start).view(kind)
         return kind(ref.shape, ref.dtype, memory.data + (start + ref.offset), ref.strides)
 
     def outside(self, outside: Mapping[Ref, Array]) -> dict[Ref, Array]:
@@ -117,10 +114,11 @@ class OnDevice:
 
     def _together(self, launches: Sequence[Any]) -> Ready:
         run = [*fused([(launch.element, launch) for launch in launches], self._fused)]
-        return partial(_one_after_the_other, run) if self._cupy is None else Graphs(self._cupy, run)
+        return Graphs(self._xp, run)
 
     def _fused(self, group: Fused) -> Callable[[], None]:
-        return group.by_functions(self._xp) if self._cupy is None else group.by_cuda(self._cupy)
+        xp = self._xp
+        return group.by_cuda(xp) if compiles_for_cuda(xp) else group.by_functions(xp)
 
     def _ready(self, call: Call, array_of: Callable[[Ref], Array]) -> Ready:
         if call.bind is not None:
@@ -134,7 +132,7 @@ class OnDevice:
         if lowered is None:
             assert function is not None
             return partial(function, *given, **named)
-        if function is np.matmul and self._cupy is not None:
+        if function is np.matmul and compiles_for_cuda(self._xp):
             a, b = given
             run = self._product(a, b, lowered[1]["out"])
             if run is not None:
@@ -142,7 +140,7 @@ class OnDevice:
         return Launch(lowered[0], tuple(given), lowered[1], _element(function, given, lowered[1]))
 
     def _product(self, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
-        blas = cublas(self._cupy.cuda.Device().id)
+        blas = cublas(self._xp.cuda.Device().id)
         if blas is None:
             return None
         run = product(blas, a, b, out)
@@ -197,8 +195,7 @@ class OnDevice:
         return each
 
     def _wait(self) -> None:
-        if self._cupy is not None:
-            self._cupy.cuda.get_current_stream().synchronize()
+        self._xp.cuda.get_current_stream().synchronize()
 
     def fill(self, target: Any, value: Any) -> None:
         """As `Lowering`: brought over from the host where it lies there."""
