@@ -128,7 +128,12 @@ class DeviceArray:
         return _run("index", _picked, (self, _brought_index(key)), {})
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _run("assignment", operator.setitem, (self, _brought_index(key), value), {})
+        parts = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(part, (DeviceArray, np.ndarray, list)) for part in parts):
+            _run("assignment", operator.setitem, (self, _brought_index(key), value), {})
+        else:
+            # To this part of it alone.
+            _run("assignment", operator.setitem, (self[key], ..., value), {})
 
     def __len__(self) -> int:
         return len(self._near)

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.base.addresses import address
 from singanet.testing.device_order import Lane
-from singanet.testing.device_watch import DeviceUseError, watches
+from singanet.testing.device_watch import DeviceUseError, DeviceWatch, watches
 from singanet.types import Array, Shape
 
 __all__ = ["Memory", "Place", "Pointer", "mapped"]
@@ -24,11 +24,11 @@ class Memory:
         self.start = address(near)
         self._watches = watches()
         self._of_graphs = False
-        for watch in self._watches:
-            watch.hand_out(near.nbytes)
         # Of each stream the pieces that it used, and in which piece of its work it did so last.
         self._used: dict[Lane, dict[tuple[int, int, bool], int]] = {}
-        _expect_ready(lane)
+        for watch in self._watches:
+            watch.hand_out(near.nbytes)
+            _expect_ready(watch, lane)
 
     def belongs_to_graphs(self) -> None:
         """Have it counted as what graphs work in."""
@@ -42,7 +42,8 @@ class Memory:
         for lane, pieces in self._used.items():
             last = max(pieces.values())
             if lane is not self._lane and last > self._lane.known.get(lane, 0):
-                self._lane.unready.append((lane, last))
+                for watch in self._watches:
+                    watch.unready.append((self._lane, lane, last))
 
     @property
     def flat(self) -> Array:
@@ -130,20 +131,20 @@ def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-def _expect_ready(lane: Lane) -> None:
-    """Refuse memory for ``lane`` that others may use still."""
-    if not lane.unready:
+def _expect_ready(watch: DeviceWatch, lane: Lane) -> None:
+    """Refuse memory for ``lane`` that it was given back before others were done with it."""
+    if not watch.unready:
         return
     lane.follow_host()
-    unready, lane.unready = lane.unready, []
-    for other, last in unready:
-        if last > lane.known.get(other, 0):
-            raise DeviceUseError(
-                "memory of a strict device",
-                expected="arrays that are let go when other streams are done with them",
-                received="one that another stream may use while its memory is handed out again",
-                advice="wait for an event of that stream before the array is let go",
-            )
+    own = [entry for entry in watch.unready if entry[0] is lane]
+    watch.unready = [entry for entry in watch.unready if entry[0] is not lane]
+    if any(last > lane.known.get(other, 0) for _, other, last in own):
+        raise DeviceUseError(
+            "memory of a strict device",
+            expected="arrays that are let go when other streams are done with them",
+            received="one that another stream may use while its memory is handed out again",
+            advice="wait for an event of that stream before the array is let go",
+        )
 
 
 def _bounds(near: Array) -> tuple[int, int]:

@@ -17,8 +17,6 @@ class Lane:
     def __init__(self) -> None:
         self.ticks = 0
         self.known: dict[Lane, int] = {}
-        # Of memory that may be used again: work of others with it, not known to be done.
-        self.unready: list[tuple[Lane, int]] = []
 
     def next(self) -> int:
         """The number of the next piece of work."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from singanet.errors import ArgumentError, SingaNetError, one_of
+from singanet.testing.device_order import Lane
 
 __all__ = ["DeviceUseError", "DeviceWatch", "launched", "noted", "watch_device", "watches"]
 
@@ -58,6 +59,8 @@ class DeviceWatch:
     most_bytes: int = 0
     graph_bytes: int = 0
     places: Counter[str] = field(default_factory=Counter)
+    # Of memory that was let go: who had it, and whose work with it was not known to be done.
+    unready: list[tuple[Lane, Lane, int]] = field(default_factory=list, repr=False)
 
     def hand_out(self, nbytes: int) -> None:
         """Count memory that somebody has."""
