@@ -96,4 +96,4 @@ def test_a_call_that_waits_is_made_between_graphs():
     order, watch = calls.run()
     assert order == NAMES
     assert (watch.graphs, watch.reads) == (2, 1)
-    assert [*calls.graphs.refused] == [3]
+    assert "tolist" in calls.graphs.refused[3]
