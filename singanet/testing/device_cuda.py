@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from singanet.testing.device_memory import Memory
+from singanet.testing.device_memory import DeviceMemory
 from singanet.testing.device_streams import (
     CUDARuntimeError,
     Event,
@@ -20,13 +20,13 @@ from singanet.testing.device_streams import (
 __all__ = ["cuda", "given_out"]
 
 
-class Device:
+class CudaDevice:
     """The only device there is."""
 
     def __init__(self, index: int = 0) -> None:
         self.id = index
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> CudaDevice:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -41,15 +41,15 @@ class MemoryPool:
     """Has what was made by its ``malloc`` in a capture: graphs go on using it."""
 
     def __init__(self) -> None:
-        self.held: list[Memory] = []
+        self.held: list[DeviceMemory] = []
 
-    def malloc(self, memory: Memory) -> None:
+    def malloc(self, memory: DeviceMemory) -> None:
         """Hold ``memory``, for good: what is dropped in between is not used again, as CuPy does."""
         memory.belongs_to_graphs()
         self.held.append(memory)
 
 
-def given_out(memory: Memory) -> None:
+def given_out(memory: DeviceMemory) -> None:
     """Let the allocator that is in use know. Errors: a capture, and no pool that holds it."""
     if get_current_stream().capture is None:
         return
@@ -61,7 +61,7 @@ def given_out(memory: Memory) -> None:
 
 
 @contextmanager
-def using_allocator(allocator: Callable[[Memory], object] | None = None) -> Iterator[None]:
+def using_allocator(allocator: Callable[[DeviceMemory], object] | None = None) -> Iterator[None]:
     """Have memory of ``allocator`` inside of it."""
     outer, own.allocator = getattr(own, "allocator", None), allocator
     try:
@@ -71,7 +71,7 @@ def using_allocator(allocator: Callable[[Memory], object] | None = None) -> Iter
 
 
 cuda: Any = SimpleNamespace(
-    Device=Device,
+    Device=CudaDevice,
     Event=Event,
     MemoryPool=MemoryPool,
     Stream=Stream,

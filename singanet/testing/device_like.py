@@ -18,9 +18,9 @@ import numpy as np
 from singanet.device import Device
 from singanet.ops import add_array_module, ops_for
 from singanet.testing.device_cuda import cuda, given_out
-from singanet.testing.device_memory import Memory, Place, Pointer, mapped
+from singanet.testing.device_memory import DeviceMemory, MemoryPlace, Pointer, mapped
 from singanet.testing.device_order import learnt_by_host
-from singanet.testing.device_streams import Kept, expect_no_capture, get_current_stream
+from singanet.testing.device_streams import CapturedCall, expect_no_capture, get_current_stream
 from singanet.testing.device_watch import launched, noted
 from singanet.types import Array, Shape
 
@@ -71,7 +71,7 @@ class DeviceArray:
     @property
     def data(self) -> Pointer:
         """Where it begins."""
-        return Pointer(self.memory, Place.of(self._near, self.memory).offset)
+        return Pointer(self.memory, MemoryPlace.of(self._near, self.memory).offset)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -198,9 +198,11 @@ def _run(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any
         launched()
         _use(reads, written + fresh)
     else:
-        places = ([Place.of(a._near, a.memory) for a in each] for each in (reads, written, fresh))
-        far = mapped((args, kwargs), DeviceArray, lambda a: Place.of(a._near, a.memory))
-        capture.calls.append(Kept(function, *far, *places))
+        places = (
+            [MemoryPlace.of(a._near, a.memory) for a in each] for each in (reads, written, fresh)
+        )
+        far = mapped((args, kwargs), DeviceArray, lambda a: MemoryPlace.of(a._near, a.memory))
+        capture.calls.append(CapturedCall(function, *far, *places))
     return result
 
 
@@ -236,7 +238,7 @@ def _wrapped(made: Any, met: Mapping[int, DeviceArray], fresh: list[DeviceArray]
     return made
 
 
-def _array(near: Array, memory: Memory, base: DeviceArray | None) -> DeviceArray:
+def _array(near: Array, memory: DeviceMemory, base: DeviceArray | None) -> DeviceArray:
     made = object.__new__(DeviceArray)
     made._near, made.memory, made.base = near, memory, base
     return made
@@ -247,8 +249,8 @@ def _owner(near: Array) -> DeviceArray:
     return _array(near, _memory_of(near), None)
 
 
-def _memory_of(near: Array) -> Memory:
-    memory = Memory(near, get_current_stream().lane)
+def _memory_of(near: Array) -> DeviceMemory:
+    memory = DeviceMemory(near, get_current_stream().lane)
     given_out(memory)
     return memory
 

@@ -13,10 +13,10 @@ from singanet.testing.device_order import Lane
 from singanet.testing.device_watch import DeviceUseError, DeviceWatch, watches
 from singanet.types import Array, Shape
 
-__all__ = ["Memory", "Place", "Pointer", "mapped"]
+__all__ = ["DeviceMemory", "MemoryPlace", "Pointer", "mapped"]
 
 
-class Memory:
+class DeviceMemory:
     """Bytes that were handed out together, to ``lane``, as the numbers of ``near``, NumPy's."""
 
     def __init__(self, near: Array, lane: Lane) -> None:
@@ -27,23 +27,23 @@ class Memory:
         # Of each stream the pieces that it used, and in which piece of its work it did so last.
         self._used: dict[Lane, dict[tuple[int, int, bool], int]] = {}
         for watch in self._watches:
-            watch.hand_out(near.nbytes)
+            watch._hand_out(near.nbytes)
             _expect_ready(watch, lane)
 
     def belongs_to_graphs(self) -> None:
         """Have it counted as what graphs work in."""
         self._of_graphs = True
         for watch in self._watches:
-            watch.hand_to_graphs(self.near.nbytes)
+            watch._hand_to_graphs(self.near.nbytes)
 
     def __del__(self) -> None:
         for watch in self._watches:
-            watch.take_back(self.near.nbytes, self._of_graphs)
+            watch._take_back(self.near.nbytes, self._of_graphs)
         for lane, pieces in self._used.items():
             last = max(pieces.values())
             if lane is not self._lane and last > self._lane.known.get(lane, 0):
                 for watch in self._watches:
-                    watch.unready.append((self._lane, lane, last))
+                    watch._unready.append((self._lane, lane, last))
 
     @property
     def flat(self) -> Array:
@@ -78,7 +78,7 @@ class Memory:
 class Pointer:
     """An address in ``memory``, so many bytes from its first one."""
 
-    def __init__(self, memory: Memory, offset: int) -> None:
+    def __init__(self, memory: DeviceMemory, offset: int) -> None:
         self.memory, self.offset = memory, offset
 
     @property
@@ -90,22 +90,22 @@ class Pointer:
         return Pointer(self.memory, self.offset + offset)
 
 
-class Place(NamedTuple):
+class MemoryPlace(NamedTuple):
     """Where an array lies, which need not be there any more."""
 
-    memory: ref[Memory]
+    memory: ref[DeviceMemory]
     offset: int
     shape: Shape
     strides: Shape
     dtype: Any
 
     @classmethod
-    def of(cls, near: Array, memory: Memory) -> Place:
+    def of(cls, near: Array, memory: DeviceMemory) -> MemoryPlace:
         """That of ``near`` in ``memory``."""
         offset = address(near) - memory.start if near.size else 0
         return cls(ref(memory), offset, near.shape, near.strides, near.dtype)
 
-    def found(self) -> tuple[Array, Memory]:
+    def found(self) -> tuple[Array, DeviceMemory]:
         """The numbers that are there. Errors: the memory was let go."""
         memory = self.memory()
         if memory is None:
@@ -133,11 +133,11 @@ def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
 
 def _expect_ready(watch: DeviceWatch, lane: Lane) -> None:
     """Refuse memory for ``lane`` that it was given back before others were done with it."""
-    if not watch.unready:
+    if not watch._unready:
         return
     lane.follow_host()
-    own = [entry for entry in watch.unready if entry[0] is lane]
-    watch.unready = [entry for entry in watch.unready if entry[0] is not lane]
+    own = [entry for entry in watch._unready if entry[0] is lane]
+    watch._unready = [entry for entry in watch._unready if entry[0] is not lane]
     if any(last > lane.known.get(other, 0) for _, other, last in own):
         raise DeviceUseError(
             "memory of a strict device",

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from singanet.testing.device_memory import Memory, Place, mapped
+from singanet.testing.device_memory import DeviceMemory, MemoryPlace, mapped
 from singanet.testing.device_order import DEFAULT, Lane, learnt_by_host
 from singanet.testing.device_watch import DeviceUseError, launched, noted
 from singanet.types import Array
 
-__all__ = ["CUDARuntimeError", "Capture", "Event", "Graph", "Stream", "expect_no_capture"]
+__all__ = ["CUDARuntimeError", "Capture", "Event", "LaunchGraph", "Stream", "expect_no_capture"]
 __all__ += ["get_current_stream", "own"]
 
 
@@ -83,7 +83,7 @@ class Stream:
             )
         self.capture = Capture()
 
-    def end_capture(self) -> Graph:
+    def end_capture(self) -> LaunchGraph:
         """The graph of what was called. Errors: something was called that cannot be captured."""
         capture, self.capture = self.capture, None
         if capture is None:
@@ -96,26 +96,26 @@ class Stream:
         return capture.ended()
 
 
-class Kept(NamedTuple):
+class CapturedCall(NamedTuple):
     """A call of a graph: what it reads and writes, and where what it makes new is put."""
 
     function: Callable[..., Any]
     args: Any
     kwargs: Any
-    reads: Sequence[Place]
-    writes: Sequence[Place]
-    fills: Sequence[Place]
+    reads: Sequence[MemoryPlace]
+    writes: Sequence[MemoryPlace]
+    fills: Sequence[MemoryPlace]
 
 
 class Capture:
     """Calls that are kept; they are tried, and at the end all memory is as it was before them."""
 
     def __init__(self) -> None:
-        self.calls: list[Kept] = []
+        self.calls: list[CapturedCall] = []
         self.broken = ""
-        self._before: dict[Memory, Array] = {}
+        self._before: dict[DeviceMemory, Array] = {}
 
-    def meet(self, memories: Iterable[Memory]) -> None:
+    def meet(self, memories: Iterable[DeviceMemory]) -> None:
         """Remember what is in ``memories``, which the next call uses."""
         for memory in memories:
             if memory not in self._before:
@@ -131,7 +131,7 @@ class Capture:
             advice="do it before the capture, or give memory by using_allocator(pool.malloc)",
         )
 
-    def ended(self) -> Graph:
+    def ended(self) -> LaunchGraph:
         """The graph of the calls. Errors: something was refused."""
         for memory, before in self._before.items():
             memory.near[...] = before
@@ -143,13 +143,13 @@ class Capture:
                 received=f"one that was broken by {self.broken}",
                 advice="leave that call out of it",
             )
-        return Graph(self.calls)
+        return LaunchGraph(self.calls)
 
 
-class Graph:
+class LaunchGraph:
     """Calls that are launched together, by the addresses that they were captured with."""
 
-    def __init__(self, calls: Sequence[Kept]) -> None:
+    def __init__(self, calls: Sequence[CapturedCall]) -> None:
         self._calls = tuple(calls)
 
     def launch(self, stream: Stream | None = None) -> None:
@@ -163,7 +163,9 @@ class Graph:
                 for place in places:
                     near, memory = place.found()
                     memory.used(near, lane, tick, writes)
-            args, kwargs = mapped((call.args, call.kwargs), Place, lambda place: place.found()[0])
+            args, kwargs = mapped(
+                (call.args, call.kwargs), MemoryPlace, lambda place: place.found()[0]
+            )
             made = call.function(*args, **kwargs)
             parts = made if isinstance(made, (tuple, list)) else [made]
             for place, part in zip(call.fills, parts, strict=bool(call.fills)):

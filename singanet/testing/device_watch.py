@@ -60,19 +60,19 @@ class DeviceWatch:
     graph_bytes: int = 0
     places: Counter[str] = field(default_factory=Counter)
     # Of memory that was let go: who had it, and whose work with it was not known to be done.
-    unready: list[tuple[Lane, Lane, int]] = field(default_factory=list, repr=False)
+    _unready: list[tuple[Lane, Lane, int]] = field(default_factory=list, init=False, repr=False)
 
-    def hand_out(self, nbytes: int) -> None:
+    def _hand_out(self, nbytes: int) -> None:
         """Count memory that somebody has."""
         self.live_bytes += nbytes
         self.most_bytes = max(self.most_bytes, self.live_bytes)
 
-    def hand_to_graphs(self, nbytes: int) -> None:
+    def _hand_to_graphs(self, nbytes: int) -> None:
         """Count memory that was handed out as what graphs work in."""
         self.live_bytes -= nbytes
         self.graph_bytes += nbytes
 
-    def take_back(self, nbytes: int, of_graphs: bool) -> None:
+    def _take_back(self, nbytes: int, of_graphs: bool) -> None:
         """Count memory that was let go."""
         if of_graphs:
             self.graph_bytes -= nbytes
