@@ -53,12 +53,11 @@ class DeviceRoom(Room):
     def __init__(self, device: Device) -> None:
         self.xp = device.ops.xp
         self._device = device
-        # Arrays as strict as a GPU's have none.
-        self._cuda: Any = getattr(self.xp, "cuda", None)
+        self._cuda: Any = self.xp.cuda
         self._staging = np.empty(0, np.uint8)
         with device.scope():
-            self._stream: Any = self._cuda and self._cuda.Stream(non_blocking=True)
-            self._computing: Any = self._cuda and self._cuda.get_current_stream()
+            self._stream: Any = self._cuda.Stream(non_blocking=True)
+            self._computing: Any = self._cuda.get_current_stream()
 
     def new(self, nbytes: int) -> Array:
         with self._copying():
@@ -86,17 +85,12 @@ class DeviceRoom(Room):
     def _staged(self, array: Array) -> Array:
         """Host memory as large as ``array``, the same for all."""
         if self._staging.nbytes < array.nbytes:
-            pinned = self._cuda and self._cuda.alloc_pinned_memory(array.nbytes)
-            whole = np.empty(array.nbytes, np.uint8) if pinned is None else pinned
-            self._staging = np.frombuffer(whole, np.uint8)
+            self._staging = np.frombuffer(self._cuda.alloc_pinned_memory(array.nbytes), np.uint8)
         return self._staging[: array.nbytes].view(array.dtype).reshape(array.shape)
 
     @contextmanager
     def _copying(self) -> Iterator[None]:
         with self._device.scope():
-            if self._stream is None:
-                yield
-                return
             # Who computes has let go of an array before it is read into or freed, not before the
             # kernels that it started are done with it.
             self._stream.wait_event(self._computing.record())

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.ops.cuda_kernels import compiles_for_cuda
 from singanet.types import Array, Shape
 
 _THREADS = 256
@@ -69,17 +70,16 @@ extern "C" __global__ void fill(made* out, long long count, int left, unsigned f
 """
 
 
-def fill(rng: Any, *outs: Array) -> None:
-    """Fill the C-ordered ``outs``, CuPy's, one after the other.
+def fill(rng: Any, xp: Any, *outs: Array) -> None:
+    """Fill the C-ordered ``outs`` of ``xp``, one after the other.
 
     Those of float32 are filled as ``rng.random`` would, those of uint32 as ``rng.integers`` with
     numbers of all 32 bits; ``rng`` is left where these would leave it. One that is not of `PCG64`
-    draws on the host.
+    draws on the host, and so does any where CUDA compiles no kernels.
     """
     bits: Any = getattr(rng, "bit_generator", None)
     arrays: Any = [out for out in outs if out.size]
-    on_cuda = all(hasattr(type(out), "__cuda_array_interface__") for out in arrays)
-    if type(bits) is not np.random.PCG64 or not on_cuda:
+    if type(bits) is not np.random.PCG64 or not compiles_for_cuda(xp):
         for array in arrays:
             array.set(_on_host(rng, array))
         return
@@ -94,7 +94,7 @@ def words(rng: Any, shape: Shape, xp: Any) -> Array:
     """What ``rng.integers(0, 1 << 16, shape, np.uint16)`` draws, as an array of ``xp``."""
     count = prod(shape)
     both = xp.empty(-(-count // 2), np.uint32)
-    fill(rng, both)
+    fill(rng, xp, both)
     halves: Array = xp.empty((both.size, 2), np.uint16)
     halves[:, 0], halves[:, 1] = both & 0xFFFF, both >> 16
     return halves.reshape(-1)[:count].reshape(shape)

@@ -10,6 +10,7 @@ import numpy as np
 from singanet.base.addresses import address
 from singanet.program.bind_call import Ready, ready_call
 from singanet.program.ir import Call, Ref
+from singanet.program.launches import Launches
 from singanet.program.layout.arena import ALIGNMENT
 from singanet.program.share_sweeps import ready_in_parts
 from singanet.types import Array
@@ -65,6 +66,9 @@ class Lowering(Protocol):
     def singly(self, calls: Any) -> Iterator[Ready]:
         """Of what `ready` made, each recorded call by itself, which is over when it returns."""
 
+    def launches(self, calls: Any) -> Launches | None:
+        """What the host asks a device for to make what `ready` made; None where it computes."""
+
     def fill(self, target: Array, value: Any) -> None:
         """Copy the caller's ``value`` to ``target``."""
 
@@ -112,6 +116,9 @@ class OnHost:
     def singly(self, calls: Any) -> Iterator[Ready]:
         """As `Lowering`: so they are."""
         return iter(calls)
+
+    def launches(self, calls: Any) -> None:
+        """As `Lowering`: none."""
 
     def fill(self, target: Array, value: Any) -> None:
         """As `Lowering`."""

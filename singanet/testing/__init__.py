@@ -1,7 +1,8 @@
-"""Tools to test with: numerical gradients, the case that every layer inherits, ranks in threads."""
+"""Tools to test with: numerical gradients, the case of every layer, ranks in threads, a device."""
 
 from singanet.testing.communicators import FakeCommunicator, Ranks, communicators
 from singanet.testing.device_like import device_like, strict_device
+from singanet.testing.device_watch import DeviceUseError, DeviceWatch, watch_device
 from singanet.testing.gradients import (
     GradientError,
     GradientRow,
@@ -11,6 +12,8 @@ from singanet.testing.gradients import (
 from singanet.testing.layer_case import LayerCase
 
 __all__ = [
+    "DeviceUseError",
+    "DeviceWatch",
     "FakeCommunicator",
     "GradientError",
     "GradientRow",
@@ -21,4 +24,5 @@ __all__ = [
     "communicators",
     "device_like",
     "strict_device",
+    "watch_device",
 ]

@@ -1,13 +1,15 @@
 """Arrays that are as strict as a GPU's, for tests on a machine without one.
 
-They hold NumPy's numbers, but like CuPy's arrays they refuse to meet plain NumPy arrays, and sums
-and elements are 0-d arrays. ``device_like`` stands where ``numpy`` or ``cupy`` would; code that
-runs with it handles arrays by their own module, which is what a GPU asks of it.
+They hold NumPy's numbers, but like CuPy's they never become NumPy's by themselves, and refuse to
+meet these; sums and elements are 0-d arrays. ``device_like`` stands where ``numpy`` or ``cupy``
+would, with streams and graphs in ``device_like.cuda``: work is done at once, but what a GPU would
+do in another order is refused, and `watch_device` counts what a GPU would be asked for.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,51 +17,283 @@ import numpy as np
 
 from singanet.device import Device
 from singanet.ops import add_array_module, ops_for
+from singanet.testing.device_cuda import cuda, given_out
+from singanet.testing.device_memory import DeviceMemory, MemoryPlace, Pointer, mapped
+from singanet.testing.device_order import learnt_by_host
+from singanet.testing.device_streams import CapturedCall, expect_no_capture, get_current_stream
+from singanet.testing.device_watch import launched, noted
+from singanet.types import Array, Shape
 
 __all__ = ["DeviceArray", "device_like", "strict_device"]
 
-_FROM_HOST = ("asarray", "array")
+_FROM_HOST = frozenset(("asarray", "array", "ascontiguousarray", "asanyarray"))
 """The functions that bring arrays over."""
 
+_MAY_GIVE_BACK = frozenset(("asarray", "asanyarray", "ascontiguousarray", "astype"))
+"""Functions whose result may be what they were given."""
 
-class DeviceArray(np.ndarray[Any, Any]):
-    """A NumPy array that pretends to live elsewhere; ``get()`` is its copy on the host."""
+_AS_GIVEN = frozenset(("empty", "empty_like"))
+"""Functions that give new memory as it is."""
 
-    def get(self, out: Any = None) -> Any:
+_BY_VALUES = frozenset(("nonzero", "flatnonzero", "argwhere", "unique", "bincount", "extract"))
+"""Functions whose result is as large as values say, which the host waits for."""
+
+_JUDGING = frozenset(("array_equal", "array_equiv", "allclose"))
+"""Functions that have NumPy answer with a truth of the host."""
+
+_PRODUCTS = frozenset(("dot", "einsum", "inner", "matmul", "tensordot", "vdot"))
+"""Functions by cuBLAS, which CuPy does not let be captured."""
+
+
+class DeviceArray:
+    """An array that pretends to live elsewhere; ``get()`` is its copy on the host."""
+
+    __slots__ = ("__weakref__", "_near", "base", "memory")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        shape: Any,
+        dtype: Any = float,
+        memptr: Pointer | None = None,
+        strides: Shape | None = None,
+        order: Any = "C",
+    ) -> None:
+        # As CuPy's: of new memory, or of what is at a pointer.
+        self.base: DeviceArray | None = None
+        if memptr is None:
+            self._near: Array = np.empty(shape, dtype, order)
+            self.memory = _memory_of(self._near)
+        else:
+            self.memory = memptr.memory
+            self._near = np.ndarray(shape, dtype, self.memory.flat, memptr.offset, strides)
+
+    @property
+    def data(self) -> Pointer:
+        """Where it begins."""
+        return Pointer(self.memory, MemoryPlace.of(self._near, self.memory).offset)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        near = self._near
+        return {
+            "shape": near.shape,
+            "typestr": near.dtype.str,
+            "data": (self.data.ptr, False),
+            "strides": near.strides,
+            "version": 3,
+        }
+
+    def get(self, stream: Any = None, order: str = "C", out: Any = None) -> Any:
         """A plain NumPy copy, in ``out`` where that is given."""
+        noted("transfers", "array.get", "to_host", self._near.nbytes)
+        near = self._read("array.get")
         if out is None:
-            return np.array(self).view(np.ndarray)
-        out[...] = self.view(np.ndarray)
+            return np.array(near)
+        out[...] = near
         return out
 
-    def set(self, array: Any) -> None:
+    def set(self, array: Any, stream: Any = None) -> None:
         """Take the numbers of ``array``, NumPy's."""
-        self.view(np.ndarray)[...] = array
+        expect_no_capture("array.set")
+        noted("transfers", "array.set", "to_device", self._near.nbytes)
+        _use([], [self])
+        self._near[...] = array
 
-    def __reduce__(self) -> Any:
-        return _far, (self.get(),)
+    def _read(self, what: str) -> Array:
+        """The numbers, for which the host waits."""
+        expect_no_capture(what)
+        noted("reads", what, "reads")
+        _use([self], [])
+        learnt_by_host(get_current_stream().lane.now())
+        return self._near
+
+    def __array__(self, *options: Any, **named: Any) -> Any:
+        raise TypeError(
+            f"NumPy, given an array of the device: expected NumPy's arrays; received one of shape"
+            f" {self._near.shape}; bring it over with array.get()"
+        )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        _refuse_host(f"{ufunc.__name__}.{method}", inputs, kwargs)
-        return _wrapped(getattr(ufunc, method)(*_plain(inputs), **_plain(kwargs)), kwargs)
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        return _run(name, getattr(ufunc, method), inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if function.__name__ not in _FROM_HOST:
-            _refuse_host(function.__name__, args, kwargs)
-        return _wrapped(function(*_plain(args), **_plain(kwargs)), kwargs)
+        return _asked(function, args, kwargs)
 
     def __getitem__(self, key: Any) -> Any:
-        # Index arrays may come from the host, as they may in CuPy.
-        return _wrapped(self.view(np.ndarray)[_plain(key)], {})
+        parts = key if isinstance(key, tuple) else (key,)
+        if any(getattr(part, "dtype", None) == np.bool for part in parts):
+            self._read("an index of truths")
+        return _run("index", _picked, (self, _brought_index(key)), {})
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _refuse_host("assignment", (value,), {})
-        self.view(np.ndarray)[_plain(key)] = _plain(value)
+        parts = key if isinstance(key, tuple) else (key,)
+        if any(isinstance(part, (DeviceArray, np.ndarray, list)) for part in parts):
+            _run("assignment", operator.setitem, (self, _brought_index(key), value), {})
+        else:
+            # To this part of it alone.
+            _run("assignment", operator.setitem, (self[key], ..., value), {})
+
+    def __len__(self) -> int:
+        return len(self._near)
+
+    def __iter__(self) -> Iterator[Any]:
+        # Numbers stay on the device.
+        return (self[k] for k in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    def __copy__(self) -> Any:
+        return _run("copy", np.ndarray.copy, (self,), {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self.__copy__()
+
+    def __reduce__(self) -> Any:
+        return _brought, (self.get(),)
+
+    def __repr__(self) -> str:
+        return repr(self._read("repr"))
+
+    def __str__(self) -> str:
+        return str(self._read("str"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self._read("format")[()], spec)
 
 
-def _far(array: Any) -> DeviceArray:
-    """NumPy's ``array`` as one of the device."""
-    return array.view(DeviceArray)
+def _run(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What the device is told to do: ``function`` of NumPy on the numbers of its arrays."""
+    _refuse_host(name, args, kwargs)
+    capture = get_current_stream().capture
+    if name in _BY_VALUES:
+        expect_no_capture(name)
+        noted("reads", name, "reads")
+    if capture is not None and name in _PRODUCTS and kwargs.get("out") is None:
+        raise NotImplementedError(f"{name} without out cannot be captured")
+    met: dict[int, DeviceArray] = {}
+
+    def near(array: DeviceArray) -> Array:
+        return met.setdefault(id(array._near), array)._near
+
+    given = mapped((args, kwargs), DeviceArray, near)
+    if capture is not None:
+        capture.meet([array.memory for array in met.values()])
+    made = function(*given[0], **given[1])
+    fresh: list[DeviceArray] = []
+    result = _wrapped(np.bool(made) if name in _JUDGING else made, met, fresh)
+    if made is None:
+        # It has filled the first one.
+        written = [*met.values()][:1]
+    else:
+        written = [met[id(part)] for part in _flat(made) if id(part) in met]
+    if name in _MAY_GIVE_BACK:
+        written = []
+    if name in _AS_GIVEN or not (written or fresh):
+        return result
+    reads = [array for array in met.values() if not any(array is out for out in written)]
+    if capture is None:
+        launched()
+        _use(reads, written + fresh)
+    else:
+        places = (
+            [MemoryPlace.of(a._near, a.memory) for a in each] for each in (reads, written, fresh)
+        )
+        far = mapped((args, kwargs), DeviceArray, lambda a: MemoryPlace.of(a._near, a.memory))
+        capture.calls.append(CapturedCall(function, *far, *places))
+    return result
+
+
+def _use(reads: Sequence[DeviceArray], writes: Sequence[DeviceArray]) -> None:
+    """Note a piece of the current stream's work. Errors: it comes before what it needs."""
+    lane = get_current_stream().lane
+    tick = lane.next()
+    for arrays, written in ((reads, False), (writes, True)):
+        for array in arrays:
+            array.memory.used(array._near, lane, tick, written)
+
+
+def _wrapped(made: Any, met: Mapping[int, DeviceArray], fresh: list[DeviceArray]) -> Any:
+    """``made`` as it would come from a device: arrays of its own, 0-d ones for numbers.
+
+    Those of new memory are added to ``fresh``.
+    """
+    if id(made) in met:
+        return met[id(made)]
+    if isinstance(made, (np.ndarray, np.generic)):
+        near = np.asarray(made)
+        root = _root(near)
+        for array in met.values():
+            if array.memory.near is root:
+                return _array(near, array.memory, array if array.base is None else array.base)
+        found = _owner(root)
+        if near.size:
+            fresh.append(found)
+        return found if near is root else _array(near, found.memory, found)
+    if isinstance(made, (tuple, list)):
+        parts = [_wrapped(part, met, fresh) for part in made]
+        return type(made)(*parts) if hasattr(made, "_fields") else type(made)(parts)
+    return made
+
+
+def _array(near: Array, memory: DeviceMemory, base: DeviceArray | None) -> DeviceArray:
+    made = object.__new__(DeviceArray)
+    made._near, made.memory, made.base = near, memory, base
+    return made
+
+
+def _owner(near: Array) -> DeviceArray:
+    """An array of new memory, that of ``near``."""
+    return _array(near, _memory_of(near), None)
+
+
+def _memory_of(near: Array) -> DeviceMemory:
+    memory = DeviceMemory(near, get_current_stream().lane)
+    given_out(memory)
+    return memory
+
+
+def _root(near: Array) -> Array:
+    """The array that owns the memory."""
+    while (base := getattr(near, "base", None)) is not None:
+        near = base
+    return near
+
+
+def _brought(host: Any, function: Callable[..., Any] = np.asarray, *args: Any, **named: Any) -> Any:
+    """``host`` brought over: what is written to one is not seen in the other."""
+    expect_no_capture("an array of the host")
+    near = np.array(function(host, *args, **named))
+    noted("transfers", "an array of the host", "to_device", near.nbytes)
+    made = _owner(near)
+    _use([], [made])
+    return made
+
+
+def _brought_index(key: Any) -> Any:
+    """``key`` with what it has of the host's arrays and lists brought over, as CuPy does."""
+    parts = key if isinstance(key, tuple) else (key,)
+    parts = tuple(_brought(p) if type(p) in (np.ndarray, list) else p for p in parts)
+    return parts if isinstance(key, tuple) else parts[0]
+
+
+def _picked(near: Array, key: Any) -> Any:
+    """``near[key]``, of an element a view without axes."""
+    made = near[key]
+    if isinstance(made, np.ndarray):
+        return made
+    parts = key if isinstance(key, tuple) else (key,)
+    return near[(*parts, ...)]
+
+
+def _asked(function: Any, args: Any, kwargs: Any) -> Any:
+    """A call of a function of the module."""
+    name = function.__name__
+    if name in _FROM_HOST and not any(isinstance(part, DeviceArray) for part in _flat(args[0])):
+        return _brought(args[0], function, *args[1:], **kwargs)
+    return _run(name, function, args, kwargs)
 
 
 class _Module(ModuleType):
@@ -86,15 +320,11 @@ class _Function:
         self.__name__ = function.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.__name__ not in _FROM_HOST:
-            _refuse_host(self.__name__, args, kwargs)
-        elif type(args[0]) is np.ndarray:
-            # Brought over: what is written to one is not seen in the other.
-            args = (args[0].copy(), *args[1:])
-        return _wrapped(self.function(*_plain(args), **_plain(kwargs)), kwargs)
+        return _asked(self.function, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        return _Function(getattr(self.function, name))
+        found = getattr(self.function, name)
+        return _Function(found) if callable(found) else found
 
 
 def _refuse_host(where: str, args: Any, kwargs: Any) -> None:
@@ -112,40 +342,104 @@ def _flat(value: Any) -> list[Any]:
     return [value]
 
 
-def _plain(value: Any) -> Any:
-    """``value`` with every `DeviceArray` in it as a plain view."""
-    if isinstance(value, DeviceArray):
-        return value.view(np.ndarray)
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(_plain(part) for part in value)
-    return value
+def _attribute(name: str) -> property:
+    return property(lambda self: getattr(self._near, name))
 
 
-def _wrapped(result: Any, kwargs: dict[str, Any]) -> Any:
-    """``result`` as it would come from a device: arrays of its own, 0-d ones for numbers."""
-    out = kwargs.get("out")
-    out = out[0] if isinstance(out, tuple) else out
-    if out is not None and not isinstance(result, tuple):
-        return out
-    if isinstance(result, (np.ndarray, np.generic)):
-        return np.asarray(result).view(DeviceArray)
-    if isinstance(result, (tuple, list)):
-        return type(result)(_wrapped(part, {}) for part in result)
-    return result
+def _view(name: str) -> property:
+    return property(lambda self: _run(name, lambda near: getattr(near, name), (self,), {}))
 
 
+def _method(name: str) -> Any:
+    function = getattr(np.ndarray, name)
+    return lambda self, *args, **kwargs: _run(name, function, (self, *args), kwargs)
+
+
+def _reading(name: str) -> Any:
+    function = getattr(np.ndarray, name)
+    return lambda self, *args: function(self._read(name.strip("_")), *args)
+
+
+def _operator(function: Any) -> Any:
+    return lambda self, other: _run(function.__name__, function, (self, other), {})
+
+
+def _turned(function: Any) -> Any:
+    return lambda self, other: _run(function.__name__, function, (other, self), {})
+
+
+def _in_place(function: Any) -> Any:
+    return lambda self, other: _run(function.__name__, function, (self, other), {"out": self})
+
+
+_OPERATORS = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "truediv": np.true_divide,
+    "floordiv": np.floor_divide,
+    "mod": np.remainder,
+    "pow": np.power,
+    "matmul": np.matmul,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "lshift": np.left_shift,
+    "rshift": np.right_shift,
+}
+_COMPARING = {
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+_OF_ONE = {"neg": np.negative, "pos": np.positive, "abs": np.absolute, "invert": np.invert}
+_ATTRIBUTES = "dtype", "flags", "itemsize", "nbytes", "ndim", "shape", "size", "strides"
+_VIEWS = "T", "imag", "real"
+_METHODS = (
+    "all", "any", "argmax", "argmin", "argpartition", "argsort", "astype", "choose", "clip",
+    "compress", "conj", "copy", "cumprod", "cumsum", "diagonal", "dot", "fill", "flatten", "max",
+    "mean", "min", "nonzero", "partition", "prod", "put", "ravel", "repeat", "reshape", "round",
+    "searchsorted", "sort", "squeeze", "std", "sum", "swapaxes", "take", "trace", "transpose",
+    "var", "view",
+)  # fmt: skip
+_READS = (
+    "__bool__", "__complex__", "__float__", "__index__", "__int__", "item", "tobytes", "tolist",
+)  # fmt: skip
+
+
+def _complete() -> None:
+    """Give `DeviceArray` what NumPy's arrays have of each kind."""
+    for make, names in ((_attribute, _ATTRIBUTES), (_view, _VIEWS), (_method, _METHODS)):
+        for name in names:
+            setattr(DeviceArray, name, make(name))
+    for name in _READS:
+        setattr(DeviceArray, name, _reading(name))
+    for name, function in _OPERATORS.items():
+        setattr(DeviceArray, f"__{name}__", _operator(function))
+        setattr(DeviceArray, f"__r{name}__", _turned(function))
+        setattr(DeviceArray, f"__i{name}__", _in_place(function))
+    for name, function in _COMPARING.items():
+        setattr(DeviceArray, f"__{name}__", _operator(function))
+    for name, function in _OF_ONE.items():
+        setattr(DeviceArray, f"__{name}__", _method_of(function))
+
+
+def _method_of(function: Any) -> Any:
+    return lambda self: _run(function.__name__, function, (self,), {})
+
+
+_complete()
 DeviceArray.__module__ = "device_like"
-device_like = _Module("device_like", np)
+device_like: Any = _Module("device_like", np)
+device_like.cuda = cuda
 add_array_module("device_like", device_like)
 
 
 class _StrictDevice(Device):
-    """Where `DeviceArray`s live; as many as wish may be current."""
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return nullcontext()
+    """Where `DeviceArray`s live."""
 
     def __reduce__(self) -> Any:
         return strict_device, ()

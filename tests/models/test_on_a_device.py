@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
 import singanet
+from singanet.engine.memory import arrays_in
+from singanet.layers import Embedding
 from singanet.models import build, find
-from singanet.optimizer import SGD
+from singanet.optimizer import SGD, Adam
+from singanet.program.layout.arena import ALIGNMENT
+from singanet.testing import strict_device, watch_device
 
 FULL, SLOW = pytest.mark.full, pytest.mark.slow
 IMAGE = (3, 32, 32)
@@ -56,7 +62,7 @@ def data(name, shape, rng):
     return x, rng.integers(0, KINDS, (COUNT, *shape[1:]) if name == "unet" else COUNT)
 
 
-def trained(name, device, folder):
+def trained(name, device, folder, recorded=True):
     """Losses, evaluations and predictions of a training that is saved, read, and gone on with."""
     shape, options, _ = SMALL[name]
     classes = find(name).num_classes if shape is None else KINDS
@@ -67,6 +73,7 @@ def trained(name, device, folder):
     told = []
     for epochs in (1, 2):
         net.to_device(device)
+        net.programs.enabled = recorded
         if epochs == 1:
             net.compile(SGD(lr=0.01, momentum=0.9))
         fitted = net.fit(
@@ -82,10 +89,61 @@ def trained(name, device, folder):
     return np.array(told), *map(device.ops.host, made)
 
 
-@pytest.mark.parametrize(
+NAMES = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=marks) for name, (*_, marks) in SMALL.items()]
 )
-def test_a_ready_net_trains_there_as_on_the_cpu(name, gpu, tmp_path):
+
+
+@NAMES
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_ready_net_trains_there_as_on_the_cpu(name, recorded, gpu, tmp_path):
     wanted = trained(name, singanet.device.cpu(), tmp_path)
-    for found, told in zip(trained(name, gpu, tmp_path), wanted, strict=True):
+    for found, told in zip(trained(name, gpu, tmp_path, recorded), wanted, strict=True):
         np.testing.assert_allclose(found, told, rtol=1e-6, atol=1e-9)
+
+
+@NAMES
+@pytest.mark.parametrize("rule", [SGD, Adam])
+def test_a_recorded_step_asks_the_device_for_its_launches_alone(name, rule):
+    with watch_device() as memory:
+        net, x, y, sent = there(name)
+        optimizer = rule(lr=0.01)
+        for _ in range(3):
+            net.step(x, y, optimizer)
+        with watch_device() as step:
+            net.step(x, y, optimizer)
+        gc.collect()
+    report = net.programs.reports()[-1]
+    launches = report.launches
+    assert (step.graphs, launches.singly) == (launches.graphs, 0), str(report)
+    # Draws would be kernels of CUDA's, which these arrays have not. Adam's rates are others.
+    assert step.to_device == launches.draws + (rule is Adam)
+    assert (step.to_host, step.waits) == (0, 0)
+    assert step.reads == looks(net), step.places
+    # What was handed out is what is told, to the byte.
+    assert step.live_bytes == 0
+    more = memory.live_bytes - sent - report.peak_bytes - ALIGNMENT
+    # State of rows, which Python updates, is no buffer of the program.
+    assert more == 0 or (tables(net) and rule is Adam and more > 0)
+
+
+def looks(net):
+    """What the host looks at in a recorded step."""
+    # The loss; labels for the loss and for the metric, and the metric; indices, and which differ.
+    return 1 + (0 if net.metric is None else 3) + 2 * tables(net)
+
+
+def tables(net):
+    """How many layers look rows up in a table."""
+    return sum(isinstance(layer, Embedding) for layer in net.layers)
+
+
+def there(name):
+    """A net on a strict device, a batch there, and the bytes of the batch."""
+    shape, options, _ = SMALL[name]
+    net = build(name, shape, find(name).num_classes if shape is None else KINDS, seed=1, **options)
+    net.to_device(strict_device())
+    x, y = data(name, shape, np.random.default_rng(3))
+    put = net.device.put
+    x, y = {key: put(part) for key, part in x.items()} if isinstance(x, dict) else put(x), put(y)
+    return net, x, y, sum(array.nbytes for array in arrays_in((x, y)))

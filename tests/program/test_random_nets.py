@@ -39,7 +39,7 @@ from singanet.layers import (
 )
 from singanet.loss import Huber, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
-from singanet.ops import numpy_ops
+from singanet.ops import numpy_ops, ops_for
 from singanet.optimizer import (
     LAMB,
     SGD,
@@ -326,7 +326,8 @@ class Run(Twins):
         for net in self.nets:
             for part in (*net.layers, net.loss):
                 for array, was in part.seen if isinstance(part, (Probe, Weighed)) else ():
-                    np.testing.assert_array_equal(array, was)
+                    host = ops_for(array).host
+                    np.testing.assert_array_equal(host(array), host(was))
 
 
 def taken(item):

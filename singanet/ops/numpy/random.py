@@ -21,7 +21,7 @@ def uniform(ops: Ops, rng: np.random.Generator, shape: Shape) -> Array:
     if ops.on_host:
         draws.fill(rng, drawn, *ops.team())
     else:
-        device_draws.fill(rng, drawn)
+        device_draws.fill(rng, ops.xp, drawn)
     return drawn
 
 

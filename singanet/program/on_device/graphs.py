@@ -13,6 +13,7 @@ class Graphs:
 
     The first time compiles kernels and fills pools. What CUDA refuses to capture is called between
     the graphs, and ``refused`` says why. Memory that calls make and drop is kept for them alone.
+    So far there are so many ``graphs``, of as many calls as are ``captured``.
     """
 
     def __init__(self, cupy: Any, calls: Sequence[Ready]) -> None:
@@ -21,6 +22,10 @@ class Graphs:
         self._parts: list[Ready] | None = None
         self._begun = False
         self.refused: dict[int, str] = {}
+        self.graphs = self.captured = 0
+
+    def __len__(self) -> int:
+        return len(self._calls)
 
     def __call__(self) -> None:
         """Make the calls."""
@@ -37,7 +42,12 @@ class Graphs:
             graph, end = self._graph(start, len(calls))
             if end < len(calls) and end > start + 1:
                 graph, end = self._graph(start, end)
-            parts += [graph.launch] if graph is not None else calls[start:end]
+            if graph is None:
+                parts += calls[start:end]
+            else:
+                parts.append(graph.launch)
+                self.graphs += 1
+                self.captured += end - start
             # The one that was refused.
             parts += calls[end : end + 1]
             start = end + 1

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from singanet.base.addresses import address
 from singanet.engine.memory import root_of
+from singanet.ops.cuda_kernels import compiles_for_cuda
 from singanet.program.array_tree import map_leaves
 from singanet.program.bind_call import Ready
 from singanet.program.calls import filled_by
 from singanet.program.ir import Call, Ref, Token
+from singanet.program.launches import Launches
 from singanet.program.on_device.far_arrays import FarArrays
 from singanet.program.on_device.functions import Lowered, on_device, returning
 from singanet.program.on_device.fusing import Element, Fused, fused
@@ -35,14 +37,13 @@ class OnDevice:
     ) -> None:
         self._far, self._tokens, self._folded = far, tokens, folded
         self._xp = xp
-        self._cupy: Any = xp if hasattr(xp, "cuda") else None
         self.constants: dict[int, tuple[Array, Any]] = {}
         self._numbers = _Numbers(xp)
 
     @property
     def beside(self) -> int:
         """As `Lowering`: what cuBLAS works in."""
-        return WORKSPACE if self._cupy is not None and has_cublas() else 0
+        return WORKSPACE if compiles_for_cuda(self._xp) and has_cublas() else 0
 
     def memory(self, size: int) -> Array:
         """As `Lowering`: one allocation."""
@@ -56,21 +57,24 @@ class OnDevice:
     def array(self, ref: Ref, memory: Any, start: int) -> Any:
         """As `Lowering`."""
         kind: Any = self._xp.ndarray
-        if issubclass(kind, np.ndarray):
-            # Those that are only as strict as a device's.
-            return ref.array(memory.view(np.ndarray), start).view(kind)
         return kind(ref.shape, ref.dtype, memory.data + (start + ref.offset), ref.strides)
 
     def outside(self, outside: Mapping[Ref, Array]) -> dict[Ref, Array]:
         """As `Lowering`: the net's own arrays, and copies of what lies on the host."""
-        return {ref: self._outside(ref, array) for ref, array in outside.items()}
+        numbers = {ref: near for ref, near in outside.items() if self._is_number(ref, near)}
+        there = self._numbers.places(numbers)
+        rest = {ref: near for ref, near in outside.items() if ref not in there}
+        return there | {ref: self._outside(ref, near) for ref, near in rest.items()}
+
+    def _is_number(self, ref: Ref, near: Array) -> bool:
+        """Whether it is a number of the host that may be another at each replay."""
+        changes = not self._tokens[ref.token].constant and ref.token not in self._folded
+        return changes and not ref.shape and self._far.far(root_of(near)) is None
 
     def _outside(self, ref: Ref, near: Array) -> Any:
         root = root_of(near)
         far = self._far.far(root)
         offset = address(near) - address(root) if near.size else 0
-        if far is None and not ref.shape and self._changes(ref.token):
-            return self._numbers.place(ref.token, near)
         if far is None:
             known = self.constants.get(id(root))
             if known is None:
@@ -78,26 +82,22 @@ class OnDevice:
             far = known[1]
         return self.array(Ref(ref.token, offset, near.shape, near.strides, near.dtype), far, 0)
 
-    def _changes(self, token: int) -> bool:
-        """Whether the numbers of ``token`` may be others at each replay."""
-        return not self._tokens[token].constant and token not in self._folded
-
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Replayed:
         """As `Lowering`."""
         ready = [self._ready(call, array_of) for call in calls]
-        groups: list[tuple[Ready, Sequence[Ready]]] = [(self._numbers.bring, ())]
+        groups = [Group(self._numbers.bring, (), "numbers")]
         for kind, group in groupby(zip(calls, ready, strict=True), _kind):
             pairs = list(group)
             each = [one for _, one in pairs]
             if kind == "launches":
-                groups.append((self._together(each), each))
+                groups.append(Group(self._together(each), each, kind))
             elif kind == "draws":
                 # The generator is asked for its state once.
                 outs = [array_of(call.arguments[0]) for call, _ in pairs]
                 fill: Any = pairs[0][0].function
-                groups.append((partial(fill, *outs), each))
+                groups.append(Group(partial(fill, *outs), each, kind))
             else:
-                groups += [(run, (run,)) for run in map(self._bringing, pairs)]
+                groups += [Group(run, (run,), kind) for run in map(self._bringing, pairs)]
         return Replayed(groups, self._wait)
 
     def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
@@ -117,10 +117,11 @@ class OnDevice:
 
     def _together(self, launches: Sequence[Any]) -> Ready:
         run = [*fused([(launch.element, launch) for launch in launches], self._fused)]
-        return partial(_one_after_the_other, run) if self._cupy is None else Graphs(self._cupy, run)
+        return Graphs(self._xp, run)
 
     def _fused(self, group: Fused) -> Callable[[], None]:
-        return group.by_functions(self._xp) if self._cupy is None else group.by_cuda(self._cupy)
+        xp = self._xp
+        return group.by_cuda(xp) if compiles_for_cuda(xp) else group.by_functions(xp)
 
     def _ready(self, call: Call, array_of: Callable[[Ref], Array]) -> Ready:
         if call.bind is not None:
@@ -137,7 +138,7 @@ class OnDevice:
         if lowered is None:
             assert function is not None
             return partial(function, *given, **named)
-        if function is np.matmul and self._cupy is not None:
+        if function is np.matmul and compiles_for_cuda(self._xp):
             a, b = given
             run = self._product(a, b, lowered[1]["out"])
             if run is not None:
@@ -145,7 +146,7 @@ class OnDevice:
         return Launch(lowered[0], tuple(given), lowered[1], _element(function, given, lowered[1]))
 
     def _product(self, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
-        blas = cublas(self._cupy.cuda.Device().id)
+        blas = cublas(self._xp.cuda.Device().id)
         if blas is None:
             return None
         run = product(blas, a, b, out)
@@ -200,8 +201,12 @@ class OnDevice:
         return each
 
     def _wait(self) -> None:
-        if self._cupy is not None:
-            self._cupy.cuda.get_current_stream().synchronize()
+        self._xp.cuda.get_current_stream().synchronize()
+
+    def launches(self, calls: Any) -> Launches:
+        """As `Lowering`."""
+        found: Launches = calls.launches()
+        return found
 
     def fill(self, target: Any, value: Any) -> None:
         """As `Lowering`: brought over from the host where it lies there."""
@@ -232,23 +237,40 @@ class Launch:
         self._function(*self._given, **self._named)
 
 
+class Group(NamedTuple):
+    """Recorded ``calls`` of a kind, and what makes all of them."""
+
+    run: Ready
+    calls: Sequence[Ready]
+    kind: str
+
+    def launches(self) -> Launches:
+        """What the host asks the device for by it."""
+        if isinstance(self.run, Graphs):
+            return Launches(self.run.graphs, self.run.captured, len(self.run) - self.run.captured)
+        count = len(self.calls)
+        return Launches(draws=count) if self.kind == "draws" else Launches(on_host=count)
+
+
 class Replayed:
     """Calls in groups: the recorded ones of each, and whether they are launched together.
 
     An iterator tells as a hint how many recorded ones are left. ``wait`` waits for the device.
     """
 
-    def __init__(
-        self, groups: Sequence[tuple[Ready, Sequence[Ready]]], wait: Callable[[], object]
-    ) -> None:
+    def __init__(self, groups: Sequence[Group], wait: Callable[[], object]) -> None:
         self._groups, self._wait = tuple(groups), wait
 
     def __iter__(self) -> Iterator[Ready]:
-        return _Left([run for run, _ in self._groups], [len(calls) for _, calls in self._groups])
+        return _Left([g.run for g in self._groups], [len(g.calls) for g in self._groups])
+
+    def launches(self) -> Launches:
+        """What the host asks the device for, all in all."""
+        return Launches.of_all(group.launches() for group in self._groups)
 
     def singly(self) -> Iterator[Ready]:
         """Each recorded call, of which the device has done its part when it returns."""
-        every = [call for _, calls in self._groups for call in calls]
+        every = [call for group in self._groups for call in group.calls]
         return iter([partial(_waited, call, self._wait) for call in every])
 
 
@@ -281,22 +303,22 @@ class _Numbers:
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
-        self._near: list[Array] = []
-        self._sent: list[Any] = []
-        self._places: list[Any] = []
+        # By where they lie on the host: the numbers, and the arrays that follow them.
+        self._places: dict[int, tuple[Array, Any]] = {}
+        self._rooms: list[_NumberRoom] = []
         self._tokens: dict[int, Array] = {}
 
-    def place(self, token: int, near: Array) -> Any:
-        """The array of the device that follows ``near``, of ``token``."""
-        self._tokens[token] = near
-        for known, far in zip(self._near, self._places, strict=True):
-            if known is near or address(known) == address(near):
-                return far
-        far = self._xp.asarray(near.copy())
-        self._near.append(near)
-        self._places.append(far)
-        self._sent.append(near[()])
-        return far
+    def places(self, numbers: Mapping[Ref, Array]) -> dict[Ref, Any]:
+        """The arrays of the device that follow the ``numbers``."""
+        self._tokens |= {ref.token: near for ref, near in numbers.items()}
+        by_place = {address(near): near for near in numbers.values()}
+        new = [near for place, near in by_place.items() if place not in self._places]
+        if new:
+            room = _NumberRoom(self._xp, new)
+            self._rooms.append(room)
+            for near, far in zip(room.near, room.far, strict=True):
+                self._places[address(near)] = near, far
+        return {ref: self._places[address(near)][1] for ref, near in numbers.items()}
 
     def near(self, array_of: Callable[[Ref], Array], ref: Ref) -> Array:
         """The host's array at ``ref`` of such a number; any other as ``array_of`` has it."""
@@ -309,10 +331,41 @@ class _Numbers:
 
     def bring(self) -> None:
         """Bring over those that have changed."""
-        for k, near in enumerate(self._near):
-            if near[()] != self._sent[k]:
-                self._places[k].set(near)
-                self._sent[k] = near[()]
+        for room in self._rooms:
+            room.bring()
+
+
+class _NumberRoom:
+    """Memory of the device for numbers, brought over in one transfer if any has changed."""
+
+    def __init__(self, xp: Any, numbers: Sequence[Array]) -> None:
+        # The widest ones first, so that each is aligned.
+        self.near = sorted(numbers, key=lambda near: -near.itemsize)
+        ends = np.cumsum([near.itemsize for near in self.near]).tolist()
+        starts = [end - near.itemsize for near, end in zip(self.near, ends, strict=True)]
+        self._staged = np.empty(ends[-1], np.uint8)
+        self._room: Any = xp.empty(ends[-1], np.uint8)
+        self.far = [
+            xp.ndarray((), near.dtype, self._room.data + start, ())
+            for near, start in zip(self.near, starts, strict=True)
+        ]
+        self._slots = [
+            np.ndarray((), near.dtype, self._staged, start)
+            for near, start in zip(self.near, starts, strict=True)
+        ]
+        self._send()
+
+    def bring(self) -> None:
+        """Bring them over, if any has changed."""
+        for near, slot in zip(self.near, self._slots, strict=True):
+            if near[()] != slot[()]:
+                self._send()
+                return
+
+    def _send(self) -> None:
+        for near, slot in zip(self.near, self._slots, strict=True):
+            slot[...] = near
+        self._room.set(self._staged)
 
 
 def _one_after_the_other(calls: Sequence[Ready]) -> None:

@@ -200,8 +200,11 @@ class Prediction:
 
     def report(self) -> ProgramReport:
         """Its report."""
-        made = self._recording
-        return ProgramReport(made.kernels, made.buffers, made.layout, None, self.notes)
+        made, bound = self._recording, self._bound
+        launches = None if bound is None else bound.launches()
+        return ProgramReport(
+            made.kernels, made.buffers, made.layout, None, self.notes, launches=launches
+        )
 
 
 def _taking(found: Any) -> Ready:

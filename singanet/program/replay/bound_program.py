@@ -10,6 +10,7 @@ import numpy as np
 from singanet.program.array_tree import map_leaves
 from singanet.program.compile import Recording
 from singanet.program.ir import MarkName, Ref
+from singanet.program.launches import Launches
 from singanet.program.lowering import ReadyCalls
 from singanet.program.trace.python_pass import copy_into
 from singanet.types import Array
@@ -81,6 +82,12 @@ class Bound:
     def outside(self) -> list[tuple[Ref, Array]]:
         """The arrays outside of the arena."""
         return list(self._outside.items())
+
+    def launches(self) -> Launches | None:
+        """What the host asks a device for at each replay; None where it computes itself."""
+        parts = [self._lowering.launches(segment.calls) for segment in self.segments]
+        there = [part for part in parts if part is not None]
+        return Launches.of_all(there) if there else None
 
     def array(self, ref: Ref) -> Array:
         """The array at ``ref``."""

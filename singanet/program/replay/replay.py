@@ -221,7 +221,7 @@ class Replay:
         from singanet.engine.recompute.decisions import Decisions
         from singanet.program.report.report import ProgramReport
 
-        recording = self.recording
+        recording, bound = self.recording, self._bound
         return ProgramReport(
             recording.kernels,
             recording.buffers,
@@ -232,6 +232,7 @@ class Replay:
             Decisions(recording.decisions),
             traffic,
             0 if self._reduction is None else self._reduction.rank,
+            None if bound is None else bound.launches(),
         )
 
 

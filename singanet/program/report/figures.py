@@ -12,6 +12,7 @@ from singanet.engine.recompute.decisions import Decisions
 from singanet.errors import ArgumentError
 from singanet.optimizer.traffic import Traffic
 from singanet.program.ir import Buffer, Kernel
+from singanet.program.launches import Launches
 from singanet.program.layout.arena import Layout, rounded_sizes
 from singanet.program.layout.dependencies import edges
 from singanet.program.layout.in_place import shared_memory
@@ -24,7 +25,8 @@ class Figures:
     ``seconds`` has the time of each kernel, None if they were not measured; ``notes`` name what
     does not run as kernels; ``kept_bytes`` is the size of the arena without recomputation;
     ``recomputed`` tells which layers are recomputed, and why: its ``str`` is a table; ``traffic``
-    is what a run exchanges with other processes, None if it was not measured. Sizes within the
+    is what a run exchanges with other processes, None if it was not measured; ``launches`` is what
+    the host asks a device for at a replay, None on the CPU and before the first. Sizes within the
     arena are rounded up as in `Layout`, sizes of parameters and constants outside are not. Errors:
     another number of seconds than kernels.
     """
@@ -38,6 +40,7 @@ class Figures:
     recomputed: Decisions = field(default_factory=Decisions)
     traffic: Traffic | None = None
     rank: int = 0
+    launches: Launches | None = None
 
     def __post_init__(self) -> None:
         if self.seconds is not None and len(self.seconds) != len(self.kernels):

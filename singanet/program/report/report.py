@@ -93,6 +93,7 @@ class ProgramReport(Figures):
                 for k, kernel in enumerate(self.kernels)
             ],
             "communication": None if self.traffic is None else self.traffic.as_dict(),
+            "launches": None if self.launches is None else self.launches._asdict(),
             "notes": list(self.notes),
         }
 

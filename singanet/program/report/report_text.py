@@ -35,6 +35,7 @@ def memory_lines(report: Figures) -> list[str]:
         f"peak {bytes_text(report.peak_bytes)} = {bytes_text(layout.nbytes)} arena "
         f"+ {bytes_text(report.outside_bytes)} parameters and constants",
         *again,
+        *([] if report.launches is None else [f"a replay: {report.launches}"]),
         *communication_lines(report),
         *(f"note: {note}" for note in report.notes),
     ]

@@ -23,7 +23,7 @@ class Draws:
     def fill(self, *outs: Array) -> None:
         """Fill ``outs``, one after the other, with float32 numbers from 0 to below 1."""
         if not all(type(out) is np.ndarray for out in outs):
-            device_draws.fill(self._net.rng, *outs)
+            device_draws.fill(self._net.rng, self._net.device.ops.xp, *outs)
             return
         for out in outs:
             draws.fill(self._net.rng, out, *self._net.device.ops.team())

@@ -14,9 +14,9 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import ops_for
 from singanet.optimizer import SGD
 from singanet.parallel import AllReduce, LocalSGD, Sharded, SparseAllReduce, start
+from singanet.parallel.communicators import nccl
 from singanet.parallel.communicators.nccl import NcclCommunicator
-from singanet.testing import communicators
-from singanet.testing.device_like import DeviceArray, device_like
+from singanet.testing import communicators, device_like, strict_device
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -24,15 +24,10 @@ Y = RNG.integers(0, 4, 24)
 KINDS = ("FLOAT16", "FLOAT32", "FLOAT64", "INT32", "INT64", "UINT8")
 
 
-class Pointer:
-    def __init__(self, array):
-        self.ptr = array
-
-
 @pytest.fixture(autouse=True)
 def _pointers(monkeypatch):
-    """Arrays like a GPU's know where they lie: their pointers are themselves."""
-    monkeypatch.setattr(DeviceArray, "data", property(Pointer), raising=False)
+    """Where arrays lie, NCCL of threads is given the arrays."""
+    monkeypatch.setattr(nccl, "_pointer", lambda array: array)
 
 
 class Nccl:
@@ -56,59 +51,37 @@ class Nccl:
         return self
 
     def _expect(self, array, count, kind, stream):
-        assert stream == 77
+        assert stream > 0
         assert KINDS[kind].lower() == array.dtype.name
         assert count == array.size
         self.told.append(array.nbytes)
 
     def allReduce(self, source, target, count, kind, op, stream):
         self._expect(source, count, kind, stream)
-        target.view(np.ndarray)[...] = self.wire.all_reduce(np.array(source.get()), op)
+        target.set(self.wire.all_reduce(source.get(), op))
 
     def allGather(self, source, target, count, kind, stream):
         self._expect(source, count, kind, stream)
         for k, part in enumerate(self.wire.all_gather(source.get())):
-            target.view(np.ndarray)[k] = part
+            target[k].set(part)
 
     def reduceScatter(self, source, target, count, kind, op, stream):
         assert source.size == count * self.wire.size
         self._expect(target, count, kind, stream)
-        summed = self.wire.all_reduce(np.array(source.get()), op)
+        summed = self.wire.all_reduce(source.get(), op)
         part = slice(self.wire.rank * count, (self.wire.rank + 1) * count)
-        target.view(np.ndarray)[...] = summed[part]
+        target.set(summed[part])
 
     def broadcast(self, source, target, count, kind, root, stream):
         self._expect(source, count, kind, stream)
-        target.view(np.ndarray)[...] = self.wire.broadcast(source.get(), root)
-
-
-class Event:
-    done = True
-
-    def record(self, stream=None):
-        pass
-
-
-class Scope:
-    def __init__(self, index):
-        assert index == 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
+        target.set(self.wire.broadcast(source.get(), root))
 
 
 class Cupy:
+    """Arrays as strict as a GPU's, with a NCCL."""
+
     def __init__(self, wire, told):
-        stream = SimpleNamespace(ptr=77, wait_event=lambda event: None)
-        self.cuda = SimpleNamespace(
-            nccl=Nccl(wire, told),
-            Device=Scope,
-            Event=Event,
-            Stream=lambda non_blocking: stream,
-        )
+        self.cuda = SimpleNamespace(**vars(device_like.cuda), nccl=Nccl(wire, told))
 
     def __getattr__(self, name):
         return getattr(device_like, name)
@@ -220,9 +193,7 @@ def test_a_net_on_gpus_trains_as_on_cpus(wrap, by_nccl):
         assert any("communication" in report.phases() for report in net.programs.reports())
         return [np.array(ops_for(p.value).host(p.value)) for p in net.params()]
 
-    like = Device("device_like", ops_for(device_like.zeros(1)), 0)
-    object.__setattr__(like, "index", None)  # its scope would be CuPy's
-    made, told = on_gpus(lambda comm: trained(like, comm))
+    made, told = on_gpus(lambda comm: trained(strict_device(), comm))
     with communicators(2) as comms:
         expected = comms.run(lambda comm: trained(singanet.device.cpu(), comm))
     for values, others in zip(made, expected, strict=True):
@@ -253,7 +224,7 @@ def test_a_gpu_that_does_not_answer_is_told():
     def work(comm):
         comm.deadline = 0.01
         request = comm.start_all_reduce(device_like.asarray(np.zeros(3)), what="the sum of w")
-        request._done.done = False
+        request._done = SimpleNamespace(done=False)
         with pytest.raises(RankError, match=r"the sum of w.* within 0.01 s"):
             request.wait()
 

@@ -81,7 +81,7 @@ def test_launches_are_together_but_for_looks_of_the_host():
     program, calls = calls_of(net_there(), SGD(lr=0.1))
     count = sum(1 for call in program.recording.calls if call.function is not None)
     assert length_hint(iter(calls)) == count
-    groups = [calls for _, calls in calls._groups if calls]
+    groups = [group.calls for group in calls._groups if group.calls]
     together = [len(group) for group in groups if isinstance(group[0], Launch)]
     # Labels are looked at, and the loss is read: three runs, and not one for each draw.
     assert len(together) == 3
@@ -94,9 +94,9 @@ def test_an_iterator_tells_how_many_recorded_calls_are_left():
     _, calls = calls_of(net_there(), SGD(lr=0.1))
     each = iter(calls)
     left = length_hint(each)
-    for _, group in calls._groups:
+    for group in calls._groups:
         next(each)
-        left -= len(group)
+        left -= len(group.calls)
         assert length_hint(each) == left
     assert left == 0
     assert sum(1 for _ in calls.singly()) == length_hint(iter(calls))

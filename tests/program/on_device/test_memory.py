@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
 import singanet
 from singanet.layers import Activation, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.optimizer import Adam
-from singanet.testing import strict_device
+from singanet.optimizer import SGD, Adam
+from singanet.program.layout.arena import ALIGNMENT
+from singanet.testing import strict_device, watch_device
 
 WIDTH = 96
 
@@ -43,6 +46,21 @@ def test_the_parts_are_those_of_the_device_alone():
     (report,) = net.programs.reports()
     # But for what the loss works in.
     assert 0.9 * report.layout.nbytes <= parts["arena"] <= report.layout.nbytes
+
+
+@pytest.mark.parametrize("rule", [SGD, Adam])
+def test_what_is_told_before_a_step_is_what_is_handed_out(rule):
+    with watch_device() as watch:
+        net, optimizer = net_there(), rule(lr=0.01)
+        parts = net.memory(64, optimizer).parts
+        x, y = map(net.device.put, batch(64))
+        for _ in range(4):
+            net.step(x, y, optimizer)
+        gc.collect()
+    told = sum(parts[part] for part in ("arena", "parameters", "optimizer state", "other"))
+    found = watch.live_bytes - x.nbytes - y.nbytes
+    # An arena is asked for with room to align it; of labels the loss has numbers of its own.
+    assert ALIGNMENT <= found - told <= ALIGNMENT + 32 * len(x)
 
 
 def test_what_is_planned_takes_no_memory_of_the_host_in():
