@@ -115,7 +115,9 @@ def test_a_recorded_step_asks_the_device_for_its_launches_alone(name, rule):
         gc.collect()
     report = net.programs.reports()[-1]
     launches = report.launches
-    assert (step.graphs, launches.singly) == (launches.graphs, 0), str(report)
+    # CuPy's products of stacks by einsum cannot be captured: those of convolutions by channels.
+    products = sum(kernel.name == "einsum" for kernel in report.kernels)
+    assert (step.graphs, products) == (launches.graphs, launches.singly), str(report)
     # Draws would be kernels of CUDA's, which these arrays have not. Adam's rates are others.
     assert step.to_device == launches.draws + (rule is Adam)
     assert (step.to_host, step.waits) == (0, 0)
