@@ -42,8 +42,9 @@ class FakeCommunicator(Communicator):
     Time is ``clock``: `advance` counts what the rank computes, an operation what it would take on
     a wire of ``bandwidth`` bytes a second, begun when the last rank has come. What `test` says
     depends on these clocks alone, not on threads. Ranks that do different things, or all wait,
-    are told so at once. An array that is under way holds NaN, so that nobody reads it. A rank may
-    `die`; the others repair themselves then.
+    are told so at once. An array that is under way holds NaN, so that nobody reads it. Ranks that
+    are ``on_device`` take arrays of a device, too. A rank may `die`; the others repair themselves
+    then.
     """
 
     def __init__(self, world: _World, members: tuple[int, ...], own: int) -> None:
@@ -96,14 +97,14 @@ class FakeCommunicator(Communicator):
         def reduced(parts: list[Array]) -> Array:
             return _reduced(parts, op)
 
-        checked_array(what, array)
+        self._checked(what, array)
         self.count_reduced(array.nbytes)
         return self._collective(f"{op} of", array, what, reduced, (array.shape, array.dtype.str))
 
     def start_reduce_scatter(
         self, array: Array, bounds: Sequence[int], what: str = "a reduce-scatter"
     ) -> Request:
-        checked_array(what, array)
+        self._checked(what, array)
         start, stop = checked_bounds(self, array, bounds)
         self.count_scattered(array[start:stop].nbytes, array.nbytes)
         facts = (array.shape, array.dtype.str, *bounds)
@@ -119,21 +120,21 @@ class FakeCommunicator(Communicator):
             cuts = zip(parts, bounds, bounds[1:], strict=False)
             return np.concatenate([part[start:stop] for part, start, stop in cuts])
 
-        checked_array(what, array)
+        self._checked(what, array)
         start, stop = checked_bounds(self, array, bounds)
         self.count_gathered(array[start:stop].nbytes, array.nbytes)
         facts = (array.shape, array.dtype.str, *bounds)
         return self._collective("parts of", array, what, joined, facts)
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
-        checked_array(what, array)
+        self._checked(what, array)
         facts = (array.shape[1:], array.dtype.str)
         # What the others give is counted once it is there.
         self.count_gathered(array.nbytes, array.nbytes)
         return self._collective("gathered", array, what, lambda parts: list(parts), facts, False)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
-        checked_array(what, array)
+        self._checked(what, array)
         checked_peer(what, root, self.size)
         facts = (array.shape, array.dtype.str)
         self.count_broadcast(root, array.nbytes)
@@ -144,7 +145,7 @@ class FakeCommunicator(Communicator):
 
     def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         """As `Communicator`; what is sent is buffered."""
-        checked_array(what, array)
+        self._checked(what, array)
         mail = self._own, self._members[checked_peer(what, to, self.size)], self._tagged(tag)
         world = self._world
         with world.changed:
@@ -152,16 +153,16 @@ class FakeCommunicator(Communicator):
             self.bytes_sent += array.nbytes
             arrival = self.clock + world.cost(array.nbytes)
             if world.receivers.get(mail):
-                world.receivers[mail].popleft().arrive(array.copy(), arrival)
+                world.receivers[mail].popleft().arrive(_copied(array), arrival)
             else:
-                world.mail.setdefault(mail, deque()).append((array.copy(), arrival))
+                world.mail.setdefault(mail, deque()).append((_copied(array), arrival))
             world.changed.notify_all()
         return Done()
 
     def start_receive(
         self, array: Array, source: int, tag: int = 0, what: str = "a receive"
     ) -> Request:
-        checked_array(what, array)
+        self._checked(what, array)
         source = self._members[checked_peer(what, source, self.size)]
         mail = source, self._own, self._tagged(tag)
         world = self._world
@@ -210,6 +211,11 @@ class FakeCommunicator(Communicator):
     def _tagged(self, tag: int) -> tuple[tuple[int, ...], int]:
         return self._members, tag
 
+    def _checked(self, what: str, array: Any) -> None:
+        """Errors: ``array`` is none of those that the ranks take."""
+        if not (self.on_device and _is_there(array)):
+            checked_array(what, array)
+
     def _collective(
         self,
         kind: str,
@@ -223,11 +229,29 @@ class FakeCommunicator(Communicator):
         with world.changed:
             world.look(self, what)
             meeting = world.meeting(self, (kind, *facts), result, what)
-            meeting.arrive(self._own, array.copy(), self.clock)
+            meeting.arrive(self._own, _copied(array), self.clock)
             if in_place and array.dtype.kind == "f":
                 array.fill(np.nan)
             world.changed.notify_all()
         return _FakeRequest(self, meeting, array if in_place else None, what)
+
+
+def _is_there(array: Any) -> bool:
+    """Whether it is one of a device, which ranks take that are ``on_device``."""
+    return hasattr(array, "get") and hasattr(array, "set")
+
+
+def _copied(array: Any) -> Array:
+    """A copy on the host, by which threads talk."""
+    made: Array = array.get() if _is_there(array) else array.copy()
+    return made
+
+
+def _fill(array: Any, result: Array) -> None:
+    if _is_there(array):
+        array.set(result.reshape(array.shape).astype(array.dtype, copy=False))
+    else:
+        array[...] = result
 
 
 def _reduced(parts: list[Array], op: str = "sum") -> Array:
@@ -580,7 +604,7 @@ class _FakeRequest(Request):
         self._delivered = True
         if self._array is not None:
             result = self._awaited.result
-            self._array[...] = result if self._cut is None else result[self._cut]
+            _fill(self._array, result if self._cut is None else result[self._cut])
         elif self._awaited.result is not None:
             parts = enumerate(self._awaited.result)
             rank = self._comm.rank

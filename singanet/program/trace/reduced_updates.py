@@ -255,7 +255,9 @@ class WrittenReduction(Reduction):
         """As `Reduction`. Raises `NotRecordableError` for a gradient of another shape."""
         if grad.shape != part.shape:
             raise NotRecordableError("a gradient of another shape")
-        source, start = plain(grad), address(part) - address(root_of(part))
+        # One that a stage has summed is its own.
+        source = self.tape.near(plain(grad))
+        start = address(part) - address(root_of(part))
         np.copyto(part.view(Traced), grad)
         copy, ref = self.tape.calls[-1], self.tape.ref(source)
         token = self.tape.tokens[ref.token]
