@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ import numpy as np
 from singanet.base.byte_order import native
 from singanet.errors import ArgumentError, BackendError
 from singanet.ops import Ops, backends, cpu_ops, ops_for
+from singanet.ops.transfers import Transfers
 from singanet.types import Array
 
 __all__ = ["Device", "cpu", "cuda", "describe", "get_default_device"]
@@ -44,6 +46,15 @@ class Device:
         with self.scope():
             return self.ops.xp.asarray(array)
 
+    def carrier(self) -> Callable[[Any], Any]:
+        """What brings batches here while kernels run, for the thread of a `Prefetch`.
+
+        Called with a batch, it gives the same one with arrays of the device in the place of
+        NumPy's: they come by pinned memory, on a stream of their own. Call it in the thread that
+        trains. On the CPU it leaves batches as they are.
+        """
+        return _as_it_is if self.ops.xp is np else Carrier(self)
+
     def narrowed(self, where: str, stores: bool = True) -> Device:
         """The device with kernels that round what they multiply to bfloat16.
 
@@ -71,6 +82,33 @@ class Device:
         if self.index is None:
             return nullcontext()
         return self.ops.xp.cuda.Device(self.index)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class Carrier:
+    """Brings batches of NumPy's arrays, in tuples, lists and dicts, to ``device``."""
+
+    def __init__(self, device: Device) -> None:
+        self._transfers = Transfers(device.ops.xp, device.scope)
+
+    def __call__(self, batch: Any) -> Any:
+        """The same batch, there; what is no array of numbers as it is."""
+        if isinstance(batch, np.ndarray):
+            return self._brought(batch) if batch.dtype.kind in "fiub" else batch
+        if isinstance(batch, dict):
+            return {name: self(part) for name, part in batch.items()}
+        if type(batch) in (tuple, list):
+            return type(batch)(map(self, batch))
+        return batch
+
+    def _brought(self, array: Array) -> Array:
+        made = self._transfers.new(array.shape, array.dtype.newbyteorder("="))
+        np.copyto(self._transfers.staged(made), array)
+        self._transfers.send(made)
+        return made
 
 
 @cache

@@ -26,9 +26,17 @@ class Prefetch(Described):
     or an interrupt, ends the thread and puts the loader back to that position; where the loader
     hangs, the next iteration waits for it and does so. An error in the thread is raised here with
     its traceback. One iteration runs at a time: a new one closes the old.
+
+    ``each`` is called with every batch, in the thread, and gives the one to hand out:
+    ``net.device.carrier()`` brings it to the net's device.
     """
 
-    def __init__(self, loader: Loader, capacity: int = 2) -> None:
+    def __init__(
+        self,
+        loader: Loader,
+        capacity: int = 2,
+        each: Callable[[Batch], Batch] | None = None,
+    ) -> None:
         for method in ("__iter__", "state_dict", "load_state_dict"):
             if not hasattr(loader, method):
                 raise ArgumentError(
@@ -39,6 +47,7 @@ class Prefetch(Described):
                 )
         self.loader = loader
         self.capacity = checked_count("Prefetch", "capacity", capacity, 1)
+        self.each = each
         self._state = loader.state_dict()
         # Weak, so that leaving a loop drops the last reference and with it ends the thread.
         self._running: weakref.ref[Generator[Batch, None, None]] | None = None
@@ -117,7 +126,8 @@ class Prefetch(Described):
 
     def _with_states(self) -> Iterator[tuple[Batch | None, dict[str, Any]]]:
         for batch in self.loader:
-            yield batch, self.loader.state_dict()
+            state = self.loader.state_dict()
+            yield batch if self.each is None else self.each(batch), state
         # Some loaders learn only here that the epoch is over.
         yield None, self.loader.state_dict()
 

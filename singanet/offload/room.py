@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from singanet.checkpoint.streaming import bytes_of
 from singanet.device import Device, cpu
+from singanet.ops.transfers import Transfers
 from singanet.types import Array
 
 Move = Callable[[memoryview], None]
@@ -44,59 +44,28 @@ class Room:
 
 
 class DeviceRoom(Room):
-    """The memory of ``device``: arrays go through pinned host memory, on a stream of their own.
-
-    A copy begins when the computations that were started before are done with what it touches, and
-    is done when it returns. CuPy's arrays cannot be made read-only.
-    """
+    """The memory of ``device``, whose arrays cannot be made read-only; copies are `Transfers`."""
 
     def __init__(self, device: Device) -> None:
         self.xp = device.ops.xp
         self._device = device
-        self._cuda: Any = self.xp.cuda
-        self._staging = np.empty(0, np.uint8)
-        with device.scope():
-            self._stream: Any = self._cuda.Stream(non_blocking=True)
-            self._computing: Any = self._cuda.get_current_stream()
+        self._transfers = Transfers(self.xp, device.scope)
 
     def new(self, nbytes: int) -> Array:
-        with self._copying():
-            found: Array = self.xp.empty(nbytes, np.uint8)
-        return found
+        return self._transfers.new((nbytes,), np.dtype(np.uint8))
 
     def put(self, array: Array) -> Array:
         return self._device.put(array)
 
     def fill(self, array: Array, read: Move) -> None:
-        staging = self._staged(array)
-        read(bytes_of(staging))
-        with self._copying():
-            array.set(staging)  # type: ignore[attr-defined]
+        read(bytes_of(self._transfers.staged(array)))
+        self._transfers.send(array)
 
     def drain(self, array: Array, write: Move) -> None:
-        staging = self._staged(array)
-        with self._copying():
-            array.get(out=staging)  # type: ignore[attr-defined]
-        write(bytes_of(staging))
+        write(bytes_of(self._transfers.fetch(array)))
 
     def lock(self, array: Array) -> None:
         """Nothing: on a device it cannot be forbidden."""
-
-    def _staged(self, array: Array) -> Array:
-        """Host memory as large as ``array``, the same for all."""
-        if self._staging.nbytes < array.nbytes:
-            self._staging = np.frombuffer(self._cuda.alloc_pinned_memory(array.nbytes), np.uint8)
-        return self._staging[: array.nbytes].view(array.dtype).reshape(array.shape)
-
-    @contextmanager
-    def _copying(self) -> Iterator[None]:
-        with self._device.scope():
-            # Who computes has let go of an array before it is read into or freed, not before the
-            # kernels that it started are done with it.
-            self._stream.wait_event(self._computing.record())
-            with self._stream:
-                yield
-            self._stream.synchronize()
 
 
 def room_on(device: Device) -> Room:
