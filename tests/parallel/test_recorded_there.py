@@ -1,7 +1,5 @@
 """Recorded steps of several ranks on a device: the bits of its layers, wherever ranks talk."""
 
-from importlib import import_module
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +12,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.parallel import AllReduce, PowerSGD, Sharded
 from singanet.program.on_device.lowering import Launch
-from singanet.testing import communicators, strict_device
+from singanet.testing import communicators, strict_device, watch_device
 from singanet.testing.device_like import DeviceArray
 from singanet.training import Callback
 from singanet.training.callbacks import EMA
@@ -166,60 +164,40 @@ def test_random_nets_batches_and_ranks_agree(layers, rule, size, window, counts,
             np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.fixture
-def transfers(monkeypatch):
-    """The bytes of each transfer between host and device so far, by its direction."""
-    module, made = import_module("singanet.testing.device_like"), []
-    get, put, call = DeviceArray.get, DeviceArray.set, module._Function.__call__
-
-    def got(self, out=None):
-        made.append(("back", self.nbytes))
-        return get(self, out)
-
-    def was_put(self, array):
-        made.append(("there", self.nbytes))
-        put(self, array)
-
-    def called(self, *args, **kwargs):
-        if self.__name__ in module._FROM_HOST and type(args[0]) is np.ndarray:
-            made.append(("there", args[0].nbytes))
-        return call(self, *args, **kwargs)
-
-    def as_float(self):
-        made.append(("back", self.nbytes))
-        return np.ndarray.__float__(self)
-
-    monkeypatch.setattr(DeviceArray, "__float__", as_float)
-    monkeypatch.setattr(DeviceArray, "get", got)
-    monkeypatch.setattr(DeviceArray, "set", was_put)
-    monkeypatch.setattr(module._Function, "__call__", called)
-    return made
-
-
 @OF_A_DEVICE
 @pytest.mark.parametrize("every", [1, 2])
-def test_a_sum_crosses_once_each_way_and_not_at_all_where_it_is_made_there(every, takes, transfers):
+def test_a_sum_crosses_once_each_way_and_not_at_all_where_it_is_made_there(every, takes):
     def work(comm):
         comm.on_device = takes
         net, rule = some_ignored(), AllReduce(SGD(lr=0.1, momentum=0.9), comm)
         optimizer = Accumulator(rule, every) if every > 1 else rule
         net.to_device(strict_device())
         x, y = net.device.put(X[comm.rank :: 2]), net.device.put(Y[comm.rank :: 2])
-        for k in range(6 * every):
-            if k == 6 * every - 1:
-                comm.barrier()
-                transfers.clear()
-                comm.barrier()
+        for _ in range(6 * every - 1):
             net.step(x, y, optimizer)
+        with watch_device() as seen:
+            comm.barrier()
+            net.step(x, y, optimizer)
+            comm.barrier()
+        told.append(seen)
         like = rule.reduction.like
         return [sum(like(n).nbytes + 4 for n in e) for e in rule.reduction.entries]
 
+    told = []
     with communicators(2) as comms:
         entries, _ = comms.run(work)
-    # Of both ranks: the loss, and sums with an element beside each gradient that tells who has it.
-    expected = 2 * [("back", 4)]
-    expected += [] if takes else [(way, n) for way in ("back", "there") for n in 2 * entries]
-    assert sorted(transfers) == sorted(expected)
+    for seen in told:
+        # Of both ranks; threads that take arrays of the device talk by copies themselves.
+        crossed = [
+            (place.partition(" at ")[0], count)
+            for place, count in seen.places.items()
+            if place.startswith(("array.get", "array.set")) and "communicators.py" not in place
+        ]
+        # What comes to the host is read there, and counts as that as well.
+        each = [] if takes else [("array.get", 4 * len(entries)), ("array.set", 2 * len(entries))]
+        assert sorted(crossed) == each
+        # A sum has an element beside each gradient that tells who has it.
+        assert seen.to_host_bytes == seen.to_device_bytes == 2 * sum(entries)
 
 
 @OF_A_DEVICE
@@ -271,7 +249,7 @@ def test_the_host_has_its_turn_where_ranks_talk_and_buffers_lie_in_the_arena(tak
         calls = program.bound(program._bound.arena).feed.calls
         like = optimizer.reduction.like
         entries = [sum(like(n).nbytes + 4 for n in e) for e in optimizer.reduction.entries]
-        return program.report(), [group for _, group in calls._groups if group], entries
+        return program.report(), [group.calls for group in calls._groups if group.calls], entries
 
     with communicators(2) as comms:
         for report, groups, entries in comms.run(work):

@@ -157,7 +157,7 @@ class ReducedUpdates:
         names, grads = list(item.names), list(item.grads)
         if self._outer.stages and any(map(is_sparse, grads)) and self._outer.read_gradients:
             raise NotRecordableError("rows of a table that are gathered before they are reduced")
-        values = [value.view(Traced) for value in item.values]
+        values: list[Any] = [traced(self.tape, value) for value in item.values]
         self._outer.hand(names, values, grads, 1.0, self._give)
 
     def _give(self, names: Any, values: Any, grads: Any, scale: Any) -> None:
