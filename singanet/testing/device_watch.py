@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import RLock
 
 from singanet.errors import ArgumentError, SingaNetError, one_of
 from singanet.testing.device_order import Lane
@@ -27,6 +28,10 @@ _ADVICE = {
 }
 
 _HERE = str(Path(__file__).parent / "device_")
+
+
+_COUNTING = RLock()
+"""Threads count by one watch; arrays are let go in the middle of it."""
 
 
 class DeviceUseError(SingaNetError, RuntimeError):
@@ -64,20 +69,23 @@ class DeviceWatch:
 
     def _hand_out(self, nbytes: int) -> None:
         """Count memory that somebody has."""
-        self.live_bytes += nbytes
-        self.most_bytes = max(self.most_bytes, self.live_bytes)
+        with _COUNTING:
+            self.live_bytes += nbytes
+            self.most_bytes = max(self.most_bytes, self.live_bytes)
 
     def _hand_to_graphs(self, nbytes: int) -> None:
         """Count memory that was handed out as what graphs work in."""
-        self.live_bytes -= nbytes
-        self.graph_bytes += nbytes
+        with _COUNTING:
+            self.live_bytes -= nbytes
+            self.graph_bytes += nbytes
 
     def _take_back(self, nbytes: int, of_graphs: bool) -> None:
         """Count memory that was let go."""
-        if of_graphs:
-            self.graph_bytes -= nbytes
-        else:
-            self.live_bytes -= nbytes
+        with _COUNTING:
+            if of_graphs:
+                self.graph_bytes -= nbytes
+            else:
+                self.live_bytes -= nbytes
 
 
 _watches: list[DeviceWatch] = []
@@ -98,11 +106,13 @@ def watch_device(*, refuse: Collection[str] = ()) -> Iterator[DeviceWatch]:
             advice="name what is not to happen, as in watch_device(refuse=('reads',))",
         )
     watch = DeviceWatch(frozenset(refuse))
-    _watches.append(watch)
+    with _COUNTING:
+        _watches.append(watch)
     try:
         yield watch
     finally:
-        _watches.remove(watch)
+        with _COUNTING:
+            _watches.remove(watch)
 
 
 def noted(kind: str, what: str, count: str, nbytes: int = 0) -> None:
@@ -110,6 +120,11 @@ def noted(kind: str, what: str, count: str, nbytes: int = 0) -> None:
     if not _watches:
         return
     place = _place()
+    with _COUNTING:
+        _note(kind, what, count, nbytes, place)
+
+
+def _note(kind: str, what: str, count: str, nbytes: int, place: str) -> None:
     for watch in _watches:
         if kind in watch.refuse:
             raise DeviceUseError(
@@ -127,12 +142,13 @@ def noted(kind: str, what: str, count: str, nbytes: int = 0) -> None:
 
 def launched(kernels: int = 1, graph: bool = False) -> None:
     """Count a kernel that the host launched, or a ``graph`` of so many."""
-    for watch in _watches:
-        if graph:
-            watch.graphs += 1
-            watch.in_graphs += kernels
-        else:
-            watch.launches += kernels
+    with _COUNTING:
+        for watch in _watches:
+            if graph:
+                watch.graphs += 1
+                watch.in_graphs += kernels
+            else:
+                watch.launches += kernels
 
 
 def watches() -> tuple[DeviceWatch, ...]:

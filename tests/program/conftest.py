@@ -1,4 +1,4 @@
-"""Nets on the kernels that the machine has by default, on NumPy's, and on a device."""
+"""Nets on the kernels that the machine has by default, and on NumPy's."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import pytest
 
 from singanet.device import Device
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.testing import strict_device
 
 # Where no other kernels are, the default is NumPy's, and once is enough.
 KERNELS = ["default"] if cpu_ops() is numpy_ops else ["default", "numpy"]
 
 
-@pytest.fixture(params=[*KERNELS, pytest.param("strict", marks=pytest.mark.full)])
+@pytest.fixture(params=KERNELS)
 def placed(request):
     """``placed(net)`` is the net, on the kernels under test."""
 
     def place(net):
         if request.param == "numpy":
             net.to_device(Device("cpu", numpy_ops))
-        elif request.param == "strict":
-            net.to_device(strict_device())
         return net
 
     return place
