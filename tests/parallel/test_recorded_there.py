@@ -175,6 +175,8 @@ def test_a_sum_crosses_once_each_way_and_not_at_all_where_it_is_made_there(every
         x, y = net.device.put(X[comm.rank :: 2]), net.device.put(Y[comm.rank :: 2])
         for _ in range(6 * every - 1):
             net.step(x, y, optimizer)
+        # All are done with the steps before, and all watch.
+        comm.barrier()
         with watch_device() as seen:
             comm.barrier()
             net.step(x, y, optimizer)
