@@ -163,7 +163,9 @@ class Accumulator(Wrapper):
         ops, first = ops_for(value), self._counts[name] == 0
         weighted = scale if is_one(self._weight) else scale * self._weight
         by_rows = isinstance(grad, tuple) and (first or self._by_rows.get(name, True))
-        was_by_rows, self._by_rows[name] = self._by_rows.get(name, False), by_rows
+        # A replay gathers rows and says no word of it.
+        was_by_rows = self._by_rows.get(name, self._rows[name].sum is not None)
+        self._by_rows[name] = by_rows
         if by_rows:
             self._totals.pop(name, None)
             gather = self._rows[name].begin if first else self._rows[name].add
@@ -257,6 +259,8 @@ class Accumulator(Wrapper):
         names = list(names)
         self._counts.update(dict.fromkeys(names, 0))
         self._weights.update(dict.fromkeys(names, 0.0))
+        for name in names:
+            self._by_rows.pop(name, None)
 
     @contextmanager
     def before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
@@ -349,7 +353,7 @@ class Accumulator(Wrapper):
         return saved
 
     def _saved_sum(self, name: str) -> dict[str, Array]:
-        rows = self._rows[name].sum if self._by_rows.get(name) else None
+        rows = self._rows[name].sum if self._by_rows.get(name, True) else None
         if rows is None:
             return {f"{name}/gathered": self._totals[name].copy()}
         return {f"{name}/gathered": rows.rows.copy(), f"{name}/gathered_rows": rows.indices.copy()}
