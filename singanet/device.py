@@ -53,7 +53,7 @@ class Device:
         NumPy's: they come by pinned memory, on a stream of their own. Call it in the thread that
         trains. On the CPU it leaves batches as they are.
         """
-        return _as_it_is if self.ops.xp is np else Carrier(self)
+        return _as_it_is if self.ops.xp is np else BatchCarrier(self)
 
     def narrowed(self, where: str, stores: bool = True) -> Device:
         """The device with kernels that round what they multiply to bfloat16.
@@ -88,7 +88,7 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-class Carrier:
+class BatchCarrier:
     """Brings batches of NumPy's arrays, in tuples, lists and dicts, to ``device``."""
 
     def __init__(self, device: Device) -> None:
