@@ -27,7 +27,7 @@ class KeepsGradients(Wrapper):
     def update(self, names, values, grads, scale=1.0):
         for job in zip(names, values, grads, strict=True):
             self.kept.append(job)
-            self.copies.append(dense_of(job[2]).copy())
+            self.copies.append(np.array(dense_of(job[2])))
 
     def finish(self):
         """Update with what was kept. Whatever it was when it came, it has to be still."""
@@ -196,8 +196,7 @@ class Draws(Alike):
     def forward(self, ctx, x):
         if ctx.train:
             self.calls[0] += 1
-            noise = ctx.ops.xp.asarray(self.noise.standard_normal(x.shape).astype(x.dtype))
-            x = x + noise * np.float32(self.calls[0])
+            x = x + self.noise.standard_normal(x.shape).astype(x.dtype) * np.float32(self.calls[0])
         return x
 
     def backward(self, ctx, dy):
