@@ -127,23 +127,22 @@ class OnDevice:
         if call.bind is not None:
             return call.bind(array_of)
         function = call.function
-        if not self._is_launch(call):
+        launch = self._launch_of(call)
+        if launch is None:
             # What it reads of the host's numbers need not come back from the device.
             array_of = partial(self._numbers.near, array_of)
+        run, keywords = launch or (function, call.keywords)
+        assert run is not None
         given = [map_leaves(_plain(value), Ref, array_of) for value in call.arguments]
-        named = {key: map_leaves(value, Ref, array_of) for key, value in call.keywords.items()}
-        if isinstance(function, partial) and function.func is filled_by:
-            return Launch(function, tuple(given), named)
-        lowered = on_device(self._xp, function, named)
-        if lowered is None:
-            assert function is not None
-            return partial(function, *given, **named)
+        named = {key: map_leaves(value, Ref, array_of) for key, value in keywords.items()}
+        if launch is None:
+            return partial(run, *given, **named)
         if function is np.matmul and compiles_for_cuda(self._xp):
             a, b = given
-            run = self._product(a, b, lowered[1]["out"])
-            if run is not None:
-                return Launch(run, (), {})
-        return Launch(lowered[0], tuple(given), lowered[1], _element(function, given, lowered[1]))
+            multiply = self._product(a, b, named["out"])
+            if multiply is not None:
+                return Launch(multiply, (), {})
+        return Launch(run, tuple(given), named, _element(function, given, named))
 
     def _product(self, a: Any, b: Any, out: Any) -> Callable[[], None] | None:
         blas = cublas(self._xp.cuda.Device().id)
@@ -178,16 +177,18 @@ class OnDevice:
                 turn += 1
                 continue
             made.append(call)
-            if not self._is_launch(call):
+            if self._launch_of(call) is None:
                 turn = len(made)
         return made
 
-    def _is_launch(self, call: Call) -> bool:
-        if call.function is None or call.bind is not None:
-            return False
-        if isinstance(call.function, partial) and call.function.func is filled_by:
-            return True
-        return on_device(self._xp, call.function, call.keywords) is not None
+    def _launch_of(self, call: Call) -> Lowered | None:
+        """The device's form of ``call``; None for one that the host makes."""
+        function = call.function
+        if function is None or call.bind is not None:
+            return None
+        if isinstance(function, partial) and function.func is filled_by:
+            return function, dict(call.keywords)
+        return on_device(self._xp, function, call.keywords)
 
     def expect_known(self, calls: Sequence[Call]) -> None:
         """Refuse ``calls`` of which the device has no form. Raises `NotRecordableError`."""
