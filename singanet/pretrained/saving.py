@@ -16,6 +16,7 @@ from singanet.base.files import explained, replacing
 from singanet.checkpoint import Source, write_folder
 from singanet.checkpoint.sharded.writer import SHARD_BYTES
 from singanet.data import Tokenizer
+from singanet.device import cpu
 from singanet.engine.adapting import add_pair, pairs_beside
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, one_of
@@ -137,12 +138,7 @@ def _are_words(stored: FileArray) -> bool:
 
 
 def _value(param: Param) -> Array:
-    return _on_host(param.peek())
-
-
-def _on_host(value: Any) -> Array:
-    host: Array = value.get() if hasattr(value, "get") else value
-    return host
+    return cpu().put(param.peek())
 
 
 def _merged(pairs: Mapping[int, tuple[Layer, str]], param: Param) -> Array:
@@ -152,7 +148,7 @@ def _merged(pairs: Mapping[int, tuple[Layer, str]], param: Param) -> Array:
         # Where the pair lies, too.
         value = value.copy()
         add_pair(*pairs[id(param)], value)
-    return _on_host(value)
+    return cpu().put(value)
 
 
 def _config_text(config: dict[str, Any], dtype: str) -> str:
