@@ -37,6 +37,13 @@ class Entry:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+class StandIn(np.ndarray[Any, Any]):
+    """An array in the place of one that is elsewhere: its shape and type, and no memory.
+
+    No writer takes it: its elements are not the values.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """An array to be written; ``fetch`` produces it when its turn comes.
@@ -82,8 +89,20 @@ class Source:
 
     def _fetched(self) -> Array:
         value = self.fetch()
+        expect_values(value, f"array {self.name!r}")
         value = value.get() if hasattr(value, "get") else value
         return np.asarray(value)
+
+
+def expect_values(value: Any, where: str) -> None:
+    """Errors: `ArgumentError` for an array that only stands for the values."""
+    if isinstance(value, StandIn):
+        raise ArgumentError(
+            where,
+            expected="an array that has the values",
+            received="the stand-in of a parameter whose values are in a table or on other ranks",
+            advice="write param.peek() in the place of param.value, or call net.save",
+        )
 
 
 def total_bytes(sources: Iterable[Source]) -> int:
@@ -158,4 +177,5 @@ def _source(name: Any, value: Any, where: str) -> Source:
             received=f"the type {value.dtype}",
             advice="convert the array, or leave it out",
         )
+    expect_values(value, f"{where}, array {name!r}")
     return Source(name, tuple(value.shape), np.dtype(value.dtype).newbyteorder("<"), lambda: value)

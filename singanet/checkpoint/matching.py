@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +12,20 @@ from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.report import LoadReport, Match, Mismatch
 from singanet.checkpoint.rules import NAME_RULES, SHAPE_RULES
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.types import Shape
+from singanet.types import Array, Shape
 
 
 @dataclass(frozen=True)
 class Target:
-    """An array of the net: what shape and type must come, and the rule by which it is asked for."""
+    """An array of the net: what shape and type must come, and the rule by which it is asked for.
+
+    Where the net's array is read-only, ``has`` tells whether another one has its values.
+    """
 
     shape: Shape
     dtype: np.dtype[Any]
     rule: str = ""
+    has: Callable[[Array], bool] | None = None
 
 
 def match(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from singanet.checkpoint.entry import Entry, Source, sources_of
+from singanet.checkpoint.entry import Entry, Source, State, sources_of
 from singanet.checkpoint.matching import Target, spellings, weights
 from singanet.types import Array
 
@@ -44,7 +44,7 @@ def fold(targets: Mapping[str, Target], packed: Sequence[Packed]) -> dict[str, T
     return _in_place(targets, {each.name: each.target for each in packed}, packed)
 
 
-def pack(state: Mapping[str, Array], packed: Sequence[Packed]) -> list[Source]:
+def pack(state: State, packed: Sequence[Packed]) -> list[Source]:
     """``state`` with each of ``packed`` in the place of its members, made when its turn comes."""
     return list(
         _in_place(

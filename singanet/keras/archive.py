@@ -25,6 +25,7 @@ from singanet.codecs.describe import keras_layer, weighed
 from singanet.errors import ArgumentError, FileFormatError, GraphError, UnsafeFileError
 from singanet.keras.config import DrawnModel, draw, refused
 from singanet.net import FeedForwardNet
+from singanet.params.files import param_sources
 
 _LONGEST = 16 << 20
 # Of weights: numbers of 8 bytes, five of an optimizer for each, and tables around each array.
@@ -94,9 +95,9 @@ def save_model(
             advice="write other nets with net.save('x.weights.h5')",
         )
     placed = _placed(net, drawing)
-    state = {name: params[name].peek() for layer in placed for name, _ in layer.params.values()}
+    named = [params[name] for layer in placed for name, _ in layer.params.values()]
     with tempfile.TemporaryDirectory() as folder, replacing(path) as beside:
-        write_state(Path(folder) / _WEIGHTS, state, "keras", layers=placed)
+        write_state(Path(folder) / _WEIGHTS, param_sources(named), "keras", layers=placed)
         with zipfile.ZipFile(beside, "w") as archive:
             archive.writestr("metadata.json", json.dumps({"keras_version": "3.0.0"}))
             archive.writestr(_CONFIG, json.dumps(config))

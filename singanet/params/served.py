@@ -8,16 +8,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from singanet.checkpoint.entry import StandIn
 from singanet.errors import CallOrderError
 from singanet.ops.interface import Runs
 from singanet.params.storage import ParamStorage
 from singanet.types import Array, RowSparse, Shape
 
 
-class StandIn(np.ndarray[Any, Any]):
-    """A stand-in for the array of a served parameter: its shape and type, and no memory.
+class ServedStandIn(StandIn):
+    """A stand-in for the array of a served parameter, whose elements are NaN.
 
-    Its elements are NaN. Row-sparse gradients that a rule is to update it by go to ``rows``.
+    Row-sparse gradients that a rule is to update it by go to ``rows``.
     """
 
     rows: ServedRows
@@ -44,7 +45,7 @@ class ServedRows(ParamStorage):
     def __init__(self, name: str, shape: Shape, dtype: Any) -> None:
         self.name = name
         self.shape = shape
-        self._stand_in = np.broadcast_to(np.full((), np.nan, dtype), shape).view(StandIn)
+        self._stand_in = np.broadcast_to(np.full((), np.nan, dtype), shape).view(ServedStandIn)
         self._stand_in.rows = self
 
     @property
@@ -86,9 +87,9 @@ class ServedRows(ParamStorage):
 
 def is_served(value: Any) -> bool:
     """Whether ``value`` stands for the rows of a table."""
-    return isinstance(value, StandIn)
+    return isinstance(value, ServedStandIn)
 
 
 def served_by(value: Any) -> ServedRows | None:
     """Where the updates of ``value`` go, if it stands for the rows of a table."""
-    return value.rows if isinstance(value, StandIn) else None
+    return value.rows if isinstance(value, ServedStandIn) else None

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from singanet.checkpoint.entry import Source, sources_of
+from singanet.checkpoint.entry import sources_of
 from singanet.checkpoint.formats import write_state
 from singanet.checkpoint.halves import stored_as
 from singanet.engine.holding import rounding_of
 from singanet.engine.net import Net
+from singanet.params.files import param_sources
 from singanet.params.held import words_among
 from singanet.saving import model_settings as settings
 from singanet.saving.frames import intake_to_config
@@ -31,10 +30,7 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
     about["training"] = None if compiled is None else settings.describe(compiled)
     state = sources_of({MODEL.text: encoded(MODEL, about)}, "net.save_model")
     params = distinct(net.params())
-    own = [
-        Source(NET + p.name, p.shape, np.dtype(p.array_type).newbyteorder("<"), p.peek, p.parts)
-        for p in params
-    ]
+    own = param_sources(params, NET)
     state += stored_as(own, words_among((NET + p.name, p) for p in params), "net.save_model")
     if compiled is not None:
         state += settings.sources(compiled)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from singanet.checkpoint import (
     LoadReport,
-    Source,
     Target,
     format_for,
     load_into,
@@ -22,9 +22,11 @@ from singanet.checkpoint.halves import stored_as
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.keras.slots import read_slots
 from singanet.checkpoint.matching import checked_rename
+from singanet.checkpoint.packed import Packed
 from singanet.checkpoint.torch.naming import TorchView, torch_sources
 from singanet.codecs import keras_layers, torch_layers
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.params.files import constant_advice, param_sources, same_values
 from singanet.params.held import words_among
 from singanet.saving.recurrent import packed_layers
 from singanet.types import Array
@@ -70,23 +72,18 @@ def save_parameters(
     packed = packed_layers(net) if name in ("snapshot", "pickle") else []
     if not packed and not name.startswith("keras"):
         # One after the other, wherever they are.
-        sources = [Source(p.name, p.shape, _little(p), p.peek, p.parts) for p in params]
+        sources = param_sources(params)
         if name == "safetensors":
             sources = stored_as(sources, words_among((p.name, p) for p in params), "net.save")
         write_state(f, sources, name)
         return
-    state = {param.name: param.peek() for param in params}
     if name == "keras":
         layers = keras_layers(net, data_format)
-        write_state(f, state, name, layers=layers, optimizer=optimizer)
+        write_state(f, param_sources(params), name, layers=layers, optimizer=optimizer)
     elif name == "keras-legacy":
-        write_state(f, state, name, layers=keras_layers(net, data_format))
+        write_state(f, param_sources(params), name, layers=keras_layers(net, data_format))
     else:
-        write_state(f, pack(state, packed), name)
-
-
-def _little(param: Param) -> np.dtype[Any]:
-    return np.dtype(param.array_type).newbyteorder("<")
+        write_state(f, pack(param_sources(params), packed), name)
 
 
 def load_parameters(
@@ -105,7 +102,6 @@ def load_parameters(
 ) -> LoadReport:
     """`FeedForwardNet.load`; ``format`` None goes by what the file holds."""
     params = {param.name: param for param in distinct(net.params())}
-    _expect_writable(params.values())
     _expect_layout(net, rename, layout)
 
     def assign(name: str, array: Array) -> None:
@@ -113,7 +109,9 @@ def load_parameters(
 
     def targets(rules: Mapping[str, str]) -> dict[str, Target]:
         return {
-            name: Target(param.shape, np.dtype(param.array_type), rules.get(name, ""))
+            name: Target(
+                param.shape, np.dtype(param.array_type), rules.get(name, ""), _fixed(param, strict)
+            )
             for name, param in params.items()
         }
 
@@ -127,7 +125,7 @@ def load_parameters(
                 return load_into(view, targets(view.rules), assign, None, strict, cast)
             if key is not None:
                 raise _no_key(reader.where)
-            packed = packed_layers(net)
+            packed = [_with_fixed(each, params, strict) for each in packed_layers(net)]
             return load_into(reader, targets({}), assign, rename, strict, cast, packed)
     if layout is not None or key is not None:
         raise ArgumentError(
@@ -196,17 +194,35 @@ def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:
     )
 
 
-def _expect_writable(params: Iterable[Param]) -> None:
-    """Refuse to begin what would end at a read-only array."""
-    for param in params:
-        if param.is_constant:
+def _fixed(
+    param: Param, strict: bool, own: Callable[[], Array] | None = None
+) -> Callable[[Array], bool] | None:
+    """What tells whether an array has the values of a read-only ``param``, or its ``own``.
+
+    Errors: `CallOrderError` where it is ``strict`` and the array has others.
+    """
+    if not param.is_constant:
+        return None
+
+    def has(array: Array) -> bool:
+        same = same_values(param.peek() if own is None else own(), array)
+        if strict and not same:
             raise CallOrderError(
                 "net.load",
-                expected="a net whose parameters may change",
-                received=f"a read-only array of {param.name!r}",
-                advice=param.storage.way_back
-                or "set the array's flags.writeable, or assign a copy to the parameter",
+                expected="a net whose parameters may change, or have these values already",
+                received=f"other values for the read-only array of {param.name!r}",
+                advice=constant_advice(param),
             )
+        return same
+
+    return has
+
+
+def _with_fixed(packed: Packed, params: Mapping[str, Param], strict: bool) -> Packed:
+    """``packed``, which is read-only if any of its members is."""
+    fixed = (_fixed(params[name], strict, packed.fetch) for name in packed.members)
+    has = next((each for each in fixed if each is not None), None)
+    return replace(packed, target=replace(packed.target, has=has))
 
 
 def distinct(params: list[Param]) -> list[Param]:

@@ -9,6 +9,7 @@ from typing import Any
 from singanet.base.seeding import seeded_apart
 from singanet.engine.model import Model
 from singanet.errors import SingaNetError, one_of
+from singanet.params.files import put_params
 from singanet.training.arrays import copied
 from singanet.training.course import Stateful
 from singanet.training.metric_state import load_metrics, mismatch
@@ -68,8 +69,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
             session.measures.samples = progress.samples
         for each, arrays in kept:
             each.load_state_dict(arrays)
-        for param in here:
-            param.put(net.device.put(state[f"net/{param.name}"]))
+        put_params(here, _below("net/", state), net.device.put, "net.fit, resume")
     ranks.go_on(own.samples if own else 0, session.measures)
     net.rng.bit_generator.state = generator
     _go_on(session, progress)

@@ -17,6 +17,7 @@ from singanet.engine.model import Model
 from singanet.errors import CallOrderError
 from singanet.optimizer import Accumulator, Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain
+from singanet.params.files import param_sources
 from singanet.params.param import Param
 from singanet.training.batches import Batches
 from singanet.training.compiled import Compiled
@@ -24,7 +25,7 @@ from singanet.training.course import Course
 from singanet.training.micro_batches import MicroBatches
 from singanet.training.options import FitOptions
 from singanet.training.ranks import World
-from singanet.training.sources import param_sources, training_sources
+from singanet.training.sources import training_sources
 from singanet.training.steps import Step, stepper
 from singanet.types import Array
 
@@ -89,7 +90,7 @@ class Session(Course):
     def weights(self) -> list[Source]:
         """The parameters, to be written by `on_first` at once; all ranks call it."""
         whole = {each.name: each for each in self.ranks.slices(self.net)}
-        return [whole.get(each.name, each) for each in param_sources(self.net)]
+        return [whole.get(each.name, each) for each in param_sources(self.net.params())]
 
     def params(self) -> list[Param]:
         """The parameters of the net that are on this rank: all, but of a net on stages."""

@@ -7,12 +7,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from singanet.checkpoint.entry import Source, sources_of
-from singanet.engine.model import Model
 from singanet.optimizer.sources import state_sources
-from singanet.params.param import Param
+from singanet.params.files import param_sources
 from singanet.training.course import Course, Stateful
 from singanet.training.files import session_entry
 from singanet.training.measures import Measures
@@ -52,7 +49,7 @@ def own_sources(
     if first_rows is not None and begins is not None:
         first_rows |= {f"optimizer/{name}": first for name, first in begins.items()}
     return [
-        *below("net", param_sources(ranks.here(course.net))),
+        *param_sources(ranks.here(course.net).params(), "net/"),
         *below("optimizer", learnt),
         *(
             source
@@ -119,13 +116,3 @@ def progress_sources(
     }
     state["session"] = session_entry(about)
     return sources_of(state, WHERE)
-
-
-def param_sources(net: Model) -> list[Source]:
-    """The parameters of ``net``, one after the other, wherever they are."""
-    return list(map(_source, net.params()))
-
-
-def _source(param: Param) -> Source:
-    dtype = np.dtype(param.array_type).newbyteorder("<")
-    return Source(param.name, param.shape, dtype, param.peek, param.parts)

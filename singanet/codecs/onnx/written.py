@@ -11,6 +11,7 @@ import numpy as np
 from singanet.checkpoint.entry import Source
 from singanet.codecs.onnx.vocabulary import PAD_MODES, element_type, turned
 from singanet.layers.layer import Layer
+from singanet.params.files import param_sources
 from singanet.params.param import Param
 from singanet.types import Array, Shape
 
@@ -126,7 +127,7 @@ class WrittenGraph:
         key = (tuple(shape), *(id(param.root) for param in params))
 
         def fetch() -> Array:
-            arrays = [Source(p.name, p.shape, p.array_type, p.peek).array() for p in params]
+            arrays = [each.array() for each in param_sources(params)]
             return make(*arrays)
 
         if key not in self._made:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from singanet.checkpoint.entry import StandIn
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.params.storage import ParamStorage
 from singanet.types import Array, Shape
@@ -24,8 +25,8 @@ class Gathering(Protocol):
         """The whole array, until it is dropped."""
 
 
-class SliceStandIn(np.ndarray[Any, Any]):
-    """A stand-in for the array of a parameter in slices: its shape and type, and no memory."""
+class SliceStandIn(StandIn):
+    """A stand-in for the array of a parameter in slices, whose elements are 0."""
 
     slices: Slices
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.params.files import keep_params, put_params
 from singanet.training.arrays import saved_parameters
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.monitor import Monitor
@@ -58,16 +59,12 @@ class EarlyStopping(Callback):
     def on_train_end(self) -> None:
         """Bring the best parameters back."""
         if self._kept and self.session.error is None:
-            for param in self.session.params():
-                param.put(self._kept[param.name])
+            params, put = self.session.params(), self.session.net.device.put
+            put_params(params, self._kept, put, "EarlyStopping")
         self._kept = {}
 
     def _keep(self) -> None:
-        for param in self.session.params():
-            if param.name in self._kept:
-                self._kept[param.name][...] = param.peek()
-            else:
-                self._kept[param.name] = param.peek().copy()
+        keep_params(self.session.params(), self._kept)
 
     def state_dict(self) -> dict[str, Array]:
         """The best so far with its parameters, and how long it has stood."""
@@ -82,9 +79,8 @@ class EarlyStopping(Callback):
         """Go on from there."""
         kept = {key[5:]: array for key, array in state.items() if key.startswith("kept/")}
         if kept:
-            kept = saved_parameters(
-                self.session.params(), self.session.net.device, kept, "EarlyStopping"
-            )
+            changing = [param for param in self.session.params() if not param.is_constant]
+            kept = saved_parameters(changing, self.session.net.device, kept, "EarlyStopping")
         self.monitor.best = float(state["best"])
         self.best_epoch, self._waited = int(state["best_epoch"]), int(state["waited"])
         self._kept = kept
