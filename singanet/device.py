@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,20 @@ class Device:
     name: str
     ops: Ops
     index: int | None = None
+    changes: tuple[Callable[[Device], Device], ...] = field(default=(), repr=False, compare=False)
+    """The functions that gave the plain device other kernels, in their order; they are pickled."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Device:
         """Itself: a copy of a net is on the same device."""
         return self
 
     def __reduce__(self) -> Any:
-        """By name, with the kernels that are chosen where it is read."""
-        return (cpu, ()) if self.index is None else (cuda, (self.index,))
+        """By name and `changes`, with the kernels that are chosen where it is read."""
+        return _made_anew, (self.index, self.changes)
+
+    def with_ops(self, ops: Ops, change: Callable[[Device], Device]) -> Device:
+        """The device with kernels ``ops``, to which ``change`` turned its own."""
+        return Device(self.name, ops, self.index, (*self.changes, change))
 
     def put(self, array: Any) -> Array:
         """``array`` on this device, in its byte order; the same object when it is so already."""
@@ -65,7 +71,9 @@ class Device:
         from singanet.ops.onednn.narrow import narrowed
 
         ops = narrowed(self.ops, where, stores)
-        return self if ops is self.ops else Device(self.name, ops, self.index)
+        if ops is self.ops:
+            return self
+        return self.with_ops(ops, partial(Device.narrowed, where="a copy", stores=stores))
 
     def narrow_pays(self) -> bool:
         """Whether the device can be `narrowed`, and multiplies bfloat16 faster by a good part."""
@@ -82,6 +90,14 @@ class Device:
         if self.index is None:
             return nullcontext()
         return self.ops.xp.cuda.Device(self.index)
+
+
+def _made_anew(index: int | None, changes: tuple[Callable[[Device], Device], ...]) -> Device:
+    """The device of that index, with kernels as ``changes`` made them. Errors: theirs."""
+    device = cpu() if index is None else cuda(index)
+    for change in changes:
+        device = change(device)
+    return device
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -22,19 +22,16 @@ def half_device(device: Device) -> Device:
     What layers keep stays float16; a kernel at work holds float32 copies of its operands. A GPU
     has products of its own and is left alone.
     """
-    if device.index is not None:
+    if device.index is not None or hasattr(device.ops, "lifts_half"):
         return device
     ops = copy.copy(device.ops)
     kind: Any = type(device.ops)
     ops.__class__ = _half_class(kind)
-    return Device(device.name, ops)
+    return device.with_ops(ops, half_device)
 
 
 @cache
 def _half_class(kind: Any) -> type[Ops]:
-    if hasattr(kind, "lifts_half"):
-        made: type[Ops] = kind
-        return made
     lifted = {
         name: _lifted(getattr(kind, name)) for name, half in kernels(kind).items() if half == "lift"
     }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -49,6 +52,21 @@ def test_the_device_stays_the_cpu_and_is_changed_once():
     assert type(half_device(made).ops) is type(made.ops)
     elsewhere = Device("cuda:0", cpu().ops, 0)
     assert half_device(elsewhere) is elsewhere
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_copies_of_a_net_go_on_with_the_same_kernels(copied, rng):
+    """Kernels of the plain device would round each sum along the way."""
+    x, y = rng.standard_normal((32, 8)).astype(np.float32), rng.integers(0, 4, 32)
+    net = models.build("mlp", (8,), 4, seed=0)
+    net.compile(SGD(lr=0.1), mixed_precision="float16")
+    net.fit(x, y, batch_size=8, verbose=False)
+    made = copied(net)
+    assert type(made.device.ops) is type(net.device.ops)
+    losses = [each.fit(x, y, batch_size=8, epochs=2, verbose=False)["loss"] for each in (net, made)]
+    assert losses[0] == losses[1]
+    for own, other in zip(net.params(), made.params(), strict=True):
+        np.testing.assert_array_equal(own.value, other.value, strict=True)
 
 
 @pytest.mark.parametrize(
