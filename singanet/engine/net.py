@@ -320,7 +320,7 @@ class Net(GraphBuilder):
         """
         narrow = isinstance(dtype, str) and dtype == "float32_fast"
         try:
-            wanted = np.dtype(np.float32 if narrow else dtype)
+            wanted = np.dtype(np.float32 if narrow else dtype).newbyteorder("=")
         except TypeError:
             wanted = None
         if wanted is None or wanted.kind != "f":

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.byte_order import native
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError, DataError, one_of
 from singanet.ops import ops_for
@@ -149,7 +150,7 @@ class MixedPrecision(Configurable):
             )
         self.scale = float(state["scale"])
         self.good, self.skipped = int(state["good"]), int(state["skipped"])
-        self.masters = {name: array.copy() for name, array in masters.items()}
+        self.masters = {name: native(array).copy() for name, array in masters.items()}
 
 
 class NotFiniteError(Exception):

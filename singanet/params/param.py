@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from singanet.base.arguments import NAMES, name_trouble
+from singanet.base.byte_order import native
 from singanet.base.edits import changes
 from singanet.errors import (
     ArgumentError,
@@ -254,7 +255,10 @@ class Param:
         self.retype(array if array.dtype == wanted else self._converted(array, wanted))
 
     def retype(self, array: Array) -> None:
-        """Assign ``array``, whose type becomes the parameter's; assigning `value` converts it."""
+        """Assign ``array``, whose type becomes the parameter's; assigning `value` converts it.
+
+        Numbers in another byte order are turned to the machine's, which files and kernels read.
+        """
         if tuple(array.shape) != self.shape:
             raise ShapeError(
                 f"parameter {self.name!r}",
@@ -262,7 +266,7 @@ class Param:
                 received=f"shape {tuple(array.shape)}",
                 advice="assign an array of the parameter's own shape",
             )
-        self.root.storage.replace(self.name, array)
+        self.root.storage.replace(self.name, native(array))
         changes.add()
 
     def _converted(self, array: Array, wanted: np.dtype[Any]) -> Array:

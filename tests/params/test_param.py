@@ -119,3 +119,23 @@ def test_names_that_no_file_holds_are_refused_before_training(name):
         make({"name": name})
     with pytest.raises(ArgumentError):
         singanet.FeedForwardNet(name=name)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("way", ["retype", "as_type", "value"])
+def test_the_other_byte_order_becomes_the_machines(way, dtype, tmp_path):
+    """Else files would have a type that no net computes in."""
+    rng, other = np.random.default_rng(0), np.dtype(dtype).newbyteorder("S")
+    net = singanet.FeedForwardNet([Dense("fc", 3, input_sample_shape=(4,))], seed=0)
+    net.as_type(other if way == "as_type" else dtype)
+    numbers = [rng.standard_normal(param.shape) for param in net.params()]
+    for param, given in zip(net.params(), numbers, strict=True):
+        if way == "retype":
+            param.retype(given.astype(other))
+        else:
+            param.value = given.astype(other)
+    assert net.dtype.isnative
+    net.save_model(tmp_path / "m.singanet")
+    made = singanet.load_model(tmp_path / "m.singanet")
+    for param, given in zip(made.params(), numbers, strict=True):
+        np.testing.assert_array_equal(param.value, given.astype(dtype), strict=True)
