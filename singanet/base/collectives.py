@@ -83,7 +83,3 @@ class SharedBatch:
     def __init__(self, comm: Collectives) -> None:
         self.comm = comm
         self.weight: float | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy of a layer belongs to no ranks before its net has met a reducer.
-        return type(None), ()

@@ -283,7 +283,7 @@ class ParameterServer(RankReducer):
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: all have the values that the servers have."""
-        if not self.alone and self._met:
+        if not self.alone and self.has_met:
             if any(isinstance(rows, CachedRows) for rows in self._rows.values()):
                 for rows in self._rows.values():
                     rows.flush()
@@ -374,7 +374,7 @@ class ParameterServer(RankReducer):
         if self.alone:
             super().load_state_dict(state)
             return
-        self._state, self._met = dict(state), ()
+        self._state, self._met = dict(state), None
         # Here nothing is kept of it but how far it is, which the rate goes by.
         for key, array in state.items():
             name, _, slot = key.rpartition("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import signal
 import sys
@@ -10,9 +11,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from singanet.device import Device
-from singanet.errors import BackendError
+from singanet.errors import ArgumentError, BackendError
 from singanet.ops.threads import cores, set_threads
 from singanet.parallel.communicators.board import JOB, SERVERS, own_board
 from singanet.parallel.communicators.communicator import Alone, Communicator
@@ -76,10 +78,27 @@ def _whole() -> Communicator:
     with own_board().stuck("all ranks, to begin together"), _ending_all():
         from singanet.parallel.communicators.mpi import MpiCommunicator
 
+        copyreg.pickle(MpiCommunicator, _by_init)
+        copyreg.pickle(NcclCommunicator, _by_init)
         whole = MpiCommunicator()
     if whole.size == 1:
         _expect_alone("an MPI that knows of this process alone")
     return whole
+
+
+def _by_init(comm: Any) -> Any:
+    """How ``comm`` is pickled: whoever reads it talks to the ranks of its own job.
+
+    Errors: `ArgumentError` for a group of some ranks, which no other process has.
+    """
+    if comm.size != _world().size:
+        raise ArgumentError(
+            "pickle",
+            expected=f"a communicator of all {_world().size} ranks that train",
+            received=f"a group of {comm.size}",
+            advice="save the net with net.save_model, and give comm= anew where it is read",
+        )
+    return init, ()
 
 
 @contextmanager

@@ -87,7 +87,7 @@ class LocalUpdates(RankReducer):
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. Errors: as `met`."""
-        if not self.alone and self.is_new(net, around) and [ref() for ref in self._known] == [net]:
+        if not self.alone and self.net is net and self.is_new(net, around):
             # What is frozen from now on would stay as each rank has it.
             self._average_all()
         self.met(net, around)
@@ -145,7 +145,7 @@ class LocalUpdates(RankReducer):
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: all values are averaged."""
-        if not self.alone and self._met:
+        if not self.alone and self.has_met:
             self._average_all()
         super().unify(net, samples)
 

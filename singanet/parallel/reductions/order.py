@@ -32,7 +32,7 @@ class Order:
         self.layers: list[list[str]] = []
         self.kinds: dict[str, Kind] = {}
         self.entries: list[list[str]] = []
-        self.settled: Callable[[str, Array], Array] = lambda _, value: value
+        self.settled: Callable[[str, Array], Array] = _as_it_is
         self.masters = False
 
     def start(
@@ -99,6 +99,10 @@ class Order:
         entries += [[name] for name in place if name not in together]
         # Each where its last gradient comes.
         self.entries = sorted(entries, key=lambda entry: place[entry[-1]])
+
+
+def _as_it_is(name: str, value: Array) -> Array:
+    return value
 
 
 def _trained(net: NetCore) -> list[list[Param]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -60,8 +61,8 @@ class RankReducer(Reducer):
                     else f"write {kind}({type(self).__name__}(...), every), which is reduced once",
                 )
         self.order = Order(any(stage.reads_gradients for stage in inside))
-        self._met: tuple[Any, ...] = ()
-        self._known: list[weakref.ref[Any]] = []
+        self._met: tuple[int, list[ParamSpec]] | None = None
+        self._net: weakref.ref[Any] | None = None
         self._count: float | None = None
         self._said = False
         self._before = self.comm.exchanged
@@ -89,11 +90,10 @@ class RankReducer(Reducer):
         if self.comm.size > 1:
             settings = settings_text(around[0] if around else self)
             facts = [*self.order.facts(self._rates()), settings]
-            fresh = [ref() for ref in self._known] != [net]
-            if expect_alike(self.comm, facts, fresh):
+            if expect_alike(self.comm, facts, self.net is not net):
                 self._begin_alike(net)
-        self._known = [weakref.ref(net)]
-        self._met = (*_key(net, around), self._rates())
+        self._net = weakref.ref(net)
+        self._met = net.version, self._rates()
         return True
 
     def _begin_alike(self, net: NetCore) -> None:
@@ -111,8 +111,27 @@ class RankReducer(Reducer):
 
     def is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Whether `met` has something to compare."""
-        known = (*_key(net, around), self._rates())
-        return self._met != known or self.order.lacks(net)
+        same = self.net is net and [*map(id, self._around)] == [*map(id, around)]
+        return not same or self._met != (net.version, self._rates()) or self.order.lacks(net)
+
+    @property
+    def net(self) -> NetCore | None:
+        """The net of the last meeting, for as long as somebody has it."""
+        return None if self._net is None else self._net()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what it has met: other processes meet again."""
+        return {**vars(self), "_net": None, "_met": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RankReducer:
+        """A copy that has met the copy of its net, where that is copied along."""
+        made: RankReducer = type(self).__new__(type(self))
+        memo[id(self)] = made
+        vars(made).update(copy.deepcopy(self.__getstate__(), memo))
+        net = memo.get(id(self.net))
+        if net is not None:
+            made._net, made._met = weakref.ref(net), copy.deepcopy(self._met, memo)
+        return made
 
     def _rates(self) -> list[ParamSpec]:
         """How the parameters are trained by what was said last."""
@@ -175,10 +194,10 @@ class RankReducer(Reducer):
     @property
     def has_met(self) -> bool:
         """Whether it trains a net."""
-        return bool(self._met)
+        return self._met is not None
 
     def _expect_met(self) -> None:
-        if not self._met:
+        if not self.has_met:
             raise CallOrderError(
                 type(self).__name__,
                 expected="the net before its gradients",
@@ -196,7 +215,3 @@ class RankReducer(Reducer):
                 received="gradients without it",
                 advice="call begin(len(x)) before each walk back, and end() after it",
             )
-
-
-def _key(net: NetCore, around: Sequence[Wrapper]) -> tuple[Any, ...]:
-    return (id(net), net.version, *map(id, around))

@@ -150,7 +150,7 @@ class Sharded(AllReduce):
         """As `Reducer`. Errors: `RankError` where others have batches, and parameters slices."""
         if self.slices:
             self._expect_met()
-            listen(self._known[-1]())
+            listen(self.net)
         super().join()
 
     def recover(self, was: tuple[int, int]) -> None:
