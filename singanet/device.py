@@ -108,7 +108,11 @@ class BatchCarrier:
     """Brings batches of NumPy's arrays, in tuples, lists and dicts, to ``device``."""
 
     def __init__(self, device: Device) -> None:
-        self._transfers = Transfers(device.ops.xp, device.scope)
+        self._device, self._transfers = device, Transfers(device.ops.xp, device.scope)
+
+    def __reduce__(self) -> Any:
+        """By the device: streams and pinned memory are each carrier's own."""
+        return BatchCarrier, (self._device,)
 
     def __call__(self, batch: Any) -> Any:
         """The same batch, there; what is no array of numbers as it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -62,6 +62,10 @@ class ImageBatchIter(Described):
         self.num_samples = len(self._paths)
         self._batches: Generator[ImageBatch, None, None] | None = None
         self._ahead: Background[ImageBatch] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the thread: a copy is to be started."""
+        return {**vars(self), "_batches": None, "_ahead": None}
 
     def start(self) -> None:
         """Start the thread, at the first round. Called again, it starts anew."""

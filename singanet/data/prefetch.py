@@ -52,6 +52,12 @@ class Prefetch(Described):
         # Weak, so that leaving a loop drops the last reference and with it ends the thread.
         self._running: weakref.ref[Generator[Batch, None, None]] | None = None
         self._left: Background[Any] | None = None
+        self._ahead = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the iteration and its thread: a copy goes on behind the last batch taken."""
+        gone = {"_running": None, "_left": None, "_ahead": self._is_ahead}
+        return {**vars(self), **gone, "_state": self.state_dict()}
 
     @property
     def rank(self) -> int | None:
@@ -90,9 +96,13 @@ class Prefetch(Described):
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch taken."""
+        return dict(self._state if self._is_ahead else self.loader.state_dict())
+
+    @property
+    def _is_ahead(self) -> bool:
+        """Whether the loader's position may be one of batches that nobody has taken."""
         running = self._running is not None and self._running() is not None
-        ours = running or self._left is not None
-        return dict(self._state if ours else self.loader.state_dict())
+        return running or self._left is not None or self._ahead
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position; an iteration that is running is closed."""
@@ -101,11 +111,13 @@ class Prefetch(Described):
         self.loader.load_state_dict(state)
 
     def _put_back(self) -> None:
-        """Wait for a thread that was left in the loader, and undo what it did there."""
+        """Undo what a thread did in the loader, and wait for one that was left there."""
         if self._left is not None:
             self._left.wait()
-            self._left = None
+            self._left, self._ahead = None, True
+        if self._ahead:
             self.loader.load_state_dict(self._state)
+            self._ahead = False
 
     def _batches(self) -> Generator[Batch, None, None]:
         ahead = Background(self._with_states(), self.capacity, "singanet-prefetch")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 import traceback
@@ -67,6 +68,19 @@ def test_shuffling_repeats_with_the_seed_and_changes_each_round(iterator):
     rounds = [labels[0][k : k + 5] for k in range(0, 20, 5)]
     assert all(sorted(numbers) == list(range(5)) for numbers in rounds)
     assert len({tuple(numbers) for numbers in rounds}) > 1
+
+
+def test_a_copy_is_to_be_started(iterator):
+    batches = iterator(batch_size=2)
+    batches.start()
+    first = batches.next()
+    for made in (copy.deepcopy(batches), copy.copy(batches)):
+        with pytest.raises(CallOrderError, match="call start"):
+            made.next()
+        made.start()
+        np.testing.assert_array_equal(made.next()[0], first[0])
+        made.end()
+    batches.next()
 
 
 def test_a_transform_may_give_several_images_even_more_than_a_batch(iterator):

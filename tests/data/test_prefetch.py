@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import signal
 import threading
 import traceback
@@ -47,6 +49,55 @@ def test_batches_are_those_of_the_loader(capacity):
     for _ in range(3):
         assert rows(ahead) == rows(plain)
         assert ahead.state_dict() == plain.state_dict()
+
+
+def rows_of_epoch(epoch):
+    return [(np.arange(k, k + 2), epoch) for k in range(6)]
+
+
+COPIED = [copy.deepcopy, copy.copy, lambda ahead: pickle.loads(pickle.dumps(ahead))]
+
+
+@given(st.integers(0, 14), st.integers(1, 4), st.booleans(), st.sampled_from(COPIED[::2]))
+def test_a_copy_goes_on_behind_the_last_batch_taken(taken, capacity, generated, copied):
+    """And its source goes on as well, whose thread is further."""
+
+    def fresh():
+        return GeneratorLoader(rows_of_epoch) if generated else numbers()
+
+    straight = rows(islice(endless(fresh()), 24))
+    ahead = Prefetch(fresh(), capacity)
+    running = endless(ahead)
+    assert rows(islice(running, taken)) == straight[:taken]
+    made = copied(ahead)
+    assert made.state_dict() == ahead.state_dict()
+    assert rows(islice(running, 5)) == straight[taken : taken + 5]
+    for _ in range(2):
+        # Left within an epoch and begun again, as well.
+        other = endless(made)
+        assert rows(islice(other, 5)) == straight[taken : taken + 5]
+        other.close()
+        taken += 5
+    running.close()
+
+
+@pytest.mark.parametrize("copied", COPIED)
+def test_to_copy_ends_no_iteration(copied):
+    ahead = Prefetch(numbers())
+    running = iter(ahead)
+    next(running)
+    copied(ahead).close()
+    assert rows(running) == rows(islice(numbers(), 1, None))
+
+
+def test_a_copy_goes_back_where_it_was_told_to():
+    ahead = Prefetch(numbers())
+    start, running = ahead.state_dict(), iter(ahead)
+    next(running)
+    made = copy.deepcopy(ahead)
+    made.load_state_dict(start)
+    assert rows(made) == rows(numbers())
+    running.close()
 
 
 @given(st.integers(0, 14), st.integers(1, 4), st.booleans())

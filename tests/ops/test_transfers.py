@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -100,6 +103,17 @@ def test_a_fit_on_batches_that_come_ahead(gpu):
     assert fitted(ahead, loader) == fitted(plain, ArrayLoader(x, y, 8, seed=1))
     for one, two in zip(ahead.param_values(), plain.param_values(), strict=True):
         assert one.get().tobytes() == two.get().tobytes()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_copies_within_an_epoch_bring_batches_by_themselves(copied, gpu):
+    x = np.arange(12, dtype=np.float32)
+    loader = Prefetch(ArrayLoader(x, x, 2, shuffle=False), each=gpu.carrier())
+    running = iter(loader)
+    next(running)
+    for batches in (copied(loader), running):
+        brought = [part.get().tolist() for part, _ in batches]
+        assert brought == [[2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
 
 
 def test_the_thread_alone_brings_batches_over():
