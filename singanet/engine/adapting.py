@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -52,6 +52,16 @@ def adapt(
 ) -> list[str]:
     """`FeedForwardNet.adapt`."""
     pair = _checked_pair(lora, alpha, dropout)
+    where = [where] if isinstance(where, str) else list(where)
+    return _adapt(net, where, lambda weight: pair)
+
+
+def adapt_each(net: Net, pairs: Mapping[str, LowRank]) -> list[str]:
+    """`FeedForwardNet.adapt` with a pair of its own for each of the weights named."""
+    return _adapt(net, [*pairs], lambda weight: pairs[weight.name])
+
+
+def _adapt(net: Net, where: list[Any], pair_of: Callable[[_Weight], LowRank]) -> list[str]:
     expect_whole(net, _WHERE)
     layers = net.layers
     adapted = [layer.name for layer in layers if layer.adapters]
@@ -62,15 +72,16 @@ def adapt(
             received=f"one adapted already: {one_of(adapted, 4)}",
             advice="net.merge() adds them into the weights; then others can be put there",
         )
-    chosen = _chosen(list(_weights(net)), [where] if isinstance(where, str) else list(where))
-    _expect_rank(chosen, pair)
+    chosen = [(weight, pair_of(weight)) for weight in _chosen(list(_weights(net)), where)]
+    for weight, pair in chosen:
+        _expect_rank(weight, pair)
     net.refit(_WHERE)
     for layer in layers:
         layer.trainable = False
-    for weight in chosen:
+    for weight, pair in chosen:
         _put(weight, pair)
     net.execution_plan()  # which fills them
-    return [weight.name for weight in chosen]
+    return [weight.name for weight, _ in chosen]
 
 
 def merge(net: Net) -> list[str]:
@@ -171,7 +182,7 @@ def pairs_from_config(layers: Iterable[Layer], told: Mapping[str, Any]) -> None:
             ):
                 raise _unfit("adapted", f"{layer}/{suffix}"[:60], f"{values!r}"[:60])
             pair = _checked_pair(values["rank"], values["alpha"], values["dropout"])
-            _expect_rank([weight], pair)
+            _expect_rank(weight, pair)
             _put(weight, pair)
 
 
@@ -278,15 +289,14 @@ def _checked_pair(rank: Any, alpha: Any, dropout: Any) -> LowRank:
     return LowRank(rank, float(rank if alpha is None else alpha), float(dropout))
 
 
-def _expect_rank(weights: Iterable[_Weight], pair: LowRank) -> None:
-    for weight in weights:
-        if pair.rank > min(weight.sides):
-            raise ArgumentError(
-                f"{_WHERE}, lora",
-                expected=f"a rank of at most {min(weight.sides)}, as {weight.name!r} itself has",
-                received=f"{pair.rank}",
-                advice="give a smaller one, or name other layers in where",
-            )
+def _expect_rank(weight: _Weight, pair: LowRank) -> None:
+    if pair.rank > min(weight.sides):
+        raise ArgumentError(
+            f"{_WHERE}, lora",
+            expected=f"a rank of at most {min(weight.sides)}, as {weight.name!r} itself has",
+            received=f"{pair.rank}",
+            advice="give a smaller one, or name other layers in where",
+        )
 
 
 def _unfit(where: str, name: str, why: str) -> ArgumentError:

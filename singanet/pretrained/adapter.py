@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.base.arguments import is_int, is_number
 from singanet.base.files import explained, replacing
 from singanet.checkpoint import Reader, open_state, write_state
+from singanet.engine.adapting import adapt_each
 from singanet.errors import ArgumentError, ConfigError, StateMismatchError, one_of
 from singanet.layers.layer import Layer
 from singanet.layers.low_rank import LowRank, pair_of
-from singanet.pretrained.config import expect_object
+from singanet.params.held import BlockWeights
+from singanet.params.param import Param
+from singanet.pretrained.adapter_config import AdapterConfig, read_config
 from singanet.pretrained.folder import read_settings
 from singanet.pretrained.net import PretrainedNet
 from singanet.types import Array
@@ -30,25 +33,19 @@ _TASKS = (
     ("ForSequenceClassification", "SEQ_CLS"),
     ("ForConditionalGeneration", "SEQ_2_SEQ_LM"),
 )
-_SILENT = frozenset({
-    "auto_mapping", "base_model_name_or_path", "exclude_modules", "inference_mode",
-    "init_lora_weights", "layers_pattern", "layers_to_transform", "peft_version", "revision",
-    "runtime_config", "target_modules", "task_type", "fan_in_fan_out", "megatron_core",
-    "qalora_group_size",
-})  # fmt: skip
-"""Keys that choose modules, which the arrays tell, or say nothing of what is computed."""
 
 
 class _PairPlace(NamedTuple):
     """The module of transformers that a weight of ours is.
 
     Its ``sides`` are how many numbers go in and come out; ``as_ours`` says that its matrix is
-    (in, out), as GPT-2 has it.
+    (in, out), as GPT-2 has it, and ``turned`` that ours is (out, in).
     """
 
     module: str
     sides: tuple[int, int]
     as_ours: bool
+    turned: bool
 
 
 def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
@@ -56,11 +53,12 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
 
     In it are ``adapter_config.json`` and ``adapter_model.safetensors``, with names such as
     ``base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight``; the base is not. Errors:
-    `ArgumentError` for a net without pairs, with pairs of several kinds, or beside a weight that
-    is a part of a matrix there (as in Phi-3 and GPT-2); `FileAccessError`.
+    `ArgumentError` for a net without pairs, with pairs of several dropouts or beside a weight that
+    is a part of a matrix there (as in Phi-3 and GPT-2), and for one that trains more than pairs,
+    which would be lost; `FileAccessError`.
     """
     places = _places(net)
-    pair, found = _savable(net, places)
+    found = _savable(net, places)
     arrays: dict[str, Array] = {}
     for name, (layer, suffix) in found.items():
         for side, ours in zip(_SIDES, pair_of(suffix), strict=True):
@@ -69,7 +67,8 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
             arrays[key] = np.ascontiguousarray(value.T)
     path = Path(folder)
     modules = [places[name].module for name in found]
-    told = _config(net, pair, _targets(modules, [p.module for p in places.values()]))
+    pairs = {places[name].module: layer.adapters[suffix] for name, (layer, suffix) in found.items()}
+    told = _config(net, pairs, _targets(modules, [p.module for p in places.values()]))
     told["fan_in_fan_out"] = any(places[name].as_ours for name in found)
     with explained(path, "write"):
         path.mkdir(parents=True, exist_ok=True)
@@ -83,46 +82,65 @@ def expect_savable(net: PretrainedNet) -> None:
     _savable(net, _places(net))
 
 
-def _savable(
-    net: PretrainedNet, places: Mapping[str, _PairPlace]
-) -> tuple[LowRank, dict[str, tuple[Layer, str]]]:
-    """The kind of the pairs of ``net``, and by the names of weights who has them."""
+def _savable(net: PretrainedNet, places: Mapping[str, _PairPlace]) -> dict[str, tuple[Layer, str]]:
+    """Who has the pairs of ``net``, by the names of weights."""
     found = {
         f"{layer.name}/{suffix}": (layer, suffix)
         for layer in net.layers
         for suffix in layer.adapters
     }
-    kinds = {layer.adapters[suffix] for layer, suffix in found.values()}
-    if len(kinds) != 1:
+    dropouts = {layer.adapters[suffix].dropout for layer, suffix in found.values()}
+    if len(dropouts) != 1:
         raise ArgumentError(
             "pretrained.save_adapter, net",
-            expected="pairs of one rank, alpha and dropout",
-            received=f"{len(kinds)} kinds of them",
-            advice="call net.adapt first, once" if not kinds else "adapt the net by one call",
+            expected="pairs of one dropout",
+            received=f"{len(dropouts)} of them" if dropouts else "none",
+            advice="adapt the net by one call" if dropouts else "call net.adapt first, once",
         )
     for name in found:
         if name not in places:
             raise _part_of_a_matrix("pretrained.save_adapter, net", name)
-    return kinds.pop(), found
+    pairs = {ours for name in found for ours in pair_of(name)}
+    others = [p.name for p in net.params() if p.trainable and p.name not in pairs]
+    if others:
+        raise ArgumentError(
+            "pretrained.save_adapter, net",
+            expected="a net whose pairs alone are trained, since only they are written",
+            received=f"one that trains {one_of(others, 4)} too",
+            advice="write it whole by pretrained.save(net, folder, merged=True), or by"
+            " net.save_model; if only the pairs were trained, set the others' trainable to False",
+        )
+    return found
 
 
 def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str]:
     """Put the pairs of an adapter that peft or `save_adapter` wrote beside weights of ``net``.
 
     The net is frozen as by `net.adapt`, of whose kind the pairs are then; returned are the names
-    of the weights. Everything is read and checked before. Errors: `ConfigError` for settings that
-    are not supported, by their names; `StateMismatchError` for arrays that do not belong to the
-    net; those of `net.adapt`; `FileFormatError`, `FileAccessError`.
+    of the weights. Where training began with the first A0 and B0 taken out of the weights (PiSSA,
+    OLoRA), they are computed from the net's weights again, and the pair is that of B A - B0 A0, of
+    twice the rank: the weights stay as they are. Everything is read and checked before. Errors:
+    `ConfigError` for settings that would make another model, by their names; `StateMismatchError`
+    for arrays that do not belong to the net; those of `net.adapt`; `FileFormatError`,
+    `FileAccessError`.
     """
     path = Path(folder)
     where = f"config {str(path / CONFIG)!r}"
-    config = read_settings(path, CONFIG)
-    expect_object(config, where)
-    pair = _pair(config, where)
+    config = read_config(read_settings(path, CONFIG), where)
     places = {place.module: (name, place) for name, place in _places(net).items()}
+    params = {param.name: param for param in net.params()}
     with open_state(path / WEIGHTS, "safetensors") as reader:
-        arrays = _read(reader, pair, places)
-    names = net.adapt(pair.rank, [*arrays], pair.alpha, pair.dropout)
+        modules = _modules(reader, config, places)
+        pairs, arrays = {}, {}
+        for module in modules:
+            name, place = places[module]
+            sides = [reader.read(f"{_PREFIX}{module}.{side}.weight") for side in _SIDES]
+            pairs[name], arrays[name] = config.pair_of(module), sides
+            if config.start:
+                pairs[name], arrays[name] = _from_start(
+                    config, pairs[name], sides, params[name], place
+                )
+    names = adapt_each(net, pairs)
     params = {param.name: param for param in net.params()}
     for name, values in arrays.items():
         for ours, value in zip(pair_of(name), values, strict=True):
@@ -145,15 +163,15 @@ def _places(net: PretrainedNet) -> dict[str, _PairPlace]:
                 module, differs = alone[id(param)]
                 one, other = param.shape[::-1] if turned else param.shape
                 found[f"{layer.name}/{suffix}"] = _PairPlace(
-                    module, (one, other), turned == differs
+                    module, (one, other), turned == differs, turned
                 )
     return found
 
 
-def _read(
-    reader: Reader, pair: LowRank, places: Mapping[str, tuple[str, _PairPlace]]
-) -> dict[str, list[Array]]:
-    """A (rank, in) and B (out, rank) by the names of our weights."""
+def _modules(
+    reader: Reader, config: AdapterConfig, places: Mapping[str, tuple[str, _PairPlace]]
+) -> list[str]:
+    """The modules whose A (rank, in) and B (out, rank) the file has."""
     modules: dict[str, list[str]] = {}
     for there in reader.entries:
         module, side = _module_of(there)
@@ -164,7 +182,8 @@ def _read(
     for module in modules:
         if module in places and module not in halves:
             inward, outward = places[module][1].sides
-            shapes = (pair.rank, inward), (outward, pair.rank)
+            rank = config.pair_of(module).rank
+            shapes = (rank, inward), (outward, rank)
             for side, shape in zip(_SIDES, shapes, strict=True):
                 given = reader.entries[f"{_PREFIX}{module}.{side}.weight"].shape
                 if given != shape:
@@ -174,15 +193,52 @@ def _read(
         told = "; ".join(f"{what} {one_of(some, 4)}" for what, some in parts if some)
         raise StateMismatchError(
             reader.where,
-            expected=f"pairs of rank {pair.rank} beside weights of the net, as its model has them",
+            expected=f"pairs of rank {config.pair.rank}, or the module's own in rank_pattern,"
+            " beside weights of the net, as its model has them",
             received=told or "no arrays",
             advice="load the model that the adapter was trained for; of matrices that are several"
             " weights here, as in Phi-3 and GPT-2, pairs are not taken",
         )
-    return {
-        places[module][0]: [reader.read(f"{_PREFIX}{module}.{side}.weight") for side in _SIDES]
-        for module in modules
-    }
+    config.expect_targets(modules)
+    return [*modules]
+
+
+def _from_start(
+    config: AdapterConfig, pair: LowRank, sides: list[Array], param: Param, place: _PairPlace
+) -> tuple[LowRank, list[Array]]:
+    """The pair beside a weight that stays as it is, of one from which the first pair was taken.
+
+    PiSSA (Meng et al. 2024) takes the largest singular values, OLoRA (Büyükakyüz 2024) the first
+    columns of QR.
+    """
+    if isinstance(param.storage, BlockWeights):
+        raise ConfigError(
+            f"{config.where}, init_lora_weights",
+            expected="a start that leaves weights alone, beside blocks of whole numbers",
+            received=f"{config.start!r} beside {param.name!r}",
+            advice="load the adapter into the net of floats, call net.merge(), and quantize it",
+        )
+    weight = np.asarray(param.peek(), np.float32)
+    there = weight.T if place.turned == place.as_ours else weight
+    left, right = _first_factors(config.start, there, pair)
+    (a, b), a0, b0 = sides, *((left.T, right.T) if place.as_ours else (right, left))
+    both = [np.concatenate([a, a0]), np.concatenate([b, -b0], axis=1)]
+    rank, most = 2 * pair.rank, min(place.sides)
+    if rank > most:
+        product, rank = both[1] @ both[0], most
+        unit = np.eye(most, dtype=product.dtype)
+        both = [product, unit] if len(product) == most else [unit, product]
+    return LowRank(rank, pair.scale * rank, pair.dropout), both
+
+
+def _first_factors(start: str, weight: Array, pair: LowRank) -> tuple[Array, Array]:
+    """The factors whose product, times the pair's scale, was taken out of ``weight``."""
+    if start == "olora":
+        left, right = np.linalg.qr(weight)
+        return left[:, : pair.rank], right[: pair.rank]
+    left, values, right = np.linalg.svd(weight, full_matrices=False)
+    values = values[: pair.rank] / np.float32(pair.scale)
+    return left[:, : pair.rank] * values, right[: pair.rank]
 
 
 def _module_of(there: str) -> tuple[str, str]:
@@ -193,48 +249,21 @@ def _module_of(there: str) -> tuple[str, str]:
     return (module, side) if same else (there, "")
 
 
-def _pair(config: Mapping[str, Any], where: str) -> LowRank:
-    """The kind of the pairs. Errors: `ConfigError` for what would compute something else."""
-    rank: Any = config.get("r")
-    alpha: Any = config.get("lora_alpha")
-    dropout, root = config.get("lora_dropout", 0.0), config.get("use_rslora", False)
-    known = (
-        ("peft_type", config.get("peft_type"), config.get("peft_type") == "LORA", "'LORA'"),
-        ("r", rank, is_int(rank), "a rank"),
-        ("lora_alpha", alpha, is_number(alpha) and alpha > 0, "a positive number"),
-        ("lora_dropout", dropout, is_number(dropout) and 0 <= dropout < 1, "0 to below 1"),
-        ("use_rslora", root, isinstance(root, bool), "true or false"),
-        ("bias", config.get("bias"), config.get("bias", "none") == "none", "'none'"),
-    )
-    for key, value, fits, wanted in known:
-        if not fits:
-            raise _unsupported(where, key, value, wanted)
-    for key, value in config.items():
-        # What peft has learnt since is off in the adapters that do without it.
-        if key not in _SILENT | {row[0] for row in known} and value:
-            raise _unsupported(where, key, value, "nothing, or what says that it is off")
-    return LowRank(rank, float(alpha * rank**0.5 if root else alpha), float(dropout))
-
-
-def _unsupported(where: str, key: str, value: Any, wanted: str) -> ConfigError:
-    return ConfigError(
-        f"{where}, {key}",
-        expected=wanted,
-        received=repr(value)[:80],
-        advice="what is not known may change results; merge the adapter with peft, and load that",
-    )
-
-
-def _config(net: PretrainedNet, pair: LowRank, targets: list[str]) -> dict[str, Any]:
+def _config(net: PretrainedNet, pairs: Mapping[str, LowRank], targets: list[str]) -> dict[str, Any]:
+    """What peft is told: the rank and alpha of the most modules, and those of others by name."""
     architecture = str((net.config.get("architectures") or [""])[0])
     task = next((task for end, task in _TASKS if architecture.endswith(end)), None)
+    rank, _ = Counter(pair.rank for pair in pairs.values()).most_common(1)[0]
+    alpha, _ = Counter(pair.alpha for pair in pairs.values()).most_common(1)[0]
     return {
         "peft_type": "LORA",
         "task_type": task,
         "base_model_name_or_path": net.config.get("_name_or_path") or None,
-        "r": pair.rank,
-        "lora_alpha": pair.alpha,
-        "lora_dropout": pair.dropout,
+        "r": rank,
+        "lora_alpha": alpha,
+        "rank_pattern": {name: pair.rank for name, pair in pairs.items() if pair.rank != rank},
+        "alpha_pattern": {name: pair.alpha for name, pair in pairs.items() if pair.alpha != alpha},
+        "lora_dropout": next(iter(pairs.values())).dropout,
         "target_modules": targets,
         "bias": "none",
         "inference_mode": True,

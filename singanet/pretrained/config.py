@@ -39,6 +39,9 @@ class Config:
     the files have. Errors: `ConfigError`.
     """
 
+    other_value = "another value is another model, which is not built here"
+    other_key = "what is not known may change results"
+
     def __init__(self, values: Mapping[str, Any], where: str, arrays: int = 0) -> None:
         expect_object(values, where)
         self.values, self.where, self.arrays = values, where, arrays
@@ -138,7 +141,7 @@ class Config:
                 self.where,
                 expected="keys that are known to this family",
                 received=one_of(f"{key}={self.values[key]!r}"[:80] for key in left),
-                advice=did_you_mean(left[0], self._taken, "what is not known may change results"),
+                advice=did_you_mean(left[0], self._taken, self.other_key),
             )
 
     def refused(self, key: str, expected: str, value: Any) -> ConfigError:
@@ -148,7 +151,7 @@ class Config:
             f"{self.where}, {key}",
             expected=expected,
             received=received,
-            advice="another value is another model, which is not built here",
+            advice=self.other_value,
         )
 
 

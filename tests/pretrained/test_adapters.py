@@ -99,30 +99,162 @@ def test_peft_computes_the_same(tmp_path, where):
     np.testing.assert_allclose(net.forward(False, IDS), theirs, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
-@pytest.mark.parametrize("rooted", [False, True])
-def test_an_adapter_of_peft_computes_the_same_here(tmp_path, rooted):
-    pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    peft = pytest.importorskip("peft")
-    import torch
+def of_peft(base, folder, seed=0, **settings):
+    """The logits of a model with an adapter of peft's, which is written into ``folder``.
 
-    net = pretrained.build(CONFIGS["llama"], seed=0)
-    pretrained.save(net, tmp_path / "base")
-    model = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "base")
-    settings = peft.LoraConfig(
-        r=3, lora_alpha=5, target_modules=["q_proj", "up_proj"], use_rslora=rooted
-    )
-    model = peft.get_peft_model(model, settings).eval()
-    torch.manual_seed(0)
+    It is trained in so far that A and B are moved, and comes back from the folder, as users get it.
+    """
+    import peft
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model = peft.get_peft_model(model, peft.LoraConfig(**settings))
+    torch.manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                parameter += 0.2 * torch.randn_like(parameter)
-        theirs = model(torch.tensor(IDS)).logits.numpy()
-    model.save_pretrained(tmp_path / "adapter")
-    assert len(pretrained.load_adapter(net, tmp_path / "adapter")) == 4
-    np.testing.assert_allclose(net.forward(False, IDS), theirs, atol=1e-5)
+            if "lora_" in name:
+                parameter += 0.1 * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    model = peft.PeftModel.from_pretrained(model, folder).eval()
+    with torch.no_grad():
+        return model(torch.tensor(IDS)).logits.numpy()
+
+
+SETTINGS = {
+    "rooted": {"r": 3, "lora_alpha": 5, "use_rslora": True},
+    "patterns": {
+        "r": 3,
+        "lora_alpha": 5,
+        "rank_pattern": {"up_proj": 2, "^model.layers.1.self_attn.q_proj": 5},
+        "alpha_pattern": {"model.layers.0.mlp.up_proj": 7, "q_proj": 2},
+        "use_rslora": True,
+    },
+    "pissa": {"r": 3, "lora_alpha": 5, "init_lora_weights": "pissa"},
+    "olora": {"r": 2, "lora_alpha": 6, "init_lora_weights": "olora", "use_rslora": True},
+    "large": {"r": 10, "init_lora_weights": "pissa", "rank_pattern": {"q_proj": 6}},
+    "layers": {"layers_to_transform": [1], "layers_pattern": "layers", "r": 2},
+    "left out": {"exclude_modules": ["layers.0.mlp.up_proj"], "r": 2},
+    "by expression": {"target_modules": r".*layers\.\d\.self_attn.(q|v)_proj", "r": 2},
+    "orthogonal": {"init_lora_weights": "orthogonal", "r": 4},
+    "mica": {"init_lora_weights": "mica", "r": 4},
+    "gpt2": {"target_modules": ["c_proj"], "init_lora_weights": "pissa", "r": 2},
+    "gpt2 by olora": {"target_modules": ["attn.c_proj"], "init_lora_weights": "olora", "r": 2},
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_an_adapter_of_peft_computes_the_same_here(tmp_path, setting):
+    for package in ("torch", "transformers", "peft"):
+        pytest.importorskip(package)
+    net = pretrained.build(CONFIGS["gpt2" if "gpt2" in setting else "llama"], seed=0)
+    pretrained.save(net, tmp_path / "base")
+    settings = {"target_modules": ["q_proj", "up_proj"]} | SETTINGS[setting]
+    theirs = of_peft(tmp_path / "base", tmp_path / "adapter", **settings)
+    before = {p.name: p.value.copy() for p in net.params()}
+    assert not np.allclose(theirs, net.forward(False, IDS), rtol=0, atol=1e-3)
+    pretrained.load_adapter(net, tmp_path / "adapter")
+    np.testing.assert_allclose(net.forward(False, IDS), theirs, rtol=0, atol=2e-5)
+    after = {p.name: p.value for p in net.params()}
+    assert all(np.array_equal(value, after[name]) for name, value in before.items())
+    pretrained.save_adapter(net, tmp_path / "again")
+    other = pretrained.load(tmp_path / "base")
+    pretrained.load_adapter(other, tmp_path / "again")
+    np.testing.assert_allclose(other.forward(False, IDS), theirs, rtol=0, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore:The following")
+def test_random_adapters_of_peft_compute_the_same_here(tmp_path):
+    for package in ("torch", "transformers", "peft"):
+        pytest.importorskip(package)
+    rng = np.random.default_rng(0)
+    ends = [f"{part}_proj" for part in ("q", "k", "v", "o", "gate", "up", "down")]
+    for k in range(200):
+        net = pretrained.build(CONFIGS["llama"], seed=k)
+        pretrained.save(net, tmp_path / "base")
+        some = [str(end) for end in rng.permutation(ends)[: rng.integers(1, 5)]]
+        named = [*some, f"layers.{rng.integers(2)}.{'mlp' if some[0][1] != '_' else 'self_attn'}."]
+        named[-1] += some[0]
+        settings = {
+            "r": int(rng.integers(1, 6)),
+            "lora_alpha": int(rng.integers(1, 9)),
+            "use_rslora": bool(rng.integers(2)),
+            "target_modules": some,
+            "init_lora_weights": [True, False, "gaussian", "pissa", "olora"][rng.integers(5)],
+            "rank_pattern": {
+                str(n): int(rng.integers(1, 7)) for n in sorted(rng.permutation(named)[:2])
+            },
+            "alpha_pattern": {
+                str(n): int(rng.integers(1, 9)) for n in sorted(rng.permutation(named)[:2])
+            },
+            "layers_to_transform": [None, 1, [0], [0, 1]][rng.integers(4)],
+            "exclude_modules": [None, some[1:] or None][rng.integers(2)],
+        }
+        theirs = of_peft(tmp_path / "base", tmp_path / "adapter", seed=k, **settings)
+        pretrained.load_adapter(net, tmp_path / "adapter")
+        ours = net.forward(False, IDS)
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-5, err_msg=str(settings))
+
+
+def change_config(folder, **changes):
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def taken_out(start, weight, rank, scale):
+    """What a start takes out of a weight (out, in), by other formulas than those here."""
+    if start == "pissa":  # The product with its own largest directions, which eigh finds.
+        _, vectors = np.linalg.eigh(weight.T @ weight)
+        return weight @ vectors[:, -rank:] @ vectors[:, -rank:].T
+    first = weight[:, :rank]  # The part in the span of the first columns.
+    return scale * first @ np.linalg.solve(first.T @ first, first.T @ weight)
+
+
+@pytest.mark.parametrize("start", ["pissa", "olora"])
+@pytest.mark.parametrize("where", ["*/query_weight", "*/down_weight", "*/key_weight"])
+def test_a_start_that_moves_the_weights_moves_them_here(tmp_path, start, where):
+    pretrained.save_adapter(made := adapted(where=where), tmp_path)
+    change_config(tmp_path, init_lora_weights=start)
+    net, twin = (pretrained.build(CONFIGS["llama"], seed=0) for _ in range(2))
+    names = pretrained.load_adapter(net, tmp_path)
+    pairs = {p.name: p.value for p in made.params()}
+    for param in twin.params():
+        if param.name in names:
+            wide = param.value.astype(np.float64)
+            a, b = (pairs[f"{param.name}.lora_{side}"] for side in "ab")
+            param.value[...] = wide - taken_out(start, wide.T, 2, 3.0).T + 3.0 * (a @ b)
+    np.testing.assert_allclose(net.forward(False, IDS), twin.forward(False, IDS), atol=2e-5)
+
+
+def test_a_start_that_moves_the_weights_is_not_computed_from_blocks(tmp_path):
+    config = CONFIGS["llama"] | {"hidden_size": 32, "head_dim": 8}
+    net = pretrained.build(config, seed=0)
+    net.adapt(2)
+    pretrained.save_adapter(net, tmp_path)
+    change_config(tmp_path, init_lora_weights="pissa")
+    held = pretrained.build(config, seed=0)
+    held.quantize("int8")
+    with pytest.raises(ConfigError, match=r"init_lora_weights.*blocks.*net\.merge"):
+        pretrained.load_adapter(held, tmp_path)
+
+
+def test_pairs_of_several_ranks_come_back(tmp_path):
+    pretrained.save_adapter(adapted(where="*_weight"), tmp_path / "one")
+    change_config(
+        tmp_path / "one", alpha_pattern={"layers.1.mlp.up_proj": 5, "q_proj": 3.5}, use_rslora=True
+    )
+    net, other = (pretrained.build(CONFIGS["llama"], seed=0) for _ in range(2))
+    pretrained.load_adapter(net, tmp_path / "one")
+    pretrained.save_adapter(net, tmp_path / "two")
+    pretrained.load_adapter(other, tmp_path / "two")
+    assert other["layers/1/unit"].adapters == net["layers/1/unit"].adapters
+    scales = {k: pair.scale for k, pair in net["layers/1/unit"].adapters.items()}
+    assert scales["up_weight"] == pytest.approx(5 / 2**0.5)
+    assert scales["gate_weight"] == pytest.approx(6 / 2**0.5)
+    np.testing.assert_array_equal(other.forward(False, IDS), net.forward(False, IDS))
 
 
 @pytest.mark.parametrize(
@@ -132,20 +264,50 @@ def test_an_adapter_of_peft_computes_the_same_here(tmp_path, rooted):
         ({"use_dora": True}, "use_dora"),
         ({"bias": "all"}, "bias"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"rank_pattern": {"q_proj": 4}}, "rank_pattern"),
+        ({"rank_pattern": {"(.*)*q_proj": 4}}, "rank_pattern"),
+        ({"alpha_pattern": {"q_proj": -1}}, "alpha_pattern"),
+        ({"alpha_pattern": [1]}, "alpha_pattern"),
         ({"r": 0}, ", r"),
         ({"lora_alpha": "8"}, "lora_alpha"),
+        ({"lora_alpha": 0}, "lora_alpha"),
         ({"what_comes_next": 1}, "what_comes_next"),
+        ({"what_comes_next": False}, "what_comes_next"),
+        ({"init_lora_weights": "pissa_niter_16"}, "init_lora_weights"),
+        ({"init_lora_weights": "corda"}, "init_lora_weights"),
+        ({"init_lora_weights": "loftq"}, "init_lora_weights"),
+        ({"init_lora_weights": "lora_ga"}, "init_lora_weights"),
+        ({"init_lora_weights": 1}, "init_lora_weights"),
+        ({"lora_bias": True}, "lora_bias"),
+        ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication"),
+        ({"trainable_token_indices": [0]}, "trainable_token_indices"),
+        ({"target_parameters": ["mlp.up"]}, "target_parameters"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens"),
+        ({"use_qalora": True}, "use_qalora"),
+        ({"use_rslora": "yes"}, "use_rslora"),
+        ({"target_modules": ["q_proj"]}, r"target_modules.*k_proj"),
+        ({"exclude_modules": ["mlp.up_proj"]}, r"target_modules.*up_proj"),
+        ({"exclude_modules": ".*up_proj"}, "exclude_modules"),
+        ({"layers_to_transform": 0}, r"target_modules.*layers\.1"),
+        ({"layers_to_transform": [0, 1], "layers_pattern": "h"}, "target_modules"),
+        ({"layers_to_transform": ["1"]}, "layers_to_transform"),
     ],
 )
 def test_settings_that_compute_something_else_are_refused(tmp_path, change, says):
     pretrained.save_adapter(adapted(), tmp_path)
-    path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    change_config(tmp_path, **change)
     net = pretrained.build(CONFIGS["llama"], seed=0)
     with pytest.raises(ConfigError, match=says):
         pretrained.load_adapter(net, tmp_path)
     assert all(param.trainable for param in net.params())
+
+
+def test_each_setting_of_peft_is_known(tmp_path):
+    peft = pytest.importorskip("peft")
+    pretrained.save_adapter(adapted(), tmp_path)
+    told = peft.LoraConfig().to_dict()
+    kept = ("peft_type", "r", "lora_alpha", "target_modules")
+    change_config(tmp_path, **{key: told[key] for key in told if key not in kept})
+    pretrained.load_adapter(pretrained.build(CONFIGS["llama"], seed=0), tmp_path)
 
 
 def test_adapters_of_other_models_are_refused(tmp_path):
@@ -159,8 +321,7 @@ def test_adapters_of_other_models_are_refused(tmp_path):
         with pytest.raises(StateMismatchError, match=says):
             pretrained.load_adapter(net, tmp_path)
         assert not any("lora" in name for name in net.param_names())
-    path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"r": 3}))
+    change_config(tmp_path, r=3)
     with pytest.raises(StateMismatchError, match="pairs of rank 3"):
         pretrained.load_adapter(pretrained.build(CONFIGS["llama"], seed=0), tmp_path)
 
@@ -172,6 +333,10 @@ def test_what_peft_has_no_place_for_is_refused(tmp_path):
         pretrained.save_adapter(pretrained.build(CONFIGS["llama"], seed=0), tmp_path)
     with pytest.raises(ArgumentError, match=r"pass merged=True"):
         pretrained.save(adapted(), tmp_path)
+    more = adapted()
+    more["norm"].trainable = True
+    with pytest.raises(ArgumentError, match=r"trains 'norm/.*merged=True"):
+        pretrained.save_adapter(more, tmp_path)
     assert not [*tmp_path.iterdir()]
     pretrained.save_adapter(adapted(), tmp_path)
     with pytest.raises(CallOrderError, match="adapted already"):
