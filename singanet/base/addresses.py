@@ -20,3 +20,17 @@ def address(array: Any) -> int:
         return int(array.ctypes.data)
     told = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     return int(told["data"][0])
+
+
+def steps(array: Any) -> tuple[int, ...]:
+    """The bytes from one element to the next along each axis.
+
+    Of an axis of one element, and of an empty array, NumPy's ``strides`` may hold any number. Here
+    the step is the size of what the next axis goes over, as in C order.
+    """
+    made: list[int] = []
+    step, empty = array.itemsize, not array.size
+    for extent, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
+        made.append(step if empty or extent == 1 else stride)
+        step = made[-1] * max(extent, 1)
+    return tuple(reversed(made))

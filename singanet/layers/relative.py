@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.addresses import steps
 from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
@@ -61,7 +62,7 @@ class RelativePositions(Configurable):
         row = ops.empty((table.shape[1], queries + keys - 1), table)
         buckets = ops.xp.asarray(_buckets(queries, keys, first, *self._key))
         ops.copyto(row, ops.gather_rows(table, buckets).T)
-        by_head, by_key = row.strides
+        by_head, by_key = steps(row)
         of_the_first = row[:, queries - 1 :]
         shape, strides = (1, len(row), queries, keys), (0, by_head, -by_key, by_key)
         view: Array = ops.xp.lib.stride_tricks.as_strided(of_the_first, shape, strides)

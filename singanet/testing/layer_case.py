@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.errors import SingaNetError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops import ops_for
 from singanet.optimizer import SGD
 from singanet.params.gradients import dense_gradient
 from singanet.testing.gradients import check_gradients
-from singanet.testing.parts import arrays_on, map_parts, on_host, parts_of, spread
+from singanet.testing.parts import LAYOUTS, arrays_on, laid_out, map_parts, on_host, parts_of
 from singanet.testing.recorded_pair import RecordedPair
 from singanet.types import Array, Shapes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class LayerCase:
@@ -153,20 +158,41 @@ class LayerCase:
             np.testing.assert_allclose(on_host(got), on_host(want[:share]), rtol=1e-10, atol=1e-12)
 
     def test_memory_layout_does_not_matter(self, xp: Any) -> None:
-        layer = self.built(xp, np.float64)
-        x = self.inputs(xp, np.float64)
-        for train in self.modes:
-            outcomes = []
-            for laid_out in (lambda array: array, spread):
-                ctx, y = self.run(layer, map_parts(laid_out, x), train)
-                dy = map_parts(laid_out, self.gradient_like(y))
-                outcomes.append((parts_of(y), self.run_backward(layer, ctx, dy)))
-            (y0, (dx0, grads0)), (y1, (dx1, grads1)) = outcomes
-            pairs = [*zip(y0, y1, strict=True), *zip(parts_of(dx0), parts_of(dx1), strict=True)]
-            pairs += [(grads0[suffix], grads1[suffix]) for suffix in grads0]
-            for a, b in pairs:
-                if a is not None:
-                    np.testing.assert_allclose(on_host(a), on_host(b), rtol=1e-10, atol=1e-12)
+        for case in (self, *self.narrowed()):
+            layer = case.built(xp, np.float64)
+            x = case.inputs(xp, np.float64)
+            for train in self.modes:
+                first, *others = (case._outcome(layer, x, train, k) for k in range(LAYOUTS))
+                for a, *several in zip(first, *others, strict=True):
+                    for b in several if a is not None else ():
+                        np.testing.assert_allclose(on_host(b), on_host(a), rtol=1e-10, atol=1e-12)
+
+    def _outcome(self, layer: Layer, x: Any, train: bool, layout: int) -> list[Any]:
+        """Outputs and gradients, of inputs and a gradient in one of the `laid_out` memories."""
+        ctx, y = self.run(layer, map_parts(lambda a: laid_out(a)[layout], x), train)
+        dy = map_parts(lambda a: laid_out(a)[layout], self.gradient_like(y))
+        dx, grads = self.run_backward(layer, ctx, dy)
+        return [*parts_of(y), *parts_of(dx), *grads.values()]
+
+    def narrowed(self) -> list[Self]:
+        """The case for one sample, with each axis in turn, and then all, of one element.
+
+        Those are left out that the layer refuses, or that `draw` does not know.
+        """
+        shapes = self.in_shapes if isinstance(self.in_shapes, list) else [self.in_shapes]
+        rank, found = max(map(len, shapes)), []
+        for axes in [*([axis] for axis in range(rank)), range(rank)]:
+            narrow = [tuple(1 if k in axes else n for k, n in enumerate(shape)) for shape in shapes]
+            given = narrow if isinstance(self.in_shapes, list) else narrow[0]
+            kind: type[Self] = type("Narrow", (type(self),), {"in_shapes": given, "batch": 1})
+            case = kind()
+            with suppress(SingaNetError):
+                layer, x = case.built(np, np.float64), case.inputs(np, np.float64)
+                if [part.shape[1:] for part in parts_of(x)] == narrow:
+                    for train in self.modes:
+                        case.run(layer, x, train)
+                    found.append(case)
+        return found
 
     def test_changes_neither_input_nor_gradient(self, xp: Any) -> None:
         for train in self.modes:

@@ -42,3 +42,24 @@ def spread(array: Any) -> Any:
     spaced = wide[..., 0].transpose()
     spaced[...] = array
     return spaced
+
+
+LAYOUTS = 4
+"""How many memories `laid_out` gives."""
+
+
+def laid_out(array: Any) -> list[Any]:
+    """The same values in memory without gaps, `spread`, backwards, and with its axes swapped.
+
+    Where an axis has one element, its stride is one that no kernel may read.
+    """
+    xp = ops_for(array).xp
+    swapped = xp.ascontiguousarray(array.swapaxes(0, -1)).swapaxes(0, -1)
+    mirror = (slice(None, None, -1),) * array.ndim
+    return [array, spread(array), array[mirror].copy()[mirror], _odd(xp, swapped)]
+
+
+def _odd(xp: Any, array: Any) -> Any:
+    """``array`` with other strides for axes of one element."""
+    odd = [7 * s + 8 if n == 1 else s for n, s in zip(array.shape, array.strides, strict=True)]
+    return xp.lib.stride_tricks.as_strided(array, array.shape, odd) if array.size else array

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
-from singanet.base.addresses import address
+import singanet
+from singanet.base.addresses import address, steps
 from singanet.program.trace.traced import Traced
+
+PACKAGE = Path(singanet.__file__).parent
+
+ASKS_FIRST = {
+    "ops/numpy/activations.py",
+    "ops/onednn/compiled_relu.py",
+    "ops/onednn/eltwise.py",
+    "ops/onednn/stacks.py",
+}
+"""Files of kernels that ask for extents above 1 first, or whether two arrays lie alike."""
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
 READ_ONLY = WHOLE.copy()
@@ -36,3 +51,29 @@ def test_the_first_element_lies_there(name):
 
 def test_an_array_without_elements_has_an_address():
     assert isinstance(address(np.empty((0, 3), np.float32)), int)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1), (1, 3), (2, 1, 3, 1), (1, 1), (0, 2), (2, 0)])
+def test_an_axis_of_one_element_has_the_step_of_c_order(shape):
+    plain = np.zeros(shape)
+    odd = [s + 8 * (n < 2) for n, s in zip(plain.shape, plain.strides, strict=True)]
+    for array in (plain, as_strided(plain, shape, odd)):
+        extents = [max(n, 1) for n in shape]
+        assert steps(array) == tuple(8 * int(np.prod(extents[k + 1 :])) for k in range(len(shape)))
+
+
+def test_other_axes_keep_theirs():
+    array = np.zeros((4, 3, 2))[::2, ::-1].transpose(2, 0, 1)
+    assert steps(array) == array.strides
+    assert steps(array[:1]) == (2 * array.strides[1], *array.strides[1:])
+
+
+def test_kernels_read_no_strides_but_those():
+    """Whoever needs one takes `steps`, as NumPy leaves the stride of one element open."""
+    read = {
+        str(path.relative_to(PACKAGE))
+        for room in ("ops", "layers", "loss", "metric", "optimizer")
+        for path in (PACKAGE / room).rglob("*.py")
+        if re.search(r"(?<!self)\.strides\b", path.read_text(encoding="utf-8"))
+    }
+    assert read == ASKS_FIRST

@@ -67,6 +67,28 @@ class TestDepthwiseConv2DOfASize1Image(LayerCase):
         return x * params["weight"][:, :, None]
 
 
+class TestDepthwiseConv2DOfOneChannel(LayerCase):
+    """Without padding, so that windows are views of the image as it came."""
+
+    in_shapes = (1, 4, 5)
+    kernel, stride = (3, 2), (1, 1)
+
+    def make(self):
+        return DepthwiseConv2D("depth", self.kernel, self.stride, "valid", use_bias=False)
+
+    def expected(self, params, x):
+        weight = params["weight"].reshape(1, 1, *self.kernel)
+        return by_loops(x, weight, self.stride, ((0, 0), (0, 0)))
+
+
+class TestDepthwiseConv2DOfOneChannelAndPixels(TestDepthwiseConv2DOfOneChannel):
+    kernel = (1, 1)
+
+
+class TestDepthwiseConv2DOfOneChannelAndColumn(TestDepthwiseConv2DOfOneChannel):
+    in_shapes, kernel, stride = (1, 6, 2), (2, 2), (2, 1)
+
+
 def test_parameters_and_shape():
     layer = DepthwiseConv2D("depth", 5, 2, depth_multiplier=2, input_sample_shape=(8, 9, 9))
     assert layer.get_output_sample_shape() == (16, 5, 5)

@@ -25,6 +25,18 @@ class TestSeparableConv2D(LayerCase):
         return np.einsum("ncmij,fcm->nfij", inner, pointwise) + params["bias"][:, None, None]
 
 
+class TestSeparableConv2DOfOneChannel(LayerCase):
+    in_shapes = (1, 5, 4)
+
+    def make(self):
+        return SeparableConv2D("sep", 2, 3, border_mode="valid", use_bias=False)
+
+    def expected(self, params, x):
+        seen = sliding_window_view(x[:, 0], (3, 3), axis=(1, 2))
+        inner = np.einsum("nijab,ab->nij", seen, params["depthwise_weight"].reshape(3, 3))
+        return params["pointwise_weight"].reshape(2)[:, None, None] * inner[:, None]
+
+
 class TestSeparableConv1D(LayerCase):
     in_shapes = (2, 5)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from singanet.base.addresses import steps
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.types import Array
@@ -18,7 +19,8 @@ def pad(
 ) -> Array:
     shape = [size + sum(ends) for size, ends in zip(x.shape, pads, strict=True)]
     # From the slowest axis to the fastest: images lie channels-last, and stay so.
-    axes = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    apart = steps(x)
+    axes = sorted(range(x.ndim), key=lambda axis: -abs(apart[axis]))
     laid: Array = ops.xp.full([shape[axis] for axis in axes], value, x.dtype)
     full = laid.transpose(sorted(range(x.ndim), key=axes.__getitem__))
     full[inside(pads, x.shape)] = x

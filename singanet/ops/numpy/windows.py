@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 
+from singanet.base.addresses import steps
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.window import Pads, Sizes, Window
@@ -88,7 +89,7 @@ def as_columns(ops: Ops, full: Array, window: Window, out: Sizes) -> Array:
     (kh, kw), (sh, sw), (dh, dw) = window.kernel, window.stride, window.dilation
     if kh * kw * sh * sw == 1:
         return full.reshape(groups, n * height * width, cg)
-    by_g, by_n, by_h, by_w, by_c = full.strides
+    by_g, by_n, by_h, by_w, by_c = steps(full)
     shape: Shape = (groups, n, *out, kh, kw, cg)
     strides = (by_g, by_n, by_h * sh, by_w * sw, by_h * dh, by_w * dw, by_c)
     windows = ops.xp.lib.stride_tricks.as_strided(full, shape, strides)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.addresses import steps
 from singanet.ops.attention import Attention
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import attending as by_numpy
@@ -60,7 +61,7 @@ def _rounded(name: str) -> str:
 
 
 def _strides(matrix: Array) -> Shape:
-    return tuple(stride // matrix.itemsize for stride in matrix.strides)
+    return tuple(step // matrix.itemsize for step in steps(matrix))
 
 
 def _round(build: Builder, size: int) -> None:

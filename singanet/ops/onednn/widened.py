@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from singanet.base.addresses import steps
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import BF16, F16, S8, Arg, Query, Tag
@@ -56,7 +57,7 @@ def _exact(ops: OneDnnBase, y: Array, x: Array, plain: Array, turned: bool) -> N
 
 def _rounded(ops: OneDnnBase, y: Array, x: Array, plain: Array, turned: bool) -> None:
     (m, k), n = x.shape, y.shape[1]
-    across = tuple(each.strides[0] // 4 for each in (y, x, plain))
+    across = tuple(steps(each)[0] // 4 for each in (y, x, plain))
     key = m, k, n, turned, *across
     if not ops.runs(_product, key, y, x, plain, passes=ops.passes(k)):
         _exact(ops, y, x, plain, turned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from singanet.base.addresses import steps
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.conv.products import (
@@ -83,7 +84,8 @@ def _matrices(weight: Array, groups: int) -> Array:
     """
     f, cg, kh, kw = weight.shape
     split = weight.reshape(groups, f // groups, cg, kh, kw)
-    if split.strides[1] < split.strides[2]:
+    _, by_kernel, by_channel, *_ = steps(split)
+    if by_kernel < by_channel:
         # The weight of a gradient, whose first axes are swapped.
         return split.transpose(0, 3, 4, 2, 1).reshape(groups, kh * kw * cg, f // groups)
     rows: Array = split.transpose(0, 1, 3, 4, 2).reshape(groups, f // groups, kh * kw * cg)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from math import gcd, log
 from typing import Any
 
+from singanet.base.addresses import steps
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.numpy.lanes import sum_of
@@ -120,7 +121,7 @@ def _in_runs(
     for first in range(min(step, kw)):
         taps = slice(first, None, step)
         columns = xp.ascontiguousarray(full[:, :, first * dw % sw :: sw])
-        by_n, by_h, by_w, by_c = columns.strides
+        by_n, by_h, by_w, by_c = steps(columns)
         shape = (n, out[0], out[1] // together, kh, len(range(first, kw, step)), together * c)
         strides = (by_n, by_h * sh, by_w * together, by_h * dh, by_w * (dw // common), by_c)
         start = columns[:, :, first * dw // sw :]

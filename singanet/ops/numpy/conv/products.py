@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from singanet.base.addresses import steps
 from singanet.ops.interface import Ops
 from singanet.ops.numpy.linear import in_lanes
 from singanet.types import Array
@@ -69,7 +70,8 @@ def summed_product(ops: Ops, rows: Array, others: Array, alone: bool = False) ->
     Where the rows lie column by column the product is the transposed one, which BLAS
     computes faster then.
     """
-    if rows.strides[1] < rows.strides[2]:
+    _, down, across = steps(rows)
+    if down < across:
         return _summed(ops, rows, others, alone).transpose(0, 2, 1)
     return _summed(ops, others, rows, alone)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from singanet.base.addresses import steps
 from singanet.ops import winograd as wg
 from singanet.ops.interface import Ops
 from singanet.ops.numpy.lanes import sum_of
@@ -165,7 +166,7 @@ def _values(ops: Ops, x: Array, grid: Pair, pads: Pair, multiply: Product, taps:
     (n, c, h, w), (th, tw), (top, left), span = x.shape, grid, pads, wg.span(taps)
     ends = (T * th + taps - 1 - h - top, T * tw + taps - 1 - w - left)
     full = padded(ops, x, ((top, ends[0]), (left, ends[1])))
-    by_n, by_h, by_w, by_c = full.strides
+    by_n, by_h, by_w, by_c = steps(full)
     shape = (span, span, n, th, tw, c)
     strides = (by_h, by_w, by_n, T * by_h, T * by_w, by_c)
     tiles = ops.xp.lib.stride_tricks.as_strided(full, shape, strides)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
+from singanet.base.addresses import steps
 from singanet.ops.kernel import NEVER
 from singanet.ops.numpy.windows import padded
 from singanet.ops.onednn.base import OneDnnBase
@@ -121,16 +122,16 @@ def _windows(ops: OneDnnBase, x: Array, window: Window, last: bool = False) -> A
         return ops.channels_last(x).reshape(-1, x.shape[1])
     full = padded(ops, x, window.pads)
     n, c = x.shape[:2]
-    by_n, by_h, by_w, by_c = full.strides
+    by_n, by_h, by_w, by_c = steps(full)
     (sh, sw), (dh, dw) = window.stride, window.dilation
     seen_by = {
         "c": (c, by_c),
         "h": (window.kernel[0], by_h * dh),
         "w": (window.kernel[1], by_w * dw),
     }
-    sizes, steps = zip(*(seen_by[axis] for axis in ("hwc" if last else "chw")), strict=True)
+    sizes, by_tap = zip(*(seen_by[axis] for axis in ("hwc" if last else "chw")), strict=True)
     shape = (n, *window.out_size(*x.shape[2:]), *sizes)
-    strides = (by_n, by_h * sh, by_w * sw, *steps)
+    strides = (by_n, by_h * sh, by_w * sw, *by_tap)
     seen = ops.xp.lib.stride_tricks.as_strided(full, shape, strides)
     rows: Array = ops.xp.ascontiguousarray(seen)
     return rows.reshape(shape[0] * shape[1] * shape[2], -1)
