@@ -6,17 +6,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.byte_order import native
+from singanet.base.elsewhere import missing_attribute, names_of
 from singanet.errors import ArgumentError, BackendError
 from singanet.ops import Ops, backends, cpu_ops, ops_for
 from singanet.ops.transfers import Transfers
 from singanet.types import Array
 
 __all__ = ["Device", "cpu", "cuda", "describe", "get_default_device"]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ class Device:
     index: int | None = None
     changes: tuple[Callable[[Device], Device], ...] = field(default=(), repr=False, compare=False)
     """The functions that gave the plain device other kernels, in their order; they are pickled."""
+
+    if not TYPE_CHECKING:  # or any name would do
+        __getattr__ = missing_attribute
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Device:
         """Itself: a copy of a net is on the same device."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.calls import checked_call
-from singanet.base.elsewhere import OF_NETS, no_attribute
+from singanet.base.elsewhere import missing_attribute
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError
 from singanet.program.programs import Programs, programs_of
@@ -53,13 +53,8 @@ class FeedForwardNet(Net):
     imported when it is first called.
     """
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in OF_NETS:
-                raise no_attribute(self, name, OF_NETS[name])
-            # As Python says it, or a property that has failed.
-            return super().__getattribute__(name)
+    if not TYPE_CHECKING:  # or any name would do
+        __getattr__ = missing_attribute
 
     def make_executor(self) -> Programs:
         """Passes and steps run as recorded programs where a call comes again."""

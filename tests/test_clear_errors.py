@@ -193,7 +193,7 @@ def test_names_here_of_classes_elsewhere_are_there():
         for name in re.findall(r"\b[A-Z]\w+", here):
             assert name in known or f"{name}2D" in known, name
     attributes = {*dir(singanet.FeedForwardNet), *dir(singanet.layers.Dense("fc", 2)), "params"}
-    for here in elsewhere.OF_NETS.values():
+    for here in elsewhere._ATTRIBUTES["FeedForwardNet"].values():
         for name in re.findall(r"\bnet\.(\w+)", here):
             assert name in attributes, name
 

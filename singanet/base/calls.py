@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ def misdefined(where: str, function: Callable[..., Any], wanted: str) -> Signatu
 
 
 def checked_call(function: _F) -> _F:
-    """``function``, or a method of a net, that refuses in three parts what it does not take.
+    """``function``, or a method, that refuses in three parts what it does not take.
 
     Errors: `SignatureError`, as constructors have it.
     """
@@ -49,7 +50,11 @@ def checked_call(function: _F) -> _F:
     if not is_method:
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
         signature = inspect.Signature([first, *signature.parameters.values()])
-    name = f"net.{function.__name__}" if is_method else function.__name__
+    name = function.__name__
+    if is_method:
+        # Net.fit, FeedForwardNet.fit are both net.fit, as users write it.
+        owner = function.__qualname__.split(".")[-2]
+        name = f"{re.findall('[A-Z][a-z]*', owner)[-1].lower()}.{name}"
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Names of arguments in Keras and PyTorch, and of those in their place here."""
+"""Names in Keras, PyTorch, SINGA and Hetu, and what is said in their place here."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ _CALLED = {
     "beta1": ("beta_1",),
     "beta2": ("beta_2",),
     "bias": ("use_bias",),
+    "bsp": ("consistency",),
+    "corr": ("error_feedback",),
+    "ctx": ("device",),
     "decay": ("weight_decay",),
     "dilation_rate": ("dilation",),
     "eps": ("epsilon",),
+    "eval_node_list": ("outputs",),
+    "feed_dict": ("feed",),
     "filters": ("nb_kernels",),
     "in_channels": ("input_sample_shape",),
     "in_features": ("input_sample_shape",),
     "input_dim": ("vocabulary_size", "input_sample_shape"),
     "input_shape": ("input_sample_shape",),
     "k": ("top_k",),
+    "grad_ys": ("dys",),
+    "insert_grad": ("dys",),
     "kernel_size": ("kernel",),
     "learning_rate": ("lr",),
     "min_lr": ("lowest",),
@@ -38,25 +45,37 @@ _CALLED = {
     "stddev": ("std",),
     "strides": ("stride",),
     "units": ("num_output", "hidden_size"),
+    "var_list": ("params",),
 }
 """Names elsewhere, and what a class may call it here."""
 
 _INSTEAD = {
-    "affine": "say center=False, scale=False",
     "activation": "put Activation('relu1', 'relu') after it, as a layer of its own",
+    "affine": "say center=False, scale=False",
     "amsgrad": "use AMSGrad(lr=...)",
     "batch_first": "leave it out: the batch is axis 0 everywhere",
     "bias_initializer": "say b_specs={'init': 'constant', 'value': 0.1}",
+    "bsp": "say it to the optimizer: ParameterServer(sgd, consistency='bsp'), 'asp' or 'ssp'",
+    "cache_bound": "say it of the table: Embedding(..., cache=Cache('lfu', pull_bound=100,"
+    " push_bound=100))",
     "clipnorm": "pass constraint=ClipNorm(...), or clip= to net.fit",
     "clipvalue": "pass clip=..., clip_by='value' to net.fit",
+    "comm_mode": "pass parallel=singanet.parallel.init() to reduce gradients; or minimize by"
+    " singanet.parallel.ParameterServer(sgd) or Hybrid(sgd)",
+    "convert_to_numpy_ret_vals": "leave it out: values are arrays and floats",
+    "cstable_policy": "say it of the table: Embedding(..., cache=Cache('lfu'))",
+    "ctx": "leave it out, and move the net with net.to_device",
     "device": "leave it out, and move the net with net.to_device",
     "dtype": "leave it out, and turn the net with net.as_type",
     "embeddings_initializer": "say W_specs={'init': 'gaussian', 'mean': 0, 'std': 0.05}",
+    "enable_lazy": "leave it out: shapes are known before the first run",
     "filepath": "give the folder for the files as the first argument",
+    "freeze": "call net.freeze(layer) before; net.unfreeze() undoes it",
     "from_logits": "leave it out: SoftmaxCrossEntropy and SigmoidCrossEntropy take scores,"
     " CategoricalCrossEntropy and BinaryCrossEntropy probabilities",
     "global_clipnorm": "pass clip=..., clip_by='global' to net.fit",
     "inplace": "leave it out: layers never change their input",
+    "is_train": "leave it out: net.forward(False, x) is evaluation, net.forward(True, x) training",
     "jit_compile": "leave it out: steps are recorded by themselves",
     "kernel_initializer": "say W_specs={'init': 'he_normal'}",
     "kernel_regularizer": "say W_specs={'regularizer': 2e-4}, the coefficient of w in the gradient",
@@ -69,8 +88,15 @@ _INSTEAD = {
     "save_best_only": "leave it out: best.npz holds the best alone, by monitor=; keep= says how"
     " many epochs stay",
     "save_weights_only": "leave it out: best.npz holds the weights alone",
+    "sequential": "leave it out: recorded steps run in the order of recording",
+    "spars": "say ratio=, the share of the elements that is sent, as with topK=True, or threshold=,"
+    " the magnitude from which on they are sent, as with topK=False",
+    "topK": "leave it out: ratio= sends the largest, as topK=True, and threshold= what reaches it",
     "trainable": "assign layer.trainable = False",
+    "use_graph": "leave it out: steps are recorded by themselves; net.programs.enabled = False"
+    " turns it off",
     "use_multiprocessing": "leave it out; singanet.data.Prefetch reads ahead",
+    "use_sparse_pull": "leave it out: only the rows that a batch names are pulled",
     "verbose": "leave it out: nothing is printed",
     "weights": "assign layer.params['weight'].value, or use net.load",
     "workers": "leave it out; singanet.data.Prefetch reads ahead",
@@ -128,27 +154,106 @@ _NAMES = {
 }
 """Classes elsewhere, and what takes their place here; how many axes they have may stand behind."""
 
-OF_NETS = {
-    "count_params": "net.summary() counts, sum(v.size for v in net.param_values()) too",
-    "eval": "net.forward(False, x) is evaluation, net.forward(True, x) training",
-    "get_layer": "write net['name']",
-    "get_weights": "net.param_values() are the arrays, net.param_names() their names",
-    "load_state_dict": "net.load(path) reads them from a file",
-    "load_weights": "net.load(path) reads them",
-    "parameters": "net.params() lists them",
-    "save_weights": "net.save(path) writes them",
-    "set_weights": "assign param.value for each of net.params()",
-    "state_dict": "net.save(path) writes them, {p.name: p.value for p in net.params()} are they",
-    "to": "net.to_device(device) moves the net, net.as_type(type) turns it",
-    "trainable_weights": "net.params() lists them; param.trainable says it",
-    "weights": "net.params() lists them",
-    "zero_grad": "leave it out: gradients are handed out and gone",
+_RECORDED = _INSTEAD["use_graph"]
+_TIMES = "program = net.record(x, y, optimizer); program.run(x, y, timed=True), then print"
+_TIMES += " program.report().table(2)"
+
+_OF_DEVICES = {
+    "EnableGraph": _RECORDED,
+    "PrintTimeProfiling": _TIMES,
+    "ResetGraph": _RECORDED,
+    "RunGraph": _RECORDED,
+    "SetSkipIteration": _TIMES,
+    "SetVerbosity": _TIMES,
+    "Sync": "leave it out: what is read has been computed",
 }
-OF_HISTORIES = {
-    "epoch": "the numbers are history.epochs",
-    "history": "it is the dict itself: history['loss']",
+
+_GONE = {
+    **_OF_DEVICES,
+    "CaffeConverter": "convert the net to ONNX, and load it with singanet.onnx.load(path)",
+    "DistOpt": "write singanet.parallel.AllReduce(sgd), or SparseAllReduce(sgd, ratio=0.05),"
+    " PartialUpdate(sgd), AllReduce(sgd, dtype='float16')",
+    "HetuConfig": "leave it out: Executor takes device= and parallel=, an Embedding its cache=",
+    "Snapshot": "use net.save(path) and net.load(path), or write_state and open_state",
+    "Tensor": "leave it out: arrays are NumPy's or CuPy's",
+    "Variable": "write Input(name, sample_shape) for what is fed; parameters belong to layers",
+    "autograd": "leave it out: net.step trains, net.gradients(ys, xs, x) are gradients of anything",
+    "create_cpu_device": "write singanet.device.cpu()",
+    "create_cuda_gpu": "write singanet.device.cuda(0)",
+    "create_cuda_gpu_on": "write singanet.device.cuda(index)",
+    "dataloader_op": "write singanet.executor.from_loader(loader)",
+    "gpu": "write singanet.device.cuda(index)",
+    "opt": "it is singanet.optimizer",
+    "scheduler_init": "leave it out: singanet launch --servers 1 script.py starts all processes",
+    "server_init": "leave it out: singanet launch --servers 1 script.py starts the servers",
+    "snapshot": "use net.save(path) and net.load(path); of arrays without a net"
+    " singanet.checkpoint.write_state and open_state",
+    "sonnx": "use singanet.onnx.load(path) and singanet.onnx.save(net, path)",
+    "tensor": "leave it out: arrays are NumPy's or CuPy's, which numpy.asarray makes",
+    "worker_finish": "leave it out: a process that singanet launch started ends with its script",
+    "worker_init": "leave it out: singanet launch -n 2 --servers 1 script.py starts all processes",
 }
-"""Attributes elsewhere, and what to do here."""
+"""Functions and modules elsewhere without a name of their own here, and what to do."""
+
+_SENT = "wrap it once, then call net.step(x, y, optimizer): singanet.parallel."
+
+_ATTRIBUTES = {
+    "Device": _OF_DEVICES,
+    "Executor": {
+        "batch_num": "call executor.batches(name)",
+        "comm_mode": "it is what was passed as parallel=, or the optimizer of minimize",
+        "eval_node_list": "pass run(name, feed, outputs), or name a program of these outputs",
+        "get_batch_num": "call executor.batches(name)",
+        "param_nodes": "executor.net.params() lists the parameters",
+        "subexecutor": "executor.programs lists the programs, executor.run(name, feed) runs one",
+        "topo_order": "executor.net.layers are in topological order",
+    },
+    "FeedForwardNet": {
+        "count_params": "net.summary() counts, sum(v.size for v in net.param_values()) too",
+        "dst_of_layer": "write [n.name for n in net.nodes() for source, _ in n.inputs if"
+        " source.name == 'conv1']",
+        "eval": "net.forward(False, x) is evaluation, net.forward(True, x) training",
+        "get_layer": "write net['name']",
+        "get_weights": "net.param_values() are the arrays, net.param_names() their names",
+        "graph": _RECORDED,
+        "load_state_dict": "net.load(path) reads them from a file",
+        "load_states": "net.load(path) reads them",
+        "load_weights": "net.load(path) reads them",
+        "ordered_layers": "net.layers are in topological order",
+        "parameters": "net.params() lists them",
+        "save_states": "net.save(path) writes them",
+        "save_weights": "net.save(path) writes them",
+        "set_weights": "assign param.value for each of net.params()",
+        "src_of_layer": "write {n.name: [source.name for source, _ in n.inputs] for n in"
+        " net.nodes()}",
+        "state_dict": "net.save(path) writes them, {p.name: p.value for p in net.params()} are"
+        " they",
+        "to": "net.to_device(device) moves the net, net.as_type(type) turns it",
+        "topo_sort": "net.ordered() is sorted, net.layers too",
+        "train_one_batch": "call net.step(x, y, optimizer), or net.train(x, y) for the gradients",
+        "trainable_weights": "net.params() lists them; param.trainable says it",
+        "verbose": "leave it out: nothing is printed; net.summary() is a table, callbacks look on",
+        "weights": "net.params() lists them",
+        "zero_grad": "leave it out: gradients are handed out and gone",
+    },
+    "History": {
+        "epoch": "the numbers are history.epochs",
+        "history": "it is the dict itself: history['loss']",
+    },
+    "Optimizer": {
+        "backward_and_partial_update": f"{_SENT}PartialUpdate(sgd)",
+        "backward_and_sparse_update": f"{_SENT}SparseAllReduce(sgd, ratio=0.05)",
+        "backward_and_update": f"{_SENT}AllReduce(sgd)",
+        "backward_and_update_half": f"{_SENT}AllReduce(sgd, dtype='float16')",
+    },
+    "Reducer": {
+        "global_rank": "it is optimizer.comm.rank",
+        "local_rank": "the launcher's variables have it; optimizer.comm.rank is that of all",
+        "world_size": "it is optimizer.comm.size",
+    },
+}
+"""By class the attributes elsewhere, and what to do here."""
+_ATTRIBUTES["Wrapper"] = _ATTRIBUTES["Optimizer"]
 
 
 def advice_on(unknown: str, names: Collection[str], kind: str = "") -> str:
@@ -183,22 +288,26 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
             and f"{here}{name[len(stem) :].upper()}" in names
         ):
             here += name[len(stem) :].upper()
-        instead = f"it is {here} here" if here else did_you_mean(name, names, "see its __all__")
+        instead = _GONE.get(name) or did_you_mean(name, names, "see its __all__")
         raise NoAttributeError(
             room,
             expected=f"one of its {len(names)} names, which dir({room}) lists",
             received=repr(name),
-            advice=instead,
+            advice=f"it is {here} here" if here else instead,
         )
 
     return missing
 
 
-def no_attribute(thing: object, name: str, here: str) -> AttributeError:
-    """The error for the attribute ``name`` of ``thing``, which is ``here`` in its place."""
-    return NoAttributeError(
-        type(thing).__name__,
-        expected="an attribute that it has",
-        received=f".{name}",
-        advice=here,
-    )
+def missing_attribute(thing: object, name: str) -> Any:
+    """The ``__getattr__`` of a class that stands in `_ATTRIBUTES`."""
+    for kind in type(thing).__mro__:
+        if name in _ATTRIBUTES.get(kind.__name__, ()):
+            raise NoAttributeError(
+                type(thing).__name__,
+                expected="an attribute that it has",
+                received=f".{name}",
+                advice=_ATTRIBUTES[kind.__name__][name],
+            )
+    # As Python says it, or a property that has failed.
+    return object.__getattribute__(thing, name)

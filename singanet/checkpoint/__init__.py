@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.checkpoint.convert import convert
 from singanet.checkpoint.diff import diff
 from singanet.checkpoint.entry import Entry, Source
@@ -35,3 +38,6 @@ __all__ = [
     "write_folder",
     "write_state",
 ]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from singanet.base.columns import Columns
+from singanet.base.elsewhere import names_of
 from singanet.data import image_tool
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.cifar import cifar10, cifar100
@@ -63,3 +66,6 @@ __all__ = [
     "scenes",
     "tabular",
 ]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.calls import checked_call
 from singanet.base.columns import has_frame
 from singanet.base.described import shown
 from singanet.base.flags import is_training
@@ -262,6 +263,7 @@ class Net(GraphBuilder):
 
     # -- freezing ---------------------------------------------------------------------------
 
+    @checked_call
     def freeze(self, layer: Layer | GraphBuilder | str) -> None:
         """Freeze all layers before ``layer``, a layer or nested net that they lead to.
 
@@ -273,6 +275,7 @@ class Net(GraphBuilder):
         for name in self.use_of(layer):
             self._graph.freeze(name)
 
+    @checked_call
     def unfreeze(self, layer: Layer | GraphBuilder | str | None = None) -> None:
         """Undo `freeze` of ``layer``, or every one of them. Errors: one that was not called."""
         for name in [None] if layer is None else self.use_of(layer):
@@ -295,6 +298,7 @@ class Net(GraphBuilder):
         for layer in self.layers:
             layer.trainable = flag
 
+    @checked_call
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device`` and run there from now on.
 
@@ -311,6 +315,7 @@ class Net(GraphBuilder):
         away = {id(param): value for param, value in moved if value is not param.value}
         self._lay([p for p, _ in moved if id(p) in away], lambda param: away[id(param)])
 
+    @checked_call
     def as_type(self, dtype: Any) -> None:
         """Convert every parameter, and compute in this float type from now on.
 
@@ -393,6 +398,7 @@ class Net(GraphBuilder):
 
     # -- passes -----------------------------------------------------------------------------
 
+    @checked_call
     def forward(self, flag: int | bool, x: Any, output: Iterable[str] = ()) -> Any:
         """Run the net on ``x`` and return its output.
 
@@ -421,6 +427,7 @@ class Net(GraphBuilder):
             return results[plan.outputs[0]]
         return results
 
+    @checked_call
     def backward(
         self, dy: Any, output: Iterable[str] = ()
     ) -> Generator[LayerGradients, None, None]:
@@ -463,6 +470,7 @@ class Net(GraphBuilder):
 
     # -- one batch --------------------------------------------------------------------------
 
+    @checked_call
     def train(self, x: Any, y: Any) -> tuple[list[Gradient | None], tuple[float, float | None]]:
         """All gradients of a batch at once, and ``(loss, metric)``.
 
@@ -487,6 +495,7 @@ class Net(GraphBuilder):
         self._remember(given, x)
         return [by_name.get(name) for name in self.param_names()], (seen.loss, seen.score)
 
+    @checked_call
     def step(
         self,
         x: Any,

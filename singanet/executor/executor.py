@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.calls import checked_call
+from singanet.base.described import CheckedType
+from singanet.base.elsewhere import missing_attribute
 from singanet.device import Device
 from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
@@ -33,7 +36,7 @@ ASKED = 8
 """Programs that an executor keeps for outputs asked at run time; the least recently used goes."""
 
 
-class Executor:
+class Executor(metaclass=CheckedType):
     """Programs by name over one graph of symbols: ``Executor({"train": [loss, step], ...})``.
 
     A program is a list of what its run gives: symbols of outputs, losses, metrics, gradients, and
@@ -46,6 +49,9 @@ class Executor:
     inputs of one name; a parameter that two optimizers update; loaders of one program that differ
     in their batches. The guide is ``docs/executor.md``.
     """
+
+    if not TYPE_CHECKING:  # or any name would do
+        __getattr__ = missing_attribute
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class Executor:
         """The names of the programs."""
         return list(self._programs)
 
+    @checked_call
     def run(
         self,
         name: str,
@@ -101,10 +108,12 @@ class Executor:
             program = self._asked_for(self._named(name), name, outputs)
         return program.run(feed)
 
+    @checked_call
     def batches(self, name: str) -> int:
         """How many runs of program ``name`` go through its loaders once. Errors: it has none."""
         return self._named(name).batches()
 
+    @checked_call
     def as_net(self, name: str) -> FeedForwardNet:
         """The part of the graph that program ``name`` runs, as a net with the same parameters.
 
@@ -119,6 +128,7 @@ class Executor:
         net.device, net.dtype, net.rng = self.net.device, self.net.dtype, self.net.rng
         return net
 
+    @checked_call
     def report(self, name: str) -> ProgramReport:
         """The report of the recorded program ``name``, as it was last run.
 
@@ -135,10 +145,12 @@ class Executor:
             )
         return found[-1]
 
+    @checked_call
     def plot(self, name: str, path: str | PathLike[str] | None = None) -> str:
         """A picture of the program's graph as SVG text, see `FeedForwardNet.plot`."""
         return self.as_net(name).plot(path)
 
+    @checked_call
     def memory(self, name: str, shapes: Feed) -> PeakMemory:
         """The bytes that program ``name`` takes for arrays of these ``shapes``, batch axis first.
 
@@ -171,6 +183,7 @@ class Executor:
         level = programs_of(self.net).recompute
         return rehearsed_memory(view, record, program.optimizer, level)
 
+    @checked_call
     def save(self, path: str | PathLike[str]) -> None:
         """Write all that training goes on from to ``path``; whole or not at all.
 
@@ -182,6 +195,7 @@ class Executor:
             return
         state.save(path, self.net, self._optimizers(), self._draws())
 
+    @checked_call
     def load(self, path: str | PathLike[str]) -> None:
         """Go on to the bit from where the executor that wrote ``path`` stood.
 

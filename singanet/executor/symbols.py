@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from singanet.base.calls import checked_call
 from singanet.base.csr import is_sparse
 from singanet.data.loader import Batch, Loader
 from singanet.errors import ArgumentError, DataError
@@ -27,6 +28,7 @@ class GradientSymbol:
         return f"GradientSymbol({self.y!r}, {self.x!r})"
 
 
+@checked_call
 def gradients(
     y: Symbol, xs: Sequence[Symbol | Param | str] | Symbol | Param | str
 ) -> list[GradientSymbol]:
@@ -94,6 +96,7 @@ class DrawnInput(Symbol):
     draw: Draw
 
 
+@checked_call
 def from_loader(loader: Loader, names: tuple[str, str] = ("x", "y")) -> tuple[Symbol, Symbol]:
     """Symbols ``x, y`` for the batches of ``loader``; of dicts of arrays, dicts of symbols.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.initializer.distributions import (
     Constant,
     Dirac,
@@ -48,3 +51,6 @@ __all__ = [
     "VarianceScaling",
     "from_spec",
 ]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)

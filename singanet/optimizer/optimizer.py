@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from singanet.base.calls import checked_call
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted, changes
+from singanet.base.elsewhere import missing_attribute
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import (
     Grad,
@@ -66,6 +68,9 @@ class Optimizer(Counted, Configurable, ABC):
         """Hyper-parameters are read at every update."""
         cls.asked_anew = cls.hypers
 
+    if not TYPE_CHECKING:  # or any name would do
+        __getattr__ = missing_attribute
+
     def __init__(
         self,
         lr: Hyper | None = 0.001,
@@ -91,6 +96,7 @@ class Optimizer(Counted, Configurable, ABC):
         self._told: dict[str, tuple[int, ParamSpec]] = {}
         self._buckets = StateBuckets()
 
+    @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
         """The update by the mean of ``loss`` as a symbol, for an `Executor`; see `Update`."""
         return Update(self, loss, params)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
+from singanet.base.calls import checked_call
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted
+from singanet.base.elsewhere import missing_attribute
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.minimize import Update
@@ -53,6 +55,9 @@ class Wrapper(Counted, Configurable, ABC):
     """Whether it is a `Reducer`, which waits for other processes."""
     over_parts: Callable[[Any], Any] | None = None
     """What sums a number over the processes that have the other parts of gradients, if any."""
+
+    if not TYPE_CHECKING:  # or any name would do
+        __getattr__ = missing_attribute
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:
         if not is_optimizer(optimizer):
@@ -175,6 +180,7 @@ class Wrapper(Counted, Configurable, ABC):
         """As `Optimizer.will_change`."""
         return self.optimizer.will_change(name)
 
+    @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
         """As `Optimizer.minimize`."""
         return Update(self, loss, params)

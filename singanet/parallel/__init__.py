@@ -1,5 +1,8 @@
 """Several processes that train one net."""
 
+from typing import TYPE_CHECKING
+
+from singanet.base.elsewhere import names_of
 from singanet.parallel.cached import Hybrid
 from singanet.parallel.communicators import Alone, Communicator, Exchanged, ReduceOp, Request
 from singanet.parallel.parameter_server import ParameterServer
@@ -37,3 +40,6 @@ __all__ = [
     "simulate",
     "stage",
 ]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__ = names_of(__name__, __all__)

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from singanet.base.elsewhere import OF_HISTORIES, no_attribute
+from singanet.base.elsewhere import missing_attribute
 from singanet.base.files import replacing
 from singanet.picture.line_chart import line_chart, stand_alone, write_chart
 
@@ -26,13 +26,8 @@ class History(dict[str, list[float]]):
         self.epochs: list[int] = []
         self.stopped: str | None = None
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in OF_HISTORIES:
-                raise no_attribute(self, name, OF_HISTORIES[name])
-            # As Python says it, or a property that has failed.
-            return super().__getattribute__(name)
+    if not TYPE_CHECKING:  # or any name would do
+        __getattr__ = missing_attribute
 
     def record(self, epoch: int, logs: Mapping[str, float]) -> None:
         """Append the values of ``epoch``."""

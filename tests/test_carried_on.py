@@ -1,0 +1,114 @@
+"""What SINGA, MXNet and Hetu have, and how each of it is reached here or where it is told."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import Executor, FeedForwardNet, Input, optimizer, parallel
+from singanet.base import elsewhere
+from singanet.errors import SignatureError, UnknownNameError
+from singanet.executor import gradients
+from singanet.layers import Dense, Embedding
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
+
+ROWS = np.ones((4, 3), np.float32)
+
+
+@pytest.fixture(scope="module")
+def net():
+    return FeedForwardNet([Dense("fc", 2, input_sample_shape=(3,))], loss=SoftmaxCrossEntropy())
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    x, y = Input("x", (3,)), Input("y", (), dtype="int64")
+    return SoftmaxCrossEntropy()(Dense("fc", 2)(x), y)
+
+
+def trained(loss, **others):
+    return Executor({"train": [loss, SGD(0.1).minimize(loss)]}, **others)
+
+
+ATTRIBUTES = [
+    (lambda net, drawn: optimizer.DistOpt, "AllReduce"),
+    (lambda net, drawn: parallel.DistOpt, "SparseAllReduce"),
+    (lambda net, drawn: SGD(0.1).backward_and_update, "AllReduce"),
+    (lambda net, drawn: SGD(0.1).backward_and_sparse_update, "SparseAllReduce"),
+    (lambda net, drawn: parallel.AllReduce(SGD(0.1)).backward_and_sparse_update, "ratio=0.05"),
+    (lambda net, drawn: parallel.AllReduce(SGD(0.1)).backward_and_partial_update, "PartialUpdate"),
+    (lambda net, drawn: parallel.AllReduce(SGD(0.1)).backward_and_update_half, "'float16'"),
+    (lambda net, drawn: parallel.AllReduce(SGD(0.1)).world_size, "optimizer.comm.size"),
+    (lambda net, drawn: parallel.AllReduce(SGD(0.1)).global_rank, "optimizer.comm.rank"),
+    (lambda net, drawn: singanet.device.EnableGraph, "net.programs.enabled"),
+    (lambda net, drawn: singanet.device.cpu().EnableGraph, "net.programs.enabled"),
+    (lambda net, drawn: singanet.device.cpu().SetVerbosity, r"report\(\).table"),
+    (lambda net, drawn: singanet.device.create_cuda_gpu, r"device.cuda\(0\)"),
+    (lambda net, drawn: net.topo_sort, r"net.ordered\(\)"),
+    (lambda net, drawn: net.ordered_layers, "net.layers"),
+    (lambda net, drawn: net.src_of_layer, r"net.nodes\(\)"),
+    (lambda net, drawn: net.dst_of_layer, r"net.nodes\(\)"),
+    (lambda net, drawn: net.verbose, r"net.summary\(\)"),
+    (lambda net, drawn: singanet.tensor, "NumPy's or CuPy's"),
+    (lambda net, drawn: singanet.snapshot, r"net.save\(path\)"),
+    (lambda net, drawn: trained(drawn).get_batch_num, r"executor.batches\(name\)"),
+    (lambda net, drawn: trained(drawn).subexecutor, "executor.programs"),
+    (lambda net, drawn: singanet.worker_init, "singanet launch"),
+    (lambda net, drawn: parallel.worker_init, "singanet launch"),
+    (lambda net, drawn: singanet.executor.dataloader_op, "from_loader"),
+]
+"""Attributes of SINGA and Hetu, and words of what is said of each."""
+
+ARGUMENTS = [
+    (lambda net, drawn: net.compile("sgd", use_graph=True), "net.programs.enabled"),
+    (lambda net, drawn: net.forward(True, ROWS, freeze="fc"), r"net.freeze\(layer\)"),
+    (lambda net, drawn: net.backward(ROWS, freeze="fc"), r"net.freeze\(layer\)"),
+    (lambda net, drawn: net.train(ROWS, ROWS, freeze="fc"), r"net.freeze\(layer\)"),
+    (lambda net, drawn: net.step(ROWS, ROWS, SGD(0.1), freeze="fc"), r"net.freeze\(layer\)"),
+    (lambda net, drawn: trained(drawn, ctx=None), "called device here"),
+    (lambda net, drawn: trained(drawn, comm_mode="PS"), "ParameterServer"),
+    (lambda net, drawn: trained(drawn, cstable_policy="LFU"), "Embedding"),
+    (lambda net, drawn: trained(drawn, cache_bound=10), "pull_bound"),
+    (lambda net, drawn: trained(drawn, bsp=0), "consistency="),
+    (lambda net, drawn: parallel.Hybrid(SGD(0.1), bsp=0), "called consistency here"),
+    (lambda net, drawn: Embedding("e", 9, 2, ctx=None), r"net.to_device"),
+    (lambda net, drawn: trained(drawn).run("train", feed_dict={}), "executor.run.*called feed"),
+    (lambda net, drawn: trained(drawn).run("train", eval_node_list=[]), "called outputs here"),
+    (lambda net, drawn: trained(drawn).run("train", convert_to_numpy_ret_vals=True), "leave it"),
+    (lambda net, drawn: SGD(0.1).minimize(drawn, var_list=[]), "called params here"),
+    (lambda net, drawn: parallel.AllReduce(SGD(0.1)).minimize(drawn, var_list=[]), "called params"),
+    (lambda net, drawn: gradients(drawn, ["fc/weight"], var_list=[]), "gradients: expected"),
+    (lambda net, drawn: parallel.SparseAllReduce(SGD(0.1), spars=0.05), "ratio=.*threshold="),
+    (lambda net, drawn: parallel.SparseAllReduce(SGD(0.1), topK=True), "ratio=.*threshold="),
+    (lambda net, drawn: parallel.SparseAllReduce(SGD(0.1), corr=True), "called error_feedback"),
+]
+"""Arguments of theirs, and words of what is said of each."""
+
+
+@pytest.mark.parametrize(("ask", "words"), ATTRIBUTES)
+def test_attributes_that_users_of_singa_and_hetu_type(net, drawn, ask, words):
+    with pytest.raises(UnknownNameError, match=words) as caught:
+        ask(net, drawn)
+    assert isinstance(caught.value, AttributeError)
+
+
+@pytest.mark.parametrize(("call", "words"), ARGUMENTS)
+def test_arguments_that_users_of_singa_and_hetu_type(net, drawn, call, words):
+    with pytest.raises(SignatureError, match=words) as caught:
+        call(net, drawn)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_what_advice_names_is_there():
+    texts = [*elsewhere._GONE.values(), *elsewhere._INSTEAD.values()]
+    texts += [text for table in elsewhere._ATTRIBUTES.values() for text in table.values()]
+    found = [name for text in texts for name in re.findall(r"\bsinganet(?:\.\w+)+", text)]
+    for name in found:
+        thing = singanet
+        for part in name.split(".")[1:]:
+            thing = getattr(thing, part)
+    assert len(set(found)) > 10
