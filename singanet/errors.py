@@ -118,8 +118,8 @@ class RankLostError(RankError):
 
 
 def one_of(names: Iterable[str], limit: int = 12) -> str:
-    """``names`` as a readable list, cut after ``limit``."""
-    known = list(names)
+    """``names`` as a readable list, each once, cut after ``limit``."""
+    known = list(dict.fromkeys(names))
     shown = ", ".join(repr(name) for name in known[:limit])
     return shown + (f", ... ({len(known)} in all)" if len(known) > limit else "")
 

@@ -41,7 +41,7 @@ def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str
 def _closed(step: NodeStep, shape: Shape, extent: int | None) -> Shape:
     if -1 in shape and extent is None:
         raise ArgumentError(
-            f"net.summary, layer {step.name!r}",
+            f"net, layer {step.name!r}",
             expected="extent, since its input has an axis of any extent",
             received="a batch_size alone",
             advice="pass for example extent=100",
