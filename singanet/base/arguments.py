@@ -7,6 +7,8 @@ from numbers import Integral, Real
 from operator import index
 from typing import Any, SupportsIndex, TypeGuard
 
+import numpy as np
+
 from singanet.errors import ArgumentError
 
 MAX_NAME_BYTES = 4096
@@ -15,6 +17,11 @@ NAMES = (
 )
 """The expectation in errors."""
 _NO_PARTS = frozenset(("", ".", ".."))
+
+
+def is_flag(value: Any) -> TypeGuard[bool]:
+    """Whether ``value`` is True or False, or NumPy's."""
+    return isinstance(value, (bool, np.bool_))
 
 
 def is_int(value: Any, least: int = 1) -> TypeGuard[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from singanet.base.arguments import is_flag, is_int
 from singanet.errors import ArgumentError
 
 __all__ = ["is_training", "kEval", "kTrain"]
@@ -19,10 +20,10 @@ def is_training(flag: bool | int) -> bool:
     Any other value is an ArgumentError: a flag that was meant to be something else must not
     silently train or evaluate.
     """
-    if flag is True or (flag == kTrain and not isinstance(flag, bool)):
-        return True
-    if flag is False or flag == kEval:
-        return False
+    if is_flag(flag):
+        return bool(flag)
+    if is_int(flag) and flag in (kTrain, kEval):
+        return int(flag) == kTrain
     raise ArgumentError(
         "flag",
         expected=f"True or kTrain ({kTrain}), False or kEval ({kEval})",

@@ -19,7 +19,8 @@ class BackwardWalk:
     """The state of one backward pass; it owns the contexts and the gradients under way.
 
     ``before`` is called with the number of each step before it goes backward, visited or not.
-    ``store`` has the arrays of the contexts, None if they are in memory.
+    ``store`` has the arrays of the contexts, None if they are in memory. With ``zeros`` every one
+    of the ``wanted`` is answered, by zeros where no gradient comes; else those have none.
     """
 
     def __init__(
@@ -30,8 +31,10 @@ class BackwardWalk:
         wanted: Collection[str],
         before: Callable[[int], None] | None = None,
         store: ContextStore | None = None,
+        zeros: bool = False,
     ) -> None:
         self.plan = plan
+        self.zeros = zeros
         self.store = store
         self.before = before
         self.contexts = contexts
@@ -69,7 +72,19 @@ class BackwardWalk:
                         yield made.pop()
                     else:
                         yield LayerGradients([], [], [], name, self.output_grads)
+            elif self.zeros:
+                step = self.plan.steps[i]
+                for name in [name for name in reversed(step.members) if name in self.steps.wanted]:
+                    self._answer(name, step, self.contexts[i], None)
+                    yield LayerGradients([], [], [], name, self.output_grads)
             self.contexts[i] = None
+
+    def _answer(self, name: str, step: NodeStep, ctx: Context, dy: Any) -> None:
+        """Have ``dy`` for the output of the layer ``name``, a member of ``step``."""
+        if dy is None and self.zeros and not step.gives_integers:
+            zeros = [ctx.ops.xp.zeros(shape, step.floats) for shape in ctx.out_shapes]
+            dy = zeros if step.many_out else zeros[0]
+        self.output_grads[name] = dy
 
     def _backward(self, i: int) -> LayerGradients:
         """Run one step backward, releasing its context and incoming gradient."""
@@ -78,10 +93,10 @@ class BackwardWalk:
         self.contexts[i] = None
         dy = self._take_gradient(step, ctx)
         if step.name in self.steps.wanted:
-            self.output_grads[step.name] = dy
+            self._answer(step.name, step, ctx, dy)
         if len(step.members) > 1 and step.members[0] in self.steps.wanted:
             dy = None if dy is None else step.layer.between(ctx, dy)  # type: ignore[attr-defined]
-            self.output_grads[step.members[0]] = dy
+            self._answer(step.members[0], step, ctx, dy)
         sources_useful, trained = self.steps.goes_on[i], self.steps.trained[i]
         item = LayerGradients([], [], [], step.owner, self.output_grads)
         if not sources_useful and not trained:

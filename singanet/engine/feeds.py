@@ -40,7 +40,7 @@ def check_feed(
                 advice="pass {layer name: array}",
             )
         x = {plan.inputs[0]: x}
-    _expect_same_names(f"{where}, argument x", x, plan.inputs)
+    _expect_same_names(f"{where}, argument x", x, plan)
     return {
         name: _check_input(plan.by_name[name], x[name], device, dtype, name in parts)
         for name in plan.inputs
@@ -186,14 +186,18 @@ def _wrong_gradient(name: str, shape: Any, part: Any) -> ShapeError:
     )
 
 
-def _expect_same_names(where: str, given: Mapping[str, Any], known: list[str]) -> None:
+def _expect_same_names(where: str, given: Mapping[str, Any], plan: Plan) -> None:
+    known = plan.inputs
     for name in given:
         if name not in known:
+            inner = name in plan.by_name
             raise UnknownNameError(
                 where,
                 expected=f"the inputs {one_of(known)}",
-                received=f"the extra key {name!r}",
-                advice=did_you_mean(str(name), known, "remove it"),
+                received=f"the extra key {name!r}" + ", which reads other layers" * inner,
+                advice="put a Dummy layer where its data come in, and name that"
+                if inner
+                else did_you_mean(str(name), known, "remove it"),
             )
     for name in known:
         if name not in given:

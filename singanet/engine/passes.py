@@ -100,7 +100,9 @@ class LayerPass(Pass):
         """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
         if self._starts is not None:
             self._starts(slot_grads)
-        walk = BackwardWalk(self.plan, self._contexts, slot_grads, asked, store=self._store)
+        walk = BackwardWalk(
+            self.plan, self._contexts, slot_grads, asked, store=self._store, zeros=True
+        )
         self._contexts = []
         return walk.run()
 

@@ -183,8 +183,7 @@ def run_step(
         y = run_forward(step.owner, layer, ctx, x, shapes)
     else:
         y = layer.forward(ctx, x)
-    if step.many_out:
-        ctx.out_shapes = [part.shape for part in y]
+    ctx.out_shapes = [part.shape for part in y] if step.many_out else [y.shape]
     return y, ctx
 
 

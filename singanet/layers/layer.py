@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import NAMES, name_trouble
+from singanet.base.arguments import NAMES, is_flag, name_trouble
 from singanet.base.calls import misdefined, never_began
 from singanet.base.described import Configurable, shown
 from singanet.base.edits import Counted, CountedDict
@@ -275,14 +275,14 @@ class Layer(Counted, Configurable):
 
     @recompute.setter
     def recompute(self, flag: bool | None) -> None:
-        if flag is not None and not isinstance(flag, bool):
+        if flag is not None and not is_flag(flag):
             raise ArgumentError(
                 f"layer {self.name!r}, recompute",
                 expected="True, False or None",
                 received=repr(flag),
                 advice="None leaves it to the level of net.programs.recompute",
             )
-        self._recompute = flag
+        self._recompute = None if flag is None else bool(flag)
 
     def param_names(self) -> list[str]:
         """The full parameter names, in the layer's order."""

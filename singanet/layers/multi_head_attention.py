@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from singanet.base.arguments import is_number
+from singanet.base.arguments import is_flag, is_number
 from singanet.errors import ArgumentError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_int
@@ -115,14 +115,14 @@ class MultiHeadAttention(Layer):
             f"relative={relative!r}",
             "RelativePositions(), or None",
         )
-        several = isinstance(use_bias, (list, tuple))
+        some = use_bias if isinstance(use_bias, (list, tuple)) else None
         self._expect(
-            isinstance(use_bias, bool) or (several and all(part in _BIASED for part in use_bias)),
+            is_flag(use_bias) or (some is not None and all(part in _BIASED for part in some)),
             f"use_bias={use_bias!r}",
             f"True, False, or some of {_BIASED}",
         )
         self.dropout = dropout
-        self.use_bias = use_bias
+        self.use_bias = bool(use_bias) if is_flag(use_bias) else use_bias
         self.causal = causal
         self.W_specs = W_specs
         self.b_specs = b_specs

@@ -13,8 +13,8 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
     """The item that backward yields for a layer; unpacks as ``names, values, grads``.
 
     ``values`` are the live parameter arrays; a gradient may be `RowSparse`. ``output_grads``
-    maps each layer that was asked for and passed so far to the gradient of its output; ``layer``
-    is the name of this one.
+    maps each layer that was asked for and passed so far to the gradient of its output, zeros where
+    none came; ``layer`` is the name of this one.
     """
 
     layer: str

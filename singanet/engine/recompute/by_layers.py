@@ -263,7 +263,8 @@ class RecomputingPass(Pass):
         """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
         if self._starts is not None:
             self._starts(slot_grads)
-        return BackwardWalk(self.plan, self._contexts, slot_grads, asked, self._come_to).run()
+        walk = BackwardWalk(self.plan, self._contexts, slot_grads, asked, self._come_to, zeros=True)
+        return walk.run()
 
     def _come_to(self, i: int) -> None:
         """Run again what is due before step ``i`` goes backward, and complete its context."""

@@ -80,7 +80,8 @@ class ReplayedPass(Pass):
             self.release()
             self.walked(slot_grads)
             plan = fused(self.plan, asked)
-            return BackwardWalk(plan, self._by_layers(net, plan), slot_grads, asked).run()
+            contexts = self._by_layers(net, plan)
+            return BackwardWalk(plan, contexts, slot_grads, asked, zeros=True).run()
         return self._replayed(net, slot_grads)
 
     def _by_layers(self, net: Net, plan: Plan) -> list[Any]:
