@@ -25,7 +25,7 @@ from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.reducer import Reducer
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute.choice import Recompute
-from singanet.program.trace.losses import only_looks
+from singanet.program.trace.losses import is_shown_copies
 from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck
@@ -228,7 +228,7 @@ def _same_shape(x: Any, size: int, options: FitOptions) -> bool:
 def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
     """Bytes of the copies of outputs that a user's metrics are shown, one of all at a time."""
     measures = compiled.measures(net.loss, alone=True)
-    if not compiled.metrics or only_looks(measures):
+    if not compiled.metrics or not is_shown_copies(measures):
         return 0
     plan = net.execution_plan()
     sizes = plan.slot_bytes(size, net.dtype.itemsize, _extent(net, x))

@@ -15,7 +15,7 @@ from singanet.engine.script import Taken, tell
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
 from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
-from singanet.loss.loss import counted, losses_of
+from singanet.loss.loss import Loss, counted, counted_positions, losses_of
 from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
@@ -202,17 +202,25 @@ def differentiated(
 
 
 class NetMeasure:
-    """The metric of a net as a measure of its outputs, or of what its loss says they mean."""
+    """The metric of a net as a measure of the positions that have a loss.
 
-    __slots__ = ("_link", "metric")
+    It is shown outputs, or what the loss says they mean.
+    """
+
+    __slots__ = ("_link", "_loss", "metric")
 
     def __init__(self, metric: Any, loss: Any) -> None:
         self.metric = metric
         # The loss whose link makes what the metric looks at.
         self._link = loss if getattr(metric, "linked", False) else None
+        # A user's own loss, and one of several outputs, need not say which positions it has.
+        self._loss = loss if isinstance(loss, Loss) else None
 
     def __call__(self, outputs: Any, y: Any) -> Any:
-        return self.metric.evaluate(outputs if self._link is None else self._link.link(outputs), y)
+        shown = outputs if self._link is None else self._link.link(outputs)
+        if self._loss is not None:
+            return self.metric.evaluate(*self._loss.unmasked(shown, y))
+        return self.metric.evaluate(shown, y)
 
     @property
     def shows(self) -> Sequence[Any]:
@@ -222,13 +230,14 @@ class NetMeasure:
     def gather(self, found: Sequence[Array], outputs: Any, y: Any) -> Any:
         """As called with ``outputs``, of which the metric has ``found`` what it needs by rows."""
         alone = self.metric.anew()
-        alone.gather(*found, y)
+        loss: Any = self._loss
+        alone.gather(*counted_positions(*found, y, loss.where_counted(outputs, y)))
         return alone.number()
 
     @property
     def seers(self) -> Sequence[Any]:
         """The metric and the losses, which are shown the outputs."""
-        return (self.metric, *(() if self._link is None else losses_of(self._link)))
+        return (self.metric, *losses_of(self._loss or self._link))
 
 
 def measure_of(net: Any) -> NetMeasure | None:

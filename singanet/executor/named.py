@@ -19,7 +19,7 @@ from singanet.executor.view import Objective, Port, View, picked
 from singanet.gradients import gradients
 from singanet.gradients.names import Name
 from singanet.layers.symbol import Symbol
-from singanet.loss.loss import steps_there
+from singanet.loss.loss import counted_positions
 from singanet.metric.symbol import MetricSymbol
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.minimize import Update
@@ -262,14 +262,15 @@ class NamedProgram:
 
         by = None if item.mask is None else self._drawing.port(item.mask, self.where)
         losses = self._drawing.losses.values()
-        unmasked = next((loss.unmasked for loss, scores, _ in losses if scores == at), steps_there)
+        own = next((loss for loss, scores, _ in losses if scores == at), None)
 
         def read(outputs: Mapping[str, Any]) -> Any:
             scores, targets = _wide(picked(outputs, at)), picked(outputs, of)
             scores = scores if link is None else link(scores)
-            if by is not None:
-                scores, targets = unmasked(scores, targets, picked(outputs, by) != 0)
-            return metric.evaluate(scores, targets)
+            mask = None if by is None else picked(outputs, by) != 0
+            if own is None:
+                return metric.evaluate(*counted_positions(scores, targets, mask))
+            return metric.evaluate(*own.unmasked(scores, targets, mask))
 
         return read
 

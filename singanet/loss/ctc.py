@@ -54,8 +54,12 @@ class CTC(Loss):
         """softmax(x) along the last axis."""
         return ops_for(x).softmax(x)
 
-    def unmasked(self, x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
+    def unmasked(
+        self, x: Array, y: Array, mask: Array | None = None, *weight: Array
+    ) -> tuple[Array, ...]:
         """Outputs whose frames that are there come first, with sure blanks behind them."""
+        if mask is None:
+            return x, y, *weight
         xp = ops_for(x).xp
         order = xp.argsort(~mask, axis=1, kind="stable")
         missing = xp.arange(mask.shape[1]) >= mask.sum(axis=1)[:, None]

@@ -148,14 +148,15 @@ class HeadBatch:
         try:
             self.weight = None if weight is None else self.loss.checked_weight(ops, scores, weight)
             given = class_labels(type(self.loss).__name__, ops, scores, y, self.loss.ignore_index)
-            self._seen = [(each, each.targets(ops, scores, y)) for each in metrics]
+            self.labels, self.there = given
+            # What is found of an ignored row is not counted.
+            known = y if self.there is None else self.labels.reshape(self.positions)
+            self._seen = [(each, each.targets(ops, scores, known)) for each in metrics]
         except SingaNetError as error:
             raise error.within(f"output of layer {layer.name!r}") from None
-        self.labels, self.there = given
         rows = self._exact(as_rows(features))
-        # What an ignored row holds may be no number. Metrics may count it, though.
+        # What an ignored row holds may be no number.
         self.rows = rows if self.there is None else ops.where(self.there[:, None], rows, 0)
-        self._scored_rows = rows if metrics else self.rows
         self.count: Any = len(rows) if self.there is None else self.there.sum()
         self.parts = blocks(len(rows), dense.num_output, scores.dtype.itemsize)
         self.dx: Array | None = None
@@ -185,8 +186,6 @@ class HeadBatch:
             found.append(losses)
             ops.softmax_cross_entropy_backward(p, labels, self.loss.label_smoothing)
             p *= factors[part][:, None]
-            if self.there is not None and self._scored_rows is not self.rows:
-                ops.xp.copyto(p, 0, where=~self.there[part][:, None])
             if self.dx is not None:
                 back = weight if self.turned else weight.T
                 ops.matmul(p, back, out=self.dx[part])
@@ -222,7 +221,7 @@ class HeadBatch:
         weight = weight.T if self.turned else weight
         for part in self.parts:
             labels = self.labels[part]
-            scores = ops.affine(self._scored_rows[part], weight, bias)
+            scores = ops.affine(self.rows[part], weight, bias)
             for found, (metric, targets) in zip(self._found, self._seen, strict=True):
                 found.append(metric.rows(ops, scores, targets[part]))
             made = [ops.softmax_cross_entropy(scores, labels, smoothing, scores)]

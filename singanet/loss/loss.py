@@ -221,9 +221,15 @@ class Loss(Counted, Configurable, ABC):
         """
         return len(x)
 
-    def unmasked(self, x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
-        """What metrics see of outputs, targets and weights: steps that are there, as samples."""
-        return steps_there(x, y, mask, *weight)
+    def where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
+        """Which positions have a loss, as booleans (B, ...); None for all of them."""
+        return mask
+
+    def unmasked(
+        self, x: Array, y: Array, mask: Array | None = None, *weight: Array
+    ) -> tuple[Array, ...]:
+        """What metrics see of outputs, targets and weights: positions with a loss, as samples."""
+        return counted_positions(x, y, self.where_counted(x, y, mask), *weight)
 
     def link(self, x: Array) -> Array:
         """What outputs ``x`` mean to a reader of predictions: here themselves."""
@@ -261,20 +267,25 @@ class Loss(Counted, Configurable, ABC):
         )
 
 
-def steps_there(x: Array, y: Array, mask: Array, *weight: Array) -> tuple[Array, ...]:
-    """Outputs (B, T, ...), targets and weights of the steps where ``mask`` (B, T) is True.
+def counted_positions(x: Array, y: Array, there: Array | None, *weight: Array) -> tuple[Array, ...]:
+    """Outputs, targets and weights at the positions where ``there`` (B, ...) is True.
 
-    Errors: `ShapeError` for targets that have other steps.
+    With None all arrays come back as they are. Errors: `ShapeError` for targets that have other
+    positions.
     """
-    if y.shape[:2] != mask.shape or x.shape[:2] != mask.shape:
+    if there is None:
+        return x, y, *weight
+    rank = there.ndim
+    if y.shape[:rank] != there.shape or x.shape[:rank] != there.shape:
         raise ShapeError(
             "a metric under a mask",
-            expected=f"outputs and targets of the steps of the mask, {mask.shape}",
+            expected=f"outputs and targets of the steps of the mask, {there.shape}",
             received=f"shapes {x.shape} and {y.shape}",
             advice="take the mask off where targets are no steps",
         )
     xp = ops_for(x).xp
-    return x[mask], y[mask], *(xp.broadcast_to(spread(w, mask), mask.shape)[mask] for w in weight)
+    spreads = (xp.broadcast_to(spread(w, there), there.shape)[there] for w in weight)
+    return x[there], y[there], *spreads
 
 
 def losses_of(loss: Any) -> list[Any]:

@@ -42,8 +42,15 @@ class _OfClasses(Loss):
         if self.ignore_index is None or _is_soft(x, y):
             rows = prod(x.shape[:-1])
             return rows if mask is None else mask.sum() * (rows / max(mask.size, 1))
-        there = y.reshape(x.shape[:-1]) != self.ignore_index
-        return (there if mask is None else there & spread(mask, x[..., 0])).sum()
+        there: Any = self.where_counted(x, y, mask)
+        return there.sum()
+
+    def where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
+        """Rows of steps that are there, without those whose label is ``ignore_index``."""
+        if self.ignore_index is None or y.shape not in (x.shape[:-1], (*x.shape[:-1], 1)):
+            return mask
+        there: Array = y.reshape(x.shape[:-1]) != self.ignore_index
+        return there if mask is None else there & spread(mask, there)
 
     def _rows(self, x: Array) -> Array:
         """``x`` (B, ..., C) as (N, C). Errors: fewer than two classes."""

@@ -133,7 +133,7 @@ class Metric(Configurable):
         raise NotImplementedError
 
     def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
-        """`update` with what `rows` found of a batch, (B, ...)."""
+        """`update` with what `rows` found of a batch, (B, ...), or of positions, (N,)."""
         raise NotImplementedError
 
     def row_settings(self) -> Hashable:

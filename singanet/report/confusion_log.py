@@ -49,11 +49,11 @@ class ConfusionLog(Callback):
         session = self.session
         if session.error is not None or session.validation is None or self._classes() is None:
             return
-        metric = ConfusionMatrix()
-        measures = Measures(None, {"confusion": metric})
+        metric, net = ConfusionMatrix(), session.net
+        measures = Measures(net.loss, {"confusion": metric})
         for x, y, _ in session.validation.epoch():
             if batch_length(y):
-                metric.update(session.net.forward(False, x), on_device(session.net.device, y))
+                measures(net.forward(False, x), on_device(net.device, y))
         session.ranks.merge(measures)
         if session.rank == 0:
             write_confusion(self.path, metric.result(), self.labels)

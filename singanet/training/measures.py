@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import UnknownNameError, did_you_mean, one_of
-from singanet.loss.loss import counted, losses_of
+from singanet.loss.loss import Loss, counted, counted_positions, losses_of
 from singanet.loss.multi_loss import MultiLoss
 from singanet.metric import Metric
 from singanet.types import Array
@@ -75,8 +75,10 @@ class Measures:
     def gather(self, found: Iterable[Array], out: Any, y: Any, weight: Any = None) -> None:
         """As called with ``out``, of which each metric has ``found`` what it needs by rows."""
         self.count(out, y)
+        there = self.of.where_counted(out, y)
         for (name, metric), rows in zip(self.metrics.items(), found, strict=True):
-            metric.gather(rows, y, *([weight] if name in self.weighted else []))
+            given = [weight] if weight is not None and name in self.weighted else []
+            metric.gather(*counted_positions(rows, y, there, *given))
 
     def start(self) -> None:
         """Forget every batch."""
@@ -135,13 +137,13 @@ class Measures:
     def shown(self, out: Any, y: Any, weight: Any = None) -> dict[str, tuple[Any, ...]]:
         """Every metric by name, with its outputs and targets, and weights if it takes any.
 
-        A metric that is ``linked`` gets the outputs after the loss's link. Under a mask it gets
-        the positions that the loss leaves (`Loss.unmasked`).
+        A metric that is ``linked`` gets the outputs after the loss's link. Each gets the
+        positions that have a loss (`Loss.unmasked`).
         """
         found = {}
         meant = None
         for name, metric in self.metrics.items():
-            own, targets = out, y
+            own, targets, loss, mask = out, y, self.of, None
             given = [weight] if weight is not None and name in self.weighted else []
             if getattr(metric, "linked", False) and self.of is not None:
                 own = meant = self.of.link(out) if meant is None else meant
@@ -149,12 +151,12 @@ class Measures:
                 output = self.outputs.get(name, name)
                 own = _part("outputs", own, output, name)
                 targets = _part("targets", y, output, name)
+                loss = getattr(self.of, "losses", {}).get(output)
                 if output in getattr(self.of, "masks", ()):
-                    there = out[self.of.masks[output]] != 0
-                    own, targets, *given = self.of.losses[output].unmasked(
-                        own, targets, there, *given
-                    )
-            found[name] = metric, own, targets, *given
+                    mask = out[self.of.masks[output]] != 0
+            # A user's own loss need not say which positions it has.
+            seen = loss.unmasked(own, targets, mask, *given) if isinstance(loss, Loss) else None
+            found[name] = metric, *(seen or (own, targets, *given))
         return found
 
     def copied(self) -> Measures:
