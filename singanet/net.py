@@ -365,16 +365,14 @@ class FeedForwardNet(Net):
         return Predictor.of(self)
 
     @checked_call
-    def train_on_batch(
-        self, x: Any, y: Any, sample_weight: Array | None = None
-    ) -> dict[str, float]:
+    def train_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, Any]:
         """One streaming step with the compiled optimizer: loss and metrics from before it."""
         from singanet.training.single import train_on_batch
 
         return train_on_batch(self, x, y, sample_weight)
 
     @checked_call
-    def test_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, float]:
+    def test_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, Any]:
         """Loss and compiled metrics of a batch, without training."""
         from singanet.training.single import test_on_batch
 

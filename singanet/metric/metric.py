@@ -7,6 +7,8 @@ from collections.abc import Hashable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from singanet.base.byte_order import native
 from singanet.base.described import Configurable
 from singanet.errors import CallOrderError, DataError, ShapeError
@@ -72,8 +74,8 @@ class Metric(Configurable):
         self.samples = 0
         self.reset()
 
-    def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
-        """The result of this batch alone, ``of_none`` for an empty one."""
+    def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> Any:
+        """The `result` of this batch alone, ``of_none`` for an empty one."""
         alone = self.anew()
         alone.update(x, y, *(() if weight is None else (weight,)))
         return alone.number()
@@ -84,9 +86,12 @@ class Metric(Configurable):
         made.reset()
         return made
 
-    def number(self) -> float:
-        """`result`, ``of_none`` where no sample has come."""
-        return float(self.result()) if self.samples else self.of_none
+    def number(self) -> Any:
+        """`result`, a float where it is one number; ``of_none`` where no sample has come."""
+        if not self.samples:
+            return self.of_none
+        found = self.result()
+        return float(found) if np.ndim(found) == 0 else found
 
     def __call__(self, scores: Any, y: Any) -> MetricSymbol:
         """The metric of each batch as a symbol, for an `Executor`. Errors: anything but symbols."""

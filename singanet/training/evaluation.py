@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,7 +83,7 @@ def _gathered_by_rows(net: Net, x: Any, y: Any, weight: Any, measures: Measures)
     return True
 
 
-class Evaluation(tuple[float | None, float | None]):
+class Evaluation(tuple[float | None, Any]):
     """``(loss, metric)``, as it unpacks; None for what the net has not.
 
     ``logs`` has all that was measured by the names of `History`: the loss, of several outputs
@@ -93,15 +92,13 @@ class Evaluation(tuple[float | None, float | None]):
 
     logs: dict[str, Any]
 
-    def __new__(
-        cls, loss: float | None, metric: float | None, logs: Mapping[str, float]
-    ) -> Evaluation:
-        """The two numbers, and all by name."""
+    def __new__(cls, loss: float | None, metric: Any, logs: Mapping[str, Any]) -> Evaluation:
+        """The loss, the metric's result, and all by name."""
         made = super().__new__(cls, (loss, metric))
         made.logs = dict(logs)
         return made
 
-    def __getnewargs__(self) -> tuple[float | None, float | None, dict[str, float]]:
+    def __getnewargs__(self) -> tuple[float | None, Any, dict[str, Any]]:
         return self.loss, self.metric, self.logs
 
     @property
@@ -110,8 +107,8 @@ class Evaluation(tuple[float | None, float | None]):
         return self[0]
 
     @property
-    def metric(self) -> float | None:
-        """The net's metric, or the first of those it was compiled with."""
+    def metric(self) -> Any:
+        """The net's metric, or the first of those it was compiled with: mostly a float."""
         return self[1]
 
     def __repr__(self) -> str:
@@ -124,8 +121,7 @@ def evaluate(
     """`FeedForwardNet.evaluate`.
 
     With an optimizer of several ranks all of them call it, and each evaluates its part. Errors: a
-    net with neither loss nor metric; a metric whose result is not a number, or that several
-    processes cannot measure together.
+    net with neither loss nor metric; a metric that several processes cannot measure together.
     """
     measures, first = _measures(net)
     compiled = net.compiled
@@ -154,13 +150,6 @@ def evaluate(
     gather(net, ranks.evaluated(net, batches.epoch()), measures)
     ranks.merge(measures)
     logs = measures.results()
-    if first and np.ndim(logs[first]) > 0:
-        raise ArgumentError(
-            "net.evaluate",
-            expected="a metric whose result is a number",
-            received=type(measures.metrics[first]).__name__,
-            advice="gather with metric.update(net.predict(x), y) and ask metric.result()",
-        )
     if net.loss is None:
         del logs["loss"]
     return Evaluation(logs.get("loss"), logs.get(first), logs)
@@ -243,8 +232,7 @@ def _judged(metric: Any, *seen: Any) -> Any:
     if not isinstance(metric, Metric):
         # A user's own that only judges single batches.
         return metric.evaluate(*seen)
-    alone = copy(metric)
-    alone.reset()
+    alone = metric.anew()
     alone.update(*seen)
     return alone.result() if alone.samples else alone.of_none
 

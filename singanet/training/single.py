@@ -15,7 +15,7 @@ from singanet.training.steps import stepper
 from singanet.types import Array
 
 
-def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, float]:
+def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
     """`FeedForwardNet.train_on_batch`."""
     compiled = expect_compiled(net, "net.train_on_batch")
     x, y, weight = _batch(net, x, y, sample_weight, learns=True)
@@ -23,15 +23,15 @@ def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> d
     step = stepper(net, compiled.scaled(compiled.optimizer))
     loss = step(x, y, weight, None, measures)
     measures.add_loss(loss, batch_length(y))
-    return measures.result()
+    return measures.results()
 
 
-def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, float]:
+def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
     """`FeedForwardNet.test_on_batch`."""
     compiled = expect_compiled(net, "net.test_on_batch")
     measures = compiled.measures(net.loss, alone=True)
     gather(net, [_batch(net, x, y, sample_weight)], measures)
-    return measures.result()
+    return measures.results()
 
 
 def _batch(net: Model, x: Any, y: Any, weight: Any, learns: bool = False) -> WeightedBatch:

@@ -1,16 +1,27 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
+from sklearn import metrics as sk
 
 import singanet
 from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.layers import Dense, Input
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
-from singanet.metric import F1, Accuracy, ConfusionMatrix, MeanAbsoluteError
+from singanet.metric import (
+    F1,
+    IOU,
+    Accuracy,
+    ConfusionMatrix,
+    FBeta,
+    MeanAbsoluteError,
+    PrecisionScore,
+    RecallScore,
+)
 from singanet.optimizer import SGD
 from singanet.training.callbacks import EarlyStopping
 
@@ -55,9 +66,6 @@ def test_what_is_refused(build, data):
         net.predict(iter(()), batch_size=4)
     with pytest.raises(DataError, match="x: 50, y: 49"):
         net.evaluate(data[0], data[1][:49], batch_size=4)
-    net.metric = ConfusionMatrix()
-    with pytest.raises(ArgumentError, match="ConfusionMatrix"):
-        net.evaluate(*data, batch_size=8)
     with pytest.raises(CallOrderError, match="neither"):
         singanet.FeedForwardNet().evaluate(*data)
 
@@ -164,3 +172,50 @@ def test_a_saved_model_keeps_which_metric_sees_which_output(outputs, tmp_path):
     net.save_model(tmp_path / "m.singanet")
     loaded = singanet.load_model(tmp_path / "m.singanet")
     assert loaded.evaluate(x, y).logs == net.evaluate(x, y).logs
+
+
+BY_CLASS = {
+    "f1": (lambda: F1(average=None), sk.f1_score),
+    "fbeta": (lambda: FBeta(2.0, average=None), partial(sk.fbeta_score, beta=2.0)),
+    "precision": (lambda: PrecisionScore(average=None), sk.precision_score),
+    "recall": (lambda: RecallScore(average=None), sk.recall_score),
+    "iou": (lambda: IOU(average=None), sk.jaccard_score),
+}
+
+
+@pytest.mark.parametrize("first", BY_CLASS)
+def test_a_metric_of_one_value_a_class_comes_out_as_an_array(first):
+    """By itself, in a step, an evaluation, one batch, and a program; a history has numbers."""
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((40, 4)).astype(np.float32), rng.integers(0, 3, 40)
+    make, judge = BY_CLASS[first]
+    net = singanet.FeedForwardNet(
+        [Dense("fc", 3, input_sample_shape=(4,))], loss=SoftmaxCrossEntropy(), metric=make(), seed=0
+    )
+    scores = net.predict(x)
+    wanted = judge(y, scores.argmax(1), average=None, zero_division=0)
+    found = [make().evaluate(scores, y), net.evaluate(x, y)[1], net.evaluate(x, y, batch_size=7)[1]]
+    found += [net.step(x, y, SGD(0.0))[1] for _ in range(3)]
+    names = {name: one() for name, (one, _) in BY_CLASS.items()}
+    net.compile(SGD(0.0), net.loss, metrics={**names, "right": Accuracy()})
+    found += [net.test_on_batch(x, y)[first], net.train_on_batch(x, y)[first]]
+    found += [net.evaluate(x, y).logs[first], net.evaluate(x, y, batch_size=7).logs[first]]
+    history = net.fit(x, y, validation_data=(x, y), epochs=2, verbose=False)
+    assert {*history} == {"loss", "right", "val_loss", "val_right", "lr"}
+    found.append(names[first].result())
+    inp, labels = Input("x", (4,)), Input("y", (), dtype="int64")
+    out = Dense("fc", 3)(inp)
+    executor = singanet.Executor({"run": [out, make()(out, labels)]}, seed=0)
+    out, score = executor.run("run", {"x": x, "y": y})
+    of_program = judge(y, out.argmax(1), average=None, zero_division=0)
+    for got, want in zip([*found, score], [wanted] * len(found) + [of_program], strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+    assert make().evaluate(np.zeros((0, 3), np.float32), np.zeros(0, int)) == 0.0
+
+
+def test_the_matrix_of_batches_is_that_of_all(build, data):
+    net = build()
+    net.metric = ConfusionMatrix()
+    wanted = sk.confusion_matrix(data[1], net.predict(data[0]).argmax(1), labels=range(3))
+    for size in (None, 8):
+        assert np.array_equal(net.evaluate(*data, batch_size=size)[1], wanted)
