@@ -263,6 +263,8 @@ def advice_on(unknown: str, names: Collection[str], kind: str = "") -> str:
     """
     if unknown == "padding" and "border_mode" in names:
         modes = "'same', 'valid' or 'causal'" if kind in _CAUSAL else "'same' or 'valid'"
+        if kind.endswith("Transpose"):
+            modes = "'keras_same' or 'keras_valid'"
         return f"say border_mode={modes}, or pad=1, as many on either side"
     for here in _CALLED.get(unknown, ()):
         if here in names:

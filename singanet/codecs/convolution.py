@@ -174,17 +174,15 @@ def _window(axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
 
 def _cut(axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
     def more(d: DescribedLayer) -> dict[str, Any]:
-        """Keras cuts kernel − stride off, the larger half behind, or fills up to the stride."""
-        if d.config["dilation_rate"] not in (1, [1] * axes):
-            d.expect(dilation_rate=1)
-        kernel, stride = sizes(d, "kernel_size", axes), sizes(d, "strides", axes)
-        over = [k - s for k, s in zip(kernel, stride, strict=True)]
-        cut = [max(n, 0) if d.config["padding"] == "same" else 0 for n in over]
+        if d.config["padding"] not in ("same", "valid"):
+            d.expect(padding="same")
+        extra = d.config.get("output_padding")
         return {
-            "kernel": kernel,
-            "stride": stride,
-            "pad": [(n // 2, n - n // 2) for n in cut],
-            "output_padding": [max(-n, 0) for n in over],
+            "kernel": sizes(d, "kernel_size", axes),
+            "stride": sizes(d, "strides", axes),
+            "dilation": sizes(d, "dilation_rate", axes),
+            "border_mode": f"keras_{d.config['padding']}",
+            "output_padding": None if extra is None else sizes(d, "output_padding", axes),
         }
 
     return more
@@ -247,7 +245,7 @@ def _codecs(axes: int) -> Iterator[LayerCodec]:
     rows: list[tuple[str, Arrays, Any, Any, Any, Any, Form]] = [
         ("Conv{}D", _CONV, {**_FILTERS, "groups": None},
          {"W_specs": ("kernel", {all_taps: 1}), **bias}, QUANTIZED, _window, _write_conv),
-        ("Conv{}DTranspose", _CONV, _FILTERS, free, {"output_padding": None}, _cut,
+        ("Conv{}DTranspose", _CONV, _FILTERS, free, {}, _cut,
          _write_conv_transpose),
         ("DepthwiseConv{}D", _DEPTHWISE, _MULTIPLIER, {"W_specs": depthwise, **bias}, {}, _window,
          _write_conv),

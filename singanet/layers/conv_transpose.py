@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,11 +11,14 @@ from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
 from singanet.layers.geometry import Windowed, expect_groups, sizes
 from singanet.layers.layer import ParamSpecs
+from singanet.ops.window import Pads, Sizes, Window
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 
 class TransposedConvolution(Windowed):
     """`Conv2DTranspose` along so many axes."""
+
+    modes = ("same", "valid", "keras_same", "keras_valid")
 
     def __init__(
         self,
@@ -36,11 +40,17 @@ class TransposedConvolution(Windowed):
         super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
-        strides = self.window.stride
-        if output_padding is None:
+        strides, of_keras = self.window.stride, pad is None and border_mode.startswith("keras_")
+        if output_padding is None and not of_keras:
             full = pad is None and border_mode == "same"
             output_padding = tuple(s - 1 for s in strides) if full else 0
-        self.output_padding = sizes(name, "output_padding", output_padding, self.axes, 0)
+        if output_padding is not None:
+            output_padding = sizes(name, "output_padding", output_padding, self.axes, 0)
+        if of_keras:
+            cuts = _cuts_of_keras(self.window, border_mode == "keras_same", output_padding)
+            self._slide(replace(self.window, pads=tuple((b, max(a, 0)) for b, a in cuts)))
+            output_padding = tuple(max(-after, 0) for _, after in cuts)
+        self.output_padding: Sizes = output_padding
         if any(extra >= s for extra, s in zip(self.output_padding, strides, strict=True)):
             raise ArgumentError(
                 f"layer {name!r}, argument output_padding",
@@ -112,6 +122,25 @@ class TransposedConvolution(Windowed):
         return weight.reshape(len(weight), self.nb_kernels // self.groups, *self._inner.kernel)
 
 
+def _cuts_of_keras(window: Window, same: bool, extras: Sizes | None) -> Pads:
+    """What Keras cuts off the whole output along each axis, before and after.
+
+    Less than 0 is zeros to add. "same" gives in·stride and cuts the larger half after; with
+    ``extras`` both are as Keras 3's `_convert_conv_transpose_padding_args_from_keras_to_jax`.
+    """
+    found = []
+    for extent, stride, extra in zip(
+        window.extent, window.stride, extras or (None,) * len(window.kernel), strict=True
+    ):
+        if not same:
+            total = min(extent - stride, 0) if extra is None else -extra
+        else:
+            total = extent - stride if extra is None else extent - extent % 2 - extra
+        before = max(total // 2, 0)
+        found.append((before, total - before))
+    return tuple(found)
+
+
 class Conv1DTranspose(TransposedConvolution):
     """`Conv2DTranspose` of sequences (C, L), or (L,) of one channel: the output is (F, L').
 
@@ -127,7 +156,9 @@ class Conv2DTranspose(TransposedConvolution):
 
     The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
     ``output_padding`` is stride - 1 with border_mode='same', so that the size becomes in·stride,
-    and else 0. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
+    and else 0. border_mode 'keras_same' and 'keras_valid' pad as Keras' "same" and "valid":
+    (kernel - stride) // 2 before with the first, and kernels shorter than the stride give in·stride
+    with both. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
     """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from singanet.base.arguments import is_int
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, one_of
 from singanet.layers.layer import Layer
 from singanet.ops.window import Pads, Sizes, Window
 from singanet.types import Array, GivenShape, Shape
@@ -118,6 +118,9 @@ class Windowed(Layer):
 
     axes: ClassVar[int] = 2
 
+    modes: ClassVar[tuple[str, ...]] = ("same", "valid")
+    """What ``border_mode`` may be; of sequences "causal" too."""
+
     def __init__(
         self,
         name: str,
@@ -144,19 +147,24 @@ class Windowed(Layer):
             pads = expect_pads(name, pad, self.axes)
         elif border_mode == "same":
             pads = tuple((total // 2, total - total // 2) for total in totals)
-        elif border_mode == "valid":
-            pads = ((0, 0),) * self.axes
         elif border_mode == "causal" and self.axes == 1:
             pads = ((totals[0], 0),)
+        elif border_mode in self.modes:
+            pads = ((0, 0),) * self.axes
         else:
+            modes = (*self.modes, "causal") if self.axes == 1 else self.modes
             raise ArgumentError(
                 f"layer {name!r}, argument border_mode",
-                expected="'same'" + ", 'causal'" * (self.axes == 1) + " or 'valid'",
+                expected=one_of(map(repr, modes)),
                 received=repr(border_mode),
                 advice="or give pad=1, or pad=((1, 2), (0, 1)) for height and width",
             )
-        self._window = Window(size, step, pads, spread, bool(ceil))
-        self._inner = self._window if self.axes > 1 else _of_a_row(self._window)
+        self._slide(Window(size, step, pads, spread, bool(ceil)))
+
+    def _slide(self, window: Window) -> None:
+        """Use ``window``."""
+        self._window = window
+        self._inner = window if self.axes > 1 else _of_a_row(window)
 
     @property
     def window(self) -> Window:

@@ -16,7 +16,7 @@ from singanet import initializer
 from singanet.base.described import Described
 from singanet.data import ArrayLoader, Prefetch
 from singanet.errors import ArgumentError, SignatureError
-from singanet.layers import LSTM, Activation, Conv2D, Dense, Dropout, Layer
+from singanet.layers import LSTM, Activation, Conv2D, Conv2DTranspose, Dense, Dropout, Layer
 from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, MeanMetric
 from singanet.optimizer import SGD, Accumulator, Adam, MixedPrecision
@@ -31,6 +31,7 @@ from singanet.training.callbacks import Callback, EarlyStopping, ModelCheckpoint
         (lambda: Dense(num_output=10), "a layer's name comes first"),
         (lambda: Dense("fc", 10, activation="relu"), r"activation=; put Activation\('relu1'"),
         (lambda: Conv2D("c", 8, padding="same"), "padding=; say border_mode='same'"),
+        (lambda: Conv2DTranspose("c", 8, padding="same"), "say border_mode='keras_same'"),
         (lambda: Conv2D("c", filters=8), "it is called nb_kernels here"),
         (lambda: LSTM("l", 3, num_layers=2), "it is called num_stacks here"),
         (lambda: LSTM("l", units=3), "it is called hidden_size here"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from singanet import FeedForwardNet, layers
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import Conv2D, Conv2DTranspose
 from singanet.testing import LayerCase
@@ -123,3 +124,63 @@ def test_equals_pytorch(stride, pad, extra, dilation, groups, rng):
     peers = [yt.detach(), xt.grad, wt.grad.reshape(4, -1), bt.grad]
     for got, want in zip([y, dx, grads["weight"], grads["bias"]], peers, strict=True):
         np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def of_keras(axes, kernel, stride, padding, extra, dilation, rng):
+    """Outputs of Keras' layer and of ours by the same weights, channels first."""
+    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+    size = (4, 5, 3)[:axes]
+    x = rng.standard_normal((2, *size, 2)).astype(np.float32)
+    peer = getattr(keras.layers, f"Conv{axes}DTranspose")(
+        3, kernel, stride, padding, output_padding=extra, dilation_rate=dilation
+    )
+    wanted = np.asarray(peer(x).detach())
+    mine = getattr(layers, f"Conv{axes}DTranspose")(
+        "up", 3, kernel, stride, f"keras_{padding}", output_padding=extra, dilation=dilation
+    )
+    mine.build((2, *size))
+    weight = np.moveaxis(np.asarray(peer.kernel), (-1, -2), (0, 1))
+    mine.params["weight"].retype(weight.reshape(2, -1))
+    _, y = LayerCase().run(mine, np.moveaxis(x, -1, 1).copy(), train=False)
+    return y, np.moveaxis(wanted, -1, 1)
+
+
+SETTINGS = [
+    (kernel, stride, padding, extra, dilation)
+    for kernel in range(1, 8)
+    for stride in range(1, 6)
+    for padding in ("same", "valid")
+    for extra in (None, *range(min(stride, 3)))
+    for dilation in ((1, 2) if stride == 1 else (1,))
+]
+
+
+@pytest.mark.parametrize("axes", [1, 2, pytest.param(3, marks=pytest.mark.slow)])
+def test_pads_as_keras(axes, rng):
+    """Every size, stride, mode, output_padding and dilation."""
+    for setting in SETTINGS if axes == 1 else rng.permutation(len(SETTINGS))[:40]:
+        given = setting if axes == 1 else SETTINGS[setting]
+        y, wanted = of_keras(axes, *given, rng)
+        np.testing.assert_allclose(y, wanted, atol=2e-5, err_msg=str(given))
+
+
+def test_a_decoder_of_keras_by_its_file_of_weights(tmp_path, rng):
+    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+    x = rng.standard_normal((2, 4, 5, 3)).astype(np.float32)
+    peer = keras.Sequential(
+        [
+            keras.Input((4, 5, 3)),
+            keras.layers.Conv2DTranspose(4, 3, strides=2, padding="same"),
+            keras.layers.Conv2DTranspose(2, (2, 5), strides=(3, 2), padding="same"),
+        ]
+    )
+    peer.save_weights(tmp_path / "decoder.weights.h5")
+    net = FeedForwardNet(
+        [
+            Conv2DTranspose("one", 4, 3, 2, border_mode="keras_same", input_sample_shape=(3, 4, 5)),
+            Conv2DTranspose("two", 2, (2, 5), (3, 2), border_mode="keras_same"),
+        ]
+    )
+    assert net.load(tmp_path / "decoder.weights.h5").complete
+    y = net.predict(x.transpose(0, 3, 1, 2))
+    np.testing.assert_allclose(y.transpose(0, 2, 3, 1), peer.predict(x, verbose=0), atol=1e-5)
