@@ -44,6 +44,8 @@ class CheckedType(ABCMeta):
         except TypeError as error:
             raise refusal(kind.__name__, signature, args, kwargs, str(error)) from None
         made: _C = super().__call__(*args, **kwargs)  # type: ignore[misc]
+        if isinstance(made, Described):
+            made._constructed()
         return made
 
     @property
@@ -78,6 +80,9 @@ class Described(metaclass=CheckedType):
             many = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
             made.arguments.update(value if many else {name: value})
         return made
+
+    def _constructed(self) -> None:
+        """Called once the constructor has ended; a copy is not constructed."""
 
     def _shown_settings(self) -> dict[str, Any]:
         """The constructor's arguments as they are now: an attribute of the same name goes first.

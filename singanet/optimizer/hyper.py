@@ -53,32 +53,81 @@ def _learns(value: Hyper) -> TypeGuard[Learning]:
     return callable(value) and isinstance(value, Learning)
 
 
-def dump_schedules(owner: object, hypers: Sequence[str]) -> dict[str, Array]:
-    """What the schedules among the attributes ``hypers`` have learnt, by ``*/hyper.key``."""
-    return {
+def dump_hypers(
+    owner: object, hypers: Sequence[str], given: Mapping[str, Hyper | None]
+) -> dict[str, Array]:
+    """What schedules among the attributes ``hypers`` have learnt, and numbers assigned to them.
+
+    By ``*/hyper.key`` and ``*/hyper``. A number is assigned where it is not the one ``given`` to
+    the constructor.
+    """
+    learnt = {
         f"*/{hyper}.{key}": np.array(number, np.float64)
         for hyper in hypers
         if _learns(schedule := getattr(owner, hyper))
         for key, number in schedule.state_dict().items()
     }
+    return learnt | {
+        f"*/{hyper}": np.array(value, np.float64)
+        for hyper, value in _assigned(owner, hypers, given).items()
+    }
 
 
-def load_schedules(
-    where: str, owner: object, hypers: Sequence[str], saved: Mapping[str, Array]
+def load_hypers(
+    where: str,
+    owner: object,
+    hypers: Sequence[str],
+    given: Mapping[str, Hyper | None],
+    saved: Mapping[str, Array],
 ) -> None:
-    """Give the schedules what `dump_schedules` took; both must have the same ones."""
-    expected = sorted(dump_schedules(owner, hypers))
-    if sorted(saved) != expected:
+    """Give the attributes what `dump_hypers` took; numbers assigned since become those ``given``.
+
+    Errors: `DataError`, before anything changes, for other schedules than there are.
+    """
+    numbers = {hyper: saved[key] for hyper in hypers if (key := f"*/{hyper}") in saved}
+    since = {hyper: given[hyper] for hyper in _assigned(owner, hypers, given)}
+    to_set = {**since, **{hyper: _number(where, hyper, a) for hyper, a in numbers.items()}}
+    values = {hyper: to_set.get(hyper, getattr(owner, hyper)) for hyper in hypers}
+    schedules = {hyper: value for hyper, value in values.items() if _learns(value)}
+    expected = sorted(
+        f"*/{h}.{key}" for h, value in schedules.items() for key in value.state_dict()
+    )
+    learnt = sorted(key for key in saved if key.removeprefix("*/") not in numbers)
+    if learnt != expected:
         raise DataError(
             f"{where}.load_state_dict",
             expected=f"schedule state {one_of(expected) or 'for no schedule'}",
-            received=one_of(sorted(saved)) or "none",
+            received=one_of(learnt) or "none",
             advice="construct the optimizer with the same schedules before loading",
         )
-    for hyper in hypers:
-        schedule = getattr(owner, hyper)
-        if _learns(schedule):
-            start = f"*/{hyper}."
-            schedule.load_state_dict(
-                {k[len(start) :]: float(v) for k, v in saved.items() if k.startswith(start)}
-            )
+    for hyper, value in to_set.items():
+        setattr(owner, hyper, value)
+    for hyper, schedule in schedules.items():
+        start = f"*/{hyper}."
+        schedule.load_state_dict(
+            {k[len(start) :]: float(v) for k, v in saved.items() if k.startswith(start)}
+        )
+
+
+def _assigned(
+    owner: object, hypers: Sequence[str], given: Mapping[str, Hyper | None]
+) -> dict[str, float]:
+    """The numbers among the attributes that are others than those ``given``."""
+    now = {hyper: getattr(owner, hyper) for hyper in hypers if hyper in given}
+    return {
+        hyper: float(value)
+        for hyper, value in now.items()
+        if isinstance(value, (int, float, np.number)) and value != given[hyper]
+    }
+
+
+def _number(where: str, hyper: str, saved: Array) -> float:
+    array = np.asarray(saved)
+    if array.size != 1 or array.dtype.kind not in "fiu":
+        raise DataError(
+            f"{where}.load_state_dict",
+            expected=f"a number for {hyper!r}",
+            received=f"{array.dtype} of shape {array.shape}",
+            advice="load a complete state_dict of the same kind of optimizer",
+        )
+    return float(array.reshape(-1)[0])

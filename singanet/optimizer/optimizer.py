@@ -22,7 +22,7 @@ from singanet.optimizer.checks import (
     not_finite,
 )
 from singanet.optimizer.constraint import Constraint
-from singanet.optimizer.hyper import Hyper, at, checked, dump_schedules, load_schedules
+from singanet.optimizer.hyper import Hyper, at, checked, dump_hypers, load_hypers
 from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.optimizer.minimize import Update
 from singanet.optimizer.param_update import ParamUpdate
@@ -63,6 +63,7 @@ class Optimizer(Counted, Configurable, ABC):
     every: int = 1
     """Updates that are one step to schedules, more than 1 where a rule gathers micro-batches."""
     always_shown = ("lr",)
+    _given: Mapping[str, Hyper | None] = {}
 
     def __init_subclass__(cls) -> None:
         """Hyper-parameters are read at every update."""
@@ -95,6 +96,10 @@ class Optimizer(Counted, Configurable, ABC):
         self._states: dict[str, ParamState] = {}
         self._told: dict[str, tuple[int, ParamSpec]] = {}
         self._buckets = StateBuckets()
+
+    def _constructed(self) -> None:
+        """As `Described`: hyper-parameters that are others later were assigned."""
+        self._given = {name: getattr(self, name) for name in self.hypers}
 
     @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
@@ -180,12 +185,21 @@ class Optimizer(Counted, Configurable, ABC):
     def state_dict(self) -> dict[str, Array]:
         """Copies of all state: ``name/step`` and ``name/slot`` for every parameter updated.
 
-        Schedules that learn, like `Plateau`, are under ``*``.
+        Schedules that learn, like `Plateau`, and numbers that were assigned to hyper-parameters,
+        like ``optimizer.lr = 0.01``, are under ``*``.
         """
-        return {**dump(self._states, self.slots), **dump_schedules(self, self.hypers)}
+        return {**dump(self._states, self.slots), **self.hyper_state()}
+
+    def hyper_state(self) -> dict[str, Array]:
+        """Of `state_dict` what is under ``*``, which is of no parameter."""
+        return dump_hypers(self, self.hypers, self._given)
+
+    def load_hyper_state(self, state: Mapping[str, Array]) -> None:
+        """`load_state_dict` of what `hyper_state` gave."""
+        load_hypers(type(self).__name__, self, self.hypers, self._given, state)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on exactly where the optimizer of the `state_dict` stood.
+        """Go on exactly where the optimizer of the `state_dict` stood, at its rate.
 
         Errors, before anything is changed: a slot that is unknown here or missing.
         """
@@ -193,7 +207,7 @@ class Optimizer(Counted, Configurable, ABC):
         learnt = {key: array for key, array in state.items() if key.startswith("*/")}
         rest = {key: array for key, array in state.items() if key not in learnt}
         parsed = parse(where, rest, self.slots)
-        load_schedules(where, self, self.hypers, learnt)
+        self.load_hyper_state(learnt)
         for known in self._states.values():
             known.forget()
         for name, (step, arrays) in parsed.items():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from singanet.checkpoint.entry import Source, sources_of
-from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.state import ParamState
 from singanet.optimizer.wrapper import Wrapper
@@ -41,7 +40,7 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
             if state.step
             for source in _of_parameter(state, optimizer.slots)
         ]
-        return [*found, *sources_of(dump_schedules(optimizer, optimizer.hypers), kind.__name__)]
+        return [*found, *sources_of(optimizer.hyper_state(), kind.__name__)]
     return sources_of(optimizer.state_dict(), kind.__name__)
 
 

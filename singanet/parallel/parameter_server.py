@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from singanet.base.arguments import checked_count
+from singanet.base.edits import changes
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
@@ -364,7 +365,14 @@ class ParameterServer(RankReducer):
             return super().state_dict()
         if self._state is not None or self.servers is None:
             return dict(self._state or {})
-        return self.servers.state_dict()
+        there = self.servers.state_dict()
+        own = {key: array for key, array in there.items() if not key.startswith("*/")}
+        return {**own, **self._hyper_state()}
+
+    def _hyper_state(self) -> dict[str, Array]:
+        """Of schedules and rates, which servers follow: `Optimizer.hyper_state`."""
+        rule = UpdateChain(self.rule).own_rule
+        return {} if rule is None else rule.hyper_state()
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Go on exactly where the one of the `state_dict` stood, from the next `meet` on.
@@ -380,6 +388,11 @@ class ParameterServer(RankReducer):
             name, _, slot = key.rpartition("/")
             if slot == "step" and name:
                 UpdateChain(self.optimizer).rule.state(name).step = int(array)
+        rule = UpdateChain(self.rule).own_rule
+        if rule is not None:
+            rule.load_hyper_state({k: a for k, a in state.items() if k.startswith("*/")})
+        # All meet again, whether the net has changed or not.
+        changes.add()
 
 
 class _ClippedPush(ClipByGlobalNorm):

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.cached.rows import Lookups, TableRows
@@ -119,11 +118,15 @@ class Hybrid(AllReduce):
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: gradients that wait are pushed, on all ranks before any goes on."""
+        self._arrive()
+        super().unify(net, samples)
+
+    def _arrive(self) -> None:
+        """Push all gradients of rows that wait, on all ranks before any goes on."""
         for rows in self._rows.values():
             rows.flush()
         self._finish()
         self.comm.barrier("the last gradients of rows")
-        super().unify(net, samples)
 
     @property
     def lookups(self) -> dict[str, Lookups]:
@@ -131,9 +134,17 @@ class Hybrid(AllReduce):
         return {name: rows.lookups for name, rows in self._rows.items()}
 
     def state_dict(self) -> dict[str, Array]:
-        """As `Wrapper.state_dict`, with the state that is beside the tables."""
-        there = {} if self._holder is None else self._holder.state_dict()
-        return {**super().state_dict(), **there}
+        """As `Wrapper.state_dict`, with the state that is beside the tables.
+
+        Of several ranks all call it: what they have pushed arrives before.
+        """
+        if self._holder is None:
+            return super().state_dict()
+        self._arrive()
+        there = self._holder.state_dict()
+        # Schedules and rates are those of the rule here, which the others follow.
+        own = {key: array for key, array in there.items() if not key.startswith("*/")}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """As `Wrapper.load_state_dict`; what is of tables goes there, if need be at `meet`."""
@@ -173,7 +184,7 @@ class Hybrid(AllReduce):
     def _load_tables(self, state: Mapping[str, Array]) -> None:
         """Let the rules beside the tables go on from ``state``, their rates as here."""
         assert self._holder is not None
-        self._holder.load_state_dict({**state, **dump_schedules(self._rule, self._rule.hypers)})
+        self._holder.load_state_dict({**state, **self._rule.hyper_state()})
 
     def ended(self) -> None:
         super().ended()

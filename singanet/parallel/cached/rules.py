@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import TypeVar
 
-from singanet.optimizer.hyper import dump_schedules
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper, rule_of
 
@@ -15,7 +14,7 @@ _Chain = TypeVar("_Chain", bound=Optimizer | Wrapper)
 def bare_copy(optimizer: _Chain) -> _Chain:
     """One as ``optimizer``, without the state of any parameter; schedules are the same objects."""
     made, rule = deepcopy(optimizer), rule_of(optimizer)
-    rule_of(made).load_state_dict(dump_schedules(rule, rule.hypers))
+    rule_of(made).load_state_dict(rule.hyper_state())
     follow(made, optimizer)
     return made
 

@@ -206,3 +206,26 @@ def test_a_rate_that_falls_by_what_was_seen_falls_on_the_servers_too(tmp_path):
         np.testing.assert_allclose(one[0][name], value, rtol=0, atol=1e-5)
         np.testing.assert_array_equal(one[0][name], other[0][name])
         np.testing.assert_array_equal(one[0][name], resumed[0][name])
+
+
+@pytest.mark.parametrize("cache", [None, Cache("lfu", 20, 3, 3)])
+def test_the_state_of_all_is_there_after_each_step(cache):
+    """What all have pushed arrives before any rank asks the servers for their state."""
+
+    def work(comm, ranks):
+        net, optimizer = words_net(cache), Hybrid(Adam(lr=0.05), comm, servers=ranks)
+        part, states = [slice(0, 3), slice(3, 8)][comm.rank], []
+        for x, y in batches(8):
+            net.step(x[part], y[part], optimizer)
+            states.append(optimizer.state_dict())
+        return states
+
+    one, other = served(work)
+    lone, alone = words_net(None), Hybrid(Adam(lr=0.05))
+    for k, (x, y) in enumerate(batches(8)):
+        lone.step(x, y, alone)
+        assert one[k].keys() == other[k].keys() == alone.state_dict().keys()
+        for name, array in alone.state_dict().items():
+            np.testing.assert_array_equal(one[k][name], other[k][name], err_msg=name)
+            if cache is None:
+                np.testing.assert_allclose(one[k][name], array, rtol=0, atol=2e-6, err_msg=name)
