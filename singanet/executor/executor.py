@@ -76,9 +76,13 @@ class Executor(metaclass=CheckedType):
             self.net.to_device(device)
         self._programs = {name: self._program(name, asked) for name, asked in items.items()}
         self._asked: OrderedDict[Any, NamedProgram] = OrderedDict()
-        self._owners: dict[int, tuple[Param, Any, str]] = {}
+        self._owners: dict[Param, tuple[Any, str]] = {}
         for name, program in self._programs.items():
             self._expect_one_optimizer(name, program)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without programs of outputs asked at run time, which go by the ids of these."""
+        return {**vars(self), "_asked": OrderedDict()}
 
     def __repr__(self) -> str:
         return f"Executor({', '.join(map(repr, self._programs))}: {self.net!r})"
@@ -250,8 +254,8 @@ class Executor(metaclass=CheckedType):
         return found
 
     def _expect_one_optimizer(self, name: str, program: NamedProgram) -> None:
-        for key, (param, optimizer) in program.params.items():
-            _, owner, where = self._owners.get(key, (param, optimizer, name))
+        for param, optimizer in program.params.items():
+            owner, where = self._owners.get(param, (optimizer, name))
             if owner is not optimizer:
                 raise ArgumentError(
                     f"parameter {param.name!r}",
@@ -259,9 +263,7 @@ class Executor(metaclass=CheckedType):
                     received=f"{owner!r} in program {where!r}, {optimizer!r} in {name!r}",
                     advice="use one object for both, or minimize(loss, params=[...])",
                 )
-        self._owners |= {
-            key: (param, optimizer, name) for key, (param, optimizer) in program.params.items()
-        }
+        self._owners |= {param: (optimizer, name) for param, optimizer in program.params.items()}
 
     def _optimizers(self) -> list[Any]:
         """The optimizers of all programs, in the order of their names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class NamedProgram:
         ]
         self._expect_batches()
         self.optimizer: Any = None
-        self.params: dict[int, tuple[Param, Any]] = {}
+        self.params: dict[Param, Any] = {}
         self.view = self._training(wrapped) if self.updates else self._evaluation()
         self._seen: Any = None
         alone = [item for item in self.items if not isinstance(item, Update)]
@@ -69,8 +70,16 @@ class NamedProgram:
         self._places = [k for k, item in enumerate(self.items) if not isinstance(item, Update)]
         self._blank: list[Any] = [None] * len(self.items)
         self._measure = None if lone else self._look
-        self._readers = [] if lone else [self._reader(item) for item in self.items]
         self._single = self.inputs[0] if len(self.inputs) == 1 else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without functions, which a copy makes anew: they know losses and metrics."""
+        return {name: value for name, value in vars(self).items() if name != "_readers"}
+
+    @cached_property
+    def _readers(self) -> list[Callable[[Mapping[str, Any]], Any]]:
+        """What finds the values of the items in the outputs of a run."""
+        return [self._reader(item) for item in self.items]
 
     # -- what is run ------------------------------------------------------------------------
 
@@ -98,14 +107,14 @@ class NamedProgram:
         by_name = {}
         for head, update in zip(heads, self.updates, strict=True):
             for param in self._updated_by(head, update):
-                if id(param) in self.params:
+                if param in self.params:
                     raise ArgumentError(
                         f"{self.where}, parameter {param.name!r}",
                         expected="one update that changes it",
                         received="two",
                         advice="say which each is for: minimize(loss, params=[...])",
                     )
-                self.params[id(param)] = param, update.optimizer
+                self.params[param] = update.optimizer
                 by_name[param.name] = update.optimizer
         self._expect_apart(heads)
         alone = len(self.updates) == 1
@@ -115,7 +124,7 @@ class NamedProgram:
         nodes = self._nodes([*dict.fromkeys(heads), *read])
         loss = Objective(list(dict.fromkeys(heads)), counts, len(nodes) == 1)
         # What is to be trained later is for `minimize` to name: another program may have it.
-        return View(drawing.net, nodes, loss, [param for param, _ in self.params.values()])
+        return View(drawing.net, nodes, loss, self.params)
 
     def _updated_by(self, head: str, update: Update) -> list[Param]:
         """The parameters that ``update`` changes. Errors: one that it does not reach."""
@@ -145,12 +154,12 @@ class NamedProgram:
         """Refuse updates whose losses reach each other's parameters: their gradients would mix."""
         if len(set(heads)) < 2:
             return
-        by_id = {id(one): heads[k] for k, u in enumerate(self.updates) for one in self._own(u)}
+        head_of = {one: heads[k] for k, u in enumerate(self.updates) for one in self._own(u)}
         for head in dict.fromkeys(heads):
-            every = [param for param, _ in self.params.values()]
-            reached = View(self._drawing.net, [head], Objective([head], (), True), every).updated()
+            objective = Objective([head], (), True)
+            reached = View(self._drawing.net, [head], objective, self.params).updated()
             for param in reached:
-                if by_id[id(param)] != head:
+                if head_of[param] != head:
                     raise ArgumentError(
                         f"{self.where}, loss {head!r}",
                         expected="losses none of which depends on what another one updates",

@@ -58,6 +58,10 @@ class Draw:
         self.names = list(names)
         self._batches: Iterator[Batch] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the batches under way: the loader knows its position."""
+        return {**vars(self), "_batches": None}
+
     def next(self) -> dict[str, Any]:
         """Arrays by input. Errors: a loader that gives none."""
         for fresh in (False, True):

@@ -87,10 +87,14 @@ class View:
     ) -> None:
         self.net, self.outputs, self.loss = net, list(outputs), loss
         self.executor = Programs()
-        self._params = None if params is None else {id(param) for param in params}
+        self._params = None if params is None else frozenset(params)
         self._part: ProgramPart | None = None
         self._planned: Any = None
-        self._chosen: list[int] = []
+        self._chosen: list[Param] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the part, which knows parameters by their ids."""
+        return {**vars(self), "_part": None}
 
     device = property(attrgetter("net.device"), doc="The net's.")
     dtype = property(attrgetter("net.dtype"), doc="The net's.")
@@ -114,21 +118,20 @@ class View:
             whole = self.net.execution_plan()
             heads = () if self.loss is None else whole.slots_of(self.loss.heads)
             chosen = self._trained(whole) if heads else []
-            ids = [id(param) for param in chosen]
-            if self._part is None or self._planned[0] != now[0] or ids != self._chosen:
+            if self._part is None or self._planned[0] != now[0] or chosen != self._chosen:
                 self._part = ProgramPart(whole, heads, self.outputs, (), (), chosen)
-            self._planned, self._chosen = now, ids
+            self._planned, self._chosen = now, chosen
         return self._part
 
     def _trained(self, whole: Plan) -> list[Param]:
-        found = {
-            id(param): param
+        found = (
+            param
             for step in whole.steps
             if not step.frozen
             for param in step.layer.params.values()
-            if param.trainable and (self._params is None or id(param) in self._params)
-        }
-        return list(found.values())
+            if param.trainable and (self._params is None or param in self._params)
+        )
+        return list(dict.fromkeys(found))
 
     def updated(self) -> list[Param]:
         """The parameters that a step changes now."""
