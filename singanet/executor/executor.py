@@ -31,6 +31,7 @@ from singanet.program.memory import expect_alone, rehearsed_memory
 from singanet.program.programs import programs_of
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.recorder import Recorder
+from singanet.training.ranks import ranks_of
 
 ASKED = 8
 """Programs that an executor keeps for outputs asked at run time; the least recently used goes."""
@@ -192,21 +193,21 @@ class Executor(metaclass=CheckedType):
         """Write all that training goes on from to ``path``; whole or not at all.
 
         Parameters, each optimizer's state, the positions of loaders, the generator. The format
-        goes by the suffix, as for the state of a training: ``run.npz``. Of several ranks the first
-        one writes; all go on from its draws. Errors: `FileAccessError`.
+        goes by the suffix, as for the state of a training: ``run.npz``; a name without one gets
+        ``.npz``. All of several ranks call it, and the first one writes, also what is each rank's
+        own. Errors: `FileAccessError`, `ArgumentError` for a folder.
         """
-        if self._parallel is not None and self._parallel.rank:
-            return
-        state.save(path, self.net, self._optimizers(), self._draws())
+        state.save(path, self._trained())
 
     @checked_call
     def load(self, path: str | PathLike[str]) -> None:
         """Go on to the bit from where the executor that wrote ``path`` stood.
 
         Errors: `StateMismatchError` for a file of other parameters, optimizers or loaders,
-        `FileFormatError`, `FileAccessError`. After any of them all is as it was.
+        `FileFormatError`, `FileAccessError`. After any of them all is as it was. All of several
+        ranks call it, and the first one reads; as many as saved go on to the bit.
         """
-        state.load(path, self.net, self._optimizers(), self._draws())
+        state.load(path, self._trained())
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -264,6 +265,18 @@ class Executor(metaclass=CheckedType):
                     advice="use one object for both, or minimize(loss, params=[...])",
                 )
         self._owners |= {param: (optimizer, name) for param, optimizer in program.params.items()}
+
+    def _trained(self) -> state.Trained:
+        """What is saved, of ranks that have met."""
+        optimizers = []
+        for program in [*self._programs.values(), *self._asked.values()]:
+            if program.optimizer is not None:
+                optimizers.append(program.optimizer)
+                chain = UpdateChain(program.optimizer)
+                if chain.reducers:
+                    chain.meet(program.view)
+        ranks = ranks_of(self.net, *optimizers)
+        return state.Trained(self.net, self._optimizers(), self._draws(), ranks)
 
     def _optimizers(self) -> list[Any]:
         """The optimizers of all programs, in the order of their names."""

@@ -2,68 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from singanet.errors import FileFormatError, SingaNetError, StateMismatchError
+from singanet.base.seeding import seeded_apart
+from singanet.checkpoint.entry import Source, sources_of
+from singanet.checkpoint.formats import FORMATS, by_suffix, checked_path, open_state, write_state
+from singanet.errors import ArgumentError, FileFormatError, SingaNetError, StateMismatchError
 from singanet.executor.symbols import Draw
 from singanet.net import FeedForwardNet
 from singanet.optimizer.chain import UpdateChain
-from singanet.training.arrays import copied
-from singanet.training.files import read_session, read_training, session_entry, write_training
-from singanet.training.restore import check_net
+from singanet.optimizer.sources import state_sources
+from singanet.params.files import param_sources, put_params
+from singanet.training.files import read_session, session_entry
+from singanet.training.ranks import World
+from singanet.training.restore import below, check_net, expect_ranks_of_parts, state_here
+from singanet.training.sources import below as named_below
+from singanet.types import Array
 
 FORMAT = "singanet executor"
 
 
-def save(
-    path: str | PathLike[str], net: FeedForwardNet, optimizers: Sequence[Any], draws: Sequence[Draw]
-) -> None:
+@dataclass(frozen=True)
+class Trained:
+    """What is saved: a ``net``, the ``optimizers`` of its programs, the loaders that they draw of.
+
+    ``ranks`` are the processes that train it, which have met.
+    """
+
+    net: FeedForwardNet
+    optimizers: Sequence[Any]
+    draws: Sequence[Draw]
+    ranks: World
+
+    def own_sources(self) -> list[Source]:
+        """The arrays that this rank has."""
+        found = param_sources(self.net.params(), "net/")
+        for k, optimizer in enumerate(self.optimizers):
+            found += named_below(f"optimizer/{k}", state_sources(optimizer))
+        return found
+
+
+def save(path: str | PathLike[str], trained: Trained) -> None:
     """See `Executor.save`."""
-    state = {f"net/{param.name}": copied(param.value) for param in net.params()}
-    for k, optimizer in enumerate(optimizers):
-        arrays = optimizer.state_dict()
-        state |= {f"optimizer/{k}/{key}": copied(array) for key, array in arrays.items()}
+    file, net, ranks = _file(path), trained.net, trained.ranks
+    stands = {
+        "generator": net.rng.bit_generator.state,
+        "loaders": [draw.state_dict() for draw in trained.draws],
+    }
+    sources, every = ranks.joined(net, trained.own_sources, stands)
+    if ranks.rank:
+        return
     about = {
         "format": FORMAT,
         "seed": int(net.seed),
-        "generator": net.rng.bit_generator.state,
-        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
-        "loaders": [draw.state_dict() for draw in draws],
+        "optimizers": [type(optimizer).__name__ for optimizer in trained.optimizers],
+        **stands,
+        "ranks": list(every),
     }
-    state["session"] = session_entry(about)
-    write_training(Path(path), state)
+    session = sources_of({"session": session_entry(about)}, "executor.save")
+    write_state(file, [*sources, *session])
 
 
-def load(
-    path: str | PathLike[str], net: FeedForwardNet, optimizers: Sequence[Any], draws: Sequence[Draw]
-) -> None:
+def load(path: str | PathLike[str], trained: Trained) -> None:
     """See `Executor.load`. What takes arrays is asked first; parameters come last."""
-    state = read_training(path)
-    about = read_session(state, FORMAT, "executor.load", _refused)
-    check_net(net, state)
-    kinds = [type(optimizer).__name__ for optimizer in optimizers]
-    for what, saved, own in (
-        ("optimizers", about.get("optimizers"), kinds),
-        ("loaders", [{}] * _count(about.get("loaders")), [{}] * len(draws)),
-    ):
-        if saved != own:
-            raise _mismatch(f"{len(own)} {what}, as saved", f"{saved} in the file, {own} here")
+    net, ranks = trained.net, trained.ranks
+    file = _file(path)
+    found = ranks.spread(lambda: _read(file if file.exists() else Path(path)))
+    about = read_session(found, FORMAT, "executor.load", _refused)
+    every = about.get("ranks", [])
+    if not isinstance(every, list) or not all(isinstance(each, dict) for each in every):
+        raise _refused("what each of several ranks says", repr(every))
+    as_it_was = ranks.size == max(len(every), 1)
+    if not as_it_was:
+        expect_ranks_of_parts("executor.load", ranks.size, max(len(every), 1), found)
+    stands = every[ranks.rank] if as_it_was and every else about
+    state = state_here(found, ranks, len(every), {})
+    _expect_same(trained, about, stands, state)
+    optimizers, draws = trained.optimizers, trained.draws
     generator = type(net.rng.bit_generator)()
     before = [(each, each.state_dict()) for each in (*optimizers, *draws)]
     try:
-        generator.state = about["generator"]
+        generator.state = stands["generator"]
+        if not as_it_was:
+            generator.state = seeded_apart(generator.state, generator, ranks.rank)
         for k, optimizer in enumerate(optimizers):
-            start = f"optimizer/{k}/"
-            mine = {key: array for key, array in state.items() if key.startswith(start)}
-            optimizer.load_state_dict({key[len(start) :]: array for key, array in mine.items()})
+            optimizer.load_state_dict(below(f"optimizer/{k}/", state))
             rule = UpdateChain(optimizer).rule
-            rule.check_loaded({param.name: param.value for param in net.params()})
-        for draw, position in zip(draws, about["loaders"], strict=True):
+            rule.check_loaded({param.name: param.outline for param in net.params()})
+        for draw, position in zip(draws, stands["loaders"], strict=True):
             draw.load_state_dict(position)
         seed = int(about["seed"])
+        put_params(net.params(), below("net/", state), net.device.put, "executor.load")
     except Exception as error:
         for each, old in before:
             each.load_state_dict(old)
@@ -71,8 +104,41 @@ def load(
             raise
         raise _mismatch("a state of this executor", f"{type(error).__name__}: {error}") from error
     net.rng.bit_generator.state, net.seed = generator.state, seed
-    for param in net.params():
-        param.put(net.device.put(state[f"net/{param.name}"]))
+    # What one rank has put into a table comes before what others push there.
+    ranks.of_first(None, "the end of loading")
+
+
+def _read(path: Path) -> dict[str, Array]:
+    with open_state(path) as reader:
+        return dict(reader)
+
+
+def _file(path: str | PathLike[str]) -> Path:
+    """The file that ``path`` means: without a suffix one of ``.npz``. Errors: a folder."""
+    file = checked_path(path)
+    if file.is_dir():
+        raise ArgumentError(
+            "executor, argument path",
+            expected="the name of a file",
+            received=f"the folder {str(file)!r}",
+            advice=f"name a file in it: {str(file / 'run.npz')!r}",
+        )
+    suffixes = FORMATS[by_suffix(file)].suffixes
+    return file if file.name.lower().endswith(suffixes) else file.with_name(f"{file.name}.npz")
+
+
+def _expect_same(
+    trained: Trained, about: Mapping[str, Any], stands: Mapping[str, Any], state: Mapping[str, Any]
+) -> None:
+    """Errors: `StateMismatchError` for other parameters, optimizers or loaders."""
+    check_net(trained.net, state)
+    kinds = [type(optimizer).__name__ for optimizer in trained.optimizers]
+    for what, saved, own in (
+        ("optimizers", about.get("optimizers"), kinds),
+        ("loaders", [{}] * _count(stands.get("loaders")), [{}] * len(trained.draws)),
+    ):
+        if saved != own:
+            raise _mismatch(f"{len(own)} {what}, as saved", f"{saved} in the file, {own} here")
 
 
 def _count(loaders: Any) -> int:

@@ -14,8 +14,7 @@ import numpy as np
 from singanet.base.arguments import is_int
 from singanet.base.budget import Budget, read_json
 from singanet.base.files import expect_inside
-from singanet.checkpoint import FORMATS, open_state, write_state
-from singanet.checkpoint.entry import State
+from singanet.checkpoint import FORMATS, open_state
 from singanet.checkpoint.sharded.writer import is_shard
 from singanet.errors import CheckpointError, FileAccessError, FileFormatError, VersionError
 from singanet.types import Array
@@ -58,11 +57,6 @@ def read_session(
             advice="upgrade singanet to go on from it",
         )
     return about
-
-
-def write_training(path: Path, state: State) -> None:
-    """Write the state of a training in the format of the suffix. Errors: `FileAccessError`."""
-    write_state(path, state)
 
 
 def read_training(path: str | os.PathLike[str]) -> dict[str, Array]:

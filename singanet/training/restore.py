@@ -9,12 +9,14 @@ from typing import Any
 from singanet.base.seeding import seeded_apart
 from singanet.engine.model import Model
 from singanet.errors import SingaNetError, one_of
+from singanet.optimizer.chain import UpdateChain
 from singanet.params.files import put_params
 from singanet.training.arrays import copied
 from singanet.training.course import Stateful
 from singanet.training.metric_state import load_metrics, mismatch
 from singanet.training.own_state import as_of_rank, is_own, with_all_rows
 from singanet.training.progress import Progress, parse_progress
+from singanet.training.ranks import World
 from singanet.training.session import Session
 from singanet.training.sources import callbacks_by_name, keepers
 from singanet.types import Array, Shape
@@ -36,15 +38,14 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
     if as_it_was:
         data, generator = (own or progress).data, (own or progress).generator
     else:
-        _expect_for_any_ranks(session, progress, state)
+        were = max(len(progress.ranks), 1)
+        if "drawn" in progress.data:
+            expected = f"{were} ranks, as they were, for data that keep no position"
+            raise mismatch("net.fit, resume", expected, str(ranks.size))
+        expect_ranks_of_parts("net.fit, resume", ranks.size, were, state)
         like = net.rng.bit_generator
         data, generator = progress.data, seeded_apart(progress.generator, like, ranks.rank)
-    if as_it_was:
-        state = as_of_rank(state, ranks.rank)
-        state |= {f"net/{name}": array for name, array in _below("local/", state).items()}
-    else:
-        whole = with_all_rows(state, max(len(progress.ranks), 1), _by_params(session))
-        state = as_of_rank(state, 0) | whole
+    state = state_here(state, ranks, len(progress.ranks), _by_params(session))
     check_net(net, state)
     kept = _kept(session, state)
     # Layers are on the stages that they were saved on, each of which goes on with its own draws.
@@ -55,7 +56,8 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
             received = f"batch {progress.batch}"
             raise mismatch("net.fit, resume", f"at most {steps} batches an epoch", received)
         here = session.params()
-        learnt = _below("optimizer/", state)
+        # A rate that was assigned before stays, where the file says nothing of it.
+        learnt = {**_assigned_rates(session), **below("optimizer/", state)}
         away = {param.name for param in net.params()} - {param.name for param in here}
         session.optimizer.load_state_dict(
             {key: array for key, array in learnt.items() if key.rpartition("/")[0] not in away}
@@ -63,29 +65,46 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
         session.rule.check_loaded({param.name: param.outline for param in here})
         # What was gathered so far counts once.
         if progress.batch and ranks.has_measured:
-            metrics, arrays = session.measures.metrics, _below("metric/", state)
+            metrics, arrays = session.measures.metrics, below("metric/", state)
             load_metrics(metrics, progress.metrics, arrays)
             session.measures.losses = dict(progress.losses)
             session.measures.samples = progress.samples
         for each, arrays in kept:
             each.load_state_dict(arrays)
-        put_params(here, _below("net/", state), net.device.put, "net.fit, resume")
+        put_params(here, below("net/", state), net.device.put, "net.fit, resume")
     ranks.go_on(own.samples if own else 0, session.measures)
     net.rng.bit_generator.state = generator
     _go_on(session, progress)
 
 
-def _expect_for_any_ranks(session: Session, progress: Progress, state: Mapping[str, Array]) -> None:
-    """Errors: a position, or parts of micro-batches, that say nothing to other ranks."""
-    were = max(len(progress.ranks), 1)
+def _assigned_rates(session: Session) -> dict[str, Array]:
+    """The numbers that were assigned to the rule, as its `hyper_state` has them."""
+    rule = UpdateChain(session.optimizer).own_rule
+    state = {} if rule is None else rule.hyper_state()
+    return {key: array for key, array in state.items() if "." not in key}
+
+
+def state_here(
+    state: Mapping[str, Array], ranks: World, were: int, shapes: Mapping[str, Shape]
+) -> dict[str, Array]:
+    """What of a ``state`` of so many ranks as there ``were`` this one of ``ranks`` goes on with.
+
+    Of as many it is what this rank had. Of others it is what all had, the arrays of ``shapes`` put
+    together.
+    """
+    were = max(were, 1)
+    if ranks.size != were:
+        return as_of_rank(state, 0) | with_all_rows(state, were, shapes)
+    own = as_of_rank(state, ranks.rank)
+    return own | {f"net/{name}": array for name, array in below("local/", own).items()}
+
+
+def expect_ranks_of_parts(where: str, are: int, were: int, state: Mapping[str, Array]) -> None:
+    """Errors: parts of micro-batches, which say nothing to other ranks than there ``were``."""
     keys = (key.split("/", 2)[2] if is_own(key) else key for key in state)
-    if "drawn" in progress.data:
-        expected = f"{were} ranks, as they were, for data that keep no position"
-    elif any(key.startswith("optimizer/") and key.endswith("/gathered") for key in keys):
+    if any(key.startswith("optimizer/") and key.endswith("/gathered") for key in keys):
         expected = f"as many ranks as were, {were}, between micro-batches"
-    else:
-        return
-    raise mismatch("net.fit, resume", expected, str(session.ranks.size))
+        raise mismatch(where, expected, str(are))
 
 
 def _by_params(session: Session) -> dict[str, Shape]:
@@ -141,7 +160,7 @@ def _undoing(session: Session) -> Iterator[None]:
 
 def check_net(net: Model, state: Mapping[str, Array]) -> None:
     """Errors: `StateMismatchError` where ``state`` has other parameters than ``net``."""
-    saved = {key: tuple(array.shape) for key, array in _below("net/", state).items()}
+    saved = {key: tuple(array.shape) for key, array in below("net/", state).items()}
     own = {param.name: param.shape for param in net.params()}
     for name, shape in own.items():
         if saved.get(name) != shape:
@@ -156,7 +175,7 @@ def check_net(net: Model, state: Mapping[str, Array]) -> None:
 def _kept(session: Session, state: Mapping[str, Array]) -> _Loaded:
     """What each of `keepers` is to load. Errors: `StateMismatchError` where others were saved."""
     own = keepers(session, session.ranks)
-    found = [(each, _below(f"{start}/", state)) for start, each in own.items()]
+    found = [(each, below(f"{start}/", state)) for start, each in own.items()]
     was = any(key.startswith("precision/") for key in state)
     if was != ("precision" in own):
         expected = f"a training {'in' if was else 'without'} mixed precision, as the saved one"
@@ -169,5 +188,6 @@ def _kept(session: Session, state: Mapping[str, Array]) -> _Loaded:
     return [(each, arrays) for each, arrays in found if arrays]
 
 
-def _below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
+def below(start: str, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of ``state`` whose names begin with ``start``, by the rest of the name."""
     return {key[len(start) :]: array for key, array in state.items() if key.startswith(start)}

@@ -34,7 +34,15 @@ def training_sources(
     gives what it is to write itself, parts of arrays with the rows that they begin with, by name.
     """
     own = partial(own_sources, course, ranks, first_rows)
-    found, measures, every = ranks.joined(course, own, first_rows)
+    measures = course.measures.copied()
+    samples = ranks.own_samples(measures)
+    stands = {
+        "data": dict(course.position()),
+        "generator": course.net.rng.bit_generator.state,
+        "samples": samples,
+    }
+    ranks.merge(measures)
+    found, every = ranks.joined(course.net, own, stands, samples, first_rows)
     if ranks.rank:
         return found
     return found + progress_sources(course, ranks, measures, course.position(), every)

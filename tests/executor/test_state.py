@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
 import singanet
 from singanet import Executor, Input
-from singanet.errors import FileFormatError, StateMismatchError
+from singanet.checkpoint import open_state, write_state
+from singanet.errors import ArgumentError, FileFormatError, StateMismatchError
 from singanet.executor import from_loader
-from singanet.layers import BatchNormalization, Dense, Dropout
+from singanet.layers import BatchNormalization, Dense, Dropout, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, schedules
+from singanet.parallel import Hybrid
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4)).astype(np.float32)
@@ -91,3 +95,59 @@ def test_weights_are_read_by_a_net(tmp_path):
     net.load(tmp_path / "run.npz")
     for param in net.params():
         assert np.array_equal(param.value, values(one)[param.name])
+
+
+def test_save_and_load_mean_one_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = executor()
+    one.run("all")
+    for name in ("run", "run-0.5", tmp_path / "other.npz", "x.pickle", "x.h5"):
+        one.save(name)
+        other = executor(seed=4)
+        other.load(name)
+        for key, value in values(one).items():
+            np.testing.assert_array_equal(value, values(other)[key])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "run.npz", "run-0.5.npz", "other.npz", "x.pickle", "x.h5",
+    }  # fmt: skip
+    (tmp_path / "folder").mkdir()
+    for call in (one.save, one.load):
+        with pytest.raises(ArgumentError, match=r"the folder 'folder'.*folder/run\.npz"):
+            call("folder")
+    assert not list((tmp_path / "folder").iterdir())
+    assert not list(tmp_path.glob("folder.*"))
+
+
+def test_a_file_of_before_is_read(tmp_path, monkeypatch):
+    """Without a suffix it was SINGA's, which takes no counts of steps: only new ones were."""
+    monkeypatch.chdir(tmp_path)
+    one = executor()
+    one.save("run.npz")
+    with open_state("run.npz") as reader:
+        write_state("run", dict(reader))
+    (tmp_path / "run.npz").unlink()
+    other = executor(seed=4)
+    other.load("run")
+    for key, value in values(one).items():
+        np.testing.assert_array_equal(value, values(other)[key])
+
+
+def test_tables_are_saved_and_loaded(tmp_path):
+    ids, y = Input("x", (3,), dtype="int64"), Input("y", (), dtype="int64")
+
+    def served(seed=0):
+        scores = Dense("b", 3)(Flatten("f")(Embedding("e", 9, 4)(ids)))
+        loss = SoftmaxCrossEntropy()(scores, y)
+        return Executor({"all": [loss, Hybrid(Adam(lr=0.1)).minimize(loss)]}, seed=seed)
+
+    feed = {"x": RNG.integers(0, 9, (8, 3)), "y": RNG.integers(0, 3, 8)}
+    one, twin = served(), served()
+    for _ in range(3):
+        one.run("all", feed), twin.run("all", feed)
+    one.save(tmp_path / "run.npz")
+    wanted = [twin.run("all", feed)[0] for _ in range(4)]
+    assert [one.run("all", feed)[0] for _ in range(4)] == wanted
+    anew = served(seed=8)
+    for other in (one, anew, copy.deepcopy(anew)):
+        other.load(tmp_path / "run.npz")
+        assert [other.run("all", feed)[0] for _ in range(4)] == wanted

@@ -200,15 +200,15 @@ def test_an_interrupted_training_goes_on_to_the_bit(half, data, same, at):
 
 @pytest.mark.parametrize("suffix", ["npz", "safetensors", "h5"])
 def test_a_checkpoint_file_holds_the_masters(half, data, same, tmp_path, suffix):
+    from singanet.checkpoint import write_state
     from singanet.training import training_state
-    from singanet.training.files import write_training
 
     class Write(Callback):
         runs_last = True
 
         def on_epoch_end(self, epoch, logs):
             if epoch == 0:
-                write_training(tmp_path / f"state.{suffix}", training_state(self.session))
+                write_state(tmp_path / f"state.{suffix}", training_state(self.session))
 
     whole, other = half(), half()
     whole.fit(*data, batch_size=10, epochs=2, callbacks=[Write()], verbose=False)

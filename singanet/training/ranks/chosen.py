@@ -11,12 +11,13 @@ from singanet.training.ranks.staged import StagedRanks
 from singanet.training.ranks.world import World
 
 
-def ranks_of(net: Any, optimizer: Any) -> World:
-    """The ranks that share ``net``, or the ranks that ``optimizer`` reduces with.
+def ranks_of(net: Any, *optimizers: Any) -> World:
+    """The ranks that share ``net``, or the ranks that ``optimizers`` reduce with.
 
     This process alone if there are no others, and in hooks that only rank 0 runs.
     """
-    stages, placed = waiting(optimizer), placed_by(net)
+    stages = [stage for optimizer in optimizers for stage in waiting(optimizer)]
+    stages, placed = list(dict.fromkeys(stages)), placed_by(net)
     if evaluates_by_itself():
         if makes_passes_together(net):
             raise RankError(

@@ -328,7 +328,6 @@ class FitRanks(World):
             stage.unify(self.here(net), samples)
 
     def own_samples(self, measures: Measures) -> int:
-        """How many this rank has seen in the epoch in work."""
         return measures.samples + self._uncounted
 
     def go_on(self, samples: int, measures: Measures) -> None:
@@ -336,24 +335,20 @@ class FitRanks(World):
 
     def joined(
         self,
-        course: Course,
+        net: Model,
         own: Callable[[], list[Source]],
+        stands: Mapping[str, Any],
+        samples: float = 1.0,
         first_rows: dict[str, int] | None = None,
-    ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
-        net, measures = course.net, course.measures.copied()
+    ) -> tuple[list[Source], list[Mapping[str, Any]]]:
         here = self.here(net)
         # A training that is saved goes on as one that is not: each rank with its running state.
         moved = [param for param in here.params() if param.is_state and not param.is_constant]
         before = {param.name: copied(param.value) for param in moved}
-        self.unify(net, course.measures)
+        for stage in self.stages:
+            stage.unify(here, samples)
         expect_same_parameters(self.comm, here)
-        stands = {
-            "data": dict(course.position()),
-            "generator": net.rng.bit_generator.state,
-            "samples": self.own_samples(measures),
-        }
         every = gathered(self.comm, stands, "the state of a training")
-        self.merge(measures)
         # The running state of all stands in the parameters only here.
         unified = {f"net/{param.name}": copied(param.value) for param in moved}
         for param in moved:
@@ -376,10 +371,9 @@ class FitRanks(World):
                     *parts,
                     *entries_of_rank(self.comm, rest),
                 ],
-                measures,
                 every,
             )
-        return self._collected([*shared.values()], learnt, slices), measures, every
+        return self._collected([*shared.values()], learnt, slices), every
 
     def _own_rows(
         self, net: Model, whole: list[Source], slices: list[Source], first_rows: dict[str, int]

@@ -14,7 +14,6 @@ from singanet.checkpoint.writing import OneFile, Writing
 from singanet.engine.model import Model, Placed
 from singanet.optimizer.reducer import Reducer
 from singanet.training.course import Course
-from singanet.training.measures import Measures
 from singanet.training.own_state import own_entries
 from singanet.training.ranks.several import FitRanks
 
@@ -65,12 +64,14 @@ class StagedRanks(FitRanks):
 
     def joined(
         self,
-        course: Course,
+        net: Model,
         own: Callable[[], list[Source]],
+        stands: Mapping[str, Any],
+        samples: float = 1.0,
         first_rows: dict[str, int] | None = None,
-    ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
+    ) -> tuple[list[Source], list[Mapping[str, Any]]]:
         # Rank 0 writes what the others send.
-        return super().joined(course, own)
+        return super().joined(net, own, stands, samples)
 
     def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
         return [OneFile(path, own)] if self.rank == 0 else []

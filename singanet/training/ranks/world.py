@@ -183,17 +183,24 @@ class World:
 
     def joined(
         self,
-        course: Course,
+        net: Model,
         own: Callable[[], list[Source]],
+        stands: Mapping[str, Any],
+        samples: float = 1.0,
         first_rows: dict[str, int] | None = None,
-    ) -> tuple[list[Source], Measures, list[dict[str, Any]]]:
+    ) -> tuple[list[Source], list[Mapping[str, Any]]]:
         """What a file keeps of all, of which this rank has ``own()``; nothing on ranks but 0.
 
-        With ``first_rows`` each rank gets what it is to write; see `training_sources`. ``own`` is
-        asked when nothing waits any more for other ranks. With what all have measured in
-        the epoch, and position, generator and samples of each.
+        ``own`` is asked when nothing waits any more for other ranks: what was pushed has arrived,
+        and parameters are the same on all. Running state of ``net`` is that of all, in which this
+        rank weighs by its ``samples``. With ``first_rows`` each rank gets what it is to write; see
+        `training_sources`. Beside it what each of several ranks says of itself, as ``stands`` does.
         """
-        return own(), course.measures, []
+        return own(), []
+
+    def own_samples(self, measures: Measures) -> int:
+        """How many this rank has seen in the epoch in work."""
+        return measures.samples
 
     def slices(self, net: Model) -> list[Source]:
         """The parameters of ``net`` that ranks have in slices, whole, on rank 0.
