@@ -87,8 +87,8 @@ class LocalUpdates(RankReducer):
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. Errors: as `met`."""
-        if not self.alone and self.net is net and self.is_new(net, around):
-            # What is frozen from now on would stay as each rank has it.
+        if not self.alone and self.has_met and self.is_new(net, around):
+            # What is not trained from now on would stay as each rank has it.
             self._average_all()
         self.met(net, around)
 

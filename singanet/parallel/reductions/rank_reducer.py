@@ -63,6 +63,7 @@ class RankReducer(Reducer):
         self.order = Order(any(stage.reads_gradients for stage in inside))
         self._met: tuple[int, list[ParamSpec]] | None = None
         self._net: weakref.ref[Any] | None = None
+        self._nets: list[weakref.ref[Any]] = []
         self._count: float | None = None
         self._said = False
         self._before = self.comm.exchanged
@@ -75,7 +76,7 @@ class RankReducer(Reducer):
         """Whether ``net`` and what is ``around`` is new. They are compared with the others' then.
 
         All ranks have to come here at the same time, as with the same net and step they do. At the
-        first meeting the parameters of rank 0 become those of all.
+        first meeting of a net the parameters of rank 0 become those of all.
         Errors: `RankError` where names, shapes, types, order, specs or settings differ.
         """
         if not self.is_new(net, around):
@@ -90,9 +91,11 @@ class RankReducer(Reducer):
         if self.comm.size > 1:
             settings = settings_text(around[0] if around else self)
             facts = [*self.order.facts(self._rates()), settings]
-            if expect_alike(self.comm, facts, self.net is not net):
+            if expect_alike(self.comm, facts, all(ref() is not net for ref in self._nets)):
                 self._begin_alike(net)
         self._net = weakref.ref(net)
+        others = (ref for ref in self._nets if ref() not in (None, net))
+        self._nets = [*others, self._net]
         self._met = net.version, self._rates()
         return True
 
@@ -121,13 +124,15 @@ class RankReducer(Reducer):
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what it has met: other processes meet again."""
-        return {**vars(self), "_net": None, "_met": None}
+        return {**vars(self), "_net": None, "_nets": [], "_met": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RankReducer:
-        """A copy that has met the copy of its net, where that is copied along."""
+        """A copy that has met the copies of its nets that are copied along."""
         made: RankReducer = type(self).__new__(type(self))
         memo[id(self)] = made
         vars(made).update(copy.deepcopy(self.__getstate__(), memo))
+        nets = (memo.get(id(ref())) for ref in self._nets)
+        made._nets = [weakref.ref(net) for net in nets if net is not None]
         net = memo.get(id(self.net))
         if net is not None:
             made._net, made._met = weakref.ref(net), copy.deepcopy(self._met, memo)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import singanet
 from singanet.data import ArrayLoader
 from singanet.errors import ArgumentError, CallOrderError, DataError, RankError
-from singanet.layers import Dense, Embedding, Flatten
+from singanet.layers import BatchNormalization, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.parallel import AllReduce, Alone, LocalSGD, PartialUpdate
@@ -408,3 +408,36 @@ def test_settings_that_differ_between_ranks_are_found(other):
 
     with pytest.raises(RankError, match=r"one net and one optimizer|failed"):
         together(work)
+
+
+def test_a_net_that_is_met_again_has_the_mean_and_each_rank_its_own_state():
+    """Another net in between takes nothing away: neither what a rank has learnt nor has seen."""
+
+    def work(comm):
+        net, other = (
+            singanet.FeedForwardNet(
+                [Dense(name, 5, input_sample_shape=(6,)), BatchNormalization("bn"), Dense("d", 4)],
+                loss=SoftmaxCrossEntropy(),
+                seed=seed,
+            )
+            for seed, name in ((1, "a"), (2, "b"))
+        )
+        stage = LocalSGD(SGD(lr=0.5), comm, every=100)
+        part = slice(comm.rank * 12, comm.rank * 12 + 12)
+        for _ in range(3):
+            net.step(X[part], Y[part], stage)
+        before = {param.name: param.value.copy() for param in net.params()}
+        stage.meet(other)
+        stage.meet(net)
+        return before, {param.name: param.value.copy() for param in net.params()}
+
+    (one, now), (other, there) = together(work)
+    for name in one:
+        if name in ("bn/mean", "bn/var"):
+            assert np.array_equal(now[name], one[name])
+            assert np.array_equal(there[name], other[name])
+            assert not np.array_equal(one[name], other[name])
+        else:
+            mean = (one[name].astype(float) + other[name]) / 2
+            np.testing.assert_allclose(now[name], mean, rtol=0, atol=1e-6, err_msg=name)
+            assert np.array_equal(now[name], there[name])
