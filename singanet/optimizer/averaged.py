@@ -42,6 +42,10 @@ class Averaged(Wrapper):
         self._buckets: dict[int, Array] = {}
         self._changed: dict[str, None] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The averages, and not where they lie, which is known by the ids of the buckets."""
+        return {**vars(self), "_params": [], "_places": {}, "_beside": {}, "_buckets": {}}
+
     def begin_with(self, params: Iterable[Param]) -> None:
         """Let the averages be what ``params`` are now.
 
@@ -107,6 +111,8 @@ class Averaged(Wrapper):
 
     def _follow(self, average: Array, value: Array) -> None:
         xp = ops_for(average).xp
+        # A program records what stands for a parameter of a device, which is not the stage's own.
+        value = xp.asarray(value)
         together = average.flags.c_contiguous and value.flags.c_contiguous
         if on_host(xp) and together and average.size > BLOCK:
             # A block of both stays in the cache, and the difference takes no memory.

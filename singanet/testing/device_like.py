@@ -329,7 +329,7 @@ class _Function:
 
 def _refuse_host(where: str, args: Any, kwargs: Any) -> None:
     for value in (*_flat(args), *_flat(tuple(kwargs.values()))):
-        if type(value) is np.ndarray:
+        if isinstance(value, np.ndarray):
             raise TypeError(
                 f"{where}: expected arrays of the device alone; received a NumPy array of shape"
                 f" {value.shape}; bring it over with xp.asarray"

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -64,6 +67,20 @@ def test_lent_to_the_net_and_given_back(build, data):
     np.testing.assert_array_equal(net.predict(data[0]), own)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_copies_average_by_themselves(build, data, copied):
+    net, ema = build(), EMA(0.5, keep_at_end=False)
+    net.fit(*data, batch_size=10, callbacks=[ema], verbose=False)
+    pairs = [(net, ema), copied((net, ema))]
+    before = {name: array.copy() for name, array in ema.averages.items()}
+    for name, array in pairs[1][1].averages.items():
+        np.testing.assert_array_equal(array, before[name], strict=True)
+    for each, its in pairs[::-1]:
+        each.fit(*data, batch_size=10, epochs=2, callbacks=[its], verbose=False)
+    for name, array in ema.averages.items():
+        np.testing.assert_array_equal(pairs[1][1].averages[name], array, strict=True)
+
+
 def test_a_decay_below_one():
     with pytest.raises(ArgumentError, match="decay"):
         EMA(1.0)
@@ -80,6 +97,11 @@ def net_with_state(optimizer, mixed_precision=None):
     return net
 
 
+def near(array):
+    """A copy among NumPy's arrays."""
+    return np.array(array.get() if hasattr(array, "get") else array)
+
+
 class Moves(Callback):
     """After every batch in which the parameter ``of`` moved, all; at first as they begin."""
 
@@ -88,7 +110,7 @@ class Moves(Callback):
         self.seen = []
 
     def _now(self):
-        return {param.name: param.value.copy() for param in self.session.net.params()}
+        return {param.name: near(param.value) for param in self.session.net.params()}
 
     def on_train_begin(self):
         self.seen.append(self._now())
@@ -156,6 +178,22 @@ def test_recorded_as_kernels_and_moved_with_the_weights(data, which, frozen):
             np.testing.assert_allclose(ema.averages[name], array, rtol=2e-5, atol=1e-6)
     for name, array in averages[0].items():
         np.testing.assert_array_equal(array, averages[1][name], err_msg=name)
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("which", FITS)
+def test_on_a_device_running_state_is_averaged_too(which, data, gpu):
+    optimizer, arguments = FITS[which]
+    net, moves, ema = net_with_state(optimizer()), Moves("bn/gamma"), EMA(0.8, keep_at_end=False)
+    net.to_device(gpu)
+    net.fit(*data, batch_size=10, epochs=3, callbacks=[ema, moves], verbose=False, **arguments)
+    assert net.programs.notes == []
+    wanted = moves.seen[0]
+    for seen in moves.seen[1:]:
+        wanted = {name: 0.8 * wanted[name] + 0.2 * seen[name] for name in wanted}
+    for name, array in wanted.items():
+        average = near(ema.averages[name])
+        np.testing.assert_allclose(average, array, rtol=2e-5, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("scale", [2.0**4, 2.0**40])
