@@ -42,6 +42,32 @@ class WeightGroup:
     fixed: Mapping[str, Any] | None = None
 
 
+_SILENT = frozenset({
+    "batch_shape", "data_format", "dtype", "name", "renorm_clipping", "renorm_momentum", "seed",
+    "trainable", "unit_forget_bias", "unroll", "zero_output_for_mask",
+})  # fmt: skip
+"""Settings that say how a layer begins, what its model says for it, or what another switches on.
+
+What a recurrent layer yields at steps that are not there is the model's to look after.
+"""
+
+
+class _Read(dict[str, Any]):
+    """A config that notes which of its keys were looked at."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.keys_read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.keys_read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.keys_read.add(key)
+        return super().get(key, default)
+
+
 @dataclass(frozen=True)
 class DescribedLayer:
     """A layer as its config describes it, with the sample shapes that go in.
@@ -59,6 +85,9 @@ class DescribedLayer:
     masked: bool = False
     taken: set[str] = field(default_factory=set)
     marks: dict[str, WeightGroup] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "config", _Read(self.config))
 
     @property
     def name(self) -> str:
@@ -102,16 +131,17 @@ class DescribedLayer:
         return found or None
 
     def expect_all_taken(self) -> None:
-        """Refuse what would train or call the layer otherwise and is in no spec.
+        """Refuse what nobody has looked at, and may make another layer.
 
         Errors: `FileFormatError`.
         """
         left = [key for key in self.call if key not in self.taken]
         if left:
             raise unknown(self.where, "a call with its inputs alone", str(left)[:60])
-        for key, value in self.config.items():
-            rule = key.endswith(("_regularizer", "_constraint"))
-            if rule and value is not None and key not in self.taken:
+        read: _Read = self.config  # type: ignore[assignment]
+        known = read.keys_read | self.taken | _SILENT
+        for key, value in read.items():
+            if value is not None and key not in known and not key.endswith("_initializer"):
                 raise unknown(self.where, f"{key}=None", f"{key}={str(value)[:60]!r}")
 
     def activated(self, layer: Layer) -> list[Layer]:

@@ -451,13 +451,12 @@ def _torch(layer: layers.RNN, uses: Uses) -> Iterator[Variable]:
 def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Layer:
     # What would change the outputs, or the training, of the layer we have.
     d.expect(stateful=False, return_state=False, reset_after=True, recurrent_activation="sigmoid")
-    d.expect_all_taken()
     mode = _MODES[kind]
     if kind == "SimpleRNN" and d.config["activation"] == "relu":
         mode = "relu"
     else:
         d.expect(activation="tanh")
-    return layers.RNN(
+    made = layers.RNN(
         name,
         d.config["units"],
         mode,
@@ -468,6 +467,8 @@ def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Laye
         input_dropout=d.config.get("dropout", 0.0),
         recurrent_dropout=d.config.get("recurrent_dropout", 0.0),
     )
+    d.expect_all_taken()
+    return made
 
 
 def _one_way(kind: str) -> KerasClass:

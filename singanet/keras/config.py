@@ -361,6 +361,9 @@ def _is_operation(entry: dict[str, Any]) -> bool:
 def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: str) -> _Call:
     """One of ``inbound_nodes``."""
     name = str(entry["name"])
+    if node["kwargs"].get("training") is True:
+        where = f"{where}, layer {name[:60]!r}"
+        raise unknown(where, "calls that train where the net does", "training=True")
     # Whether it trains is for the caller of the net to say.
     kept = {k: v for k, v in node["kwargs"].items() if k != "training" and v is not None}
     args, reads = list(node["args"]), []

@@ -228,6 +228,7 @@ def inside(config):
         (lambda c: c["config"].update(layers=[]), "as Keras 3 writes it"),
         (lambda c: [1], "JSON object"),
         (lambda c: inside(c)["config"].update(units=7), "do not fit|of its shape"),
+        (lambda c: inside(c)["config"].update(what_comes_next=False), "'d'.*what_comes_next=None"),
     ],
 )
 def test_what_is_not_in_the_table(change, edit, message):
@@ -491,11 +492,31 @@ def test_kernels_by_channel_are_held_along_the_axes_that_keras_names(tmp_path, k
         (lambda: kl.Dense(3, kernel_constraint=keras.constraints.MaxNorm(2, axis=1), name="d"),
          "MaxNorm along axes"),
         (lambda: kl.Dropout(0.5, noise_shape=(1, 4), name="d"), "noise_shape=None"),
+        (lambda: kl.Dense(3, lora_rank=2, name="d"), "lora_rank=None"),
     ],
 )  # fmt: skip
 def test_settings_that_we_have_not_are_refused_by_name(tmp_path, layer, words):
     keras.Sequential([keras.Input((4,)), layer()]).save(tmp_path / "m.keras")
     with pytest.raises(FileFormatError, match=f"layer 'd'.*{words}"):
+        load_model(tmp_path / "m.keras")
+
+
+def test_calls_that_train_at_all_times_are_refused(tmp_path):
+    x = keras.Input((6, 4))
+    y = kl.Dropout(0.5, name="d")(x, training=True)
+    keras.Model(x, y).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match=r"layer 'd'.*training=True"):
+        load_model(tmp_path / "m.keras")
+
+
+def test_attention_within_a_window_is_refused_by_name(tmp_path):
+    x = keras.Input((6, 4))
+    try:
+        layer = kl.MultiHeadAttention(2, 3, sliding_window=2, name="d")
+    except (TypeError, ValueError):
+        return  # a Keras that has no windows
+    keras.Model(x, layer(x, x)).save(tmp_path / "m.keras")
+    with pytest.raises(FileFormatError, match=r"layer 'd'.*sliding_window=None"):
         load_model(tmp_path / "m.keras")
 
 
