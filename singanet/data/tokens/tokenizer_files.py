@@ -13,12 +13,18 @@ from singanet.data.magic import open_data_file
 from singanet.data.tokens.chat_template import MAX_TEMPLATE
 from singanet.data.tokens.extra import tokenizers
 from singanet.data.tokens.vocabularies import byte_level, word_piece
-from singanet.errors import DataError, SingaNetError
+from singanet.errors import DataError, SingaNetError, one_of
 
 MAX_BYTES = 1 << 27
 """Bytes of a tokenizer.json; the largest published ones have 35 million."""
 MAX_SETTINGS = 1 << 24
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+_SPLITS = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
+"""How the words of byte-level pairs are parted, by the class that transformers has for them."""
+_MAKE = (
+    "write a tokenizer.json by transformers:"
+    " AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+)
 
 
 def read_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -46,19 +52,65 @@ def _read_backend(folder: Path, settings: Mapping[str, Any]) -> Any:
         lines = _read_text(folder, "merges.txt", MAX_BYTES).split("\n")
         merges = [line.rstrip("\r") for line in lines if line and not line.startswith("#version")]
         vocabulary = _read_json(folder, "vocab.json", MAX_BYTES)
+        kind = str(settings.get("tokenizer_class") or "GPT2Tokenizer").removesuffix("Fast")
+        if kind not in _SPLITS:
+            raise _unknown(folder, "tokenizer_class", one_of(_SPLITS), kind)
+        blank = _flag(folder, settings, "add_prefix_space", False)
         with refusing(_where(folder, "merges.txt"), "merges of the tokens in vocab.json"):
-            return byte_level(vocabulary, merges)
+            made = byte_level(vocabulary, merges, _SPLITS[kind], blank)
+        return _with_added(folder, settings, made)
     if (folder / "vocab.txt").exists():
         words = _read_text(folder, "vocab.txt", MAX_BYTES).rstrip("\n").split("\n")
-        lowercase = bool(settings.get("do_lower_case", True))
+        flags = [
+            _flag(folder, settings, key, usual)
+            for key, usual in (
+                ("do_lower_case", True), ("strip_accents", None), ("tokenize_chinese_chars", True)
+            )
+        ]  # fmt: skip
         with refusing(_where(folder, "vocab.txt"), "a word a line"):
-            return word_piece([word.rstrip("\r") for word in words], lowercase)
+            made = word_piece([word.rstrip("\r") for word in words], *flags)
+        return _with_added(folder, settings, made)
     raise DataError(
         f"model folder {str(folder)!r}",
         expected="tokenizer.json, or vocab.json with merges.txt, or vocab.txt",
         received="none of them",
-        advice="check the folder; transformers writes a tokenizer.json of other files:"
-        " AutoTokenizer.from_pretrained(folder).save_pretrained(folder)",
+        advice=f"check the folder; of other files {_MAKE}",
+    )
+
+
+def _flag(folder: Path, settings: Mapping[str, Any], key: str, usual: bool | None) -> Any:
+    value = settings.get(key)
+    if not isinstance(value, bool | None):
+        raise _unknown(folder, key, "true or false", value)
+    return usual if value is None else value
+
+
+def _with_added(folder: Path, settings: Mapping[str, Any], made: Any) -> Any:
+    """The tokenizer with its special tokens marked. What would make other ids is refused."""
+    usual = {"do_basic_tokenize": True, "add_bos_token": False, "add_eos_token": False}
+    for key, value in {**usual, "never_split": None}.items():
+        if settings.get(key, value) not in (value, None):
+            raise _unknown(folder, key, repr(value), settings[key])
+    if (folder / "added_tokens.json").exists() and _read_json(
+        folder, "added_tokens.json", MAX_SETTINGS
+    ):
+        raise _unknown(folder, "added_tokens.json", "no tokens beside the vocabulary's", "some")
+    added = settings.get("added_tokens_decoder") or {}
+    for key, token in added.items() if isinstance(added, dict) else [("", added)]:
+        content = token.get("content") if isinstance(token, dict) else None
+        if not isinstance(content, str) or str(made.token_to_id(content)) != key:
+            raise _unknown(folder, "added_tokens_decoder", "tokens of the vocabulary", token)
+        one = tokenizers().AddedToken(content, normalized=False, special=True)
+        (made.add_special_tokens if token.get("special") else made.add_tokens)([one])
+    return made
+
+
+def _unknown(folder: Path, key: str, expected: str, received: Any) -> DataError:
+    return DataError(
+        f"model folder {str(folder)!r}, {key}",
+        expected=expected,
+        received=repr(received)[:80],
+        advice=_MAKE,
     )
 
 

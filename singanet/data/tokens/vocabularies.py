@@ -26,10 +26,13 @@ MOST = 2_000_000
 """Tokens and merges of a vocabulary; published ones have up to some hundred thousands."""
 
 
-def byte_level(vocabulary: Mapping[str, int], merges: Sequence[str], split: str = "gpt-2") -> Any:
+def byte_level(
+    vocabulary: Mapping[str, int], merges: Sequence[str], split: str = "gpt-2", blank: bool = False
+) -> Any:
     """Byte-level byte-pair encoding (Radford et al. 2019): a merge a line, two tokens with a blank.
 
-    Errors: `DataError` for a ``split`` that is not known, and merges that do not fit.
+    Texts get a ``blank`` in front where they have none. Errors: `DataError` for a ``split`` that is
+    not known, and merges that do not fit.
     """
     if split not in _SPLITS:
         raise DataError(
@@ -44,16 +47,16 @@ def byte_level(vocabulary: Mapping[str, int], merges: Sequence[str], split: str 
         raise _bad(f"merges of two tokens, at most {MOST}", f"{len(pairs)} merges")
     ignore = split.startswith("llama")  # a word that is a token is one, whatever joins it
     made = found.Tokenizer(found.models.BPE(dict(vocabulary), pairs, ignore_merges=ignore))
-    made.pre_tokenizer = _parted(found.pre_tokenizers, found.Regex, _SPLITS[split])
+    made.pre_tokenizer = _parted(found.pre_tokenizers, found.Regex, _SPLITS[split], blank)
     if split == "qwen2":
         made.normalizer = found.normalizers.NFC()
     made.decoder = found.decoders.ByteLevel()
     return made
 
 
-def _parted(kinds: Any, regex: Any, split: str | None) -> Any:
+def _parted(kinds: Any, regex: Any, split: str | None, blank: bool) -> Any:
     if split is None:
-        return kinds.ByteLevel(add_prefix_space=False)
+        return kinds.ByteLevel(add_prefix_space=blank)
     if split == "digits":
         parts = [kinds.Digits(individual_digits=True), kinds.ByteLevel(add_prefix_space=False)]
         return kinds.Sequence(parts)
@@ -61,15 +64,23 @@ def _parted(kinds: Any, regex: Any, split: str | None) -> Any:
     return kinds.Sequence([kinds.Split(regex(split), "isolated"), bare])
 
 
-def word_piece(words: Sequence[str], lowercase: bool) -> Any:
-    """Word pieces as BERT has them (Devlin et al. 2019), ``words`` in the order of their ids."""
+def word_piece(
+    words: Sequence[str], lowercase: bool, accents: bool | None = None, chinese: bool = True
+) -> Any:
+    """Word pieces as BERT has them (Devlin et al. 2019), ``words`` in the order of their ids.
+
+    ``accents`` are taken off, by default where text is made ``lowercase``; ``chinese`` characters
+    are words of their own.
+    """
     found = tokenizers()
     vocabulary = {word: k for k, word in enumerate(words)}
     missing = [name for name in ("[UNK]", "[CLS]", "[SEP]") if name not in vocabulary]
     if missing or len(words) > MOST:
         raise _bad("a vocabulary with [UNK], [CLS] and [SEP]", f"one without {one_of(missing)}")
     made = found.Tokenizer(found.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    made.normalizer = found.normalizers.BertNormalizer(lowercase=lowercase)
+    made.normalizer = found.normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=accents, handle_chinese_chars=chinese
+    )
     made.pre_tokenizer = found.pre_tokenizers.BertPreTokenizer()
     made.decoder = found.decoders.WordPiece()
     special = [
@@ -114,10 +125,23 @@ def of_gguf(metadata: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
             if not 0 <= int(place) < len(tokens):
                 raise _bad(f"a {key}_token_id below {len(tokens)}", f"{place}")
             settings[f"{name}_token"] = tokens[int(place)]
-    bos = settings.get("bos_token")
-    if bos and metadata.get("tokenizer.ggml.add_bos_token"):
-        both, ends = f"{bos}:0 $A:0 {bos}:1 $B:1", [(bos, vocabulary[bos])]
-        made.post_processor = found.processors.TemplateProcessing(f"{bos} $A", both, ends)
+    if metadata.get("tokenizer.ggml.add_sep_token"):
+        raise _bad("texts with no separator around them", "add_sep_token=True")
+    # As llama.cpp has it where a file says nothing.
+    usual = {"bos": str(split).startswith("llama"), "eos": False}
+    bos, eos = (
+        settings.get(f"{name}_token", "")
+        if metadata.get(f"tokenizer.ggml.add_{name}_token", usual[name])
+        else ""
+        for name in ("bos", "eos")
+    )
+    if bos or eos:
+        one, other = (
+            [f"{each}:{of}" for each in (bos, text, eos) if each]
+            for of, text in enumerate(("$A", "$B"))
+        )
+        ends = [(each, vocabulary[each]) for each in {bos, eos} - {""}]
+        made.post_processor = found.processors.TemplateProcessing(one, one + other, ends)
     return made, settings
 
 

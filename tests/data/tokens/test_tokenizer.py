@@ -231,6 +231,63 @@ def test_word_pieces(tmp_path, text):
         word_piece(["a", "b"], True)
 
 
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("accents", [None, True, False])
+@pytest.mark.parametrize("chinese", [True, False])
+def test_settings_of_word_pieces_are_gone_by(tmp_path, lowercase, accents, chinese):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words += ["cafe", "café", "Café", "caf", "##é", "多", "字", "多字", "to", "To", "é", "É", "e"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n", "utf-8")
+    told = {"do_lower_case": lowercase, "tokenize_chinese_chars": chinese}
+    told |= {} if accents is None else {"strip_accents": accents}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))
+    peer = tokenizers.BertWordPieceTokenizer(
+        {word: k for k, word in enumerate(words)},
+        lowercase=lowercase,
+        strip_accents=accents,
+        handle_chinese_chars=chinese,
+    )
+    line = "Café cafe É 多字 To"
+    assert Tokenizer.of(tmp_path).encode(line).tolist() == peer.encode(line).ids
+
+
+def byte_pairs_in(place, backend, **settings):
+    """A folder without tokenizer.json."""
+    vocabulary, merges = vocabulary_of(backend)
+    (place / "vocab.json").write_text(json.dumps(vocabulary))
+    (place / "merges.txt").write_text("\n".join(merges) + "\n", "utf-8")
+    (place / "tokenizer_config.json").write_text(json.dumps(settings))
+    return Tokenizer.of(place)
+
+
+def test_settings_of_byte_pairs_are_gone_by(tmp_path, tokenizer, text):
+    added = {str(k): {"content": word, "special": True} for k, word in enumerate(SPECIAL)}
+    made = byte_pairs_in(
+        tmp_path, tokenizer.backend, add_prefix_space=True, added_tokens_decoder=added
+    )
+    line = text[:2000].lstrip() + SPECIAL[1]
+    assert made.encode(line).tolist() == tokenizer.encode(" " + line).tolist()
+    kind = byte_pairs_in(tmp_path, tokenizer.backend, tokenizer_class="Qwen2TokenizerFast")
+    assert "{1,3}" not in kind.backend.to_str()
+    assert kind.encode("12").tolist() == [*tokenizer.encode("1"), *tokenizer.encode("2")]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"tokenizer_class": "RobertaTokenizer"},
+        {"add_prefix_space": "yes"},
+        {"add_bos_token": True},
+        {"added_tokens_decoder": {"900": {"content": "<new>", "special": True}}},
+        {"never_split": ["ay"]},
+    ],
+    ids=lambda odd: next(iter(odd)),
+)
+def test_settings_that_would_make_other_ids_are_refused(tmp_path, tokenizer, odd):
+    with pytest.raises(DataError, match=rf"{next(iter(odd))}.*AutoTokenizer"):
+        byte_pairs_in(tmp_path, tokenizer.backend, **odd)
+
+
 def gguf_values(backend, **more):
     vocabulary, merges = vocabulary_of(backend)
     tokens = sorted(vocabulary, key=vocabulary.get)
@@ -256,6 +313,10 @@ def test_gguf_metadata(tokenizer, text):
     assert read.chat_text([{"role": "user", "content": "Ay?"}]) == "Ay?"
     begun = Tokenizer.of_gguf(gguf_values(tokenizer.backend, add_bos_token=True))
     assert begun.encode("ay").tolist() == [1, *tokenizer.encode("ay")]
+    both = Tokenizer.of_gguf(gguf_values(tokenizer.backend, add_bos_token=True, add_eos_token=True))
+    assert both.encode("ay").tolist() == [1, *tokenizer.encode("ay"), 2]
+    usual = Tokenizer.of_gguf(gguf_values(tokenizer.backend, pre="llama-bpe"))
+    assert usual.encode("ay")[0] == 1  # as llama.cpp has it where a file does not say
 
 
 @pytest.mark.parametrize(
@@ -270,6 +331,7 @@ def test_gguf_metadata(tokenizer, text):
         ({"merges": 7}, "expected a list of strings tokenizer.ggml.merges"),
         ({"eos_token_id": 4000}, "expected a eos_token_id below"),
         ({"token_type": "text"}, "vocabulary"),
+        ({"add_sep_token": True}, "add_sep_token"),
     ],
 )
 def test_damaged_gguf_metadata(tokenizer, more, told):
