@@ -244,11 +244,16 @@ def _scaling(
     c: Config, found: Mapping[str, Any], factors: Mapping[str, Array]
 ) -> dict[str, Any] | None:
     """The scaling of rotary positions as transformers tells it."""
-    kind = c.take("rope.scaling.type", "none")
-    factor = c.number_or_none("rope.scaling.factor")
+    factor = c.number_or_none("rope.scaling.factor") or None
+    # As llama.cpp has it: a factor alone is a linear one.
+    kind = c.take("rope.scaling.type", "none" if factor is None else "linear")
     original = c.count_or_none("rope.scaling.original_context_length")
     gain = c.number_or_none("rope.scaling.attn_factor")
     c.skip("rope.scaling.finetuned")
+    if factors and (kind not in ("none", "longrope") or factor not in (None, 1.0)):
+        raise c.refused("rope.scaling.factor", "none beside factors in arrays", f"{kind}, {factor}")
+    if gain not in (None, 1.0) and not factors:
+        raise c.refused("rope.scaling.attn_factor", "1 where no factors are in arrays", gain)
     if factors:
         longest = found["max_position_embeddings"]
         short, long = (

@@ -234,6 +234,7 @@ def test_blocks_are_taken_as_they_are(name, kind, dtype, tmp_path):
             {"llama.rope.scaling.type": "spin", "llama.rope.scaling.factor": 2.0},
             "rope.scaling.type",
         ),
+        ({"llama.rope.scaling.attn_factor": 1.5}, "rope.scaling.attn_factor"),
         ({"llama.block_count": 2**31}, "block_count|num_hidden_layers"),
         ({"llama.embedding_length": None}, "embedding_length"),
     ],
@@ -318,3 +319,14 @@ def test_what_does_not_go_into_a_file(tmp_path):
     with pytest.raises(ArgumentError, match="a config as it came.*other rms_norm_eps"):
         pretrained.save(net, tmp_path / "n.gguf")
     assert not (tmp_path / "n.gguf").exists()
+
+
+def test_a_factor_of_positions_alone_is_linear(tmp_path):
+    """As llama.cpp's src/llama-model.cpp has it: "linear" where a file names no type."""
+    model = make("llama")
+    told = values_of(model, "llama")
+    for more in ({}, {"llama.rope.scaling.type": "linear"}, {"llama.rope.scaling.type": "none"}):
+        values = told | {"llama.rope.scaling.factor": np.float32(2.5)} | more
+        net = pretrained.load(write(tmp_path / "m.gguf", arrays_of(model, "llama"), values))
+        wanted = None if more.get("llama.rope.scaling.type") == "none" else "linear"
+        assert (net.config.get("rope_scaling") or {}).get("rope_type") == wanted
