@@ -96,9 +96,9 @@ class Described(metaclass=CheckedType):
             given = name in self.arguments
             before = self.arguments[name] if given else parameter.default
             now = before if name in self.moved else getattr(self, name, before)
-            changed = type(now) is type(before) and _is_plain(now) and now != before
+            changed = type(now) is type(before) and is_plain(now) and now != before
             if given or changed or name in self.always_shown:
-                found[name] = now if _is_plain(now) or isinstance(now, Described) else before
+                found[name] = now if is_plain(now) or isinstance(now, Described) else before
         return found
 
     def __repr__(self) -> str:
@@ -151,9 +151,10 @@ def _text(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Whether ``value`` is None, a number, a text, or tuples and lists of such."""
     if isinstance(value, (tuple, list)):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))
 
 

@@ -247,8 +247,12 @@ _ATTRIBUTES = {
         "backward_and_update_half": f"{_SENT}AllReduce(sgd, dtype='float16')",
     },
     "Reducer": {
+        "corr": "SparseAllReduce and PowerSGD have it, as error_feedback",
+        "error_feedback": "SparseAllReduce and PowerSGD have it, others send all",
         "global_rank": "it is optimizer.comm.rank",
+        "learning_rate": "it is that of the rule: optimizer.optimizer.lr",
         "local_rank": "the launcher's variables have it; optimizer.comm.rank is that of all",
+        "spars": "it is ratio, or threshold, of SparseAllReduce",
         "world_size": "it is optimizer.comm.size",
     },
 }
@@ -303,6 +307,13 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
 
 def missing_attribute(thing: object, name: str) -> Any:
     """The ``__getattr__`` of a class that stands in `_ATTRIBUTES`."""
+    expect_here(thing, name)
+    # As Python says it, or a property that has failed.
+    return object.__getattribute__(thing, name)
+
+
+def expect_here(thing: object, name: str) -> None:
+    """Errors: `NoAttributeError` where ``name`` is what others call an attribute of ``thing``."""
     for kind in type(thing).__mro__:
         if name in _ATTRIBUTES.get(kind.__name__, ()):
             raise NoAttributeError(
@@ -311,5 +322,3 @@ def missing_attribute(thing: object, name: str) -> Any:
                 received=f".{name}",
                 advice=_ATTRIBUTES[kind.__name__][name],
             )
-    # As Python says it, or a property that has failed.
-    return object.__getattribute__(thing, name)

@@ -60,6 +60,8 @@ class LocalUpdates(RankReducer):
     own, and a training state of `fit` has that of all.
     """
 
+    heard = ("window",)
+
     def __init__(
         self,
         optimizer: Optimizer | Wrapper,

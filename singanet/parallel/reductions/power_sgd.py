@@ -52,14 +52,30 @@ class PowerSGD(AllReduce):
         super().__init__(optimizer, comm, window)
         where = type(self).__name__
         self.rank = checked_count(where, "rank", rank, 1)
-        self.warm_start, self.error_feedback = bool(warm_start), bool(error_feedback)
         self.gain = at(checked(where, "gain", gain, 0.0), 0)
-        self._begin_with(
-            Unsent(where, self.error_feedback), Directions(self.rank, self.warm_start, self.gain)
-        )
+        directions = Directions(self.rank, bool(warm_start), self.gain)
+        self._begin_with(Unsent(where, bool(error_feedback)), directions)
 
     def _begin_with(self, unsent: Unsent, directions: Directions) -> None:
         self.reduction: PowerRound = PowerRound(self, self.window, unsent, directions)
+
+    @property
+    def error_feedback(self) -> bool:
+        """Whether what was not sent is added to the next gradient."""
+        return self.reduction.unsent.feedback
+
+    @error_feedback.setter
+    def error_feedback(self, flag: bool) -> None:
+        self.reduction.unsent.feedback = bool(flag)
+
+    @property
+    def warm_start(self) -> bool:
+        """Whether a step begins with the directions of the one before."""
+        return self.reduction.directions.warm
+
+    @warm_start.setter
+    def warm_start(self, flag: bool) -> None:
+        self.reduction.directions.warm = bool(flag)
 
     def around(self, optimizer: Optimizer | Wrapper) -> PowerSGD:
         """As `Reducer`; what is not sent yet is that of both."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from singanet.base.collectives import SharedBatch
-from singanet.base.described import settings_text
+from singanet.base.described import is_plain, settings_text
+from singanet.base.elsewhere import expect_here
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, one_of
 from singanet.optimizer.chain import UpdateChain
@@ -33,6 +34,26 @@ class RankReducer(Reducer):
     """
 
     comm: Communicator
+    heard: ClassVar[tuple[str, ...]] = ()
+    """Settings that may be assigned later, beside properties; others are what they were made as."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Errors: `ArgumentError` for a setting that would not be heard, or that it does not have.
+
+        Else it would be shown, and do nothing.
+        """
+        before = vars(self).get(name, value)
+        fixed = is_plain(before) and is_plain(value) and name[0] != "_" and name not in self.heard
+        if fixed and before != value:
+            raise ArgumentError(
+                f"{type(self).__name__}, {name}",
+                expected=f"{before!r}, with which it was made",
+                received=repr(value)[:60],
+                advice=f"make another one: {type(self).__name__}(optimizer, {name}={value!r})",
+            )
+        if not hasattr(type(self), name):
+            expect_here(self, name)
+        super().__setattr__(name, value)
 
     def __init__(self, optimizer: Optimizer | Wrapper, comm: Communicator | None) -> None:
         super().__init__(optimizer)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import checked_count
+from singanet.base.arguments import checked_count, is_number
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError
 from singanet.optimizer.chain import UpdateChain
@@ -30,7 +30,8 @@ class SparseAllReduce(AllReduce):
     """`AllReduce` of a few elements: what has the largest magnitude is sent, the rest is kept.
 
     Each rank sends the ``ratio`` of largest magnitude, exactly ceil(ratio · n) of n elements,
-    0.001 by default; with ``threshold`` instead all of at least that. What was not sent is added
+    0.001 by default; with ``threshold`` instead all of at least that, in the unit of its part of
+    the mean; after ten steps of which nothing was sent it warns. What was not sent is added
     to the next gradient (``error_feedback``: Strom 2015, Aji and Heafield 2017), and takes one
     array a parameter. Small parameters are chosen from together. Row-sparse gradients are sent
     whole. The sum is an ordinary gradient, zero where nobody has sent, for what is inside.
@@ -43,6 +44,7 @@ class SparseAllReduce(AllReduce):
     has that of all. From the state of another rank it is left out.
     """
 
+    heard = ("warm_up",)
     copies = 8
     """With what is not sent yet, momentum, and magnitudes to choose among: measured."""
 
@@ -66,12 +68,13 @@ class SparseAllReduce(AllReduce):
                 advice="leave one of them out",
             )
         super().__init__(optimizer, comm, window)
-        self.threshold = None if threshold is None else _positive("threshold", threshold, math.inf)
-        self.ratio = None
+        self._least: float | None = None
+        self._ratio: float | None = None
         if threshold is None:
-            self.ratio = _positive("ratio", 0.001 if ratio is None else ratio, 1.0)
-        self.error_feedback = bool(error_feedback)
-        self.momentum = at(checked(where, "momentum", momentum, 0.0, 1.0), 0)
+            self.ratio = 0.001 if ratio is None else ratio
+        else:
+            self.threshold = threshold
+        momentum = at(checked(where, "momentum", momentum, 0.0, 1.0), 0)
         self.warm_up = checked_count(where, "warm_up", warm_up, 0)
         if self.warm_up and self.ratio is None:
             raise ArgumentError(
@@ -80,14 +83,53 @@ class SparseAllReduce(AllReduce):
                 received=f"threshold={threshold!r}",
                 advice="pass ratio= in place of threshold=",
             )
-        self._check_momentum()
-        unsent = Unsent(where, self.error_feedback, self.momentum)
+        self._check_momentum(momentum, bool(error_feedback))
+        unsent = Unsent(where, bool(error_feedback), momentum)
         self.reduction: SparseRound = SparseRound(self, self.window, unsent, self._chosen)
 
-    def _check_momentum(self) -> None:
-        if not self.momentum:
+    @property
+    def ratio(self) -> float | None:
+        """The share of elements that is sent; assigning it takes the place of the threshold."""
+        return self._ratio
+
+    @ratio.setter
+    def ratio(self, ratio: float) -> None:
+        self._ratio, self._least = _within("ratio", ratio), None
+
+    @property
+    def threshold(self) -> float | None:
+        """The least magnitude that is sent; assigning it takes the place of the ratio."""
+        return self._least
+
+    @threshold.setter
+    def threshold(self, threshold: float) -> None:
+        self._least, self._ratio = _within("threshold", threshold), None
+
+    @property
+    def error_feedback(self) -> bool:
+        """Whether what was not sent is added to the next gradient."""
+        return self.reduction.unsent.feedback
+
+    @error_feedback.setter
+    def error_feedback(self, flag: bool) -> None:
+        self._check_momentum(self.momentum, bool(flag))
+        self.reduction.unsent.feedback = bool(flag)
+
+    @property
+    def momentum(self) -> float:
+        """The momentum that gradients are summed with before the choice."""
+        return self.reduction.unsent.momentum
+
+    @momentum.setter
+    def momentum(self, momentum: float) -> None:
+        momentum = at(checked(type(self).__name__, "momentum", momentum, 0.0, 1.0), 0)
+        self._check_momentum(momentum, self.error_feedback)
+        self.reduction.unsent.momentum = momentum
+
+    def _check_momentum(self, momentum: float, error_feedback: bool) -> None:
+        if not momentum:
             return
-        if not self.error_feedback:
+        if not error_feedback:
             raise ArgumentError(
                 "SparseAllReduce(momentum=)",
                 expected="error_feedback=True, as it is summed with what was not sent",
@@ -169,12 +211,12 @@ class SparseAllReduce(AllReduce):
         self.reduction.unsent.take(parsed)
 
 
-def _positive(name: str, value: float, most: float) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 < value <= most or value == math.inf:
+def _within(name: str, value: Any) -> float:
+    fits = is_number(value) and (0 < value <= 1 if name == "ratio" else value >= 0)
+    if not fits:
         raise ArgumentError(
             f"SparseAllReduce({name}=)",
-            expected=f"a number above 0{' and at most 1' if most == 1.0 else ''}",
+            expected="a number above 0 and at most 1" if name == "ratio" else "a number from 0 on",
             received=repr(value)[:60],
             advice="ratio=0.001 is usual; threshold= has the unit of the gradients",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -20,6 +21,9 @@ from singanet.types import Array, RowSparse
 Choice = Callable[[Array, int], Array]
 """``choice(values, count)``: the rising places to send of flat ``values``, ``count`` known."""
 
+_SILENT = 10
+"""Steps of which nothing is sent after which it is said."""
+
 _NONE, _DENSE = -1, 0
 """How a rank's gradient of a parameter comes; above 0 are rows, one less than the number."""
 
@@ -37,6 +41,9 @@ class SparseRound(Round):
     def __init__(self, owner: RankReducer, window: int, unsent: Unsent, choice: Choice) -> None:
         super().__init__(owner, window)
         self.unsent, self._choice, self._keeps = unsent, choice, True
+        # The largest element offered, whether any passed, and in how many steps before none did.
+        self._found, self._passed = 0.0, False
+        self._silent: int | None = 0
 
     @property
     def factor(self) -> float:
@@ -107,8 +114,25 @@ class SparseRound(Round):
     def close(self, kind: RoundKind) -> None:
         """As `Reduction`; unless it was a preview, a step of the unsent gradients is counted."""
         super().close(kind)
-        if kind == "step":
-            self.unsent.steps += 1
+        if kind != "step":
+            return
+        self.unsent.steps += 1
+        if self._found and not self._passed and self._silent is not None:
+            self._silent += 1
+            if self._silent == _SILENT:
+                self._silent = None
+                warnings.warn(self._nothing(), RuntimeWarning, stacklevel=2)
+        elif self._passed:
+            self._silent = 0
+        self._found, self._passed = 0.0, False
+
+    def _nothing(self) -> str:
+        owner: Any = self._owner
+        return (
+            f"SparseAllReduce(threshold={owner.threshold!r}): nothing of {_SILENT} steps was"
+            f" sent, as the largest element that waits is {self._found:.2g}; say a threshold in the"
+            " unit of this rank's part of the mean, or ratio="
+        )
 
     def _message(
         self,
@@ -141,6 +165,10 @@ class SparseRound(Round):
             parts.append(offered)
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
         places = self._choice(whole, count) if count else np.empty(0, np.int64)
+        if len(places) or any(name in rows for name in names):
+            self._passed = True
+        elif count and not self._passed:
+            self._found = max(self._found, float(np.abs(whole).max()))
         values = whole[places].astype(buffer.dtype, copy=False)
         if self._keeps and self.weight and self.comm.size > 1:
             self._sent(names, codes, parts, places)

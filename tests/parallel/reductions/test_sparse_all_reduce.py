@@ -1,6 +1,8 @@
 """A few elements of each gradient: what is sent, what is kept, and that all ranks agree."""
 
 import math
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet.data import ArrayLoader
-from singanet.errors import ArgumentError, RankError, ShapeError
+from singanet.errors import ArgumentError, RankError, ShapeError, SingaNetError
 from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.optimizer import (
@@ -20,9 +22,26 @@ from singanet.optimizer import (
     ClipByLayerNorm,
     ClipByValue,
 )
-from singanet.parallel import AllReduce, Alone, SparseAllReduce
+from singanet.parallel import (
+    AllReduce,
+    Alone,
+    Hybrid,
+    LocalSGD,
+    ParameterServer,
+    PartialUpdate,
+    PowerSGD,
+    Sharded,
+    SparseAllReduce,
+)
 from singanet.testing import communicators
-from tests.parallel.nets import dense_net, expect_same_bits, together, values_of, words_net
+from tests.parallel.nets import (
+    dense_net,
+    expect_same_bits,
+    expect_same_values,
+    together,
+    values_of,
+    words_net,
+)
 
 RNG = np.random.default_rng(7)
 X = RNG.standard_normal((24, 6)).astype(np.float32)
@@ -502,6 +521,137 @@ def test_models_are_saved_without_the_communicator(tmp_path):
     assert repr(optimizer) == told
 
 
+# -- settings that are assigned -------------------------------------------------------------------
+
+
+def test_a_threshold_that_nothing_reaches_is_told():
+    """SINGA's fusing size is called threshold, too."""
+
+    def work(comm, told=None):
+        net = one_matrix()
+        grad = np.full(net.params()[0].shape, 0.01, np.float32)
+        optimizer = SparseAllReduce(SGD(lr=1.0), comm, threshold=2097152)
+        fed(optimizer, net, [(1, grad)] * 9)
+        with pytest.warns(RuntimeWarning, match=r"2097152.*nothing of 10 steps.*unit"):
+            fed(optimizer, net, [(1, grad)])
+        fed(optimizer, net, [(1, grad)] * 12)
+
+    with communicators(2) as comms, ThreadPoolExecutor() as pool, warnings.catch_warnings():
+        # What is caught is of all threads: the other one has to be quiet.
+        other = pool.submit(quiet, comms[1])
+        work(comms[0])
+        other.result()
+
+
+def quiet(comm):
+    net = one_matrix()
+    grad = np.full(net.params()[0].shape, 0.0, np.float32)
+    fed(SparseAllReduce(SGD(lr=1.0), comm, threshold=2097152), net, [(1, grad)] * 22)
+
+
+def test_what_passes_sometimes_is_not_told():
+    def work(comm):
+        net = one_matrix()
+        grad = np.full(net.params()[0].shape, 0.1, np.float32)
+        fed(SparseAllReduce(SGD(lr=1.0), comm, threshold=0.4), net, [(1, grad)] * 30)
+
+    together(work)  # warnings are errors here
+
+
+def test_a_threshold_of_nothing_sends_all():
+    """SINGA's spars=0.0 with topK=False."""
+
+    def work(comm):
+        found = []
+        for kind, settings_ in ((AllReduce, {}), (SparseAllReduce, {"threshold": 0.0})):
+            net = dense_net()
+            optimizer = kind(SGD(lr=0.1, momentum=0.9), comm, **settings_)
+            for k in range(4):
+                cut = slice(6 * k + 3 * comm.rank, 6 * k + 3 + 3 * comm.rank)
+                net.step(X[cut], Y[cut], optimizer)
+            found.append(values_of(net))
+        return found
+
+    for dense, sparse in together(work):
+        for name, value in dense.items():
+            np.testing.assert_allclose(sparse[name], value, rtol=1e-5, atol=1e-6)
+
+
+ASSIGNED = [
+    (SparseAllReduce, {"ratio": 0.1, "error_feedback": False}, "error_feedback", True),
+    (SparseAllReduce, {"ratio": 0.1}, "error_feedback", False),
+    (SparseAllReduce, {"ratio": 0.1}, "ratio", 0.3),
+    (SparseAllReduce, {"ratio": 0.1}, "threshold", 0.05),
+    (SparseAllReduce, {"threshold": 0.05}, "ratio", 0.1),
+    (SparseAllReduce, {"ratio": 0.1}, "momentum", 0.9),
+    (SparseAllReduce, {"ratio": 0.1, "momentum": 0.9}, "momentum", 0.0),
+    (SparseAllReduce, {"ratio": 0.1}, "warm_up", 3),
+    (PowerSGD, {"rank": 1}, "error_feedback", False),
+    (PowerSGD, {"rank": 1, "error_feedback": False}, "error_feedback", True),
+    (PowerSGD, {"rank": 1}, "warm_start", False),
+]
+
+
+@pytest.mark.parametrize(("kind", "made", "name", "value"), ASSIGNED)
+@pytest.mark.parametrize("after", [0, 5])
+def test_what_is_assigned_is_heard(kind, made, name, value, after):
+    """As if it had been made so, recorded or not: the twin's steps before are its own."""
+
+    def work(comm):
+        found = []
+        for assigned in (True, False):
+            net = dense_net()
+            alone = {**made, name: value}
+            if {"ratio", "threshold"} <= alone.keys():
+                del alone["ratio" if name == "threshold" else "threshold"]
+            optimizer = kind(SGD(lr=0.1), comm, **(made if assigned or after else alone))
+            for k in range(after + 5):
+                if k == after and assigned:
+                    setattr(optimizer, name, value)
+                    assert getattr(optimizer, name) == value
+                if k == after and not assigned and after:
+                    state = optimizer.state_dict()
+                    optimizer = kind(SGD(lr=0.1), comm, **alone)
+                    optimizer.load_state_dict(state)
+                cut = slice(comm.rank, None, 2)
+                net.step(X[cut], Y[cut], optimizer)
+            found.append(values_of(net))
+        return found
+
+    for one, two in together(work):
+        expect_same_values([one, two])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name", "value"),
+    [
+        (lambda: AllReduce(SGD(lr=0.1)), "error_feedback", True),
+        (lambda: AllReduce(SGD(lr=0.1)), "dtype", "float16"),
+        (lambda: AllReduce(SGD(lr=0.1)), "window", 9),
+        (lambda: SparseAllReduce(SGD(lr=0.1)), "corr", True),
+        (lambda: SparseAllReduce(SGD(lr=0.1)), "spars", 0.1),
+        (lambda: SparseAllReduce(SGD(lr=0.1)), "dtype", "float16"),
+        (lambda: SparseAllReduce(SGD(lr=0.1)), "ratio", 1.5),
+        (lambda: SparseAllReduce(SGD(lr=0.1), momentum=0.5), "error_feedback", False),
+        (lambda: SparseAllReduce(SGD(lr=0.1, momentum=0.9)), "momentum", 0.5),
+        (lambda: PowerSGD(SGD(lr=0.1)), "rank", 2),
+        (lambda: PowerSGD(SGD(lr=0.1)), "gain", 3.0),
+        (lambda: LocalSGD(SGD(lr=0.1)), "every", 2),
+        (lambda: LocalSGD(SGD(lr=0.1)), "error_feedback", True),
+        (lambda: PartialUpdate(SGD(lr=0.1)), "partitions", 2),
+        (lambda: Sharded(SGD(lr=0.1)), "level", 2),
+        (lambda: ParameterServer(SGD(lr=0.1)), "consistency", "asp"),
+        (lambda: Hybrid(SGD(lr=0.1)), "consistency", "asp"),
+    ],
+)
+def test_what_would_not_be_heard_is_refused(optimizer, name, value):
+    made = optimizer()
+    before = repr(made)
+    with pytest.raises(SingaNetError):
+        setattr(made, name, value)
+    assert repr(made) == before
+
+
 # -- refusals -------------------------------------------------------------------------------------
 
 
@@ -511,8 +661,8 @@ def test_models_are_saved_without_the_communicator(tmp_path):
         (lambda: SparseAllReduce(SGD(lr=0.1), ratio=0.1, threshold=0.1), "leave one"),
         (lambda: SparseAllReduce(SGD(lr=0.1), ratio=0.0), "above 0"),
         (lambda: SparseAllReduce(SGD(lr=0.1), ratio=1.5), "at most 1"),
-        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=float("inf")), "above 0"),
-        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=True), "above 0"),
+        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=float("inf")), "from 0 on"),
+        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=True), "from 0 on"),
         (lambda: SparseAllReduce(SGD(lr=0.1), threshold=0.1, warm_up=3), "comes down"),
         (lambda: SparseAllReduce(SGD(lr=0.1, momentum=0.9), momentum=0.9), "of its own"),
         (lambda: SparseAllReduce(Adam(lr=0.1), momentum=0.9), "of its own"),
