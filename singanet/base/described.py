@@ -64,6 +64,9 @@ class Described(metaclass=CheckedType):
     """Settings in which a repr shows the value even where it is the default."""
     moved: ClassVar[tuple[str, ...]] = ()
     """Settings that training moves by itself: a repr shows what was said to the constructor."""
+    _always_written: ClassVar[tuple[str, ...]] = ()
+    """Settings that every description has, since their default was another once: a class attribute
+    of the same name says what older descriptions and pickles mean, which leave them out."""
 
     def __new__(cls: type[_D], *args: Any, **kwargs: Any) -> _D:
         """As object does, with the arguments written down."""

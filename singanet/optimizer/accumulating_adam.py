@@ -34,8 +34,12 @@ class AccumulatingAdam(Adam):
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
     ) -> None:
-        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
+        super().__init__(
+            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
+            epsilon_after_correction,
+        )  # fmt: skip
         self.every = checked_every("AccumulatingAdam", every)
 
     def update(

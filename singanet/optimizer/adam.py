@@ -16,13 +16,16 @@ from singanet.types import Array
 class Adam(ElementWise):
     """m, v = moving means of g, g²; w −= α m / (√v + ε), α = lr √(1 − β₂ᵗ) / (1 − β₁ᵗ).
 
-    SINGA's form, which is that of section 2 of Kingma and Ba (2015): ε is added to √v before
-    the correction of its bias, where PyTorch adds it after. t counts the updates of each
-    parameter. State: m and v, two arrays a parameter.
+    SINGA's and Keras' form, which is that of section 2 of Kingma and Ba (2015): ε is added to √v
+    before the correction of its bias. With ``epsilon_after_correction`` it is added after, as
+    PyTorch has it: w −= lr m̂ / (√v̂ + ε). All rules of this kind take that argument. t counts the
+    updates of each parameter. State: m and v, two arrays a parameter.
     """
 
     slots: tuple[str, ...] = ("first", "second")
     hypers = (*ElementWise.hypers, "beta_1", "beta_2", "epsilon")
+    _always_written = ("epsilon_after_correction",)
+    epsilon_after_correction = False
 
     def __init__(
         self,
@@ -33,8 +36,10 @@ class Adam(ElementWise):
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
     ) -> None:
         super().__init__(lr, weight_decay, regularizer, constraint)
+        self.epsilon_after_correction = bool(epsilon_after_correction)
         where = type(self).__name__
         self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
         self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
@@ -43,8 +48,9 @@ class Adam(ElementWise):
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         step = state.step // self.every
         beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
-        alpha = rate * math.sqrt(1.0 - beta_2 ** (step + 1)) / (1.0 - beta_1 ** (step + 1))
-        return alpha, beta_1, beta_2, at(self.epsilon, step)
+        root = math.sqrt(1.0 - beta_2 ** (step + 1))
+        alpha = rate * root / (1.0 - beta_1 ** (step + 1))
+        return alpha, beta_1, beta_2, epsilon_beside(self, step, root)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         alpha, beta_1, beta_2, epsilon = n
@@ -54,6 +60,12 @@ class Adam(ElementWise):
             second = xp.maximum(top, second, out=top)
         xp.sqrt(second, out=s)
         descend(xp, w, first, s, alpha, epsilon)
+
+
+def epsilon_beside(rule: Any, step: int, root: float) -> float:
+    """ε of ``rule`` as a number to add to √v, whose correction divides it by ``root``."""
+    epsilon = at(rule.epsilon, step)
+    return epsilon * root if rule.epsilon_after_correction else epsilon
 
 
 def moments(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from singanet.optimizer.adam import Adam
@@ -14,14 +13,14 @@ from singanet.types import Array
 
 
 class AdamW(Adam):
-    """w −= lr λ w, then Adam's step (Loshchilov and Hutter 2019), in PyTorch's form.
+    """w −= lr λ w, then `Adam`'s step (Loshchilov and Hutter 2019).
 
-    λ is ``weight_decay`` times the parameter's ``decay_mult``; the step is
-    lr m̂ / (√v̂ + ε), ε after the correction of the bias. ``amsgrad`` takes the largest v so far, as
-    `AMSGrad` does. State: m and v, two arrays; with ``amsgrad`` a third.
+    λ is ``weight_decay`` times the parameter's ``decay_mult``. ``amsgrad`` takes the largest v so
+    far, as `AMSGrad` does. State: m and v, two arrays; with ``amsgrad`` a third.
     """
 
     decoupled = True
+    epsilon_after_correction = True
 
     def __init__(
         self,
@@ -33,16 +32,18 @@ class AdamW(Adam):
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
         amsgrad: bool = False,
+        epsilon_after_correction: bool = False,
     ) -> None:
-        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
+        super().__init__(
+            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
+            epsilon_after_correction,
+        )  # fmt: skip
         if amsgrad:
             self.slots = ("first", "second", "largest")
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
-        alpha, beta_1, beta_2, epsilon = super()._scalars(state, rate)
-        root = math.sqrt(1.0 - beta_2 ** (state.step + 1))
         kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
-        return alpha, beta_1, beta_2, epsilon * root, kept
+        return *super()._scalars(state, rate), kept
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         if n[4] != 1.0:

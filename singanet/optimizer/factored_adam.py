@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from singanet.ops import ops_for
-from singanet.optimizer.adam import descend
+from singanet.optimizer.adam import descend, epsilon_beside
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.factors import as_matrix, factors_of, row_blocks, sweep_rows
 from singanet.optimizer.hyper import Hyper, at, checked
@@ -33,6 +33,8 @@ class FactoredAdam(Optimizer):
     hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
     decoupled = True
     in_one_call = True
+    _always_written = ("epsilon_after_correction",)
+    epsilon_after_correction = True
 
     def __init__(
         self,
@@ -43,8 +45,10 @@ class FactoredAdam(Optimizer):
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
     ) -> None:
         super().__init__(lr, weight_decay, regularizer, constraint)
+        self.epsilon_after_correction = bool(epsilon_after_correction)
         where = type(self).__name__
         self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
         self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
@@ -62,7 +66,8 @@ class FactoredAdam(Optimizer):
         root = math.sqrt(1.0 - beta_2 ** (state.step + 1))
         alpha = rate * root / (1.0 - beta_1 ** (state.step + 1))
         kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
-        return alpha, beta_1, 1.0 - beta_1, 1.0 - beta_2, at(self.epsilon, state.step) * root, kept
+        epsilon = epsilon_beside(self, state.step, root)
+        return alpha, beta_1, 1.0 - beta_1, 1.0 - beta_2, epsilon, kept
 
     def _sweep(self, update: ParamUpdate) -> None:
         _, value, grad, arrays, _, scalars, _ = update

@@ -7,6 +7,7 @@ from typing import Any
 
 from singanet.base.arguments import checked_count
 from singanet.ops import ops_for
+from singanet.optimizer.adam import epsilon_beside
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.element_wise import prepared
 from singanet.optimizer.factors import as_matrix
@@ -24,18 +25,20 @@ class GaLore(Optimizer):
     """Adam on gradients projected onto their ``rank`` strongest directions (Zhao et al. 2024).
 
     Of an m × n matrix with m ≤ n, P are the first ``rank`` left singular vectors of the gradient at
-    every ``refresh``-th step, each with its largest element positive; R = Pᵀ g goes through Adam
-    (PyTorch's form), and w −= gain · lr · P Adam(R), after w −= lr λ w. With m > n the right ones
-    serve. State: P and two moments of R, rank (m + 2 n) numbers, kept when P changes. Parameters of
-    more than two axes are seen as (shape[0], the rest); those without more than ``rank`` rows and
-    columns are Adam's as they are. A row-sparse gradient of one with m > n changes its rows alone,
-    and their directions are its; of others it is made dense.
+    every ``refresh``-th step, each with its largest element positive; R = Pᵀ g goes through `Adam`
+    with its ``epsilon_after_correction``, and w −= gain · lr · P Adam(R), after w −= lr λ w. With m
+    > n the right ones serve. State: P and two moments of R, rank (m + 2 n) numbers, kept when P
+    changes. Parameters of more than two axes are seen as (shape[0], the rest); those without more
+    than ``rank`` rows and columns are Adam's as they are. A row-sparse gradient of one with m > n
+    changes its rows alone, and their directions are its; of others it is made dense.
     """
 
     slots = ("basis", "first", "second")
     hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
     decoupled = True
     in_one_call = True
+    _always_written = ("epsilon_after_correction",)
+    epsilon_after_correction = True
 
     def __init__(
         self,
@@ -49,8 +52,10 @@ class GaLore(Optimizer):
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
     ) -> None:
         super().__init__(lr, weight_decay, regularizer, constraint)
+        self.epsilon_after_correction = bool(epsilon_after_correction)
         where = type(self).__name__
         self.rank = checked_count(where, "rank", rank, 1)
         self.refresh = checked_count(where, "refresh", refresh, 1)
@@ -76,7 +81,7 @@ class GaLore(Optimizer):
         alpha = rate * root / (1.0 - beta_1 ** (step + 1))
         kept = 1.0 - rate * at(self.weight_decay, step) * state.decay_mult
         renews = float(step % self.refresh == 0)
-        return alpha, 1.0 - beta_1, 1.0 - beta_2, at(self.epsilon, step) * root, kept, renews
+        return alpha, 1.0 - beta_1, 1.0 - beta_2, epsilon_beside(self, step, root), kept, renews
 
     def _sweep(self, update: ParamUpdate) -> None:
         rows = len(update.value) if update.value.ndim > 1 else 1

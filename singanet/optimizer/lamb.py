@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from singanet.ops import ops_for
-from singanet.optimizer.adam import Adam, moments
+from singanet.optimizer.adam import Adam, epsilon_beside, moments
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.element_wise import prepared
 from singanet.optimizer.hyper import Hyper, at
@@ -19,14 +19,17 @@ from singanet.types import Array
 
 
 class LAMB(Adam):
-    """r = m̂ / (√v̂ + ε) + λ w; w −= lr (‖w‖ / ‖r‖) r (You et al. 2020), for large batches.
+    """r = α m / (√v + ε) + λ w; w −= lr (‖w‖ / ‖r‖) r (You et al. 2020), for large batches.
 
+    α is `Adam`'s of lr 1; with ``epsilon_after_correction``, as the paper and Keras have it, the
+    quotient is m̂ / (√v̂ + ε).
     The ratio is 1 where either norm is 0; the norms are of the whole parameter, or of the rows
     that a row-sparse gradient names. λ is ``weight_decay`` times ``decay_mult``. The direction
     is worked out twice, once for its norm, so that it is never held whole. State: m and v.
     """
 
     decoupled = True
+    epsilon_after_correction = True
 
     def __init__(
         self,
@@ -37,8 +40,12 @@ class LAMB(Adam):
         weight_decay: Hyper | None = 0.01,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
     ) -> None:
-        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
+        super().__init__(
+            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
+            epsilon_after_correction,
+        )  # fmt: skip
 
     def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
         step = state.step
@@ -46,7 +53,7 @@ class LAMB(Adam):
         root = math.sqrt(1.0 - beta_2 ** (step + 1))
         decay = at(self.weight_decay, step) * state.decay_mult
         correction = root / (1.0 - beta_1 ** (step + 1))
-        return rate, beta_1, beta_2, at(self.epsilon, step) * root, correction, decay
+        return rate, beta_1, beta_2, epsilon_beside(self, step, root), correction, decay
 
     def _sweep(self, update: ParamUpdate) -> None:
         _, value, grad, arrays, _, scalars, _ = update

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from singanet.optimizer.adam import Adam, moments
+from singanet.optimizer.adam import Adam, epsilon_beside, moments
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.hyper import Hyper, at, checked
 from singanet.optimizer.regularizer import Regularizer
@@ -14,13 +14,15 @@ from singanet.types import Array
 
 
 class NAdam(Adam):
-    """w −= lr (μ' m / (1 − Π μ') + (1 − μ) g / (1 − Π μ)) / (√v̂ + ε), in PyTorch's form.
+    """w −= lr √(1 − β₂ᵗ) (μ' m / (1 − Π μ') + (1 − μ) g / (1 − Π μ)) / (√v + ε), as Adam has ε.
 
+    ``epsilon_after_correction`` divides by √v̂ + ε in its place, as PyTorch and Keras do.
     μ = β₁ (1 − 0.96^(ψ t) / 2) at step t, μ' at the next, Π the product of all so far, and ψ is
     ``momentum_decay``; Keras' is 1. Dozat, 2016. State: m and v, two arrays a parameter.
     """
 
     hypers = (*Adam.hypers, "momentum_decay")
+    epsilon_after_correction = True
 
     def __init__(
         self,
@@ -32,8 +34,12 @@ class NAdam(Adam):
         weight_decay: Hyper | None = None,
         regularizer: Regularizer | float | None = None,
         constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
     ) -> None:
-        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
+        super().__init__(
+            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
+            epsilon_after_correction,
+        )  # fmt: skip
         self.momentum_decay = checked("NAdam", "momentum_decay", momentum_decay)
         # Of the last step asked for, since all parameters mostly stand at one: step and product.
         self._product: list[tuple[Hyper, Hyper, int, float]] = []
@@ -60,7 +66,7 @@ class NAdam(Adam):
         root = math.sqrt(1.0 - beta_2 ** (step + 1))
         fresh = rate * root * (1.0 - now) / (1.0 - product)
         held = rate * root * after / (1.0 - product * after)
-        return fresh, held, beta_1, beta_2, at(self.epsilon, step) * root
+        return fresh, held, beta_1, beta_2, epsilon_beside(self, step, root)
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         fresh, held, beta_1, beta_2, epsilon = n

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from singanet.optimizer.adam import Adam, descend, moments
+from singanet.optimizer.adam import Adam, descend, epsilon_beside, moments
 from singanet.optimizer.hyper import at
 from singanet.optimizer.state import ParamState
 from singanet.types import Array
 
 
 class RAdam(Adam):
-    """w −= lr r m̂ / (√v̂ + ε), or lr m̂ while v says too little (Liu et al. 2020; PyTorch's form).
+    """w −= r α m / (√v + ε), or lr m̂ while v says too little (Liu et al. 2020; PyTorch's form).
 
+    α, m̂ and ``epsilon_after_correction`` are those of `Adam`.
     With ρ∞ = 2 / (1 − β₂) − 1 and ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), v counts where ρ > 5, and
     r² = (ρ − 4)(ρ − 2) ρ∞ / ((ρ∞ − 4)(ρ∞ − 2) ρ). State: m and v, two arrays a parameter.
     """
@@ -29,7 +30,7 @@ class RAdam(Adam):
             return alpha, beta_1, beta_2, 0.0, 1.0
         spread = (length - 4.0) * (length - 2.0) * most / ((most - 4.0) * (most - 2.0) * length)
         alpha *= math.sqrt(spread * (1.0 - power))
-        return alpha, beta_1, beta_2, 1.0, at(self.epsilon, step)
+        return alpha, beta_1, beta_2, 1.0, epsilon_beside(self, step, math.sqrt(1.0 - power))
 
     def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
         alpha, beta_1, beta_2, counts, epsilon = n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -82,7 +83,8 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
             received="one that is neither",
             advice="decorate it with @singanet.register('yourname.class.v1')",
         )
-    arguments = {key: _encode(name, key, value) for key, value in thing.arguments.items()}
+    given = thing.arguments | {key: getattr(thing, key) for key in _always_written(kind)}
+    arguments = {key: _encode(name, key, value) for key, value in given.items()}
     return {"class": name, "arguments": arguments}
 
 
@@ -110,7 +112,14 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
             advice=did_you_mean(str(name)[:60], known, _unregistered(name)),
         )
     arguments = {key: _decode(name, value, shared) for key, value in entry["arguments"].items()}
-    return kind(**arguments)
+    before = {key: getattr(kind, key) for key in _always_written(kind)}
+    return kind(**before | arguments)
+
+
+def _always_written(kind: type[Configurable]) -> list[str]:
+    """`Configurable._always_written`, of which a subclass of the user's own need not take all."""
+    names = kind._always_written
+    return [name for name in names if name in inspect.signature(kind).parameters] if names else []
 
 
 def _unregistered(name: Any) -> str:

@@ -43,7 +43,7 @@ def values_of(net):
 
 
 def badam(net, data, steps, order, lr=0.02):
-    """The paper's loop: of the block, Adam from zero moments for so many steps (PyTorch's form)."""
+    """The paper's loop: of the block, Adam from zero moments for so many steps."""
     for t, (x, y) in enumerate(data):
         block = order[t // steps]
         if t % steps == 0:
@@ -57,7 +57,7 @@ def badam(net, data, steps, order, lr=0.02):
                     m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
                     moments[name] = m, v
                     k = t % steps + 1
-                    root = np.sqrt(v / (1 - 0.999**k)) + 1e-8
+                    root = np.sqrt(v / (1 - 0.999**k)) + 1e-8 / np.sqrt(1 - 0.999**k)
                     changes.append((value, lr * m / (1 - 0.9**k) / root))
         for value, change in changes:
             value -= change

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,21 +46,26 @@ def adagrad(w: Any, gs: Any, lr: float) -> Iterator[Any]:
         yield w
 
 
-def adamw(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+def beside(t: int, after: bool) -> float:
+    """ε beside √v̂: added to it, or to √v before that was corrected."""
+    return 0.01 if after else 0.01 / float(np.sqrt(1 - 0.9**t))
+
+
+def adamw(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(gs, 1):
         w = w * (1 - lr * 0.05)
         m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
-        w = w - lr * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 0.01)
+        w = w - lr * (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + beside(t, after))
         yield w
 
 
-def amsgrad(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+def amsgrad(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
     m, v, top = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(gs, 1):
         m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
         top = np.maximum(top, v)
-        w = w - lr * (m / (1 - 0.8**t)) / (np.sqrt(top) / np.sqrt(1 - 0.9**t) + 0.01)
+        w = w - lr * (m / (1 - 0.8**t)) / (np.sqrt(top) / np.sqrt(1 - 0.9**t) + beside(t, after))
         yield w
 
 
@@ -69,11 +77,11 @@ def lion(w: Any, gs: Any, lr: float) -> Iterator[Any]:
         yield w
 
 
-def lamb(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+def lamb(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
     m, v = np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(gs, 1):
         m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
-        r = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 0.01) + 0.05 * w
+        r = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + beside(t, after)) + 0.05 * w
         w = w - lr * np.linalg.norm(w) / np.linalg.norm(r) * r
         yield w
 
@@ -107,7 +115,7 @@ def adalomo(w: Any, gs: Any, lr: float) -> Iterator[Any]:
         yield w
 
 
-def galore(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+def galore(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
     """By singular vectors; a matrix with more rows than columns is the transposed one's."""
     w = w.reshape(len(w), -1)
     tall = w.shape[0] > w.shape[1]
@@ -120,13 +128,13 @@ def galore(w: Any, gs: Any, lr: float) -> Iterator[Any]:
             p = p * np.sign(p[np.abs(p).argmax(axis=0), range(3)])
         r = p.T @ g
         m, v = 0.8 * m + 0.2 * r, 0.9 * v + 0.1 * r**2
-        step = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + 0.01)
+        step = (m / (1 - 0.8**t)) / (np.sqrt(v / (1 - 0.9**t)) + beside(t, after))
         back = 0.5 * p @ step
         w = w * (1 - lr * 0.05) - lr * (back.T if tall else back)
         yield w
 
 
-def factored_adam(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+def factored_adam(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
     w = w.reshape(len(w), -1)
     m, r, c = np.zeros_like(w), np.zeros((len(w), 1)), np.zeros((1, w.shape[1]))
     for t, g in enumerate(gs, 1):
@@ -135,26 +143,26 @@ def factored_adam(w: Any, gs: Any, lr: float) -> Iterator[Any]:
         r = 0.9 * r + 0.1 * (g**2).mean(axis=1, keepdims=True)
         c = 0.9 * c + 0.1 * (g**2).mean(axis=0, keepdims=True)
         v = r @ c / r.mean() / (1 - 0.9**t)
-        w = w * (1 - lr * 0.05) - lr * (m / (1 - 0.8**t)) / (np.sqrt(v) + 0.01)
+        w = w * (1 - lr * 0.05) - lr * (m / (1 - 0.8**t)) / (np.sqrt(v) + beside(t, after))
         yield w
 
 
-def nadam(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+def nadam(w: Any, gs: Any, lr: float, after: bool = False) -> Iterator[Any]:
     m, v, product = np.zeros_like(w), np.zeros_like(w), 1.0
     for t, g in enumerate(gs, 1):
-        now, after = (0.8 * (1 - 0.5 * 0.96 ** (0.1 * k)) for k in (t, t + 1))
+        now, then = (0.8 * (1 - 0.5 * 0.96 ** (0.1 * k)) for k in (t, t + 1))
         product *= now
         m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
-        ahead = (1 - now) / (1 - product) * g + after / (1 - product * after) * m
-        w = w - lr * ahead / (np.sqrt(v / (1 - 0.9**t)) + 0.01)
+        ahead = (1 - now) / (1 - product) * g + then / (1 - product * then) * m
+        w = w - lr * ahead / (np.sqrt(v / (1 - 0.9**t)) + beside(t, after))
         yield w
 
 
-def adamax(w: Any, gs: Any, lr: float) -> Iterator[Any]:
+def adamax(w: Any, gs: Any, lr: float, inside: bool = False) -> Iterator[Any]:
     m, u = np.zeros_like(w), np.zeros_like(w)
     for t, g in enumerate(gs, 1):
-        m, u = 0.8 * m + 0.2 * g, np.maximum(0.9 * u, np.abs(g) + 0.01)
-        w = w - lr * m / (1 - 0.8**t) / u
+        m, u = 0.8 * m + 0.2 * g, np.maximum(0.9 * u, np.abs(g) + 0.01 * inside)
+        w = w - lr * m / (1 - 0.8**t) / (u + 0.01 * (not inside))
         yield w
 
 
@@ -204,6 +212,21 @@ RULES: dict[str, tuple[Callable[..., Any], Any]] = {
         lambda lr: opt.FactoredAdam(**MOMENTS, lr=lr, weight_decay=0.05),
     ),
 }
+
+LATER = {"adamw", "amsgrad", "nadam", "lamb", "galore", "factored_adam"}
+
+
+@pytest.mark.parametrize("name", [*sorted(LATER), "adamax"])
+def test_formula_with_epsilon_in_the_other_place(name: str, rng: np.random.Generator) -> None:
+    formula, make = RULES[name]
+    said = {"epsilon_in_norm" if name == "adamax" else "epsilon_after_correction": True}
+    kind = make(0.03)
+    optimizer = type(kind)(**kind.arguments | said)
+    w = rng.normal(size=(5, 4))
+    gradients = [rng.normal(size=(5, 4)) for _ in range(5)]
+    for g, wanted in zip(gradients, formula(w.copy(), gradients, 0.03, True), strict=True):
+        optimizer.update(["w"], [w], [g])
+        np.testing.assert_allclose(w, wanted, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -284,7 +307,7 @@ def test_galore_of_rows_of_a_table(rng: np.random.Generator) -> None:
             p = p * np.sign(p[np.abs(p).argmax(axis=0), range(2)])
         r = 2 * g @ p
         m[rows], v[rows] = 0.8 * m[rows] + 0.2 * r, 0.9 * v[rows] + 0.1 * r**2
-        root = np.sqrt(v[rows] / (1 - 0.9**t)) + 0.01
+        root = np.sqrt(v[rows] / (1 - 0.9**t)) + beside(t, False)
         expected[rows] -= 0.03 * 0.5 * (m[rows] / (1 - 0.8**t) / root) @ p.T
         np.testing.assert_allclose(w, expected, rtol=1e-11)
 
@@ -335,16 +358,20 @@ def test_adafactor_state_is_a_row_and_a_column() -> None:
     assert sum(sizes.values()) == (50 + 40 + 1) + (7 + 1)
 
 
+TORCH: Any = {"epsilon": 0.1, "epsilon_after_correction": True}
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
         (lambda: opt.Nesterov(lr=0.02), ("SGD", {"momentum": 0.9, "nesterov": True})),
         (lambda: opt.RMSProp(0.02, 0.9, 0.0), ("RMSprop", {"alpha": 0.9, "eps": 0.0})),
         (lambda: opt.AdaGrad(0.02, 0.0), ("Adagrad", {"eps": 0.0})),
-        (lambda: opt.AdamW(lr=0.02, epsilon=0.1), ("AdamW", {"eps": 0.1})),
-        (lambda: opt.AMSGrad(lr=0.02, epsilon=0.1), ("Adam", {"eps": 0.1, "amsgrad": True})),
+        (lambda: opt.Adam(0.02, **TORCH), ("Adam", {"eps": 0.1})),
+        (lambda: opt.AdamW(0.02, **TORCH), ("AdamW", {"eps": 0.1})),
+        (lambda: opt.AMSGrad(0.02, **TORCH), ("Adam", {"eps": 0.1, "amsgrad": True})),
         (
-            lambda: opt.AdamW(lr=0.02, epsilon=0.1, amsgrad=True),
+            lambda: opt.AdamW(0.02, amsgrad=True, **TORCH),
             ("AdamW", {"eps": 0.1, "amsgrad": True}),
         ),
         (
@@ -355,10 +382,10 @@ def test_adafactor_state_is_a_row_and_a_column() -> None:
             lambda: opt.RMSProp(0.02, 0.9, 0.0, centered=True, momentum=0.8),
             ("RMSprop", {"alpha": 0.9, "eps": 0.0, "centered": True, "momentum": 0.8}),
         ),
-        (lambda: opt.NAdam(lr=0.02, epsilon=0.1), ("NAdam", {"eps": 0.1})),
+        (lambda: opt.NAdam(0.02, **TORCH), ("NAdam", {"eps": 0.1})),
         (lambda: opt.RAdam(lr=0.02, epsilon=0.1), ("RAdam", {"eps": 0.1})),
         (lambda: opt.RAdam(beta_2=0.5, lr=0.02), ("RAdam", {"betas": (0.9, 0.5)})),
-        (lambda: opt.Adamax(lr=0.02), ("Adamax", {})),
+        (lambda: opt.Adamax(0.02, epsilon=0.1, epsilon_in_norm=True), ("Adamax", {"eps": 0.1})),
         (lambda: opt.Adadelta(lr=0.02), ("Adadelta", {})),
         (lambda: opt.Adafactor(lr=0.02, weight_decay=0.1), ("Adafactor", {"weight_decay": 0.1})),
     ],
@@ -381,6 +408,60 @@ def test_equals_pytorch(
         # may be off by a few of its roundings.
         atol = 8 * 0.02 * 4 * 2.0**-24 if theirs[0] == "NAdam" else 1e-12
         np.testing.assert_allclose(w, peer_value.detach().numpy(), rtol=1e-10, atol=atol)
+
+
+AFTER: Any = {"epsilon_after_correction": True}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "settings"),
+    [
+        (opt.Adam, "Adam", {}),
+        (opt.AMSGrad, "Adam", {"amsgrad": True}),
+        (partial(opt.AdamW, weight_decay=0.01), "AdamW", {"weight_decay": 0.01}),
+        (opt.Adamax, "Adamax", {}),
+        (partial(opt.NAdam, momentum_decay=1, **AFTER), "Nadam", {}),
+        (partial(opt.LAMB, weight_decay=0.0, **AFTER), "Lamb", {}),
+    ],
+)
+@pytest.mark.parametrize("epsilon", [1e-7, 1e-3, 0.1])
+def test_equals_keras(
+    ours: Any, theirs: str, settings: dict[str, Any], epsilon: float, rng: np.random.Generator
+) -> None:
+    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+    w = rng.normal(size=(6, 5)).astype(np.float32)
+    variable = keras.Variable(w)
+    peer = getattr(keras.optimizers, theirs)(0.02, epsilon=epsilon, **settings)
+    optimizer = ours(lr=0.02, epsilon=epsilon)
+    for _ in range(8):
+        g = 0.01 * rng.normal(size=(6, 5)).astype(np.float32)
+        peer.apply([keras.ops.convert_to_tensor(g)], [variable])
+        optimizer.update(["w"], [w], [g])
+        np.testing.assert_allclose(w, np.asarray(variable.value.detach()), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["AdamW", "AMSGrad", "NAdam", "LAMB", "FactoredAdam", "GaLore"])
+def test_files_and_pickles_from_before_mean_what_they_meant(
+    name: str, rng: np.random.Generator
+) -> None:
+    """They say nothing of epsilon's place; what is written now does, whatever the default."""
+    kind = getattr(opt, name)
+    entry = {"class": kind().to_config()["class"], "arguments": {"lr": 0.02, "epsilon": 0.1}}
+    said = kind(0.02, epsilon=0.1, epsilon_after_correction=True)
+    old = kind.from_config(entry)
+    again = kind.from_config(json.loads(json.dumps(kind(0.02, epsilon=0.1).to_config())))
+    pickled = copy.deepcopy(said)
+    del pickled.epsilon_after_correction
+    found = []
+    for each in (old, pickled, said, again, kind(0.02, epsilon=0.1)):
+        w = np.linspace(-1, 1, 12).reshape(3, 4)
+        for k in range(3):
+            each.update(["w"], [w], [np.cos(np.arange(12.0) + k).reshape(3, 4)])
+        found.append(w)
+    assert np.array_equal(found[0], found[2])
+    assert np.array_equal(found[1], found[2])
+    assert np.array_equal(found[3], found[4])
+    assert not np.allclose(found[3], found[0])
 
 
 @pytest.mark.parametrize("make", [lambda: opt.LAMB(lr=0.1), lambda: opt.Adafactor()])
