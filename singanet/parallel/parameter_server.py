@@ -285,15 +285,18 @@ class ParameterServer(RankReducer):
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: all have the values that the servers have."""
         if not self.alone and self.has_met:
-            if any(isinstance(rows, CachedRows) for rows in self._rows.values()):
-                for rows in self._rows.values():
-                    rows.flush()
-                # What caches had gathered is a step of its own.
-                self.expect_servers().finish(1.0)
+            self._push_gathered()
             self.comm.barrier("values that are the same on all ranks")
             if self._stale:
                 self._pull()
         super().unify(net, samples)
+
+    def _push_gathered(self) -> None:
+        """Push what caches have gathered, on all ranks: it is a step of its own."""
+        if any(isinstance(rows, CachedRows) for rows in self._rows.values()):
+            for rows in self._rows.values():
+                rows.flush()
+            self.expect_servers().finish(1.0)
 
     def begin(self, count: float | None) -> float | None:
         """As `Wrapper.begin`. What rank 0 changed since all had the same goes to the servers."""
@@ -360,11 +363,16 @@ class ParameterServer(RankReducer):
     # -- saving -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Array]:
-        """The state of the optimizers on all servers."""
+        """The state of the optimizers on all servers.
+
+        All workers call it: what the caches of each have gathered is pushed before.
+        """
         if self.alone:
             return super().state_dict()
         if self._state is not None or self.servers is None:
             return dict(self._state or {})
+        self._push_gathered()
+        self.comm.barrier("what all have pushed")
         there = self.servers.state_dict()
         own = {key: array for key, array in there.items() if not key.startswith("*/")}
         return {**own, **self._hyper_state()}

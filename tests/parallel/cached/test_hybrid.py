@@ -12,7 +12,7 @@ from singanet.errors import ArgumentError, UnknownNameError
 from singanet.layers import Cache
 from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, ClipByValue
 from singanet.optimizer.schedules import Plateau
-from singanet.parallel import AllReduce, Hybrid
+from singanet.parallel import AllReduce, Hybrid, ParameterServer
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint, ReduceOnPlateau
 from tests.parallel.cached.tables import batches, words_net
@@ -209,11 +209,12 @@ def test_a_rate_that_falls_by_what_was_seen_falls_on_the_servers_too(tmp_path):
 
 
 @pytest.mark.parametrize("cache", [None, Cache("lfu", 20, 3, 3)])
-def test_the_state_of_all_is_there_after_each_step(cache):
+@pytest.mark.parametrize("kind", [Hybrid, ParameterServer])
+def test_the_state_of_all_is_there_after_each_step(kind, cache):
     """What all have pushed arrives before any rank asks the servers for their state."""
 
     def work(comm, ranks):
-        net, optimizer = words_net(cache), Hybrid(Adam(lr=0.05), comm, servers=ranks)
+        net, optimizer = words_net(cache), kind(Adam(lr=0.05), comm=comm, servers=ranks)
         part, states = [slice(0, 3), slice(3, 8)][comm.rank], []
         for x, y in batches(8):
             net.step(x[part], y[part], optimizer)
