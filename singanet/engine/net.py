@@ -24,6 +24,7 @@ from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.passes import MethodPass, Pass
 from singanet.engine.plan import Plan
+from singanet.engine.script import Before
 from singanet.errors import (
     ArgumentError,
     BackendError,
@@ -418,8 +419,9 @@ class Net(GraphBuilder):
             self._remember(given, x)
             # The caller may fill its arrays anew before the walk back, which reads the feed.
             feed = apart_from(feed, roots_in(x))
-            made = self.executor.forward(self, feed, asked)
-            results = made.hand_out()
+            with self.rehearsal(only_failed=True):
+                made = self.executor.forward(self, feed, asked)
+                results = made.hand_out()
             self._pass = made
         else:
             results = self.executor.evaluate(self, feed, asked)
@@ -485,14 +487,15 @@ class Net(GraphBuilder):
         self._forget_pass()
         by_name: dict[str, Gradient] = {}
 
-        made: Pass = (
-            self.executor.forward(self, feed, ())
-            if self.passes_are_its_own
-            else MethodPass(self, x)
-        )
-        seen = Seen(y, measure_of(self))
-        for names, _, grads in made.backward(self, gradients_of_loss(self, made, seen), ()):
-            by_name.update(zip(names, grads, strict=True))
+        with self.rehearsal(only_failed=True):
+            made: Pass = (
+                self.executor.forward(self, feed, ())
+                if self.passes_are_its_own
+                else MethodPass(self, x)
+            )
+            seen = Seen(y, measure_of(self))
+            for names, _, grads in made.backward(self, gradients_of_loss(self, made, seen), ()):
+                by_name.update(zip(names, grads, strict=True))
         self._remember(given, x)
         return [by_name.get(name) for name in self.param_names()], (seen.loss, seen.score)
 
@@ -533,18 +536,14 @@ class Net(GraphBuilder):
         A pass that is run again after it draws the same numbers and moves the state once. With
         ``only_failed`` it is undone where an error ends it.
         """
-        draws = self.rng.bit_generator.state
-        state = [p for p in self.params() if p.is_state and not p.is_constant]
-        before = [(param, param.value.copy()) for param in state]
+        before = Before(self, self.execution_plan().settings().state)
         done = False
         try:
             yield
             done = only_failed
         finally:
             if not done:
-                self.rng.bit_generator.state = draws
-                for param, value in before:
-                    param.value[...] = value
+                before.restore()
 
 
 def expect_in_memory(params: Iterable[Param], where: str) -> None:

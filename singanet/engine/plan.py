@@ -191,7 +191,8 @@ class PlanSettings(NamedTuple):
     """The settings of parameters and layers at the change ``now``, a value a step of the plan.
 
     Whether backward yields parameters of it, and which by suffix; whether a training forward runs
-    it as in training. ``recompute`` is whether any step is to be run again.
+    it as in training. ``recompute`` is whether any step is to be run again. ``state`` is the
+    running state that forwards move.
     """
 
     now: int
@@ -199,9 +200,10 @@ class PlanSettings(NamedTuple):
     params: tuple[Mapping[str, Param], ...]
     in_training: tuple[bool, ...]
     recompute: bool
+    state: tuple[Param, ...]
 
 
-_UNKNOWN = PlanSettings(-1, (), (), (), False)
+_UNKNOWN = PlanSettings(-1, (), (), (), False, ())
 
 
 class Plan:
@@ -357,8 +359,15 @@ class Plan:
                 ),
                 tuple([step.in_training for step in steps]),
                 any(step.layer.recompute for step in steps),
+                tuple(self._state()),
             )
         return self._settings
+
+    def _state(self) -> list[Param]:
+        """The running state of the layers, each once."""
+        every = [param for step in self.steps for param in step.layer.params.values()]
+        state = [param for param in every if param.is_state]
+        return list({id(param): param for param in state}.values())
 
     def trained_params(self) -> Iterator[Param]:
         """The parameters that backward yields, a shared one once for each of its layers."""

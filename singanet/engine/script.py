@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from singanet.ops import ops_for
 from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.params.gradients import LayerGradients
@@ -14,6 +16,7 @@ from singanet.types import Array
 if TYPE_CHECKING:
     from singanet.engine.model import NetCore
     from singanet.optimizer.chain import TwoPasses, UpdateChain
+    from singanet.params.param import Param
 
 
 class Carrier(Protocol):
@@ -29,6 +32,10 @@ class Carrier(Protocol):
     @property
     def holds(self) -> bool:
         """Whether all gradients of the step are there before the first update."""
+
+    @property
+    def updated(self) -> bool:
+        """Whether any update of the step was made."""
 
     def norm(self) -> TwoPasses | None:
         """The clipping that has to know the norm of this step before its first update."""
@@ -62,12 +69,10 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
 
     Where a norm has to be known first, forward and backward run twice, with the same draws; in
     mixed precision nothing is updated unless all gradients are finite. Raises `NotFiniteError`
-    where the step is not taken, at once or when it is replayed.
+    where the step is not taken, at once or when it is replayed; `carry_out` undoes it.
     """
     norm = step.norm()
-    taken = None if chain.scaled is None else Taken(chain, step.net)
-    if taken is not None:
-        step.do("remember", taken.remember)
+    taken = None if chain.scaled is None else Taken(chain)
     if step.holds:
         held = [*_looked(step, taken, step.walked(again=False))]
         held.reverse()
@@ -116,23 +121,13 @@ def popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
 
 
 class Taken:
-    """Looks at all gradients before ``chain`` takes them, and undoes what a step has done so far.
+    """Looks at all gradients before ``chain`` takes them.
 
-    That is the running state of ``net``, and what it drew. Raises `NotFiniteError` where a gradient
-    is not finite, here or on another process.
+    Raises `NotFiniteError` where a gradient is not finite, here or on another process.
     """
 
-    def __init__(self, chain: UpdateChain, net: NetCore) -> None:
-        self._chain, self._net = chain, net
-        state = [param.value for param in net.params() if param.is_state]
-        self._state = [(value, value.copy()) for value in state]
-        self._draws: Any = None
-
-    def remember(self) -> None:
-        """Remember the state as it is now, to go back to it."""
-        self._draws = self._net.rng.bit_generator.state
-        for value, copy in self._state:
-            copy[...] = value
+    def __init__(self, chain: UpdateChain) -> None:
+        self._chain = chain
 
     def look(self, layer: str, finite: Array) -> None:
         """At the gradients of ``layer``."""
@@ -151,8 +146,55 @@ class Taken:
         self._chain.conclude(None)
 
     def _give_up(self, layer: str) -> None:
-        self._net.rng.bit_generator.state = self._draws
-        for value, copy in self._state:
-            value[...] = copy
         self._chain.conclude(layer)
         raise NotFiniteError(layer)
+
+
+class Before:
+    """What forwards change of ``net``, as it is now: its ``state``, and what it ``draws``."""
+
+    __slots__ = ("_copies", "_draws", "_groups", "_net")
+
+    def __init__(self, net: NetCore, state: Iterable[Param], draws: bool = True) -> None:
+        self._net = net
+        # Asking takes two microseconds.
+        self._draws = net.rng.bit_generator.state if draws else None
+        groups: dict[Any, list[Array]] = {}
+        for param in state:
+            value = param.value
+            # What is read-only stays as it is; a device's arrays can always be written.
+            if not isinstance(value, np.ndarray) or value.flags.writeable:
+                groups.setdefault(value.dtype, []).append(value)
+        self._groups = list(groups.values())
+        # One copy of all of them takes much less time than one each.
+        xp: Any = net.device.ops.xp
+        flat = [[value.reshape(-1) for value in group] for group in self._groups]
+        self._copies = [xp.concatenate(group) for group in flat]
+
+    def restore(self) -> None:
+        """Go back to it."""
+        if self._draws is not None:
+            self._net.rng.bit_generator.state = self._draws
+        for group, copy in zip(self._groups, self._copies, strict=True):
+            start = 0
+            for value in group:
+                value[...] = copy[start : start + value.size].reshape(value.shape)
+                start += value.size
+
+
+def carry_out(step: Carrier, chain: UpdateChain) -> None:
+    """`tell` a step; an error before its first update leaves all as it was.
+
+    So does a step that is not taken, which is no error.
+    """
+    before = Before(step.net, step.net.execution_plan().settings().state)
+    chain.updated = False
+    try:
+        tell(step, chain)
+    except NotFiniteError:
+        before.restore()
+    except BaseException:
+        if not step.updated:
+            before.restore()
+            chain.refused()
+        raise

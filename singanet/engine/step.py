@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any
 
 from singanet.engine.feeds import check_gradients
@@ -11,14 +11,13 @@ from singanet.engine.head import start_of
 from singanet.engine.model import Measure, NetCore, StepRequest
 from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
-from singanet.engine.script import Taken, tell
+from singanet.engine.script import Taken, carry_out
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
 from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
 from singanet.loss.loss import Loss, counted, counted_positions, losses_of
 from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.chain import TwoPasses, UpdateChain
-from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
 
@@ -37,8 +36,7 @@ def train_step(
     """
     step = ByLayers(net, forward, request, chain, streams)
     # A step that is not taken has told its loss.
-    with suppress(NotFiniteError):
-        tell(step, chain)
+    carry_out(step, chain)
     return step.seen.loss, step.seen.score
 
 
@@ -57,6 +55,11 @@ class ByLayers:
         self.holds = chain.scaled is not None and not streams
         self.seen = Seen(request.y, request.measure, request.weight)
         self._forward, self._on_layer = forward, request.on_layer
+
+    @property
+    def updated(self) -> bool:
+        """As `Carrier`."""
+        return self.chain.updated
 
     def norm(self) -> TwoPasses | None:
         """As `Carrier`."""

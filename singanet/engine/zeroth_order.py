@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from singanet.base.byte_order import native
 from singanet.engine.feeds import check_feed
 from singanet.engine.head import beside, headed
 from singanet.engine.model import NetCore, StepRequest
-from singanet.engine.script import tell
+from singanet.engine.script import carry_out
 from singanet.engine.step import (
     ByLayers,
     count_of,
@@ -24,7 +24,6 @@ from singanet.engine.step import (
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.optimizer.zeroth_order import ZerothOrder
 from singanet.params.gradients import LayerGradients
 from singanet.params.param import Param
@@ -40,8 +39,7 @@ def step_by_forwards(
     Errors: parameters that are not in memory; those of loss and metric. Nothing is changed then.
     """
     step = ByForwards(net, request, chain)
-    with suppress(NotFiniteError):
-        tell(step, chain)
+    carry_out(step, chain)
     return step.seen.loss, step.seen.score
 
 

@@ -88,6 +88,8 @@ class Accumulator(Wrapper):
         # micro-batch in work weighs, and what its sum is multiplied by where only a program's
         # replay knows that.
         self._unit = 0.0
+        # The same before the step in work, until its first gradients come.
+        self._unit_before: float | None = None
         self._weight: Scale = 1.0
         self._share: Scale | None = None
 
@@ -102,11 +104,18 @@ class Accumulator(Wrapper):
         None lets them weigh as much as the others. Returns what the mean in work is over.
         """
         weight = 1.0
+        if self._unit_before is None:
+            self._unit_before = self._unit
         if count is not None and self.mean:
             self._unit = self._unit or float(count)
             weight = count / self._unit if self._unit else 0.0
         self.weigh(weight)
         return self.counted(count) if self.mean else count
+
+    def refused(self) -> None:
+        """As `Wrapper.refused`."""
+        if self._unit_before is not None:
+            self._unit, self._unit_before = self._unit_before, None
 
     def weigh(self, weight: Scale, share: Scale | None = None) -> None:
         """`begin` with numbers that may be arrays which a program fills.
@@ -244,6 +253,7 @@ class Accumulator(Wrapper):
     def _gathered(self, names: Iterable[str]) -> dict[float, list[str]]:
         """Count a micro-batch; the names whose gradients are to be handed on, by their shares."""
         due: dict[float, list[str]] = {}
+        self._unit_before = None
         # In a recording only the replays know it, and count by themselves.
         weight = self._weight if isinstance(self._weight, float) else 1.0
         for name in names:

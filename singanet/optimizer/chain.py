@@ -64,6 +64,8 @@ class UpdateChain:
         self.weighs = any(stage.weighs for stage in stages)
         self.estimates = next((stage for stage in stages if stage.estimates), None)
         self.selects = any(stage.selects for stage in stages)
+        self.updated = False
+        """Whether any update of the step in work was made."""
 
     @property
     def own_rule(self) -> Optimizer | None:
@@ -170,6 +172,11 @@ class UpdateChain:
         for stage in self.stages:
             stage.conclude(refused)
 
+    def refused(self) -> None:
+        """Tell stages that the step in work has ended with an error before its first update."""
+        for stage in self.stages:
+            stage.refused()
+
     def apply(
         self,
         items: Iterable[LayerGradients],
@@ -189,9 +196,11 @@ class UpdateChain:
             if unfinished:
                 part, item = split(item, unfinished)
                 self.rule.update_part(*part)
+                self.updated = True
                 del part
             if item[0]:
                 update(*item, *(() if scale == 1.0 else (scale,)))
+                self.updated = True
             # Else the loop variable would hold this layer's gradients through the next one's.
             del item
         for stage in last:

@@ -147,6 +147,9 @@ class Wrapper(Counted, Configurable, ABC):
     def conclude(self, refused: str | None) -> None:
         """The step was taken, or not, as the gradients of the layer ``refused`` are not finite."""
 
+    def refused(self) -> None:
+        """The step in work has ended with an error before its first update: it never began."""
+
     def refresh(self, names: Sequence[str], values: Sequence[Array]) -> None:
         """Bring what `settle` made up to date with ``values``, which somebody may have changed."""
 

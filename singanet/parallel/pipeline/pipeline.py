@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -20,12 +19,11 @@ from singanet.engine.model import Placed, StepRequest
 from singanet.engine.net import Net, expect_in_memory
 from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
-from singanet.engine.script import tell
+from singanet.engine.script import carry_out
 from singanet.engine.step import expect_scores, expected_loss
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.pipeline.part import Elsewhere, StagePart, StagePlan
 from singanet.parallel.pipeline.partition import Cost, assigned, counted, is_drawn, measured
@@ -198,8 +196,7 @@ class Pipeline:
         run = StageRun(part, self._wire, feed, cuts)
         step = MicroBatchedStep(self.row, run, ops, request, self._gather, self._join_shared)
         try:
-            with suppress(NotFiniteError):
-                tell(step, chain)
+            carry_out(step, chain)
         except BaseException:
             # What was gathered is of no use to the next step.
             self._gather = None

@@ -52,6 +52,11 @@ class MicroBatchedStep:
         self.loss = 0.0
         self.score: float | None = None
 
+    @property
+    def updated(self) -> bool:
+        """As `Carrier`."""
+        return self._behind.updated
+
     def norm(self) -> TwoPasses | None:
         """As `Carrier`; whether it is due all stages find out together."""
         norm = self._behind.norm

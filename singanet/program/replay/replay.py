@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.engine.script import Before
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
 from singanet.optimizer.traffic import Traffic
 from singanet.program.array_tree import map_arrays
@@ -54,6 +56,9 @@ class Replay:
         self.guard = recorder.guard
         self.values = {param.name: param for param, _ in recorder.params}
         self.state = [p for p, _ in recorder.params if p.is_state and not p.is_constant]
+        # What runs in Python may draw; the program knows of all else.
+        self._draws = bool(self.notes) or recorder.tape.draws
+        self._net = recorder.net
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
@@ -158,13 +163,21 @@ class Replay:
             share = self._share = None
         if share is not None and run is run_all:
             run = share.run
+        before = None
+        if self._draws or self.state:
+            before = Before(self._net, self.state, self._draws)
         try:
             run(calls)
         except NotFiniteError:
-            # A step that is not taken; all is undone by the look that found it.
+            # A step that is not taken.
+            if before is not None:
+                before.restore()
             return seen.loss, seen.score
         except BaseException:
-            self._interrupted(bound, length_hint(calls) + 1)
+            if not self._interrupted(bound, length_hint(calls) + 1):
+                UpdateChain(self._optimizer).refused()
+                if before is not None:
+                    before.restore()
             raise
         finally:
             seen.y = seen.weight = seen.measure = None
@@ -172,23 +185,27 @@ class Replay:
             numbers.advance()
         return seen.loss, seen.score
 
-    def _interrupted(self, bound: Bound, left: int) -> None:
-        """Count and make the updates that the layers would have made before the last calls."""
+    def _interrupted(self, bound: Bound, left: int) -> bool:
+        """Count and make the updates that the layers would have made before the last calls.
+
+        Returns whether there are any.
+        """
         calls = self.recording.calls
         done, missed = calls[:-left], calls[-left:]
         pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
         if any(call.phase in ("forward", "loss") for call in missed):
-            return
+            return False
         begun, left_out = (
             _written([call for call in some if call.phase == "update"], bound)
             for some in (done, missed)
         )
+        updated = bool(begun)
         for numbers, members in zip(self._numbers, self._members, strict=True):
             for member in members:
                 # A rule that only gathers writes to its state alone.
                 changed = (member.value, *member.state.arrays)
                 if not _overlap(changed, left_out):
-                    member.state.step += 1
+                    updated, member.state.step = True, member.state.step + 1
                 elif (
                     member.grad is not None
                     and member.layer not in pending
@@ -197,6 +214,8 @@ class Replay:
                     # It was to wait for those of later layers.
                     grad = bound.array(member.grad).copy()
                     numbers.optimizer.update([member.state.name], [member.value], [grad])
+                    updated = True
+        return updated
 
     @contextmanager
     def showing(self, y: Any, weight: Any) -> Iterator[None]:

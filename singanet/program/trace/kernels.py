@@ -44,6 +44,7 @@ class RecordingKernels(NumpyOps):
         tape.evaluator.run(rng.fill, draws)
         tape.adopt(draws)
         tape.add(rng.fill, (), {}, (draws,), "first", name="uniform").barrier = True
+        tape.draws = True
         return draws.view(Traced)
 
     def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:

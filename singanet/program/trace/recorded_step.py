@@ -60,6 +60,7 @@ class RecordedStep:
         self.net, self._tape = recorder.net, recorder.tape
         self._norm = updates.ahead()
         self.holds = updates.chain.scaled is not None
+        self.updated = False
 
     def norm(self) -> TwoPasses | None:
         """As `Carrier`."""

@@ -78,6 +78,8 @@ class Tape:
         # what to make of constants.
         self.moves: dict[int, tuple[int, int]] = {}
         self.interrupted = self.drops_unread = self.stores = False
+        # Whether a kernel draws numbers of the net's generator.
+        self.draws = False
         self.make_constants: Callable[[Tape], None] | None = None
         # What carries on sums with other processes between the calls.
         self.carry_on: Callable[[], None] | None = None
