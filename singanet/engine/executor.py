@@ -172,6 +172,9 @@ class LayerByLayer:
             chain = UpdateChain(optimizer)
             chain.meet(net)
             self._chain, self._met = chain, as_it_is
+        elif self._chain.owners.net() is not net:
+            # Another net was trained since.
+            self._chain.meet(net) if self._chain.reducers else self._chain.turn(net)
         return self._chain
 
     def _run(

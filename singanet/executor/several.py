@@ -47,6 +47,15 @@ class Several(Optimizer):
             if param.name in self._by_name:
                 self._by_name[param.name].follow([param])
 
+    def turn(self, params: Sequence[Param]) -> bool:
+        """As `Optimizer`, each of its own parameters."""
+        own: dict[int, list[Param]] = {}
+        for param in params:
+            if param.name in self._by_name:
+                own.setdefault(id(self._by_name[param.name]), []).append(param)
+        turned = [one.turn(own.get(id(one), [])) for one in self._all]
+        return any(turned)
+
     def update(
         self,
         names: Sequence[str],

@@ -13,7 +13,9 @@ from singanet.ops import Ops, ops_for
 from singanet.optimizer.checks import Grad, check_fit, check_lists, checked_every
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, in_type, is_one
+from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.params.param import Param, ParamRoot, owner_of
 from singanet.types import Array, RowSparse
 
 
@@ -80,6 +82,7 @@ class Accumulator(Wrapper):
         self._counts: dict[str, int] = {}
         self._weights: dict[str, float] = {}
         self._by_rows: dict[str, bool] = {}
+        self._owners = Owners()
         # What the net trains, and with how many micro-batches, of which weight, parameters begin
         # that it trains only since some were gathered.
         self._trained: frozenset[str] | None = None
@@ -151,6 +154,10 @@ class Accumulator(Wrapper):
     ) -> Iterator[Handed]:
         """As `Wrapper.take`; nothing is handed on before every ``every``-th call for a name."""
         check_lists("Accumulator", names, values, grads)
+        for name, value in zip(names, values, strict=True):
+            root = owner_of(value)
+            if root is not None:
+                self._turn(name, root)
         jobs = {n: (v, g) for n, v, g in zip(names, values, grads, strict=True) if g is not None}
         for name, (value, grad) in jobs.items():
             total = self._totals.get(name)
@@ -187,6 +194,15 @@ class Accumulator(Wrapper):
         _add(ops, total, grad, weighted, first)
         return total
 
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`: what was gathered of another net waits for it."""
+        for param in params:
+            self._turn(param.name, param.root)
+
+    def _turn(self, name: str, root: ParamRoot) -> None:
+        kept: Any = self._totals, self._rows, self._counts, self._weights, self._by_rows
+        self._owners.turn(name, root, *kept)
+
     def train(self, names: Iterable[str]) -> None:
         """Gather for the parameters ``names`` from now on, all at the same micro-batch.
 
@@ -220,9 +236,9 @@ class Accumulator(Wrapper):
         And whether those before weigh 1. Once for all of them where they go together.
         """
         if self.is_together():
-            turns: Hashable = self._turn(*next(self._gone()))
+            turns: Hashable = self._micro_batch(*next(self._gone()))
         else:
-            turns = tuple(self._turn(*gone) for gone in self._gone())
+            turns = tuple(self._micro_batch(*gone) for gone in self._gone())
         return turns, self._unit
 
     def is_together(self) -> bool:
@@ -243,7 +259,7 @@ class Accumulator(Wrapper):
         pairs = zip(self._counts.values(), self._weights.values(), strict=True)
         return pairs if self._counts else iter([(0, 0.0)])
 
-    def _turn(self, count: int, weight: float) -> tuple[bool, int, bool]:
+    def _micro_batch(self, count: int, weight: float) -> tuple[bool, int, bool]:
         return count == 0, count + 1 if count + 1 >= self.every else 0, count == weight
 
     def skip(self, names: Sequence[str]) -> None:
@@ -391,6 +407,7 @@ class Accumulator(Wrapper):
         return parsed
 
     def _take(self, parsed: Any) -> None:
+        self._owners.forget()
         self._by_rows = {n: isinstance(total, RowSparse) for n, (total, *_) in parsed.items()}
         self._totals = {n: total for n, (total, *_) in parsed.items() if not self._by_rows[n]}
         self._rows = {n: RowSum(t if self._by_rows[n] else None) for n, (t, *_) in parsed.items()}

@@ -14,7 +14,9 @@ from singanet.errors import ArgumentError, UnknownNameError
 from singanet.optimizer.checks import Grad, check_lists, loaded_count
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
+from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Handed, Wrapper, rule_of
+from singanet.params.param import Param
 from singanet.types import Array
 
 Order = Literal["random", "ascending", "descending"]
@@ -64,6 +66,7 @@ class BlockCoordinate(Wrapper):
         # Whole steps so far, and the names that have come since: the step is over, or under way.
         self._done = 0
         self._seen: dict[str, None] = {}
+        self._owners = Owners()
         # What a rehearsal takes for the block at work.
         self._largest: str | None = None
 
@@ -76,6 +79,12 @@ class BlockCoordinate(Wrapper):
     def at_work(self) -> str:
         """The block whose parameters the next step changes; "" before a net was met."""
         return self._at_work(self._done + bool(self._seen))
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`: each net has turns of its own."""
+        kept: dict[str, Any] = {"*": [self._done, self._seen]}
+        if params and self._owners.turn_all(params[0].root, other, kept):
+            self._done, self._seen = kept.get("*") or [0, {}]
 
     def train(self, names: Iterable[str]) -> None:
         """As `Wrapper.train`: these are what blocks are made of."""
@@ -150,6 +159,7 @@ class BlockCoordinate(Wrapper):
         return loaded_count("BlockCoordinate", own, _DONE)
 
     def _take(self, parsed: Any) -> None:
+        self._owners.forget()
         self._done, self._seen = parsed, {}
 
     def _begins(self, names: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
@@ -16,6 +17,7 @@ from singanet.optimizer.element_wise import ElementWise
 from singanet.optimizer.global_norm import norm_of
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
+from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.gradients import split
 from singanet.params.param import Param
@@ -57,6 +59,7 @@ class UpdateChain:
         self.optimizer = optimizer
         self.stages: tuple[Wrapper, ...] = tuple(stages)
         self.rule: Any = inner
+        self.owners = inner.owners if isinstance(inner, Optimizer) else Owners()
         self.reducers = cast("tuple[Reducer, ...]", tuple(s for s in stages if s.waits))
         # Scaled gradients are all there before the first goes on to the stages behind.
         holds = bool(stages) and stages[0].holds_all
@@ -125,8 +128,18 @@ class UpdateChain:
 
     # -- before a step ---------------------------------------------------------------------------
 
+    def turn(self, net: Any) -> None:
+        """Have the state of the parameters of ``net``, as another net may have trained since."""
+        if self.owners.net() is not net:
+            params, rule = net.params(), self.own_rule
+            other = rule is not None and rule.turn(params)
+            self.owners.net = weakref.ref(net)
+            for stage in self.stages:
+                stage.turn(params, other)
+
     def follow(self, net: Any) -> None:
         """Tell the rule how the parameters of ``net`` are trained, and the stages which."""
+        self.turn(net)
         if self.stages:
             trained = [param.name for param in net.execution_plan().trained_params()]
             for stage in self.stages:

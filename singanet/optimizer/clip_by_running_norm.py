@@ -13,7 +13,9 @@ from singanet.optimizer.global_norm import squares_of
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, module_of, within
+from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.params.param import Param
 from singanet.types import Array
 
 _KEYS = ("*/clip.estimate", "*/clip.squares")
@@ -39,6 +41,14 @@ class ClipByRunningNorm(Wrapper):
         self._estimate, self._squares = np.zeros(()), np.zeros(())
         # In place of a set, for the order and for copies of it.
         self._seen: dict[str, None] = {}
+        self._owners = Owners()
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`: each net has an estimate of its own."""
+        kept: dict[str, Any] = {"*": [self._estimate, self._squares, self._seen]}
+        if params and self._owners.turn_all(params[0].root, other, kept):
+            begin: list[Any] = [np.zeros(()), np.zeros(()), {}]
+            self._estimate, self._squares, self._seen = kept.get("*") or begin
 
     @property
     def estimate(self) -> float:
@@ -101,5 +111,6 @@ class ClipByRunningNorm(Wrapper):
         return float(own[_KEYS[0]]), float(own[_KEYS[1]]), seen
 
     def _take(self, parsed: Any) -> None:
+        self._owners.forget()
         estimate, squares, self._seen = parsed
         self._estimate, self._squares = np.array(estimate), np.array(squares)

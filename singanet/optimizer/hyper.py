@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -131,3 +131,27 @@ def _number(where: str, hyper: str, saved: Array) -> float:
             advice="load a complete state_dict of the same kind of optimizer",
         )
     return float(array.reshape(-1)[0])
+
+
+def learnt_by(owner: object, hypers: Sequence[str]) -> dict[str, tuple[Learning, Any]]:
+    """The schedules among the attributes ``hypers``, with what each has learnt."""
+    found = {hyper: getattr(owner, hyper) for hyper in hypers}
+    return {k: (each, dict(each.state_dict())) for k, each in found.items() if _learns(each)}
+
+
+def begin_schedules(
+    owner: object, hypers: Sequence[str], learnt: Mapping[str, tuple[Learning, Any]]
+) -> None:
+    """Let the schedules of ``owner`` go on from what `learnt_by` gave, or begin anew.
+
+    A schedule of a user's own begins anew where it has a `restart`.
+    """
+    for hyper in hypers:
+        schedule: Any = getattr(owner, hyper)
+        if not _learns(schedule):
+            continue
+        known, state = learnt.get(hyper, (None, None))
+        if known is schedule:
+            schedule.load_state_dict(state)
+        elif hasattr(schedule, "restart"):
+            schedule.restart()

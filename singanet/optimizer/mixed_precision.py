@@ -16,8 +16,10 @@ from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, in_type
+from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.gradients import LayerGradients
+from singanet.params.param import Param, owner_of
 from singanet.types import Array, RowSparse
 
 _LEAST, _MOST = 2.0**-24, 2.0**128
@@ -49,7 +51,8 @@ class MixedPrecision(Configurable):
         where = "MixedPrecision"
         self.dtype = _checked_type(dtype)
         # An array, so that programs read what it has become.
-        self._scale = np.array(at(checked(where, "scale", scale, _LEAST), 0))
+        self._first = at(checked(where, "scale", scale, _LEAST), 0)
+        self._scale = np.array(self._first)
         self.growth = at(checked(where, "growth", growth, 1.0), 0)
         self.backoff = at(checked(where, "backoff", backoff, 2.0**-10, 1.0), 0)
         self.growth_interval = checked_count(
@@ -58,6 +61,7 @@ class MixedPrecision(Configurable):
         self.good = 0
         self.skipped = 0
         self.masters: dict[str, Array] = {}
+        self._owners = Owners()
 
     @property
     def scale(self) -> float:
@@ -75,13 +79,27 @@ class MixedPrecision(Configurable):
 
     def settle(self, name: str, value: Array) -> Array:
         """The float32 array behind the parameter ``value``, whatever is in it."""
-        xp = ops_for(value).xp
+        xp, root = ops_for(value).xp, owner_of(value)
+        if root is not None:
+            self._owners.turn(name, root, self.masters)
         kept = self.masters.get(name)
         if kept is None or kept.shape != value.shape:
             kept = self.masters[name] = value.astype("float32")
         elif ops_for(kept).xp.__name__ != xp.__name__:
             kept = self.masters[name] = xp.asarray(kept)
+        if root is not None and owner_of(kept) is not root:
+            # The rule tells by it whose state it has.
+            root.own(kept)
         return kept
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """Have the masters and the scale of the net of ``params``, as `Wrapper.turn`."""
+        for param in params:
+            self._owners.turn(param.name, param.root, self.masters)
+        kept: dict[str, Any] = {"*": [self._scale, self.good, self.skipped]}
+        if params and self._owners.turn_all(params[0].root, other, kept):
+            begin: list[Any] = [np.array(self._first), 0, 0]
+            self._scale, self.good, self.skipped = kept.get("*") or begin
 
     def master(self, name: str, value: Array) -> Array:
         """The float32 array behind the parameter ``value``, brought up to date with it."""
@@ -150,6 +168,7 @@ class MixedPrecision(Configurable):
             )
         self.scale = float(state["scale"])
         self.good, self.skipped = int(state["good"]), int(state["skipped"])
+        self._owners.forget()
         self.masters = {name: native(array).copy() for name, array in masters.items()}
 
 
@@ -184,6 +203,10 @@ class ScaledUpdates(Wrapper):
         yield names, masters, exact, scale
         for value, master in zip(values, masters, strict=True):
             value[...] = master
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`: masters and scale."""
+        self.precision.turn(params, other)
 
     def settle(self, names: Sequence[str], values: Sequence[Array]) -> Sequence[Array]:
         """As `Wrapper.settle`: the masters."""

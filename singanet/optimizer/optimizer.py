@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,15 +23,23 @@ from singanet.optimizer.checks import (
     not_finite,
 )
 from singanet.optimizer.constraint import Constraint
-from singanet.optimizer.hyper import Hyper, at, checked, dump_hypers, load_hypers
+from singanet.optimizer.hyper import (
+    Hyper,
+    at,
+    begin_schedules,
+    checked,
+    dump_hypers,
+    learnt_by,
+    load_hypers,
+)
 from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.optimizer.minimize import Update
 from singanet.optimizer.param_update import ParamUpdate
 from singanet.optimizer.regularizer import Regularizer
 from singanet.optimizer.scale import plain
 from singanet.optimizer.settings import as_constraint, as_regularizer, configured
-from singanet.optimizer.state import ParamState, StateBuckets, dump, parse
-from singanet.params.param import Param, ParamSpec
+from singanet.optimizer.state import Owners, ParamState, StateBuckets, dump, nothing, parse
+from singanet.params.param import Param, ParamSpec, owner_of
 from singanet.params.served import served_by
 from singanet.types import Array, RowSparse, Shape
 
@@ -44,6 +53,11 @@ class Optimizer(Counted, Configurable, ABC):
     place. ``constraint`` bounds gradients or weights (a number: `ClipNorm`). As in SINGA the
     constraint comes first, then the regularizer, then the rule; what a parameter's own spec says
     comes before what is said here.
+
+    State belongs to the parameters of a net that it was made for. Those of another net begin anew,
+    whatever their names, and each goes on where it stood when its net is trained again; a
+    schedule that learns goes with them. State that was loaded is for the first parameters of its
+    names. Arrays that are no net's are known by their names alone.
 
     A subclass names its state arrays in ``slots`` and its hyper-parameters in ``hypers``.
     """
@@ -94,6 +108,7 @@ class Optimizer(Counted, Configurable, ABC):
                 )
             self.regularizer = L2Regularizer(self.weight_decay)
         self._states: dict[str, ParamState] = {}
+        self._owners = Owners()
         self._told: dict[str, tuple[int, ParamSpec]] = {}
         self._buckets = StateBuckets()
 
@@ -123,7 +138,25 @@ class Optimizer(Counted, Configurable, ABC):
     def follow(self, params: Iterable[Param]) -> None:
         """Train the parameters of a net as `spec_of` says of each."""
         for param in params:
+            self._owners.turn(param.name, param.root, self._states)
             self._settle_as(param.name, self.spec_of(param))
+
+    def turn(self, params: Sequence[Param]) -> bool:
+        """Have the state of the ``params`` of a net; whether other parameters' was there.
+
+        What schedules have learnt goes with it.
+        """
+        turned = [self._owners.turn(p.name, p.root, self._states) for p in params]
+        other = any(turned)
+        learnt: dict[str, Any] = {"*": learnt_by(self, self.hypers)} if other else {}
+        if params and self._owners.turn_all(params[0].root, other, learnt):
+            begin_schedules(self, self.hypers, learnt.get("*", {}))
+        return other
+
+    @property
+    def owners(self) -> Owners:
+        """Whose its state is."""
+        return self._owners
 
     def spec_of(self, param: Param) -> ParamSpec:
         """What was said last of a parameter: to `register`, or by assigning its own spec."""
@@ -208,8 +241,10 @@ class Optimizer(Counted, Configurable, ABC):
         rest = {key: array for key, array in state.items() if key not in learnt}
         parsed = parse(where, rest, self.slots)
         self.load_hyper_state(learnt)
-        for known in self._states.values():
-            known.forget()
+        for known in (*self._states.values(), *self._owners.aside()):
+            if isinstance(known, ParamState):
+                known.forget()
+        self._owners.forget()
         for name, (step, arrays) in parsed.items():
             self.state(name).resume(step, arrays)
 
@@ -234,7 +269,9 @@ class Optimizer(Counted, Configurable, ABC):
         jobs = []
         for name, value, grad in zip(names, values, grads, strict=True):
             if grad is not None:
-                state = self._states.get(name) or self.state(name)
+                state = self._states.get(name)
+                if state is None or state.seen() is not value:
+                    state = self._state_of(name, value)
                 check_fit(where, name, value, grad, state.shape)
                 if state.shape is None and state.arrays:
                     check_loaded(where, state, self.slot_sizes(value.shape), value)
@@ -255,6 +292,16 @@ class Optimizer(Counted, Configurable, ABC):
         fresh = ParamState(name, self.regularizer, self.constraint)
         return self._states.setdefault(name, fresh)
 
+    def _state_of(self, name: str, value: Array) -> ParamState:
+        """The `state` of the parameter whose array is ``value``, not of another one of its name."""
+        root = owner_of(value)
+        if root is not None and self._owners.turn(name, root, self._states):
+            self._owners.net = nothing
+        state = self.state(name)
+        if root is not None:
+            state.seen = weakref.ref(value)
+        return state
+
     # -- the rule, for those that carry it out step by step ---------------------------------------
 
     def settle(self, name: str, value: Array) -> ParamState:
@@ -262,7 +309,7 @@ class Optimizer(Counted, Configurable, ABC):
 
         State that was copied is laid side by side again, where its parameters are.
         """
-        state = self._states.get(name) or self.state(name)
+        state = self._state_of(name, value)
         if state.shape is None:
             sizes = self.slot_sizes(value.shape)
             if state.arrays:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -14,8 +15,9 @@ from singanet.errors import DataError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.constraint import Constraint
 from singanet.optimizer.regularizer import Regularizer
+from singanet.params.param import ParamRoot
 from singanet.params.served import is_served
-from singanet.params.storage import Place, place_of
+from singanet.params.storage import ByArray, place_of
 from singanet.types import Array, Shape
 
 
@@ -23,7 +25,7 @@ class ParamState:
     """Settings of one parameter, how often it was updated, and its state arrays, kept flat.
 
     ``shape`` is None until the first update since the start or since loading. ``held`` are the
-    arrays in memory.
+    arrays in memory, ``seen`` refers to the array of a net's parameter that it was last asked for.
     """
 
     __slots__ = (
@@ -37,6 +39,7 @@ class ParamState:
         "name",
         "penalty_mult",
         "regularizer",
+        "seen",
         "shape",
         "step",
     )
@@ -51,6 +54,7 @@ class ParamState:
         self.regularizer = regularizer
         self.constraint = constraint
         self.step = 0
+        self.seen: Callable[[], Array | None] = nothing
         self.shape: Shape | None = None
         self.held: list[Array] = []
         self._home: Callable[[], list[Array]] | None = None
@@ -90,6 +94,7 @@ class ParamState:
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """With its arrays, wherever they are."""
         state = {name: getattr(self, name) for name in ParamState.__slots__}
+        state["seen"] = nothing
         if self._home is not None:
             state |= {"held": [array.copy() for array in self._home()], "_home": None}
         return None, state
@@ -151,13 +156,98 @@ class ParamState:
     def forget(self) -> None:
         """Back to before the first update; the settings stay."""
         self.step, self.shape, self.arrays, self._loaded = 0, None, [], []
+        self.seen = nothing
+
+
+def nothing() -> None:
+    """In the place of a reference."""
+
+
+class Owners:
+    """Whose is what is kept by name, of several nets that have the same names.
+
+    What is kept of a parameter is laid aside while another one of its name is trained, and goes
+    with it. What was loaded or copied is anybody's until the first one of its name comes.
+    """
+
+    def __init__(self) -> None:
+        self.net: Callable[[], Any] = nothing
+        """Refers to the net of the last `turn` of all parameters."""
+        self._known: dict[str, weakref.ref[ParamRoot]] = {}
+        self._aside: weakref.WeakKeyDictionary[ParamRoot, dict[str, list[Any]]]
+        self._aside = weakref.WeakKeyDictionary()
+
+    def turn(self, name: str, root: ParamRoot, *kept: dict[str, Any]) -> bool:
+        """Let ``kept`` have under ``name`` what they had for ``root``, nothing if it is new.
+
+        Returns whether they had another parameter's.
+        """
+        owner = self._known.get(name)
+        before = None if owner is None else owner()
+        if before is root:
+            return False
+        self._known[name] = weakref.ref(root)
+        if owner is None:
+            return False
+        if before is not None:
+            entries = [each.get(name, _NOTHING) for each in kept]
+            self._aside.setdefault(before, {})[name] = entries
+        found = self._aside.get(root, {}).pop(name, None) or [_NOTHING] * len(kept)
+        for each, entry in zip(kept, found, strict=True):
+            if entry is _NOTHING:
+                each.pop(name, None)
+            else:
+                each[name] = entry
+        return True
+
+    def turn_all(self, root: ParamRoot, other: bool, kept: dict[str, Any]) -> bool:
+        """`turn` of what ``kept`` has under "*": of a whole net, which is an ``other`` one or not.
+
+        The net is known by one of its parameters, ``root``.
+        """
+        return (other or "*" not in self._known) and self.turn("*", root, kept)
+
+    def aside(self) -> Iterator[Any]:
+        """What is laid aside."""
+        for by_name in self._aside.values():
+            for entries in by_name.values():
+                yield from (entry for entry in entries if entry is not _NOTHING)
+
+    def forget(self) -> None:
+        """What is kept is anybody's again, and nothing is laid aside."""
+        self._known.clear()
+        self._aside.clear()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Owners:
+        """That of the nets that were copied along before."""
+        made = Owners()
+        for name, owner in self._known.items():
+            copied = memo.get(id(owner()))
+            if copied is not None:
+                made._known[name] = weakref.ref(copied)
+        for root, by_name in self._aside.items():
+            if id(root) in memo:
+                made._aside[memo[id(root)]] = copy.deepcopy(by_name, memo)
+        return made
+
+    def __reduce__(self) -> tuple[type[Owners], tuple[()]]:
+        return Owners, ()
+
+
+class _Nothing:
+    """In the place of what is not kept."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Nothing:
+        return self
+
+
+_NOTHING = _Nothing()
 
 
 @dataclass
 class _StateBucket:
     """Flat arrays, one a slot, beside those of a bucket; by their start, who has which slices."""
 
-    bucket: weakref.ref[Array]
     arrays: list[Array]
     taken: dict[int, tuple[str, list[Array]]] = field(default_factory=dict)
 
@@ -166,7 +256,7 @@ class StateBuckets:
     """State of parameters that lie in buckets, as slices of flat arrays in the same order."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _StateBucket] = {}
+        self._known: ByArray[_StateBucket] = ByArray()
 
     def take(self, name: str, value: Array, slots: int) -> list[Array] | None:
         """The slices of ``name``, as ``value`` lies, one a slot, with whatever is in them.
@@ -176,12 +266,12 @@ class StateBuckets:
         place = place_of(value)
         if place is None:
             return None
-        known = self._of(place)
+        known = self._known.of(place.bucket)
         if known is None:
-            self._known = {k: each for k, each in self._known.items() if each.bucket() is not None}
             xp = ops_for(value).xp
             flat = [xp.zeros(place.bucket.size, value.dtype) for _ in range(slots)]
-            known = self._known[id(place.bucket)] = _StateBucket(weakref.ref(place.bucket), flat)
+            known = _StateBucket(flat)
+            self._known.note(place.bucket, known)
         if known.taken.get(place.start, (name,))[0] != name:
             return None
         arrays = [array[place.start : place.stop] for array in known.arrays]
@@ -193,13 +283,9 @@ class StateBuckets:
         place = place_of(value)
         if place is None or any((a.size, a.dtype) != (value.size, value.dtype) for a in arrays):
             return False
-        known = self._of(place)
+        known = self._known.of(place.bucket)
         taken = None if known is None else known.taken.get(place.start)
         return taken is None or (taken[0] == name and taken[1] is not arrays)
-
-    def _of(self, place: Place) -> _StateBucket | None:
-        known = self._known.get(id(place.bucket))
-        return known if known is not None and known.bucket() is place.bucket else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StateBuckets:
         """An empty one: arrays that were copied are in none of its buckets yet."""

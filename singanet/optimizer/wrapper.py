@@ -16,7 +16,7 @@ from singanet.optimizer.checks import Grad
 from singanet.optimizer.minimize import Update
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
-from singanet.params.param import ParamSpec
+from singanet.params.param import Param, ParamSpec
 from singanet.types import Array
 
 Handed: TypeAlias = tuple[Sequence[str], Sequence[Array], Sequence[Grad], Scale]
@@ -119,6 +119,9 @@ class Wrapper(Counted, Configurable, ABC):
 
     def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
         """Train ``net`` from now on, behind the stages ``around``, the first of them outermost."""
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """Have the state of the net of ``params``; ``other`` where another net's may be there."""
 
     def train(self, names: Iterable[str]) -> None:
         """The parameters ``names`` are those that are trained from now on."""

@@ -14,7 +14,9 @@ from singanet.optimizer.checks import loaded_count
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.minimize import Update
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Wrapper
+from singanet.params.param import Param
 from singanet.types import Array, Shape
 
 _DONE = "*/zeroth_order.steps"
@@ -41,6 +43,13 @@ class ZerothOrder(Wrapper):
         self.epsilon = at(checked("ZerothOrder", "epsilon", epsilon, 1e-300), 0)
         self.seed = checked_count("ZerothOrder", "seed", seed, 0)
         self._done = 0
+        self._owners = Owners()
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`: each net has steps of its own."""
+        kept: dict[str, Any] = {"*": [self._done]}
+        if params and self._owners.turn_all(params[0].root, other, kept):
+            (self._done,) = kept.get("*") or [0]
 
     def noise(self, name: str, shape: Shape, dtype: Any) -> Array:
         """The z of the parameter ``name`` in this step."""
@@ -86,4 +95,5 @@ class ZerothOrder(Wrapper):
         return loaded_count("ZerothOrder", own, _DONE)
 
     def _take(self, parsed: Any) -> None:
+        self._owners.forget()
         self._done = parsed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -23,7 +24,7 @@ from singanet.errors import (
     one_of,
 )
 from singanet.initializer import INIT_KEYS, Initializer, from_spec
-from singanet.params.storage import Memory, ParamStorage
+from singanet.params.storage import ByArray, Memory, ParamStorage
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -52,11 +53,18 @@ class ParamSpec:
     constraint: float | None = None
 
 
+class _Referable:
+    """What others may refer to without keeping it alive."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass(eq=False, slots=True)
-class ParamRoot:
+class ParamRoot(_Referable):
     """The state that all names of a parameter share: initializer, settings and storage.
 
-    ``spec`` has the name that it was made with. Only `Param` changes any of it.
+    ``spec`` has the name that it was made with. Only `Param` changes any of it. It is the same
+    object for as long as the parameter lives, whatever array it has.
     """
 
     spec: ParamSpec
@@ -76,12 +84,28 @@ class ParamRoot:
             setattr(self, name, value)
         # Another process has counted otherwise.
         self.said = 0
+        self.own(self.storage.array)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ParamRoot:
         made = object.__new__(ParamRoot)
         for each in fields(ParamRoot):
             setattr(made, each.name, copy.deepcopy(getattr(self, each.name), memo))
+        made.own(made.storage.array)
         return made
+
+    def own(self, array: Array | None) -> None:
+        """Let `owner_of` know that ``array``, if there is one, is this parameter's."""
+        if array is not None:
+            _owners.note(array, weakref.ref(self))
+
+
+_owners: ByArray[weakref.ref[ParamRoot]] = ByArray()
+
+
+def owner_of(array: Any) -> ParamRoot | None:
+    """The parameter whose live array this very object is, or stands for; None for other arrays."""
+    found = _owners.of(array)
+    return None if found is None else found()
 
 
 class Param:
@@ -218,6 +242,7 @@ class Param:
     @storage.setter
     def storage(self, storage: ParamStorage) -> None:
         self.root.storage = storage
+        self.root.own(storage.array)
         changes.add()
 
     @property
@@ -244,7 +269,10 @@ class Param:
             return array
         if not storage.filled:
             storage.replace(self.name, self.initial())
-        return storage.lend()
+        lent = storage.lend()
+        if owner_of(lent) is not self.root:
+            self.root.own(lent)
+        return lent
 
     @value.setter
     def value(self, array: Array) -> None:
@@ -267,6 +295,7 @@ class Param:
                 advice="assign an array of the parameter's own shape",
             )
         self.root.storage.replace(self.name, native(array))
+        self.root.own(self.root.storage.array)
         changes.add()
 
     def _converted(self, array: Array, wanted: np.dtype[Any]) -> Array:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -53,28 +53,46 @@ class Bucket:
     slices: tuple[slice, ...]
 
 
-_places: dict[int, tuple[weakref.ref[Array], Place]] = {}
-"""By the id of an array in a bucket: that array, for as long as it lives, and where it lies."""
+_Known = TypeVar("_Known")
 
 
-def place_of(array: Any) -> Place | None:
-    """Where ``array`` lies, if this very object was laid in a bucket."""
-    found = _places.get(id(array))
-    return found[1] if found is not None and found[0]() is array else None
+class ByArray(Generic[_Known]):
+    """What is known of arrays, for as long as these very objects live."""
+
+    def __init__(self) -> None:
+        # An id is another array's once the array is gone, which the reference tells.
+        self._known: dict[int, tuple[weakref.ref[Array], _Known]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def of(self, array: Any) -> _Known | None:
+        """What was noted of this very object, None if nothing was."""
+        found = self._known.get(id(array))
+        return found[1] if found is not None and found[0]() is array else None
+
+    def note(self, array: Array, known: _Known) -> None:
+        """Note what is ``known`` of ``array`` from now on."""
+        key = id(array)
+
+        def forget(gone: weakref.ref[Array], every: Any = self._known) -> None:
+            # Another array may have got this id since.
+            if every.get(key, (None,))[0] is gone:
+                del every[key]
+
+        self._known[key] = weakref.ref(array, forget), known
+
+
+_places: ByArray[Place] = ByArray()
+place_of = _places.of
+"""Where an array lies, if this very object was laid in a bucket; else None."""
 
 
 def slice_of(bucket: Array, start: int, shape: Shape) -> Array:
     """The array of ``shape`` in ``bucket`` from ``start`` on; `place_of` knows it."""
     place = Place(bucket, start, start + prod(shape))
     array = bucket[start : place.stop].reshape(shape)
-    key = id(array)
-
-    def forget(gone: weakref.ref[Array], places: Any = _places) -> None:
-        # Another array may have got this id since.
-        if places.get(key, (None,))[0] is gone:
-            del places[key]
-
-    _places[key] = weakref.ref(array, forget), place
+    _places.note(array, place)
     return array
 
 

@@ -30,7 +30,7 @@ class Plateau(Schedule):
         cooldown: int = 0,
         absolute: bool = False,
     ) -> None:
-        self.value = self._number("value", value)
+        self.value = self._first = self._number("value", value)
         self.factor = self._number("factor", factor, 0.0, 1.0)
         self.patience = self._count("patience", patience, 0)
         self.threshold = self._number("threshold", threshold, 0.0)
@@ -68,6 +68,11 @@ class Plateau(Schedule):
         if self.waited >= self.patience:
             self.value = max(self.value * self.factor, min(self.lowest, self.value))
             self.waited, self.resting = 0, self.cooldown
+
+    def restart(self) -> None:
+        """Begin anew, as for another net."""
+        self.value, self.best = self._first, math.inf
+        self.waited = self.resting = 0
 
     def state_dict(self) -> dict[str, float]:
         """Value, best observation, observations since, and how many of a rest are left."""

@@ -16,6 +16,7 @@ from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.power_round import Directions, PowerRound
 from singanet.parallel.reductions.unsent import Unsent, is_unsent
+from singanet.params.param import Param
 from singanet.types import Array
 
 _SLOT = "direction"
@@ -83,6 +84,10 @@ class PowerSGD(AllReduce):
         made = PowerSGD(optimizer, self.comm, *given)
         made._begin_with(self.reduction.unsent, self.reduction.directions)
         return made
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`: what was not sent yet, and where all ranks begin."""
+        self.reduction.unsent.turn(params, self.reduction.directions.kept)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`. Errors: `ShapeError` where what was not sent is of another net."""

@@ -20,6 +20,7 @@ from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.selection import largest, reaching
 from singanet.parallel.reductions.sparse_round import SparseRound
 from singanet.parallel.reductions.unsent import Unsent, is_unsent
+from singanet.params.param import Param
 from singanet.types import Array
 
 _FIRST = 0.25
@@ -159,6 +160,10 @@ class SparseAllReduce(AllReduce):
         )
         made.reduction.unsent = self.reduction.unsent
         return made
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`: what was not sent yet."""
+        self.reduction.unsent.turn(params)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`. Errors: `ShapeError` where what was not sent is of another net."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import DataError, ShapeError
+from singanet.optimizer.state import Owners
 from singanet.params.param import Param
 from singanet.types import Array
 
@@ -29,8 +30,14 @@ class Unsent:
         self.sums: dict[str, Array] = {}
         self.momenta: dict[str, Array] = {}
         self.steps = 0
+        self._owners = Owners()
         self.ranks: set[tuple[int, int]] = set()
         """Rank and number of ranks that this one was before others died."""
+
+    def turn(self, params: Iterable[Param], *beside: dict[str, Any]) -> None:
+        """Have the sums of ``params``, and what ``beside`` has of them; another net's wait."""
+        for param in params:
+            self._owners.turn(param.name, param.root, self.sums, self.momenta, *beside)
 
     def plus(self, name: str, grad: Array, factor: float, keep: bool, alone: bool) -> Array:
         """The flat sum with ``factor`` · ``grad``, which is stored if ``keep``.
@@ -120,6 +127,7 @@ class Unsent:
 
     def take(self, parsed: Any) -> None:
         """Go on from what `parsed` gave."""
+        self._owners.forget()
         self.steps, self.sums, self.momenta = parsed
 
 

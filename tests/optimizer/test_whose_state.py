@@ -1,0 +1,282 @@
+"""State belongs to the parameters that it was made for; twins with optimizers of their own."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+
+from singanet import FeedForwardNet
+from singanet.executor import Executor
+from singanet.layers import Activation, BatchNormalization, Dense, Input
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    Adam,
+    ClipByGlobalNorm,
+    ClipByRunningNorm,
+    MixedPrecision,
+    schedules,
+)
+
+RNG = np.random.default_rng(7)
+X = RNG.standard_normal((12, 8, 4)).astype(np.float32)
+Y = RNG.integers(0, 3, (12, 8))
+
+OPTIMIZERS = {
+    "adam": lambda: Adam(0.01),
+    "momentum": lambda: SGD(schedules.Exponential(0.1, 3, 0.5), momentum=0.9),
+    "accumulator": lambda: Accumulator(Adam(0.01), 3),
+    "running norm": lambda: ClipByRunningNorm(Adam(0.01), 0.1),
+    "global norm": lambda: ClipByGlobalNorm(Adam(0.01), 0.1),
+}
+
+
+def net_of(seed, head="out"):
+    layers = [Dense("fc", 5, input_sample_shape=(4,)), BatchNormalization("bn")]
+    layers += [Activation("act", "tanh"), Dense(head, 3)]
+    return FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=seed)
+
+
+def by_step(net, optimizer, k):
+    net.step(X[k], Y[k], optimizer)
+
+
+def by_layers(net, optimizer, k):
+    net.programs.enabled = False
+    net.step(X[k], Y[k], optimizer)
+
+
+def by_loop(net, optimizer, k):
+    scores = net.forward(True, X[k])
+    net.loss.forward(True, scores, Y[k])
+    for names, values, grads in net.backward(net.loss.backward()):
+        optimizer.update(names, values, grads)
+
+
+def by_array(net, optimizer, k):
+    grads, _ = net.train(X[k], Y[k])
+    for name, value, grad in zip(net.param_names(), net.param_values(), grads, strict=True):
+        if grad is not None:
+            optimizer.apply(0, grad, value, name)
+
+
+def by_fit(net, optimizer, k):
+    if net.compiled is None:
+        net.compile(optimizer)
+    net.fit(X[k], Y[k], batch_size=8, shuffle=False, verbose=False, epochs=net.compiled.epochs + 1)
+
+
+WAYS = [by_step, by_layers, by_loop, by_array, by_fit]
+
+
+def same(net, twin):
+    pairs = zip(net.param_values(), twin.param_values(), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def cases():
+    for name in OPTIMIZERS:
+        for way in WAYS:
+            plain = name in ("adam", "momentum")
+            if way is by_array and not plain:
+                continue
+            if way is by_loop and name in ("running norm", "global norm"):
+                continue
+            yield pytest.param(name, way, id=f"{name}-{way.__name__}")
+
+
+@pytest.mark.parametrize(("name", "way"), [*cases()])
+def test_nets_that_take_turns_train_as_each_alone(name, way):
+    first, second, shared = net_of(1), net_of(2), OPTIMIZERS[name]()
+    alone = [(net_of(1), OPTIMIZERS[name]()), (net_of(2), OPTIMIZERS[name]())]
+    turns = np.random.default_rng(3)
+    for k in range(12):
+        which = int(turns.integers(2))
+        way((first, second)[which], shared, k)
+        way(*alone[which], k)
+    assert same(first, alone[0][0])
+    assert same(second, alone[1][0])
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize(("name", "way"), [*cases()])
+def test_each_fold_begins_anew(name, way, gone):
+    shared, kept = OPTIMIZERS[name](), []
+    for fold in range(3):
+        net, twin, own = net_of(fold), net_of(fold), OPTIMIZERS[name]()
+        for k in range(4 * fold, 4 * fold + 4):
+            way(net, shared, k)
+            way(twin, own, k)
+        assert same(net, twin)
+        kept += [] if gone else [net]
+        del net
+        gc.collect()
+
+
+def test_the_state_of_a_net_that_is_gone_is_let_go():
+    rule, net = Adam(0.01), net_of(1)
+    by_step(net, rule, 0)
+    by_step(net_of(2), rule, 1)
+    by_step(net, rule, 2)
+    root = weakref.ref(net.params()[0].root)
+    state = weakref.ref(rule.state("fc/weight").arrays[0].base)
+    by_step(net_of(3), rule, 3)
+    assert state() is not None
+    del net
+    gc.collect()
+    assert root() is None
+    assert state() is None
+
+
+def test_a_schedule_that_learns_begins_anew_with_another_net():
+    rule = Adam(schedules.Plateau(0.1, factor=0.5, patience=1))
+    first, second = net_of(1), net_of(2)
+    by_step(first, rule, 0)
+    for _ in range(3):
+        rule.lr.observe(1.0)
+    assert rule.lr(0) == 0.025
+    by_step(second, rule, 0)
+    assert rule.lr(0) == 0.1
+    by_step(first, rule, 0)
+    assert rule.lr(0) == 0.025
+
+
+@pytest.mark.parametrize("way", [by_step, by_loop])
+def test_loaded_state_is_for_the_first_net_of_its_names(way):
+    net, rule = net_of(1), Adam(0.01)
+    for k in range(4):
+        way(net, rule, k)
+    resumed, again = net_of(5), Adam(0.01)
+    # It has trained another one before.
+    way(net_of(6), again, 0)
+    for param, value in zip(resumed.params(), net.param_values(), strict=True):
+        param.put(value)
+    again.load_state_dict(rule.state_dict())
+    for k in range(4, 8):
+        way(net, rule, k)
+        way(resumed, again, k)
+    assert same(net, resumed)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_net_that_is_copied_with_its_optimizer_goes_on(name, copied):
+    net, optimizer = net_of(1), OPTIMIZERS[name]()
+    by_step(net_of(2), optimizer, 9)
+    for k in range(4):
+        by_step(net, optimizer, k)
+    other, theirs = copied((net, optimizer))
+    for k in range(4, 8):
+        by_step(net, optimizer, k)
+        by_step(other, theirs, k)
+    assert same(net, other)
+
+
+@pytest.mark.parametrize("way", [by_step, by_loop])
+def test_a_parameter_goes_on_whatever_array_it_has(way):
+    net, twin, rule, own = net_of(1), net_of(1), Adam(0.01), Adam(0.01)
+    for k in range(8):
+        way(net, rule, k)
+        way(twin, own, k)
+        for param in net.params():
+            param.value = param.value.copy()
+        if k == 4:
+            net.regroup()
+    assert same(net, twin)
+
+
+def test_what_two_nets_share_has_one_state_and_their_heads_each_their_own():
+    # PyTorch's state by tensor, emulated by hand: one Adam for the trunk, one for each head.
+    trunk = net_of(1)
+    nets = [trunk.upto("act", seed=seed) for seed in (3, 4)]
+    for net in nets:
+        net.add(Dense("out", 3))
+        net.loss = SoftmaxCrossEntropy()
+    rule = Adam(0.01)
+    twin = net_of(1)
+    theirs = [twin.upto("act", seed=seed) for seed in (3, 4)]
+    for net in theirs:
+        net.add(Dense("out", 3))
+        net.loss = SoftmaxCrossEntropy()
+    common, heads = Adam(0.01), [Adam(0.01), Adam(0.01)]
+    for k in range(8):
+        by_step(nets[k % 2], rule, k)
+        net = theirs[k % 2]
+        scores = net.forward(True, X[k])
+        net.loss.forward(True, scores, Y[k])
+        for names, values, grads in net.backward(net.loss.backward()):
+            of_head = bool(names) and names[0].startswith("out/")
+            (heads[k % 2] if of_head else common).update(names, values, grads)
+    for net, other in zip(nets, theirs, strict=True):
+        assert same(net, other)
+
+
+def test_nets_of_other_names_share_an_optimizer_as_they_did():
+    first, second, rule = net_of(1), net_of(2, "head"), Adam(0.01)
+    twin, own = net_of(1), Adam(0.01)
+    for k in range(6):
+        by_step(first, rule, k)
+        by_step(twin, own, k)
+    by_step(FeedForwardNet([Dense("d", 3, input_sample_shape=(4,))], loss=first.loss), rule, 0)
+    assert same(first, twin)
+    assert {"fc/weight/step", "d/weight/step"} <= rule.state_dict().keys()
+    del second
+
+
+def test_masters_of_mixed_precision_are_each_nets_own():
+    def made(seed, precision, rule):
+        net = net_of(seed)
+        net.compile(rule, mixed_precision=precision)
+        return net
+
+    precision, rule = MixedPrecision(scale=4.0), Adam(0.01)
+    nets = [made(seed, precision, rule) for seed in (1, 2)]
+    twins = [made(seed, MixedPrecision(scale=4.0), Adam(0.01)) for seed in (1, 2)]
+    for k in range(12):
+        by_fit(nets[k % 2], None, k)
+        by_fit(twins[k % 2], None, k)
+    for net, twin in zip(nets, twins, strict=True):
+        assert same(net, twin)
+
+
+def test_executors_that_take_turns_train_as_each_alone():
+    def made(seed, rule):
+        x, y = Input("x", (4,)), Input("y", (), dtype="int64")
+        loss = SoftmaxCrossEntropy()(Dense("fc", 3)(x), y)
+        return Executor({"train": [loss, rule.minimize(loss)]}, seed=seed)
+
+    shared = Adam(0.01)
+    ours = [made(1, shared), made(2, shared)]
+    theirs = [made(1, Adam(0.01)), made(2, Adam(0.01))]
+    for k in range(10):
+        for some in (ours, theirs):
+            (loss,) = some[k % 2].run("train", {"x": X[k], "y": Y[k]})[:1]
+            some[k % 2].last = loss
+        assert np.array_equal(ours[k % 2].last, theirs[k % 2].last)
+
+
+def test_an_offloaded_net_and_one_in_memory_take_turns(tmp_path):
+    shared, nets = Adam(0.01), [net_of(1), net_of(2)]
+    twins, own = [net_of(1), net_of(2)], [Adam(0.01), Adam(0.01)]
+    nets[0].offload(tmp_path / "folder", keep="1MB", optimizer=shared)
+    for k in range(8):
+        nets[k % 2].step(X[k], Y[k], shared)
+        twins[k % 2].step(X[k], Y[k], own[k % 2])
+    nets[0].onload()
+    for net, twin in zip(nets, twins, strict=True):
+        assert same(net, twin)
+
+
+def test_arrays_that_are_no_nets_go_by_their_names():
+    rule, other = Adam(0.1), Adam(0.1)
+    value, kept = np.ones(3, np.float32), np.ones(3, np.float32)
+    for _ in range(4):
+        grad = np.full(3, 0.5, np.float32)
+        value = value.copy()
+        rule.update(["w"], [value], [grad])
+        other.update(["w"], [kept], [grad])
+    assert np.array_equal(value, kept)
