@@ -135,6 +135,8 @@ class Traits:
     for backward. ``sparse`` is an input for sparse matrices; the `forward` of a layer that
     ``takes_sparse`` gets a `CSRMatrix`. A layer that ``looks_up`` asks a table for rows of a served
     parameter, and never reads the whole array. A training batch has at least ``fewest_samples``. A
+    Outputs have as many samples as each input has, unless ``samples`` says that they have those of
+    all inputs one after the other ("stacked"), or a number of their own ("own"). A
     layer that ``owns_gradients`` makes gradients of its parameters as new arrays, to which the walk
     back may add.
     """
@@ -150,4 +152,5 @@ class Traits:
     takes_sparse: bool = False
     looks_up: bool = False
     fewest_samples: int = 1
+    samples: Literal["same", "stacked", "own"] = "same"
     owns_gradients: bool = False

@@ -28,6 +28,7 @@ def check_feed(
     A list stands for several inputs as symbols gave them, else in topological order.
 
     ``parts`` are inputs of which some steps come, whatever the net says how many there are.
+    Errors: what is no such array, batches of unlike sizes that meet in a layer.
     """
     if isinstance(x, (list, tuple)) and len(x) == len(plan.listed) > 1:
         x = dict(zip(plan.listed, x, strict=True))
@@ -41,10 +42,30 @@ def check_feed(
             )
         x = {plan.inputs[0]: x}
     _expect_same_names(f"{where}, argument x", x, plan)
-    return {
+    feed = {
         name: _check_input(plan.by_name[name], x[name], device, dtype, name in parts)
         for name in plan.inputs
     }
+    if plan.joins:
+        _expect_one_batch(plan, feed)
+    return feed
+
+
+def _expect_one_batch(plan: Plan, feed: Mapping[str, Any]) -> None:
+    """Errors: `ShapeError` where inputs of unlike batch sizes meet in a layer."""
+    sizes = {name: _sizes(part) for name, part in feed.items()}
+    if len({size for some in sizes.values() for size in some}) == 1 and not plan.stacks:
+        return
+    counts: list[int | None] = [None] * len(plan.slot_shapes)
+    for step in plan.steps:
+        given = sizes[step.name] if step.fed else [counts[slot] for slot in step.in_slots]
+        count = step.samples(given)
+        for slot in step.out_slots:
+            counts[slot] = count
+
+
+def _sizes(x: Any) -> list[int | None]:
+    return [part.shape[0] for part in x] if isinstance(x, list) else [x.shape[0]]
 
 
 def _check_input(step: NodeStep, x: Any, device: Device, dtype: np.dtype[Any], part: bool) -> Any:

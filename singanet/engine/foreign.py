@@ -66,7 +66,8 @@ def run_forward(name: str, layer: Layer, ctx: Context, x: Any, shapes: Sequence[
     ctx.in_shapes = _shapes_of(x)
     with _told(name, layer, ctx):
         made = _called(name, layer.forward, "def forward(self, ctx, x)", ctx, x)
-    expect_output(name, made, shapes)
+    count = None if layer.traits.samples != "same" else ctx.in_shapes[0][0]
+    expect_output(name, made, shapes, count)
     return made
 
 
@@ -113,8 +114,11 @@ def _told(name: str, layer: Layer, ctx: Context) -> Iterator[None]:
         ctx.saved, ctx.params = dict(ctx.saved), params
 
 
-def expect_output(name: str, made: Any, shapes: Sequence[Shape]) -> None:
-    """Errors: what `Layer.forward` gave is not of the sample shapes that setup returned."""
+def expect_output(name: str, made: Any, shapes: Sequence[Shape], count: int | None = None) -> None:
+    """Errors: what `Layer.forward` gave is not of the sample shapes that setup returned.
+
+    Or not of ``count`` samples, if that is no None.
+    """
     parts = [made] if len(shapes) == 1 else made
     good = isinstance(parts, (list, tuple)) and len(parts) == len(shapes)
     if not good or not all(map(_fits, parts, shapes)):
@@ -124,6 +128,14 @@ def expect_output(name: str, made: Any, shapes: Sequence[Shape]) -> None:
             received=_kind(made),
             advice="mend forward, or the shape that setup returns",
         )
+    for part in parts:
+        if count is not None and part.shape[0] != count:
+            raise ShapeError(
+                f"layer {name!r}",
+                expected=f"forward to return {count} samples, as it was given",
+                received=f"{part.shape[0]}",
+                advice="mend forward, or set traits = Traits(samples='own') in the class",
+            )
 
 
 def expect_gradients(

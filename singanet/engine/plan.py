@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.edits import changes
 from singanet.engine.foreign import apart, is_foreign, run_forward
-from singanet.errors import GraphError
+from singanet.errors import GraphError, ShapeError
 from singanet.graph.nodes import Node
 from singanet.layers.context import Context
 from singanet.layers.dummy import Dummy
@@ -63,6 +63,7 @@ class NodeStep:
         "out_shapes",
         "out_slots",
         "owner",
+        "unsure",
     )
 
     def __init__(
@@ -89,6 +90,32 @@ class NodeStep:
             k for k in range(self.in_count) if self.layer.input_kind(k) == "integers"
         )
         self.gives_integers = self.layer.traits.gives_integers
+        # Whether only its inputs tell if they are of one batch size.
+        self.unsure = False
+
+    @property
+    def joins(self) -> bool:
+        """Whether it reads several arrays, which have to be of one batch size."""
+        several = self.many_in or (self.fed and self.in_count > 1)
+        return several and self.layer.traits.samples != "stacked"
+
+    def samples(self, sizes: Sequence[int | None]) -> int | None:
+        """The batch size of its outputs for inputs of ``sizes``, None for one that is not known.
+
+        Errors: `ShapeError` for inputs that differ.
+        """
+        how = self.layer.traits.samples
+        known = [size for size in sizes if size is not None]
+        if how == "stacked":
+            return sum(known) if len(known) == len(sizes) else None
+        if len(set(known)) > 1:
+            raise ShapeError(
+                f"layer {self.name!r}",
+                expected="inputs of one batch size",
+                received=f"{known}",
+                advice="feed arrays of as many samples each",
+            )
+        return known[0] if known and how == "same" and len(known) == len(sizes) else None
 
     @property
     def in_count(self) -> int:
@@ -174,6 +201,8 @@ def run_step(
         layer, params = step.layer, step.params()
     else:
         params = {suffix: param.value for suffix, param in layer.params.items()}
+    if step.unsure:
+        step.samples([part.shape[0] for part in x])
     ctx = Context(ops, rng, params, train, keep, step.floats)
     ctx.past = past
     if step.foreign:
@@ -259,6 +288,11 @@ class Plan:
                 self.producer[slot] = i
         self.frees = _last_reads(self.steps)
         self.stops = any(step.layer.traits.stops_gradient for step in self.steps)
+        # Batches may differ in what is fed, and behind layers that change their sizes.
+        self.joins = any(step.joins for step in self.steps)
+        self.stacks = any(step.layer.traits.samples != "same" for step in self.steps)
+        if self.joins and self.stacks:
+            self._mark_unsure()
         self.sources = [
             []
             if step.layer.traits.stops_gradient
@@ -281,6 +315,15 @@ class Plan:
         self._settings = _UNKNOWN
         self._keeping: dict[Any, list[bool]] = {}
         self._backward: dict[Any, BackwardPlan] = {}
+
+    def _mark_unsure(self) -> None:
+        """Mark the steps that read several arrays of which one has a batch size of its own."""
+        unsure: set[int] = set()
+        for step in self.steps:
+            reads = not unsure.isdisjoint(step.in_slots)
+            step.unsure = reads and step.joins
+            if reads or step.layer.traits.samples == "own":
+                unsure.update(step.out_slots)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was worked out, which knows the parameters by their ids."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from singanet.base.arguments import checked_count, is_number
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.layer import Layer
-from singanet.types import Array, Shape
+from singanet.types import Shape
 
-__all__ = ["expect_int", "expect_one_batch", "expect_one_input", "expect_one_of", "expect_positive"]
+__all__ = ["expect_int", "expect_one_input", "expect_one_of", "expect_positive"]
 
 
 def expect_int(
@@ -47,14 +47,6 @@ def expect_one_input(layer: Layer, in_shapes: Any) -> Shape:
             "join them with Merge or Concat first",
         )
     return in_shapes
-
-
-def expect_one_batch(layer: Layer, x: Sequence[Array]) -> int:
-    """The batch size of the inputs ``x``; a `ShapeError` where they differ."""
-    sizes = [len(part) for part in x]
-    if len(set(sizes)) > 1:
-        raise layer.shape_error("inputs of one batch size", f"{sizes}", "feed equal batches")
-    return sizes[0]
 
 
 def expect_one_of(layer: str, what: str, value: Any, known: Iterable[str]) -> str:

@@ -29,7 +29,9 @@ class Concat(Layer):
         self.axis = expect_int(
             name, "axis", axis, least=0, advice="axis=1 joins along the first axis of the samples"
         )
-        if self.axis > 1:
+        if self.axis == 0:
+            self.traits = replace(self.traits, samples="stacked")
+        elif self.axis > 1:
             self.traits = replace(self.traits, masks="keeps")
 
     def setup(self, in_shapes: Any) -> Shapes:

@@ -10,7 +10,6 @@ import numpy as np
 
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError, DataError
-from singanet.layers.arguments import expect_one_batch
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, GivenShapes, Shapes
@@ -103,7 +102,6 @@ class Gather(Layer):
     def forward(self, ctx: Context, x: Any) -> Array:
         """The elements; their places are kept."""
         x, *indices = x if isinstance(x, list) else [x]
-        expect_one_batch(self, [x, *indices])
         places = self._places(ctx, x, *indices)
         ctx.save(places=places, shape=x.shape, given=len(indices))
         # What NumPy makes of slices beside indices lies in memory in another order.

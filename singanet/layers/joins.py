@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from singanet.layers.arguments import expect_one_batch
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Traits
 from singanet.types import Array, Shape, Shapes
@@ -37,10 +36,9 @@ class Combine(Layer):
         )
 
     def combined(self, ctx: Context, mode: str, x: Sequence[Array], relu: bool = False) -> Array:
-        """The inputs combined by ``mode``; an error where their batches or extents differ."""
+        """The inputs combined by ``mode``; an error where their extents differ."""
         shape = x[0].shape
         if any(part.shape != shape for part in x):
-            expect_one_batch(self, x)
             extents = [set(axis) - {1} for axis in zip(*(part.shape for part in x), strict=True)]
             if any(len(axis) > 1 for axis in extents):
                 raise self._unequal([part.shape[1:] for part in x])

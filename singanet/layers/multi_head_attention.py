@@ -16,7 +16,7 @@ from singanet.layers.layer import InputKind, Layer, ParamSpecs, Traits
 from singanet.layers.past import Counts, together
 from singanet.layers.product import product, product_back
 from singanet.layers.query_key_norm import QueryKeyNorm
-from singanet.layers.recurrent import check_batches, read_whole_lengths
+from singanet.layers.recurrent import read_whole_lengths
 from singanet.layers.relative import RelativePositions
 from singanet.layers.rotary import RotaryEmbedding
 from singanet.layers.whole_weights import are_few, attend_whole, attend_whole_back
@@ -280,7 +280,6 @@ class MultiHeadAttention(Layer):
         """(N, Tq, num_output), perhaps with the weights; keeps inputs, heads and weights."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
         given = parts.pop() if self.mask else None
-        check_batches(self, parts)
         ops, sources = ctx.ops, (parts[: self.given] + [parts[self.given - 1]] * 2)[:3]
         q, v, k = (
             self._positioned(ctx, part, self._normed(ctx, part, source), source is sources[0])

@@ -181,14 +181,3 @@ def _expect_lengths(layer: str, steps: int, lengths: Array) -> None:
             received=f"{lengths[first]} for sample {first}",
             advice="cut the sequence, or pad all of them to more steps",
         )
-
-
-def check_batches(layer: Layer, parts: Sequence[Array]) -> None:
-    """All inputs must have as many samples as the first."""
-    for part in parts[1:]:
-        if len(part) != len(parts[0]):
-            raise layer.shape_error(
-                f"inputs with {len(parts[0])} samples each, as the sequences",
-                f"one with {len(part)}",
-                "the batch axis comes first, in initial states as well",
-            )

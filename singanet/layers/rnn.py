@@ -19,7 +19,6 @@ from singanet.layers.recurrent import (
     RNNSpecs,
     StackDirection,
     all_runs,
-    check_batches,
     normal_specs,
     read_shapes,
     read_skips,
@@ -184,7 +183,6 @@ class RNN(Layer):
     def forward(self, ctx: Context, x: Any) -> Any:
         """The output, or a list of it and the final states."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
-        check_batches(self, parts)
         n, steps = parts[0].shape[:2]
         skips: Array | None = None
         if self.inputs.tells:

@@ -7,7 +7,7 @@ from typing import Any
 
 from singanet.base.arguments import is_number
 from singanet.errors import ArgumentError, DataError
-from singanet.layers.arguments import expect_one_batch, expect_one_of
+from singanet.layers.arguments import expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.joins import Combine
 from singanet.types import Array, Shapes
@@ -42,7 +42,6 @@ class Compare(Combine):
     def forward(self, ctx: Context, x: Any) -> Array:
         """Booleans; nothing is kept."""
         a, b = x if isinstance(x, list) else (x, self.value)
-        expect_one_batch(self, x if isinstance(x, list) else [x])
         y: Array = getattr(ctx.ops.xp, _COMPARISONS[self.how])(a, b)
         return y
 
@@ -77,7 +76,6 @@ class Where(Combine):
     def forward(self, ctx: Context, x: Any) -> Array:
         """The chosen elements; the condition is kept. Errors: it is of floats."""
         where, *rest = x
-        expect_one_batch(self, x)
         if where.dtype.kind not in "biu":
             raise DataError(
                 f"layer {self.name!r}, input 0",

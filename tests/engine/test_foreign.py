@@ -10,7 +10,7 @@ import pytest
 
 from singanet import FeedForwardNet
 from singanet.errors import ShapeError, SignatureError, SingaNetError
-from singanet.layers import Dense, Flatten, Layer
+from singanet.layers import Dense, Flatten, Layer, Traits
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
 
@@ -140,12 +140,22 @@ def test_what_goes_wrong_inside_is_told_of_the_layer(
 
 
 def test_a_shape_that_depends_on_numbers_is_not_spread_over_the_recorded_one() -> None:
-    made = net(Scale("odd", lambda ctx, x: x[:1], "forward"))
+    odd = Scale("odd", lambda ctx, x: x[:1], "forward")
+    odd.traits = Traits(samples="own")
+    made = net(odd)
     y, rule = np.zeros((3, 2), np.float32), SGD(lr=0.001)
     for _ in range(3):
         made.step(X, y, rule)
     with pytest.raises(ShapeError, match=r"'odd'.*\(3, 4\), as when .* received \(1, 4\)"):
         made.step(X, y, rule)
+
+
+def test_as_many_samples_come_out_as_went_in() -> None:
+    layer = Free("odd", lambda x: x[:1])
+    with pytest.raises(ShapeError, match="'odd': expected forward to return 3 samples.*received 1"):
+        net(layer).predict(X)
+    layer.traits = Traits(samples="own")
+    assert net(layer).predict(X).shape == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,6 @@ def test_add_refuses_inputs_that_do_not_fit(shapes):
         Add("sum").build(shapes)
 
 
-def test_add_refuses_unequal_batches():
-    layer = Add("sum")
-    layer.build([(2,), (2,)])
-    with pytest.raises(ShapeError, match=r"'sum': expected inputs of one batch size.*\[3, 1\]"):
-        LayerCase().run(layer, [np.ones((3, 2)), np.ones((1, 2))], train=False)
-
-
 class TestAverage(LayerCase):
     in_shapes = [(2, 3), (2, 3), (2, 3)]
 

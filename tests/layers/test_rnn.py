@@ -514,14 +514,6 @@ def test_refuses_a_length_that_is_not_there(wrong):
         run(layer, [np.zeros((2, 5, 3), np.float32), lengths])
 
 
-def test_refuses_inputs_of_other_batches():
-    layer = LSTM("rnn", 2)
-    layer.build([(5, 3), (1, 2), (1, 2)])
-    x, h = np.zeros((3, 5, 3), np.float32), np.zeros((2, 1, 2), np.float32)
-    with pytest.raises(ShapeError, match="expected inputs with 3 samples each"):
-        run(layer, [x, h, h])
-
-
 def test_default_start_is_glorot_orthogonal_zero_and_one_for_the_forget_gate():
     layer = LSTM("rnn", 30)
     layer.build((None, 20))
