@@ -32,7 +32,7 @@ def symbols_of(item: Any, where: str) -> list[Symbol]:
     if isinstance(item, Update):
         return [item.loss]
     if isinstance(item, GradientSymbol):
-        return [item.y, *([item.x] if isinstance(item.x, Symbol) else [])]
+        return [*item.heads, *([item.x] if isinstance(item.x, Symbol) else [])]
     raise ArgumentError(
         where,
         expected="symbols: outputs, losses, metrics, updates, gradients",
@@ -71,6 +71,7 @@ class DrawnNet:
         self.inputs = inputs_of(symbols)
         _expect_names(self.inputs)
         self.net = FeedForwardNet(inputs=self.inputs, outputs=_once(symbols), seed=seed)
+        _expect_no_stages(self.net)
         self.net.choose_params()
         self.names: dict[Any, str] = {}
         for symbol in self.inputs:
@@ -141,6 +142,18 @@ class DrawnNet:
                 advice="pass layers and nets that the loss depends on",
             )
         return found
+
+
+def _expect_no_stages(net: FeedForwardNet) -> None:
+    for node in net.nodes():
+        if node.stage is not None:
+            raise ArgumentError(
+                f"Executor, layer {node.name!r}",
+                expected="layers without a stage, since every process computes all of them",
+                received=f"one drawn for stage {node.stage} of a pipeline",
+                advice="leave parallel.stage out, or train FeedForwardNet(inputs=..., outputs=...)"
+                " of these symbols by parallel.Pipeline",
+            )
 
 
 def _port(source: tuple[Node, int]) -> Port:

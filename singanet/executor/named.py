@@ -55,8 +55,8 @@ class NamedProgram:
             key: name for key, name in drawing.names.items() if name in _names_of(inputs)
         }
         self.inputs = _names_of(inputs)
-        draws = {id(s.draw): s.draw for s in inputs if isinstance(s, DrawnInput)}
-        self.draws = list(draws.values())
+        found = [s.draw_of(name) for s in inputs if isinstance(s, DrawnInput)]
+        self.draws = list({id(draw): draw for draw in found if draw is not None}.values())
         self._drawn = [
             [name for name, _, _ in draw.names if name in self.inputs] for draw in self.draws
         ]
@@ -184,6 +184,8 @@ class NamedProgram:
             if not isinstance(item, (Update, GradientSymbol))
             for symbol in symbols_of(item, self.where)
         ]
+        # What weighs gradients is computed before them.
+        symbols += [dy for ask in self._asks for dy in ask.dys if dy is not None and dy.call.inputs]
         nodes = [self._drawing.port(symbol, self.where)[0] for symbol in symbols]
         return list(dict.fromkeys([*first, *nodes]))
 
@@ -208,10 +210,10 @@ class NamedProgram:
 
     def _evaluated(self, executor: NetExecutor[Any], given: dict[str, Any]) -> list[Any]:
         view: Any = self.view
-        found = self._gradients(given) if self._asks else {}
         outputs: dict[str, Any] = {}
         if view.outputs:
             outputs = executor.evaluate(view, self.checked(given), ())
+        found = self._gradients(given, outputs) if self._asks else {}
         return [
             found[item] if isinstance(item, GradientSymbol) else read(outputs)
             for item, read in zip(self.items, self._readers, strict=True)
@@ -223,23 +225,37 @@ class NamedProgram:
         mine = {name: given[name] for name in plan.inputs}
         return check_feed(plan, mine, view.device, view.dtype, self.where)
 
-    def _gradients(self, given: Mapping[str, Any]) -> dict[GradientSymbol, Any]:
-        """The gradients asked for; one walk for all gradients of one y."""
-        drawing, found = self._drawing, {}
-        for y in {id(ask.y): ask.y for ask in self._asks}.values():
-            asks = [ask for ask in self._asks if ask.y is y]
-            node, k = drawing.port(y, self.where)
-            xs = [self._name_of(ask.x) for ask in asks]
-            needed = {name: given[name] for name in _names_of(inputs_of([y]))}
-            dys = None
-            if drawing.is_loss(y):
-                first = next(iter(needed.values()))
-                batch = first.shape[0] if is_sparse(first) else len(first)
-                dys = np.full(batch, 1.0 / max(batch, 1), drawing.net.dtype)
-            many = isinstance(drawing.net[node].out_shapes, list)
-            made = gradients(drawing.net, (node, k) if many else node, xs, needed, dys)
+    def _gradients(
+        self, given: dict[str, Any], outputs: Mapping[str, Any]
+    ) -> dict[GradientSymbol, Any]:
+        """The gradients asked for; one walk for all gradients of the same ys and dys."""
+        found: dict[GradientSymbol, Any] = {}
+        alike: dict[Any, list[GradientSymbol]] = {}
+        for ask in self._asks:
+            alike.setdefault((*map(id, ask.ys), *map(id, ask.dys)), []).append(ask)
+        for asks in alike.values():
+            ys, xs = asks[0].ys, [self._name_of(ask.x) for ask in asks]
+            needed = {name: given[name] for name in _names_of(inputs_of(ys))}
+            first = next(iter(needed.values()))
+            batch = first.shape[0] if is_sparse(first) else len(first)
+            dys = [
+                self._head(y, dy, batch, given, outputs)
+                for y, dy in zip(ys, asks[0].dys, strict=True)
+            ]
+            made = gradients(self._drawing.net, [*map(self._name_of, ys)], xs, needed, dys)
             found.update({ask: made[x] for ask, x in zip(asks, xs, strict=True)})
         return found
+
+    def _head(
+        self, y: Symbol, dy: Symbol | None, batch: int, given: Any, outputs: Mapping[str, Any]
+    ) -> Any:
+        """The gradient that the walk begins with at ``y``, None for ones."""
+        net = self._drawing.net
+        if dy is None:
+            is_loss = self._drawing.is_loss(y)
+            return np.full(batch, 1.0 / max(batch, 1), net.dtype) if is_loss else None
+        port = self._drawing.port(dy, self.where)
+        return picked(outputs, port) if dy.call.inputs else given[port[0]]
 
     def _name_of(self, x: Symbol | Param | str) -> Name:
         if not isinstance(x, Symbol):

@@ -15,39 +15,90 @@ from singanet.layers.dummy import Input
 from singanet.layers.symbol import Symbol
 from singanet.params.param import Param
 
+Head: TypeAlias = Symbol | None
+
 
 class GradientSymbol:
-    """The gradient of ``y`` by ``x``, a symbol or parameter; see `gradients`."""
+    """The gradient of ``ys``, weighed by ``dys``, by ``x``, a symbol or parameter: `gradients`."""
 
-    __slots__ = ("x", "y")
+    __slots__ = ("dys", "x", "ys")
 
-    def __init__(self, y: Symbol, x: Symbol | Param | str) -> None:
-        self.y, self.x = y, x
+    def __init__(
+        self, ys: Sequence[Symbol], x: Symbol | Param | str, dys: Sequence[Head] = ()
+    ) -> None:
+        self.ys, self.x = tuple(ys), x
+        self.dys = tuple(dys) or (None,) * len(self.ys)
+
+    @property
+    def heads(self) -> list[Symbol]:
+        """The symbols that have to be computed for it, but for ``x``."""
+        return [*self.ys, *(dy for dy in self.dys if dy is not None)]
 
     def __repr__(self) -> str:
-        return f"GradientSymbol({self.y!r}, {self.x!r})"
+        return f"GradientSymbol({list(self.ys)!r}, {self.x!r})"
 
 
 @checked_call
 def gradients(
-    y: Symbol, xs: Sequence[Symbol | Param | str] | Symbol | Param | str
+    ys: Symbol | Sequence[Symbol],
+    xs: Sequence[Symbol | Param | str] | Symbol | Param | str,
+    dys: Head | Sequence[Head] = None,
 ) -> list[GradientSymbol]:
-    """The gradients of ``y`` by each of ``xs``: symbols, or parameters by name or as `Param`.
+    """The gradients of the sum of ``ys`` by each of ``xs``.
 
-    Of a loss, a symbol of one number a sample, they are those of its mean; of another symbol those
-    of the sum of its elements. They are computed as in evaluation, as `FeedForwardNet.gradients`
-    does. Errors: other kinds of arguments.
+    These are symbols, or parameters by name or as `Param`. Of a loss, a symbol of one number a
+    sample, they are those of its mean; of another symbol those of the sum of its elements. A
+    symbol of ``dys``, of the shape of its y, weighs the elements instead, and has no gradient of
+    its own: they are those of Σ y · dy. They are computed as in evaluation, as
+    `FeedForwardNet.gradients` does. Errors: other kinds of arguments, or another number or shape
+    of ``dys``.
     """
+    heads = _listed(ys, "the symbol of a loss, or several")
     among = [xs] if isinstance(xs, (Symbol, Param, str)) else list(xs)
-    for given in (y, *among):
-        if not isinstance(given, Symbol if given is y else (Symbol, Param, str)):
+    weights: Sequence[Any] = [None] * len(heads)
+    if dys is not None:
+        weights = [dys] if isinstance(dys, Symbol) else list(dys)
+    if len(weights) != len(heads):
+        raise ArgumentError(
+            f"{_GRADIENTS}, argument dys",
+            expected=f"a symbol or None for each of {len(heads)} ys",
+            received=str(len(weights)),
+            advice="None is the mean of a loss, the sum of another symbol",
+        )
+    for given in among:
+        if not isinstance(given, (Symbol, Param, str)):
+            raise _no_symbol(given, "symbols or names of parameters as xs")
+    for y, dy in zip(heads, weights, strict=True):
+        if dy is not None and (not isinstance(dy, Symbol) or dy.shape != y.shape):
             raise ArgumentError(
-                "singanet.executor.gradients",
-                expected="the symbol of a loss, then symbols or names of parameters",
-                received=type(given).__name__,
-                advice="write gradients(loss, [x, 'fc/weight']); for arrays call net.gradients",
+                f"{_GRADIENTS}, argument dys",
+                expected=f"a symbol of shape {y.shape}, as its y, or None",
+                received=f"shape {dy.shape}" if isinstance(dy, Symbol) else type(dy).__name__,
+                advice="draw Input('head', shape) for an array that is fed",
             )
-    return [GradientSymbol(y, x) for x in among]
+    return [GradientSymbol(heads, x, weights) for x in among]
+
+
+_GRADIENTS = "singanet.executor.gradients"
+
+
+def _listed(ys: Any, expected: str) -> list[Symbol]:
+    listed = list(ys) if isinstance(ys, (list, tuple)) else [ys]
+    for given in listed or [None]:
+        if not isinstance(given, Symbol):
+            raise _no_symbol(given, expected)
+    return listed
+
+
+def _no_symbol(given: Any, expected: str) -> ArgumentError:
+    return ArgumentError(
+        _GRADIENTS,
+        expected=expected,
+        received=type(given).__name__,
+        advice="gradients are no symbols: combine their values"
+        if isinstance(given, GradientSymbol)
+        else "write gradients(loss, [x, 'fc/weight']); for arrays call net.gradients",
+    )
 
 
 class Draw:
@@ -93,30 +144,55 @@ Feed: TypeAlias = Mapping[Symbol, Any] | Mapping[str, Any] | Mapping[Symbol | st
 
 
 class DrawnInput(Symbol):
-    """An input that ``draw`` fills."""
+    """An input that a loader fills, by the name of the program that reads it, or of all."""
 
-    __slots__ = ("draw",)
+    __slots__ = ("draws",)
 
-    draw: Draw
+    draws: Mapping[str | None, Draw]
+
+    def draw_of(self, program: str) -> Draw | None:
+        """What fills it in the ``program``; None where it has to be fed."""
+        return self.draws.get(program, self.draws.get(None))
 
 
 @checked_call
-def from_loader(loader: Loader, names: tuple[str, str] = ("x", "y")) -> tuple[Symbol, Symbol]:
+def from_loader(
+    loader: Loader | Mapping[str, Loader], names: tuple[str, str] = ("x", "y")
+) -> tuple[Symbol, Symbol]:
     """Symbols ``x, y`` for the batches of ``loader``; of dicts of arrays, dicts of symbols.
 
     A program that reads them draws a batch at each run where nothing is fed in their place, and
     begins the next epoch behind the last one; programs that read the same symbols draw from one
-    position. Shapes and types are those of the batch to come, which stays to come. Inputs are
-    called ``names``, those of dicts by their keys. Errors: what is no loader, or gives no batch.
+    position. A dict of loaders has one for each program, by its name, and other programs are fed.
+    Shapes and types are those of the batch to come, which stays to come. Inputs are called
+    ``names``, those of dicts by their keys. Errors: what is no loader, or gives no batch; loaders
+    whose batches have other shapes or types.
     """
+    loaders: Mapping[Any, Any] = loader if isinstance(loader, Mapping) else {None: loader}
+    draws = {program: Draw(each, []) for program, each in loaders.items()}
+    firsts = [_first(each) for each in loaders.values()] or [_first(None)]
+    kinds = [[_kinds(part) for part in first] for first in firsts]
+    for program, kind in zip(loaders, kinds, strict=True):
+        if kind != kinds[0]:
+            raise DataError(
+                "from_loader",
+                expected=f"batches of {kinds[0]}, as those of the first loader",
+                received=f"{kind} of the loader for {program!r}",
+                advice="give all loaders samples of one shape and type",
+            )
+    x, y = (_symbols(draws, k, part, names[k]) for k, part in enumerate(firsts[0]))
+    return x, y
+
+
+def _first(loader: Any) -> tuple[Any, Any]:
+    """The batch to come, which stays to come. Errors: no loader, or no batch."""
     if not all(hasattr(loader, do) for do in ("__iter__", "state_dict", "load_state_dict")):
         raise ArgumentError(
             "from_loader",
-            expected="a loader, with positions that can be saved",
+            expected="a loader, with positions that can be saved, or a dict of them by programs",
             received=type(loader).__name__,
             advice="wrap arrays: singanet.data.ArrayLoader(x, y, batch_size=32)",
         )
-    draw = Draw(loader, [])
     position = loader.state_dict()
     first = next(iter(loader), None)
     loader.load_state_dict(position)
@@ -127,21 +203,30 @@ def from_loader(loader: Loader, names: tuple[str, str] = ("x", "y")) -> tuple[Sy
             received="none" if first is None else f"a {type(first).__name__}",
             advice="look at the loader's data and batch_size",
         )
-    x, y = (_symbols(draw, k, part, names[k]) for k, part in enumerate(first))
-    return x, y
+    return first
 
 
-def _symbols(draw: Draw, k: int, part: Any, name: str) -> Any:
+def _kinds(part: Any) -> Any:
     if isinstance(part, Mapping):
-        return {key: _symbol(draw, k, key, array, key) for key, array in part.items()}
-    return _symbol(draw, k, None, part, name)
+        return {key: _kinds(array) for key, array in part.items()}
+    array = np.asarray(part) if not hasattr(part, "dtype") else part
+    return tuple(array.shape[1:]), "sparse" if is_sparse(array) else str(array.dtype)
 
 
-def _symbol(draw: Draw, k: int, key: str | None, array: Any, name: str) -> DrawnInput:
+def _symbols(draws: Mapping[str | None, Draw], k: int, part: Any, name: str) -> Any:
+    if isinstance(part, Mapping):
+        return {key: _symbol(draws, k, key, array, key) for key, array in part.items()}
+    return _symbol(draws, k, None, part, name)
+
+
+def _symbol(
+    draws: Mapping[str | None, Draw], k: int, key: str | None, array: Any, name: str
+) -> DrawnInput:
     array = np.asarray(array) if not hasattr(array, "dtype") else array
     sparse = is_sparse(array)
     plain = Input(name, tuple(array.shape[1:]), None if sparse else array.dtype, sparse)
     made = DrawnInput(plain.call, plain.index, plain.shape)
-    made.draw = draw
-    draw.names.append((name, k, key))
+    made.draws = draws
+    for draw in draws.values():
+        draw.names.append((name, k, key))
     return made

@@ -30,12 +30,12 @@ class Cache(Configurable):
         pull_bound: int = 100,
         push_bound: int = 100,
     ) -> None:
-        if policy not in POLICIES:
+        if not isinstance(policy, str) or policy.lower() not in POLICIES:
             raise ArgumentError(
                 "Cache, policy",
                 expected=one_of(POLICIES),
                 received=repr(policy),
-                advice=did_you_mean(str(policy), POLICIES, "'lru' suits most data"),
+                advice=did_you_mean(str(policy), POLICIES, "'lfu' suits most data"),
             )
         fits = is_int(capacity) or (is_number(capacity) and 0 < capacity <= 1)
         if not fits:
@@ -45,7 +45,7 @@ class Cache(Configurable):
                 received=repr(capacity),
                 advice="0.1 keeps every tenth row",
             )
-        self.policy = policy
+        self.policy = policy.lower()
         self.capacity = capacity
         self.pull_bound = checked_count("Cache", "pull_bound", pull_bound, 0)
         self.push_bound = checked_count("Cache", "push_bound", push_bound, 0)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet import Executor, Input
+from singanet import Executor, FeedForwardNet, Input
 from singanet.data import ArrayLoader, GeneratorLoader
-from singanet.errors import ArgumentError, CallOrderError, DataError
+from singanet.errors import ArgumentError, CallOrderError, DataError, UnknownNameError
 from singanet.executor import from_loader, gradients
-from singanet.layers import Add, Dense
+from singanet.layers import Activation, Add, Dense
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.optimizer import SGD
+from singanet.parallel import Pipeline, stage
+from tests.parallel.nets import together
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 Y = np.arange(10)
@@ -95,3 +99,189 @@ def test_gradients_take_symbols_alone():
         gradients(out, [X])
     with pytest.raises(ArgumentError, match="str"):
         gradients("loss", x)
+
+
+# -- several ys, and symbols that weigh them ------------------------------------------------------
+
+
+def _numeric(run, value, step=1e-5):
+    """The derivative of ``run()`` by each element of the array ``value``."""
+    found = np.zeros_like(value)
+    for k in range(value.size):
+        kept = value.flat[k]
+        ends = []
+        for moved in (kept + step, kept - step):
+            value.flat[k] = moved
+            ends.append(run())
+        value.flat[k] = kept
+        found.flat[k] = (ends[0] - ends[1]) / (2 * step)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_of_several_ys_and_heads_against_differences(seed):
+    """Hetu's gradients([y1, y2], xs, insert_grad): heads that are fed, drawn and left out."""
+    rng = np.random.default_rng(seed)
+    batch, inner = int(rng.integers(1, 4)), int(rng.integers(1, 5))
+    x, head, t = Input("x", (3,)), Input("head", (inner,)), Input("t", (2,))
+    low = Activation("bend", "tanh")(Dense("low", inner)(x))
+    high = Dense("high", 2)(low)
+    loss = SquaredError()(high, t)
+    drawn = Activation("soft", "sigmoid")(Dense("side", 2)(x))
+    ys, dys = [low, high, loss, high], [head, drawn, None, None]
+    order = rng.permutation(4)[: int(rng.integers(2, 5))]
+    ys, dys = [ys[k] for k in order], [dys[k] for k in order]
+    made = gradients(ys, [x, "low/weight", low], dys)
+    executor = Executor({"slopes": made, "look": [low, high, drawn, loss]}, seed=seed)
+    executor.net.as_type("float64")
+    feed = {
+        "x": rng.standard_normal((batch, 3)),
+        "head": rng.standard_normal((batch, inner)),
+        "t": rng.standard_normal((batch, 2)),
+    }
+    if not any(y is loss for y in ys):
+        del feed["t"]
+    if not any(dy is head for dy in dys):
+        del feed["head"]
+    slopes = executor.run("slopes", feed)
+    assert len(slopes) == 3
+    whole = {name: feed.get(name, np.zeros((batch, n))) for name, n in (("x", 3), ("t", 2))}
+    before = executor.run("look", whole)
+    weights = {id(head): feed.get("head"), id(drawn): before[2]}
+
+    def total():
+        parts = zip((low, high, drawn, loss), executor.run("look", whole), strict=True)
+        values = {id(symbol): value for symbol, value in parts}
+        return sum(
+            values[id(y)] if y is loss else float((values[id(y)] * weights.get(id(dy), 1.0)).sum())
+            for y, dy in zip(ys, dys, strict=True)
+        )
+
+    np.testing.assert_allclose(slopes[0], _numeric(total, whole["x"]), rtol=1e-5, atol=1e-7)
+    weight = executor.net["low"].params["weight"].value
+    np.testing.assert_allclose(slopes[1], _numeric(total, weight), rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_with_other_heads_are_asked_for_in_one_program():
+    x, head = Input("x", (3,)), Input("head", (2,))
+    y = Dense("fc", 2, use_bias=False)(x)
+    program = [*gradients(y, x), *gradients(y, x, head), *gradients([y, y], x, [head, None]), y]
+    executor = Executor({"all": program}, seed=0)
+    feed = {x: np.ones((2, 3), np.float32), head: np.array([[1, 2], [3, 4]], np.float32)}
+    ones, by_head, both, value = executor.run("all", feed)
+    weight = executor.net["fc"].params["weight"].value
+    np.testing.assert_allclose(ones, np.ones((2, 2), np.float32) @ weight.T, rtol=1e-6)
+    np.testing.assert_allclose(by_head, feed[head] @ weight.T, rtol=1e-6)
+    np.testing.assert_allclose(both, ones + by_head, rtol=1e-6)
+    np.testing.assert_allclose(value, feed[x] @ weight, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda y, h, made: gradients([y, y], ["fc/weight"], [h]), "each of 2 ys"),
+        (lambda y, h, made: gradients(y, ["fc/weight"], Input("no", (3,))), r"shape \(2,\)"),
+        (lambda y, h, made: gradients(y, ["fc/weight"], np.ones((2, 2))), "each of 1 ys"),
+        (lambda y, h, made: gradients(y, ["fc/weight"], [np.ones((1, 2))]), "Input\\('head'"),
+        (lambda y, h, made: gradients([], ["fc/weight"]), "loss"),
+        (lambda y, h, made: gradients(made, ["fc/weight"]), "are no symbols: combine"),
+    ],
+)
+def test_heads_that_do_not_fit(ask, words):
+    y = Dense("fc", 2)(Input("x", (3,)))
+    with pytest.raises(ArgumentError, match=words):
+        ask(y, Input("h", (2,)), gradients(y, ["fc/weight"]))
+
+
+# -- a loader for each program --------------------------------------------------------------------
+
+
+def two_loaders():
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    train = ArrayLoader(rows, np.zeros(6, np.int64), 2, shuffle=False)
+    validate = ArrayLoader(-rows[:4], np.zeros(4, np.int64), 4, shuffle=False)
+    return rows, {"train": train, "validate": validate}
+
+
+def test_each_program_has_a_loader_of_its_own():
+    rows, loaders = two_loaders()
+    x, y = from_loader(loaders)
+    programs = {"train": [x, y], "validate": [x], "infer": [x]}
+    executor = Executor(programs, seed=0)
+    assert (executor.batches("train"), executor.batches("validate")) == (3, 1)
+    for start in (0, 2, 4, 0):
+        np.testing.assert_array_equal(executor.run("train")[0], rows[start : start + 2])
+        np.testing.assert_array_equal(executor.run("validate")[0], -rows[:4])
+    with pytest.raises(UnknownNameError, match="add an array for 'x'"):
+        executor.run("infer")
+    assert executor.run("infer", {x: rows})[0].shape == (6, 2)
+    assert executor.run("validate", {x: rows})[0].shape == (6, 2)
+    # Other outputs of a program are its own, too.
+    np.testing.assert_array_equal(executor.run("train", None, [x])[0], rows[2:4])
+
+
+def test_the_positions_of_all_loaders_are_saved(tmp_path):
+    def made():
+        _, loaders = two_loaders()
+        x, y = from_loader(loaders)
+        loss = SoftmaxCrossEntropy()(Dense("fc", 2)(x), y)
+        programs = {"train": [x, loss, SGD(0.1).minimize(loss)], "validate": [x, loss]}
+        return Executor(programs, seed=0)
+
+    one = made()
+    for name in ("train", "validate", "train"):
+        one.run(name)
+    one.save(tmp_path / "run.npz")
+    wanted = [one.run(name)[:2] for name in ("train", "validate", "train", "train")]
+    two = made()
+    two.load(tmp_path / "run.npz")
+    found = [two.run(name)[:2] for name in ("train", "validate", "train", "train")]
+    for a, b in zip(wanted, found, strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
+        assert a[1] == b[1]
+
+
+@pytest.mark.parametrize(
+    ("loaders", "words"),
+    [
+        ({}, "expected a loader"),
+        ({"a": np.ones(3)}, "expected a loader"),
+        ({"a": 2, "b": 3}, "other samples"),
+        ({"a": 2, "b": "float64"}, "other samples"),
+    ],
+)
+def test_loaders_of_programs_that_do_not_fit(loaders, words):
+    def made(kind):
+        if isinstance(kind, np.ndarray):
+            return kind
+        rows = np.ones((4, kind if isinstance(kind, int) else 2))
+        rows = rows.astype(np.float32 if isinstance(kind, int) else kind)
+        return ArrayLoader(rows, np.zeros(4, int), 2)
+
+    expected = "batches of" if words == "other samples" else words
+    with pytest.raises((ArgumentError, DataError), match=expected):
+        from_loader({name: made(kind) for name, kind in loaders.items()})
+
+
+def drawn_for_stages():
+    x = Input("x", (3,))
+    low = Dense("low", 4)(x)
+    with stage(1):
+        return x, Dense("top", 2)(low)
+
+
+def test_marks_of_a_pipeline_are_refused():
+    _, scores = drawn_for_stages()
+    loss = SoftmaxCrossEntropy()(scores, Input("y", (), dtype="int64"))
+    with pytest.raises(ArgumentError, match=r"layer 'top'.*stage 1.*Pipeline"):
+        Executor({"train": [loss, SGD(0.1).minimize(loss)]})
+
+    def work(comm):
+        x, scores = drawn_for_stages()
+        net = FeedForwardNet(inputs=x, outputs=scores, loss=SoftmaxCrossEntropy(), seed=0)
+        Pipeline(net, micro_batches=2, comm=comm)
+        return net.step(np.ones((4, 3), np.float32), np.zeros(4, int), SGD(0.1))[0]
+
+    # The advice, followed, works.
+    first, second = together(work)
+    assert first == second

@@ -31,7 +31,15 @@ def test_other_capacities_are_refused(capacity):
         Cache(capacity=capacity)
 
 
+@pytest.mark.parametrize("policy", ["LRU", "Lfu", "LFUOpt"])
+def test_a_policy_may_be_in_capitals(policy):
+    """Hetu writes cstable_policy="LFUOpt"."""
+    assert Cache(policy).policy == policy.lower()
+
+
 def test_other_arguments_are_refused():
+    with pytest.raises(ArgumentError, match=f"{Cache().policy!r} suits most data"):
+        Cache("random")
     with pytest.raises(ArgumentError, match="did you mean 'lfu'"):
         Cache("lfuu")
     for bound in ("pull_bound", "push_bound"):
