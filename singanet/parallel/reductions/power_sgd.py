@@ -31,7 +31,7 @@ class PowerSGD(AllReduce):
     gradient (``error_feedback``), and takes one array a parameter. Parameters of more than two axes
     are seen as (shape[0], the rest); vectors, and matrices that would not be sent in at least
     ``gain`` times fewer numbers, go whole, row-sparse gradients as rows. The sum is an ordinary
-    gradient for what is inside.
+    gradient for what is inside. A lone process trains by whole gradients.
 
     It is for slow networks: each gradient is multiplied four times. What is not sent yet is in
     `state_dict`, that of each rank its own, as `SparseAllReduce` has it.

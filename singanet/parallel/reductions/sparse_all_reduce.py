@@ -35,7 +35,8 @@ class SparseAllReduce(AllReduce):
     the mean; after ten steps of which nothing was sent it warns. What was not sent is added
     to the next gradient (``error_feedback``: Strom 2015, Aji and Heafield 2017), and takes one
     array a parameter. Small parameters are chosen from together. Row-sparse gradients are sent
-    whole. The sum is an ordinary gradient, zero where nobody has sent, for what is inside.
+    whole. The sum is an ordinary gradient, zero where nobody has sent, for what is inside. A lone
+    process trains by whole gradients.
 
     As in Deep Gradient Compression (Lin et al. 2018) ``momentum`` is summed before the choice, in
     place of the rule's own, and the first ``warm_up`` steps send more: from a quarter on, down to
