@@ -49,6 +49,13 @@ class RowSparse(NamedTuple):
         return int(self.indices.nbytes + self.rows.nbytes)
 
 
+class StandIn(np.ndarray[Any, Any]):
+    """An array in the place of one that is elsewhere: its shape and type, and no memory.
+
+    No writer takes it: its elements are not the values.
+    """
+
+
 class CSRMatrix:
     """A matrix by its entries: row *i* has those from ``indptr[i]`` to ``indptr[i + 1]``.
 
@@ -134,11 +141,11 @@ class Traits:
     With ``stops_gradient`` no gradient goes to the inputs: layers that it alone reads keep nothing
     for backward. ``sparse`` is an input for sparse matrices; the `forward` of a layer that
     ``takes_sparse`` gets a `CSRMatrix`. A layer that ``looks_up`` asks a table for rows of a served
-    parameter, and never reads the whole array. A training batch has at least ``fewest_samples``. A
+    parameter, and never reads the whole array. A training batch has at least ``fewest_samples``.
     Outputs have as many samples as each input has, unless ``samples`` says that they have those of
-    all inputs one after the other ("stacked"), or a number of their own ("own"). A
-    layer that ``owns_gradients`` makes gradients of its parameters as new arrays, to which the walk
-    back may add.
+    all inputs one after the other ("stacked"), or a number of their own ("own"). A layer that
+    ``owns_gradients`` makes gradients of its parameters as new arrays, to which the walk back may
+    add.
     """
 
     input_kinds: tuple[InputKind, ...] = ()

@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.checkpoint.names import check_name, check_unique
 from singanet.errors import ArgumentError
-from singanet.types import Array, Shape
+from singanet.types import Array, Shape, StandIn
 
 _KINDS = "biuf"
 
@@ -35,13 +35,6 @@ class Entry:
     def nbytes(self) -> int:
         """Bytes of the array in memory."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-class StandIn(np.ndarray[Any, Any]):
-    """An array in the place of one that is elsewhere: its shape and type, and no memory.
-
-    No writer takes it: its elements are not the values.
-    """
 
 
 @dataclass(frozen=True, slots=True)

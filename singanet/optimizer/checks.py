@@ -9,7 +9,7 @@ from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops import ops_for
 from singanet.optimizer.state import ParamState
-from singanet.params.served import is_served
+from singanet.params.served import ServedStandIn
 from singanet.types import Array, RowSparse, Shape
 
 Grad = Array | RowSparse | tuple[Array, Array] | None
@@ -53,7 +53,7 @@ def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None)
             received=f"a value of shape {shape}",
             advice="give every parameter its own name, or start a new optimizer",
         )
-    if not isinstance(grad, tuple) and is_served(value):
+    if not isinstance(grad, tuple) and isinstance(value, ServedStandIn):
         raise ArgumentError(
             f"{where}, parameter {name!r}",
             expected="gradients of the rows that were looked up, since a table has them",

@@ -150,7 +150,7 @@ def begin_schedules(
         schedule: Any = getattr(owner, hyper)
         if not _learns(schedule):
             continue
-        known, state = learnt.get(hyper, (None, None))
+        known, state = learnt.get(hyper, (None, {}))
         if known is schedule:
             schedule.load_state_dict(state)
         elif hasattr(schedule, "restart"):

@@ -8,11 +8,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from singanet.checkpoint.entry import StandIn
 from singanet.errors import CallOrderError
 from singanet.ops.interface import Runs
 from singanet.params.storage import ParamStorage
-from singanet.types import Array, RowSparse, Shape
+from singanet.types import Array, RowSparse, Shape, StandIn
 
 
 class ServedStandIn(StandIn):

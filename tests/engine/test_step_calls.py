@@ -61,10 +61,10 @@ def test_a_named_program_costs_a_few_calls_more():
     x, y = Input("x", (16,)), Input("y", (), dtype="int64")
     cost = SoftmaxCrossEntropy()(Dense("b", 4)(Activation("r", "relu")(Dense("a", 32)(x))), y)
     executor = Executor({"train": [cost, SGD(0.1).minimize(cost)]}, seed=0)
-    assert 20 < own_calls(lambda: executor.run("train", {"x": X, "y": Y})) <= 50
+    assert 20 < own_calls(lambda: executor.run("train", {"x": X, "y": Y})) <= 51
 
 
-@pytest.mark.parametrize(("metric", "most"), [(None, 70), (Accuracy, 89)])
+@pytest.mark.parametrize(("metric", "most"), [(None, 70), (Accuracy, 92)])
 def test_a_step_of_fit_is_followed_in_few_calls(metric, most):
     net = small_net(metric and metric())
     net.compile(SGD(0.1))

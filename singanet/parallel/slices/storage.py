@@ -8,10 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from singanet.checkpoint.entry import StandIn
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.params.storage import ParamStorage
-from singanet.types import Array, Shape
+from singanet.types import Array, Shape, StandIn
 
 
 class Gathering(Protocol):
