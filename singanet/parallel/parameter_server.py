@@ -65,6 +65,7 @@ class ParameterServer(RankReducer):
     """
 
     comm: Communicator
+    meets_anew = True
 
     def __init__(
         self,
@@ -121,6 +122,15 @@ class ParameterServer(RankReducer):
             )
         several, recorded = consistency != "bsp", self._clip is None
         self.reduction: Pushes = Pushes(self, self.expect_servers, several, recorded)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what servers have, whose state a copy takes to servers that serve it."""
+        own = (
+            {}
+            if self.alone
+            else {"servers": None, "_rows": {}, "_state": self.state_dict() or None}
+        )
+        return {**super().__getstate__(), **own}
 
     @property
     def alone(self) -> bool:

@@ -54,6 +54,7 @@ def servers() -> ServerRanks | None:
     """The ranks of this job that hold parameters, the last ones; None if it has no servers."""
     count = int(os.environ.get(SERVERS, "0"))
     whole = _whole()
+    copyreg.pickle(ServerRanks, _servers_of_job)
     return ServerRanks(whole, range(whole.size)[whole.size - count :]) if count else None
 
 
@@ -84,6 +85,11 @@ def _whole() -> Communicator:
     if whole.size == 1:
         _expect_alone("an MPI that knows of this process alone")
     return whole
+
+
+def _servers_of_job(ranks: ServerRanks) -> Any:
+    """How ``ranks`` are pickled: those of the job of whoever reads them."""
+    return servers, ()
 
 
 def _by_init(comm: Any) -> Any:

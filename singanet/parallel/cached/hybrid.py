@@ -39,6 +39,7 @@ class Hybrid(AllReduce):
     """
 
     serves = True
+    meets_anew = True
 
     def __init__(
         self,
@@ -71,6 +72,14 @@ class Hybrid(AllReduce):
             self._ranks.expect_workers("Hybrid", self.comm)
         self._rows: dict[str, TableRows] = {}
         self._holder: Servers | _OwnTables | None = None
+        # State that goes to the tables when they are there.
+        self._carried: dict[str, Array] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the tables, whose state a copy takes to tables of its own."""
+        carried = {k: a for k, a in self.state_dict().items() if self._is_served(k)}
+        own = {"_rows": {}, "_holder": None, "_carried": {**self._carried, **carried}}
+        return {**super().__getstate__(), **own}
 
     @property
     def alone(self) -> bool:
@@ -139,7 +148,7 @@ class Hybrid(AllReduce):
         Of several ranks all call it: what they have pushed arrives before.
         """
         if self._holder is None:
-            return super().state_dict()
+            return {**super().state_dict(), **self._carried}
         self._arrive()
         there = self._holder.state_dict()
         # Schedules and rates are those of the rule here, which the others follow.
@@ -149,6 +158,7 @@ class Hybrid(AllReduce):
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """As `Wrapper.load_state_dict`; what is of tables goes there, if need be at `meet`."""
         there = {key: array for key, array in state.items() if self._is_served(key)}
+        self._carried = {}
         super().load_state_dict({key: a for key, a in state.items() if key not in there})
         if self._holder is not None and self.comm.rank == 0:
             self._load_tables(there)
@@ -177,8 +187,9 @@ class Hybrid(AllReduce):
         there = {key: a for key, a in loaded.items() if key.rpartition("/")[0] in names}
         if there:
             rule.load_state_dict({key: a for key, a in loaded.items() if key not in there})
-            if self.comm.rank == 0:
-                self._load_tables(there)
+        there, self._carried = {**self._carried, **there}, {}
+        if there and self.comm.rank == 0:
+            self._load_tables(there)
         return self._holder.tables
 
     def _load_tables(self, state: Mapping[str, Array]) -> None:

@@ -36,6 +36,8 @@ class RankReducer(Reducer):
     comm: Communicator
     heard: ClassVar[tuple[str, ...]] = ()
     """Settings that may be assigned later, beside properties; others are what they were made as."""
+    meets_anew: ClassVar[bool] = False
+    """Whether a copy has to meet the copy of its net, as nothing of that is served yet."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Errors: `ArgumentError` for a setting that would not be heard, or that it does not have.
@@ -155,7 +157,7 @@ class RankReducer(Reducer):
         nets = (memo.get(id(ref())) for ref in self._nets)
         made._nets = [weakref.ref(net) for net in nets if net is not None]
         net = memo.get(id(self.net))
-        if net is not None:
+        if net is not None and not self.meets_anew:
             made._net, made._met = weakref.ref(net), copy.deepcopy(self._met, memo)
         return made
 

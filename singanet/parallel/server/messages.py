@@ -224,6 +224,10 @@ class ServerRanks:
         self._asked = 0
         self._answers: dict[int, Message] = {}
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> ServerRanks:
+        """Itself: a copy of what they serve is served by the same processes."""
+        return self
+
     def expect_workers(self, where: str, comm: Communicator) -> None:
         """Errors: `ArgumentError` where ``comm`` are not all of the workers."""
         if comm.size != len(self.workers):

@@ -1,0 +1,649 @@
+"""States of trainings, the ways in which they are saved, and the ways in which they come back."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+import random
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import singanet
+from singanet import Executor, FeedForwardNet
+from singanet import layers as kinds
+from singanet.checkpoint import FORMATS, open_state
+from singanet.errors import SingaNetError
+from singanet.executor import from_loader
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    Adafactor,
+    AdaGrad,
+    Adam,
+    AdamW,
+    AMSGrad,
+    ClipByGlobalNorm,
+    ClipByValue,
+    Lion,
+    RMSProp,
+    schedules,
+)
+from singanet.optimizer.chain import UpdateChain
+from singanet.parallel import (
+    AllReduce,
+    Hybrid,
+    LocalSGD,
+    ParameterServer,
+    PartialUpdate,
+    PowerSGD,
+    Sharded,
+    SparseAllReduce,
+)
+from singanet.training.callbacks import (
+    EMA,
+    EarlyStopping,
+    LearningRate,
+    ModelCheckpoint,
+    ReduceOnPlateau,
+)
+from tests.parallel.nets import together
+from tests.parallel.server.ranks import served
+
+SAMPLES, CLASSES = 8, 4
+
+BODIES = {
+    "plain": ((32,), lambda: [kinds.Dense("a", 32), kinds.Activation("t", mode="tanh")]),
+    "normed": ((32,), lambda: [kinds.Dense("a", 32), kinds.BatchNormalization("bn")]),
+    "held norm": ((32,), lambda: [kinds.Dense("a", 32), kinds.BatchNormalization("bn")]),
+    "dropout": ((32,), lambda: [kinds.Dense("a", 32), kinds.Dropout("drop", 0.3)]),
+    "frozen": ((32,), lambda: [kinds.Dense("z", 32), kinds.Dense("a", 32)]),
+    "images": (
+        (1, 6, 6),
+        lambda: [
+            kinds.Conv2D("c", 2, 3),
+            kinds.BatchNormalization("bn"),
+            kinds.Flatten("f"),
+            kinds.Dense("a", 32),
+        ],
+    ),
+    "steps": ((5, 4), lambda: [kinds.LSTM("l", 8), kinds.Flatten("f")]),
+    "words": ((3,), lambda: [kinds.Embedding("e", 20, 32), kinds.Flatten("f")]),
+    "nested": (
+        (32,),
+        lambda: [
+            FeedForwardNet(
+                [kinds.Dense("n", 32, input_sample_shape=(32,)), kinds.BatchNormalization("bn")],
+                name="inner",
+            ),
+            kinds.LayerNorm("ln"),
+        ],
+    ),
+    "attention": (
+        (4, 8),
+        lambda: [kinds.MultiHeadAttention("m", 2), kinds.Flatten("f")],
+    ),
+}
+
+RULES = {
+    "sgd": lambda: SGD(lr=0.1),
+    "momentum": lambda: SGD(lr=0.05, momentum=0.9),
+    "adam": lambda: Adam(lr=0.01),
+    "decayed": lambda: AdamW(lr=0.01, weight_decay=0.1),
+    "amsgrad": lambda: AMSGrad(lr=0.01),
+    "lion": lambda: Lion(lr=0.01),
+    "rmsprop": lambda: RMSProp(lr=0.01),
+    "adagrad": lambda: AdaGrad(lr=0.05),
+    "adafactor": lambda: Adafactor(lr=0.01),
+    "scheduled": lambda: SGD(lr=schedules.Exponential(0.1, 2, 0.5)),
+    "assigned": lambda: Adam(lr=0.3),
+    "patient": lambda: SGD(lr=schedules.Plateau(0.1)),
+}
+
+WRAPS = {
+    "bare": lambda rule: rule,
+    "by value": lambda rule: ClipByValue(rule, 0.05),
+    "by global norm": lambda rule: ClipByGlobalNorm(rule, 0.5),
+    "gathered": lambda rule: Accumulator(rule, 2),
+}
+
+REDUCERS = {
+    "alone": lambda rule, comm, ranks: rule,
+    "all-reduce": lambda rule, comm, ranks: AllReduce(rule, comm),
+    "sparse": lambda rule, comm, ranks: SparseAllReduce(rule, comm, ratio=0.1),
+    "power": lambda rule, comm, ranks: PowerSGD(rule, comm, rank=1),
+    "sharded 1": lambda rule, comm, ranks: Sharded(rule, comm, smallest=0),
+    "sharded 2": lambda rule, comm, ranks: Sharded(rule, comm, level=2, smallest=0),
+    "sharded 3": lambda rule, comm, ranks: Sharded(rule, comm, level=3, smallest=0),
+    "local": lambda rule, comm, ranks: LocalSGD(rule, comm, every=3),
+    "partial": lambda rule, comm, ranks: PartialUpdate(rule, comm, partitions=3),
+    "hybrid": lambda rule, comm, ranks: Hybrid(rule, comm, servers=ranks),
+    "servers": lambda rule, comm, ranks: ParameterServer(rule, comm=comm, servers=ranks),
+}
+
+STORAGES = (
+    "memory", "memory", "memory", "float64", "int8", "int4", "bfloat16", "remainder",
+    "offload", "read-only", "mixed",
+)  # fmt: skip
+
+CALLBACKS = {
+    "none": list,
+    "ema": lambda: [EMA(0.9)],
+    "early": lambda: [EarlyStopping("loss", patience=9)],
+    "plateau": lambda: [ReduceOnPlateau("loss", patience=1)],
+    "rate": lambda: [LearningRate(lambda epoch: 0.05 / (1 + epoch))],
+}
+
+FILES = ("npz", "safetensors", "hdf5", "snapshot", "pickle", "sharded", "gguf", "keras", "torch")
+
+WAYS_OUT = {
+    "weights": ("in place", "anew", "process"),
+    "model": ("anew", "process"),
+    "state_dict": ("in place", "anew", "process"),
+    "pickle": ("anew", "process"),
+    "deepcopy": ("anew",),
+    "predictor": ("anew", "process"),
+    "checkpoint": ("in place", "anew", "process"),
+    "executor": ("in place", "anew", "process"),
+    "executor pickle": ("anew", "process"),
+    "executor deepcopy": ("anew",),
+}
+"""With the ways in that each has."""
+
+
+@dataclass(frozen=True)
+class Triple:
+    """A state, a way out, a way in."""
+
+    body: str = "plain"
+    rule: str = "adam"
+    wrap: str = "bare"
+    storage: str = "memory"
+    reducer: str = "alone"
+    workers: int = 1
+    steps: int = 3
+    callbacks: str = "none"
+    way_out: str = "weights"
+    file: str = "npz"
+    way_in: str = "anew"
+
+    def __str__(self) -> str:
+        blank = Triple()
+        told = {k: v for k, v in asdict(self).items() if v != getattr(blank, k)}
+        return ", ".join(f"{k}={v!r}" for k, v in told.items())
+
+
+def drawn(seed: int, processes: float = 0.1) -> Triple:
+    """A triple, of which so many go through another process."""
+    draw = random.Random(seed)
+    way_out = draw.choice(list(WAYS_OUT))
+    way_in = draw.choice([way for way in WAYS_OUT[way_out] if way != "process"])
+    if "process" in WAYS_OUT[way_out] and draw.random() < processes:
+        way_in = "process"
+    workers = draw.choice((1, 1, 2)) if way_in != "process" else 1
+    reducer = draw.choice(list(REDUCERS) if workers > 1 else ["alone", *REDUCERS])
+    if reducer == "alone":
+        workers = 1
+    if reducer == "servers" and workers == 1:
+        reducer = "hybrid"
+    if workers > 1 and way_out in ("pickle", "executor pickle", "model"):
+        # What is pickled on ranks that are threads, or described, trains alone where it is read.
+        workers, reducer = 1, "alone"
+    return Triple(
+        body=draw.choice(list(BODIES)),
+        rule=draw.choice(list(RULES)),
+        wrap=draw.choice(("bare", "bare", *WRAPS)),
+        storage=draw.choice(STORAGES) if draw.random() < 0.6 else "memory",
+        reducer=reducer,
+        workers=workers,
+        steps=draw.choice((0, 1, 2, 3, 5)),
+        callbacks=draw.choice(list(CALLBACKS)) if way_out == "checkpoint" else "none",
+        way_out=way_out,
+        file=draw.choice(FILES),
+        way_in=way_in,
+    )
+
+
+# -- trainings --------------------------------------------------------------------------------
+
+
+def batch(given: Triple, k: int) -> tuple[Any, Any]:
+    """Samples and labels of step ``k``, the same everywhere."""
+    shape, rng = BODIES[given.body][0], np.random.default_rng([7, k])
+    labels = rng.integers(0, CLASSES, SAMPLES)
+    if given.body == "words":
+        return rng.integers(0, 20, (SAMPLES, *shape)), labels
+    return rng.standard_normal((SAMPLES, *shape)).astype(np.float32), labels
+
+
+class Going:
+    """A training of ``given`` on this rank, ``comm`` if any, which is built of its ``seed``."""
+
+    def __init__(
+        self, given: Triple, folder: Path, seed: int = 1, comm: Any = None, ranks: Any = None
+    ) -> None:
+        self.given, self.folder, self.comm, self.ranks = given, folder, comm, ranks
+        rank = 0 if comm is None else comm.rank
+        alone = comm is None or comm.size == 1
+        self.part = slice(None) if alone else (slice(0, 3), slice(3, SAMPLES))[rank]
+        self._make(seed)
+
+    def _make(self, seed: int) -> None:
+        self.net = self._net(seed)
+        self.optimizer = self._optimizer()
+        if self.given.storage == "offload":
+            folder = tempfile.mkdtemp(dir=self.folder)
+            self.net.offload(folder, keep=1 << 14, optimizer=self.optimizer)
+        if self.given.way_out in ("model", "checkpoint"):
+            precision = "float16" if self.given.storage == "mixed" else None
+            self.net.compile(self.optimizer, mixed_precision=precision)
+
+    def _net(self, seed: int) -> FeedForwardNet:
+        given = self.given
+        shape, body = BODIES[given.body]
+        first, *others = body()
+        # Blocks and what is read-only are the same in all.
+        fixed = given.storage in ("int8", "int4", "read-only")
+        net = FeedForwardNet(loss=SoftmaxCrossEntropy(), seed=1 if fixed else seed)
+        net.add(
+            kinds.Input("x", shape, dtype="int64" if given.body == "words" else None).call.layer
+        )
+        for layer in (first, *others, kinds.Dense("top", CLASSES)):
+            net.add(layer)
+        if given.body == "held norm":
+            net["bn"].params["mean"].held = net["bn"].params["var"].held = True
+        if given.body == "frozen":
+            net.freeze("a")
+        if given.storage in ("float64", "bfloat16"):
+            net.as_type(given.storage)
+        elif given.storage == "remainder":
+            net.as_type("bfloat16", rounding="remainder")
+        elif given.storage in ("int8", "int4"):
+            net.quantize(given.storage)
+            net.adapt(lora=2, where="all")
+        elif given.storage == "read-only":
+            param = net.params()[0]
+            param.trainable = False
+            _ = net.param_values()
+            param.value.flags.writeable = False
+        return net
+
+    def _optimizer(self) -> Any:
+        given = self.given
+        rule = RULES[given.rule]()
+        wrapped = WRAPS[given.wrap](rule) if given.wrap != "gathered" else rule
+        made = REDUCERS[given.reducer](wrapped, self.comm, self.ranks)
+        made = Accumulator(made, 2) if given.wrap == "gathered" else made
+        self.rule = rule
+        return made
+
+    def assign(self, rate: float) -> None:
+        """Have another rate, where the state says so."""
+        if self.given.rule == "assigned":
+            self.rule.lr = rate
+
+    def run(self, first: int, last: int) -> list[float]:
+        """The losses of the steps from ``first`` up to ``last``."""
+        losses = []
+        for k in range(first, last):
+            x, y = batch(self.given, k)
+            losses.append(self._step(x[self.part], y[self.part]))
+        return losses
+
+    def _step(self, x: Any, y: Any) -> float:
+        if self.given.way_out == "model":
+            return self.net.train_on_batch(x, y)["loss"]
+        return self.net.step(x, y, self.optimizer)[0]
+
+    def settle(self) -> None:
+        """What all ranks do before an evaluation or a file."""
+        for stage in UpdateChain(self.optimizer).reducers:
+            if not stage.alone and getattr(stage, "has_met", True):
+                stage.unify(self.net)
+
+    def values(self) -> dict[str, Any]:
+        return {param.name: np.array(param.peek()) for param in self.net.params()}
+
+    def predicted(self) -> Any:
+        x, _ = batch(self.given, 99)
+        return np.array(self.net.forward(False, x))
+
+
+class GoingExecutor(Going):
+    """A training of an executor, which draws of a loader."""
+
+    def _make(self, seed: int) -> None:
+        given = self.given
+        _, body = BODIES[given.body]
+        self.optimizer = self._optimizer()
+        x = np.concatenate([batch(given, k)[0] for k in range(4)])
+        labels = np.concatenate([batch(given, k)[1] for k in range(4)])
+        every = 1 if self.comm is None else self.comm.size
+        rank = 0 if self.comm is None else self.comm.rank
+        loader = singanet.data.ArrayLoader(x, labels, 4, seed=3, rank=rank, world_size=every)
+        top, y = from_loader(loader)
+        for layer in (*body(), kinds.Dense("top", CLASSES)):
+            top = layer(top)
+        loss = SoftmaxCrossEntropy()(top, y)
+        self.one = Executor(
+            {"train": [loss, self.optimizer.minimize(loss)], "look": [top]}, seed=seed
+        )
+        self.net = self.one.net
+        if given.storage == "float64":
+            self.net.as_type(given.storage)
+        elif given.storage == "offload":
+            folder = tempfile.mkdtemp(dir=self.folder)
+            self.net.offload(folder, keep=1 << 14, optimizer=self.optimizer)
+
+    def run(self, first: int, last: int) -> list[float]:
+        return [self.one.run("train")[0] for _ in range(first, last)]
+
+    def predicted(self) -> Any:
+        x, _ = batch(self.given, 99)
+        return self.one.run("look", {"x": x})[0]
+
+
+def going(given: Triple, folder: Path, seed: int = 1, comm: Any = None, ranks: Any = None) -> Going:
+    """The training of ``given``."""
+    kind = GoingExecutor if given.way_out.startswith("executor") else Going
+    return kind(given, folder, seed, comm, ranks)
+
+
+# -- comparisons ------------------------------------------------------------------------------
+
+
+def expect_same(found: Any, wanted: Any, what: str) -> None:
+    """Equal to the bit, NaN to NaN."""
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys(), (what, found.keys() ^ wanted.keys())
+        for key, value in wanted.items():
+            expect_same(found[key], value, f"{what}, {key}")
+    else:
+        np.testing.assert_array_equal(found, wanted, err_msg=what)
+
+
+def expect_finite(path: Path) -> None:
+    """No array in the file at ``path`` has a NaN."""
+    with open_state(path) as reader:
+        for name in reader.entries:
+            array = reader.read(name)
+            if array.dtype.kind == "f" and not name.startswith(("callback", "optimizer/*")):
+                assert not np.isnan(array).any(), name
+
+
+# -- ways out and in --------------------------------------------------------------------------
+
+
+def suffix(given: Triple) -> str:
+    """Of the file of the triple."""
+    return ".safetensors" if given.file == "torch" else FORMATS[given.file].suffixes[0]
+
+
+class Ways:
+    """How ``one`` is saved at ``path``, and comes back; what it carries is compared."""
+
+    def __init__(self, given: Triple, folder: Path) -> None:
+        self.given = given
+        self.folder = folder
+        self.path = folder / f"state{suffix(given)}"
+
+    def out(self, one: Going) -> Any:
+        """Save: what a process needs beside files."""
+        given, way = self.given, self.given.way_out
+        first = one.comm is None or one.comm.rank == 0
+        if way == "weights":
+            one.settle()
+            if first or given.reducer == "sharded 3":
+                one.net.save(self._own(one), **self._options())
+        elif way == "model":
+            one.net.save_model(self._own(one, ".singanet"))
+        elif way == "predictor":
+            one.settle()
+            one.net.predictor().save(self._own(one, ".singanet"))
+        elif way == "state_dict":
+            one.settle()
+            return self._states(one)
+        elif way == "executor":
+            one.one.save(self.path)
+        elif way == "pickle":
+            return pickle.dumps((one.net, one.optimizer))
+        elif way == "executor pickle":
+            return pickle.dumps(one.one)
+        elif way == "executor deepcopy":
+            return copy.deepcopy(one.one)
+        elif way == "deepcopy":
+            return copy.deepcopy((one.net, one.optimizer))
+        return None
+
+    def _own(self, one: Going, ending: str | None = None) -> Path:
+        """A file of the rank's own, but the first rank's, which all know."""
+        rank = 0 if one.comm is None else one.comm.rank
+        ending = suffix(self.given) if ending is None else ending
+        return self.folder / (f"state{ending}" if not rank else f"rank{rank}{ending}")
+
+    def _options(self) -> dict[str, Any]:
+        given = self.given
+        return {"layout": "torch"} if given.file == "torch" else {"format": given.file}
+
+    def _states(self, one: Going) -> Any:
+        arrays = {param.name: np.array(param.peek()) for param in one.net.params()}
+        learnt = one.optimizer.state_dict()
+        return arrays, learnt, one.net.rng.bit_generator.state
+
+    def back(self, other: Going, told: Any) -> Going:
+        """``other`` goes on from what was saved and ``told``."""
+        way = self.given.way_out
+        if way == "weights":
+            layout = {"layout": "torch"} if self.given.file == "torch" else {}
+            other.net.load(self.path, **layout)
+        elif way == "model":
+            other.net = singanet.load_model(self._own(other, ".singanet"))
+            other.optimizer = other.net.compiled.optimizer
+        elif way == "predictor":
+            other.predictor = singanet.load_predictor(self._own(other, ".singanet"))
+        elif way == "state_dict":
+            arrays, learnt, generator = told
+            other.optimizer.load_state_dict(learnt)
+            for param in other.net.params():
+                if not param.is_constant:
+                    param.put(arrays[param.name])
+            other.net.rng.bit_generator.state = generator
+            if other.comm is not None:
+                other.comm.barrier()
+        elif way == "executor":
+            other.one.load(self.path)
+        elif way in ("pickle", "deepcopy"):
+            other.net, other.optimizer = pickle.loads(told) if way == "pickle" else told
+        elif way == "executor pickle":
+            other.one = pickle.loads(told)
+            other.net = other.one.net
+        elif way == "executor deepcopy":
+            other.one, other.net = told, told.net
+        return other
+
+
+CARRIES_ALL = {
+    "model", "state_dict", "pickle", "deepcopy", "executor", "executor pickle",
+    "executor deepcopy",
+}  # fmt: skip
+MORE = 4
+
+
+def saved_and_gone_on(given: Triple, folder: Path, comm: Any = None, ranks: Any = None) -> str:
+    """Save after some steps, bring it back, and go on, beside a twin that was never saved."""
+    if given.way_out == "checkpoint":
+        return by_fit(given, folder, comm, ranks)
+    rank = 0 if comm is None else comm.rank
+    n = given.steps
+    one = going(given, folder, 1, comm, ranks)
+    one.run(0, n)
+    one.assign(0.02)
+    if comm is None or comm.size == 1:
+        twin = going(given, folder, 1)
+        twin.run(0, n)
+        twin.assign(0.02)
+    else:
+        # Ranks that meet now and then agree when a file is written: who saves is its own twin.
+        twin = None
+    ways = Ways(given, folder)
+    before = one.values()
+    told = ways.out(one)
+    if comm is not None:
+        comm.barrier()
+    saved = one.values()
+    if twin is not None:
+        expect_same(saved, before, "the source, once saved")
+        expect_same(saved, twin.values(), "the source, beside its twin")
+    if rank == 0 and given.way_out in ("weights", "model", "executor") and ways.path.exists():
+        expect_finite(ways.path)
+    shown = one.predicted()
+    if twin is not None:
+        wanted = twin.run(n, n + MORE), twin.values()
+    if given.way_in == "in place":
+        if twin is None:
+            wanted = one.run(n, n + MORE), one.values()
+        one.assign(0.5)
+        one.run(40, 43)
+        other = ways.back(one, told)
+    else:
+        mine = one.run(n, n + MORE), one.values()
+        if twin is None:
+            wanted = mine
+        expect_same(mine[0], wanted[0], "losses of the source")
+        expect_same(mine[1], wanted[1], "values of the source")
+        if given.way_in == "process":
+            return elsewhere(given, folder, told, saved, shown, wanted)
+        other = ways.back(going(given, folder, 5, comm, ranks), told)
+    compare(given, other, saved, shown, wanted)
+    return "equal"
+
+
+def compare(given: Triple, other: Going, saved: Any, shown: Any, wanted: Any) -> None:
+    """``other``, which came back, is what was ``saved``, and goes on as ``wanted``."""
+    if given.way_out == "predictor":
+        x, _ = batch(given, 99)
+        found = other.predictor(x)
+        e = np.exp(shown.astype(np.float64) - shown.max(-1, keepdims=True).astype(np.float64))
+        held = given.storage in ("int8", "int4", "bfloat16", "remainder")
+        near = 1e-2 if held else 1e-5
+        np.testing.assert_allclose(found, e / e.sum(-1, keepdims=True), rtol=0, atol=near)
+        return
+    if (
+        given.way_out == "weights"
+        and given.file == "keras"
+        and given.body in ("steps", "attention")
+    ):
+        # Keras has one bias for two here, of which only the sum counts.
+        np.testing.assert_allclose(other.predicted(), shown, rtol=0, atol=1e-5)
+        return
+    expect_same(other.values(), saved, "what came back")
+    expect_same(other.predicted(), shown, "what it predicts")
+    if given.way_out in CARRIES_ALL:
+        n = given.steps
+        losses = other.run(n, n + MORE)
+        expect_same(losses, wanted[0], "losses that follow")
+        expect_same(other.values(), wanted[1], "values that follow")
+
+
+def by_fit(given: Triple, folder: Path, comm: Any, ranks: Any) -> str:
+    """A fit that is resumed from a file of `ModelCheckpoint`, beside one that ran through."""
+    rank = 0 if comm is None else comm.rank
+    wanted = fit(going(given, folder, 1, comm, ranks), folder / "whole", 4)
+    one = going(given, folder, 1, comm, ranks)
+    fit(one, folder / "parts", 2)
+    if comm is not None:
+        comm.barrier()
+    if rank == 0:
+        for path in (folder / "parts").iterdir():
+            if path.name.endswith((".npz", ".h5", ".safetensors.index.json")):
+                expect_finite(path)
+    if given.way_in == "process":
+        return elsewhere(given, folder, None, wanted)
+    other = one if given.way_in == "in place" else going(given, folder, 5, comm, ranks)
+    if given.way_in == "in place":
+        other.run(40, 42)
+    return resumed(other, folder, wanted)
+
+
+def fit(one: Going, place: Path, epochs: int, resume: bool = False) -> Any:
+    """The history of a fit of three batches an epoch, and the values after it."""
+    given = one.given
+    x, y = (np.concatenate([batch(given, k)[part] for k in range(3)]) for part in (0, 1))
+    one.assign(0.02)
+    checkpoint = ModelCheckpoint(
+        place,
+        "loss",
+        format=given.file if given.file in ("safetensors", "hdf5", "sharded") else "npz",
+        asynchronous=given.steps == 2,
+        keep=9,
+        every_steps=2 if given.steps > 2 else None,
+    )
+    callbacks = [*CALLBACKS[given.callbacks](), checkpoint]
+    options = {"resume": place} if resume else {}
+    history = one.net.fit(
+        x, y, batch_size=6, epochs=epochs, callbacks=callbacks, verbose=False, **options
+    )
+    # There are more bytes where ranks meet.
+    told = {name: value for name, value in history.items() if not name.startswith("bytes")}
+    return told, one.values()
+
+
+def resumed(other: Going, folder: Path, wanted: Any) -> str:
+    """``other`` goes on from the file as the one that was never saved."""
+    found = fit(other, folder / "parts", 4, resume=True)
+    expect_same(found[0], wanted[0], "history")
+    expect_same(found[1], wanted[1], "values that follow")
+    return "equal"
+
+
+# -- another process --------------------------------------------------------------------------
+
+_other: Any = None
+
+
+def elsewhere(given: Triple, folder: Path, told: Any, *compared: Any) -> str:
+    """The rest of a triple in a process that has not saved it."""
+    global _other
+    if _other is None:
+        _other = multiprocessing.get_context("spawn").Pool(1)
+    outcome: str = _other.apply(_there, (given, folder, told, compared))
+    return outcome
+
+
+def close() -> None:
+    """End the other process."""
+    global _other
+    if _other is not None:
+        _other.close()
+        _other.join()
+        _other = None
+
+
+def _there(given: Triple, folder: Path, told: Any, compared: Any) -> str:
+    other = going(given, folder, 5)
+    if given.way_out == "checkpoint":
+        return resumed(other, folder, *compared)
+    compare(given, Ways(given, folder).back(other, told), *compared)
+    return "equal"
+
+
+# -- outcomes ---------------------------------------------------------------------------------
+
+
+def outcome(given: Triple) -> str:
+    """ "equal", or "refused" with an error of the library's own. Errors: anything else."""
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            if given.workers == 1:
+                return saved_and_gone_on(given, folder)
+            if given.reducer in ("hybrid", "servers"):
+                return served(lambda comm, ranks: saved_and_gone_on(given, folder, comm, ranks))[0]
+            return together(lambda comm: saved_and_gone_on(given, folder, comm))[0]
+    except SingaNetError as error:
+        return f"refused: {type(error).__name__}: {error}"

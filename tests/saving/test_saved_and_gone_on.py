@@ -1,0 +1,67 @@
+"""Whatever is saved goes on as if it never had been: states × ways out × ways in, at random."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+
+import pytest
+
+from tests.saving import states
+
+NAMED = {
+    "served tables, by an executor": states.Triple("words", reducer="hybrid", way_out="executor"),
+    "tables on servers, by an executor": states.Triple(
+        "words", reducer="servers", workers=2, way_out="executor", way_in="in place"
+    ),
+    "pairs beside blocks, by a file": states.Triple("plain", storage="int8", file="safetensors"),
+    "pairs beside blocks, by a checkpoint": states.Triple(storage="int4", way_out="checkpoint"),
+    "ranks by themselves, by an executor": states.Triple(
+        "normed", reducer="local", workers=2, way_out="executor"
+    ),
+    "an assigned rate": states.Triple(rule="assigned", way_out="state_dict"),
+    "tables and their state, by a pickle": states.Triple(
+        "words", reducer="hybrid", way_out="pickle"
+    ),
+    "tables on servers, by a copy": states.Triple(
+        "words", reducer="servers", workers=2, way_out="deepcopy"
+    ),
+    "another process": states.Triple("normed", way_out="executor pickle", way_in="process"),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def other_process():
+    yield
+    states.close()
+
+
+def outcomes(seeds, processes):
+    """How many triples are equal and refused. Errors: one that is neither, by its seed."""
+    found = Counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for seed in seeds:
+            given = states.drawn(seed, processes)
+            try:
+                found[states.outcome(given).split(":")[0]] += 1
+            except Exception as error:
+                raise AssertionError(f"seed {seed}: {given}") from error
+    return found
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_triples_are_equal(name):
+    assert states.outcome(NAMED[name]) == "equal"
+
+
+def test_some_triples():
+    found = outcomes(range(20), 0.0)
+    assert found["equal"] > found["refused"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(1000, 11_000, 500))
+def test_ten_thousand_triples(start):
+    found = outcomes(range(start, start + 500), 0.1)
+    assert found["equal"] > 8 * found["refused"]
