@@ -23,13 +23,17 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class Format:
-    """A format's name, its suffixes, and where its reader and writer are found when needed."""
+    """A format's name, its suffixes, and where its reader and writer are found when needed.
+
+    One ``by_layers`` is written with the layers of a net, whose layouts it has.
+    """
 
     name: str
     suffixes: tuple[str, ...]
     module: str
     reader: str
     writer: str
+    by_layers: bool = False
 
     def open(self, path: Path, **options: Any) -> Reader:
         """The file at ``path``, its table read."""
@@ -66,8 +70,8 @@ FORMATS = {
         ),
         Format("gguf", (".gguf",), "gguf", "GgufReader", "write_gguf"),
         # Written and read with the layers of a net, which they need for Keras' layouts.
-        Format("keras", (".weights.h5",), "keras", "KerasReader", "write_keras"),
-        Format("keras-legacy", (), "keras", "KerasReader", "write_keras_legacy"),
+        Format("keras", (".weights.h5",), "keras", "KerasReader", "write_keras", True),
+        Format("keras-legacy", (), "keras", "KerasReader", "write_keras_legacy", True),
     )
 }
 """The formats of checkpoints by their names, as `save`, `load` and `convert` take them."""
@@ -87,7 +91,15 @@ def write_state(
     """
     path = checked_path(path)
     expect_file(path, path)  # a snapshot would be written beside /dev/null, with a suffix
-    format_named(format_for(path, format)).write(path, state, **options)
+    found = format_named(format_for(path, format))
+    if found.by_layers and "layers" not in options:
+        raise ArgumentError(
+            f"file {str(path)!r}",
+            expected="a format of names and arrays",
+            received=f"{found.name!r}, which is written with the layers of a net",
+            advice="call net.save, or choose another suffix, such as '.npz'",
+        )
+    found.write(path, state, **options)
 
 
 def open_state(path: str | os.PathLike[str], format: str | None = None, **options: Any) -> Reader:

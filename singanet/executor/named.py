@@ -74,7 +74,9 @@ class NamedProgram:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without functions, which a copy makes anew: they know losses and metrics."""
-        return {name: value for name, value in vars(self).items() if name != "_readers"}
+        state = {name: value for name, value in vars(self).items() if name != "_readers"}
+        # First, as the copy of an optimizer has met it where it is there already.
+        return {"view": self.view, **state}
 
     @cached_property
     def _readers(self) -> list[Callable[[Mapping[str, Any]], Any]]:

@@ -11,7 +11,13 @@ from typing import Any
 from singanet.base.seeding import seeded_apart
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import FORMATS, by_suffix, checked_path, open_state, write_state
-from singanet.errors import ArgumentError, FileFormatError, SingaNetError, StateMismatchError
+from singanet.errors import (
+    ArgumentError,
+    FileFormatError,
+    SingaNetError,
+    StateMismatchError,
+    one_of,
+)
 from singanet.executor.symbols import Draw
 from singanet.net import FeedForwardNet
 from singanet.optimizer.chain import UpdateChain
@@ -24,6 +30,8 @@ from singanet.training.sources import below as named_below
 from singanet.types import Array
 
 FORMAT = "singanet executor"
+_FORMATS = ("npz", "safetensors", "hdf5", "sharded", "pickle")
+"""That hold arrays of all types under any names."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Trained:
 
 def save(path: str | PathLike[str], trained: Trained) -> None:
     """See `Executor.save`."""
-    file, net, ranks = _file(path), trained.net, trained.ranks
+    file, net, ranks = _file_to_write(path), trained.net, trained.ranks
     stands = {
         "generator": net.rng.bit_generator.state,
         "loaders": [draw.state_dict() for draw in trained.draws],
@@ -125,6 +133,20 @@ def _file(path: str | PathLike[str]) -> Path:
         )
     suffixes = FORMATS[by_suffix(file)].suffixes
     return file if file.name.lower().endswith(suffixes) else file.with_name(f"{file.name}.npz")
+
+
+def _file_to_write(path: str | PathLike[str]) -> Path:
+    """`_file`. Errors, on all ranks: a format that does not hold arrays of all types and names."""
+    file = _file(path)
+    name = by_suffix(file)
+    if name not in _FORMATS:
+        raise ArgumentError(
+            "executor.save, argument path",
+            expected=f"a suffix among {one_of([s for n in _FORMATS for s in FORMATS[n].suffixes])}",
+            received=f"{file.name!r}, a file of the format {name!r}",
+            advice=f"name it {file.name.split('.')[0] + '.npz'!r}",
+        )
+    return file
 
 
 def _expect_same(

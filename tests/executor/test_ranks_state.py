@@ -76,6 +76,7 @@ def expect_same(found, wanted):
         np.testing.assert_array_equal(value, wanted[1][key], err_msg=key)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", REDUCERS)
 def test_ranks_go_on_to_the_bit(tmp_path, name):
     """In place after other steps at another rate, and anew before the first run."""
@@ -107,6 +108,7 @@ def test_ranks_go_on_to_the_bit(tmp_path, name):
     ranks(name, anew)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["parallel=", "sharded 2", "local", "hybrid"])
 def test_other_ranks_go_on_from_the_same_values(tmp_path, name):
     """Of two ranks in one process and back; they draw unlike, as their running state shows."""

@@ -114,6 +114,9 @@ def test_save_and_load_mean_one_file(tmp_path, monkeypatch):
     for call in (one.save, one.load):
         with pytest.raises(ArgumentError, match=r"the folder 'folder'.*folder/run\.npz"):
             call("folder")
+    for name in ("x.weights.h5", "x.bin", "x.gguf"):
+        with pytest.raises(ArgumentError, match=r"x\.npz"):
+            one.save(name)
     assert not list((tmp_path / "folder").iterdir())
     assert not list(tmp_path.glob("folder.*"))
 
