@@ -13,6 +13,7 @@ from singanet.errors import CallOrderError
 from singanet.graph.nodes import Node
 from singanet.layers.dummy import Dummy
 from singanet.layers.layer import Layer
+from singanet.parallel.pipeline.partition import is_input
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import ParamStorage
 from singanet.types import Array
@@ -41,7 +42,7 @@ class StagePlan(Plan):
         self.own = [
             step
             for i, step in enumerate(whole.steps)
-            if stages[i] == stage or (i in read and _is_input(step))
+            if stages[i] == stage or (i in read and is_input(step))
         ]
         self.steps = [_entry(whole.steps[i]) for i in entering[stage]] + self.own
         self.by_name = {step.name: step for step in self.steps}
@@ -65,11 +66,7 @@ def _read(whole: Plan, stages: Sequence[int], k: int) -> set[int]:
 def _entering(whole: Plan, stages: Sequence[int], k: int) -> list[int]:
     """The steps of earlier stages whose outputs stage ``k`` reads."""
     read = sorted(_read(whole, stages, k))
-    return [i for i in read if stages[i] != k and not _is_input(whole.steps[i])]
-
-
-def _is_input(step: NodeStep) -> bool:
-    return step.fed and type(step.layer) is Dummy
+    return [i for i in read if stages[i] != k and not is_input(whole.steps[i])]
 
 
 def _by_stage(

@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.engine.backward import BackwardWalk
 from singanet.engine.net import Net
-from singanet.engine.plan import Plan, run_step
+from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.errors import ArgumentError, GraphError
 from singanet.layers.dummy import Dummy
 from singanet.summary import multiply_adds
@@ -57,7 +57,7 @@ def assigned(
     ``costs`` tells those of the steps by way, the same on all ranks.
     Errors: another number of stages than ``alive`` has.
     """
-    way = "balance" if stages is None else stages
+    way, steps = "balance" if stages is None else stages, net.planned().steps
     if stages is None and is_drawn(net):
         found = as_drawn(net)
     elif isinstance(way, str):
@@ -68,17 +68,28 @@ def assigned(
                 received=repr(stages),
                 advice=f"write stages=[{stages!r}] for a stage that begins there",
             )
-        found = balanced(costs[way](), len(alive), alive, memory)
+        own, every = [k for k, step in enumerate(steps) if not is_input(step)], costs[way]()
+        of_layers = balanced([every[k] for k in own], len(alive), alive, memory)
+        # An input is fed where it is read: it goes with the layer after it.
+        places = np.searchsorted(own, range(len(steps))).clip(max=len(own) - 1)
+        found = [of_layers[k] for k in places]
     else:
         found = by_names(net, way)
-    if set(found) != set(range(len(alive))):
+    computing = {k for k, step in zip(found, steps, strict=True) if not is_input(step)}
+    if computing != set(range(len(alive))):
         raise ArgumentError(
             "parallel.Pipeline, stages",
-            expected=f"{len(alive)} stages, one a rank, each with layers",
-            received=f"layers on the stages {sorted(set(found))}",
-            advice="start as many processes as there are stages, times replicas",
+            expected=f"{len(alive)} stages, one a rank, each with layers that compute",
+            received=f"such layers on the stages {sorted(computing)}",
+            advice="let each stage begin with a layer that computes, and start as many processes "
+            "as there are stages, times replicas",
         )
     return found
+
+
+def is_input(step: NodeStep) -> bool:
+    """Whether a step hands on what it is fed with."""
+    return step.fed and type(step.layer) is Dummy
 
 
 def is_drawn(net: Net) -> bool:
@@ -268,7 +279,7 @@ def _one_pass(net: Net, plan: Plan) -> tuple[list[float], list[float]]:
 def _too_many(stages: int, steps: int) -> ArgumentError:
     return ArgumentError(
         "parallel.Pipeline, stages",
-        expected=f"at most {steps} stages, as the net has layers",
+        expected=f"at most {steps} stages, as the net has layers that compute",
         received=str(stages),
         advice="start fewer processes, or give replicas=",
     )

@@ -505,3 +505,41 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
             for name, value in values(alone).items():
                 assert values(net)[name].dtype == np.float16
                 np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
+
+
+def drawn_from_inputs(layers):
+    """Of two inputs, with so many layers that compute."""
+    ends = [Input("x", (6,)), Input("y", (6,))]
+    h = Add("sum")(ends)
+    for k in range(layers - 1):
+        h = Dense(f"d{k}", 4)(h)
+    return singanet.FeedForwardNet(SoftmaxCrossEntropy(), inputs=ends, outputs=[h], seed=3)
+
+
+@pytest.mark.parametrize("stages", ["balance", "measure", None])
+def test_inputs_are_no_stage_of_their_own(stages):
+    """They ended in an IndexError."""
+
+    def work(comm, layers):
+        net = drawn_from_inputs(layers)
+        if layers < comm.size:
+            with pytest.raises(ArgumentError, match=f"at most {layers} stages"):
+                parallel.Pipeline(net, stages, comm=comm)
+            return 0.0
+        pipeline = parallel.Pipeline(net, stages, comm=comm)
+        assert {place for name, place in pipeline.places.items() if name not in "xy"} == {0, 1, 2}
+        return net.step({"x": X, "y": X}, Y, SGD(lr=0.1))[0]
+
+    alone = drawn_from_inputs(3).step({"x": X, "y": X}, Y, SGD(lr=0.1))[0]
+    with communicators(3) as comms:
+        assert comms.run(lambda comm: work(comm, 2)) == [0.0] * 3
+        np.testing.assert_allclose(comms.run(lambda comm: work(comm, 3)), alone, rtol=1e-5)
+
+
+def test_a_stage_of_inputs_alone_is_refused():
+    def work(comm):
+        with pytest.raises(ArgumentError, match="that compute; received"):
+            parallel.Pipeline(drawn_from_inputs(3), ["sum"], comm=comm)
+
+    with communicators(2) as comms:
+        comms.run(work)
