@@ -163,8 +163,7 @@ def closure(start):
 
 
 def test_a_layer_file_needs_few_modules():
-    """Two are the product that all layers share, and the pair that may stand beside; one knows names
-    of other libraries, one byte orders."""
+    """Two are of products, one knows names of other libraries, one byte orders."""
     needed = closure("singanet.layers.dense") - {"singanet.layers.dense"}
     assert len(needed) <= 24, sorted(needed)
     assert "singanet.ops.interface" in needed
