@@ -5,27 +5,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from singanet import device, errors, initializer, layers, ops
 from singanet.base.described import Codec, use_codec
-from singanet.base.flags import kEval, kTrain
 from singanet.base.lazy import names_when_asked
-from singanet.base.seeding import set_seed
 from singanet.base.version import VERSION
-from singanet.layers.dummy import Input
-from singanet.net import FeedForwardNet, load_model
-from singanet.params.gradients import LayerGradients
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # else when they are asked for: a launcher needs none, and each rank few
     from singanet import (
         checkpoint,
         data,
         decoding,
+        device,
+        errors,
         executor,
+        initializer,
         keras,
+        layers,
         loss,
         metric,
         models,
         onnx,
+        ops,
         optimizer,
         parallel,
         pretrained,
@@ -44,7 +43,12 @@ if TYPE_CHECKING:
     from singanet import saving as saving
     from singanet import summary as summary
     from singanet import tuning as tuning
+    from singanet.base.flags import kEval, kTrain
+    from singanet.base.seeding import set_seed
     from singanet.executor import Executor
+    from singanet.layers.dummy import Input
+    from singanet.net import FeedForwardNet, load_model
+    from singanet.params.gradients import LayerGradients
     from singanet.saving.objects import register
     from singanet.saving.predictor import Predictor, load_predictor
 

@@ -99,6 +99,13 @@ def test_rooms_come_when_they_are_asked_for():
     assert {"keras", "report", "FeedForwardNet"} <= {*shown}
 
 
+@pytest.mark.parametrize("name", ["singanet", "singanet.launch.rank", "singanet.launch.start"])
+def test_what_starts_processes_loads_neither_arrays_nor_nets(name):
+    heavy = ["numpy", "singanet.net", "singanet.layers", "singanet.parallel.pipeline"]
+    code = f"import json, sys, {name}; print(json.dumps([n for n in {heavy} if n in sys.modules]))"
+    assert python(code) == []
+
+
 def test_types_and_data_files_lie_in_the_package():
     package = Path(singanet.__file__).parent
     assert (package / "py.typed").is_file()

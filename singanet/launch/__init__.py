@@ -1,6 +1,16 @@
 """The processes of a job: started, watched, and ended together."""
 
-from singanet.launch.job import JobOptions
-from singanet.launch.start import launch
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from singanet.base.lazy import names_when_asked
+
+if TYPE_CHECKING:
+    from singanet.launch.job import JobOptions
+    from singanet.launch.start import launch
 
 __all__ = ["JobOptions", "launch"]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

@@ -6,13 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from singanet.base.files import replacing
-from singanet.parallel.communicators.timeline import part_of
+from singanet.parallel.communicators.board import trace_part
 
 
 def remove_parts(trace: Path, ranks: int) -> None:
     """Remove what ranks wrote beside ``trace``."""
     for rank in range(ranks):
-        part_of(trace, rank).unlink(missing_ok=True)
+        trace_part(trace, rank).unlink(missing_ok=True)
 
 
 def merge_traces(trace: Path, ranks: int) -> None:
@@ -23,7 +23,7 @@ def merge_traces(trace: Path, ranks: int) -> None:
     events: list[str] = []
     for rank in range(ranks):
         with suppress(FileNotFoundError):
-            lines = part_of(trace, rank).read_text(encoding="utf-8").splitlines(True)
+            lines = trace_part(trace, rank).read_text(encoding="utf-8").splitlines(True)
             events += [line.rstrip() for line in lines if line.endswith("}\n")]
     with replacing(trace) as beside:
         text = ",\n".join(events)

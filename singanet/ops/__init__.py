@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singanet.base.lazy import names_when_asked
-from singanet.ops.interface import Ops
-from singanet.ops.selection import (
-    Backend,
-    add_array_module,
-    array_module,
-    backends,
-    cpu_ops,
-    ops_for,
-)
 
 if TYPE_CHECKING:  # else when they are asked for: what is written with kernels needs none
+    from singanet.ops.interface import Ops
     from singanet.ops.numpy import NumpyOps, numpy_ops
+    from singanet.ops.selection import (
+        Backend,
+        add_array_module,
+        array_module,
+        backends,
+        cpu_ops,
+        ops_for,
+    )
 
 __all__ = [
     "Backend",

@@ -1,22 +1,26 @@
 """Several processes that train one net."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
-from singanet.base.elsewhere import names_of
-from singanet.parallel.cached import Hybrid
-from singanet.parallel.communicators import Alone, Communicator, Exchanged, ReduceOp, Request
-from singanet.parallel.parameter_server import ParameterServer
-from singanet.parallel.pipeline import Pipeline, schedule, simulate, stage
-from singanet.parallel.reductions import (
-    AllReduce,
-    LocalSGD,
-    PartialUpdate,
-    PowerSGD,
-    Sharded,
-    SparseAllReduce,
-)
-from singanet.parallel.split import SplitDense, SplitEmbedding
-from singanet.parallel.start import init
+from singanet.base.lazy import names_when_asked
+
+if TYPE_CHECKING:
+    from singanet.parallel.cached import Hybrid
+    from singanet.parallel.communicators import Alone, Communicator, Exchanged, ReduceOp, Request
+    from singanet.parallel.parameter_server import ParameterServer
+    from singanet.parallel.pipeline import Pipeline, schedule, simulate, stage
+    from singanet.parallel.reductions import (
+        AllReduce,
+        LocalSGD,
+        PartialUpdate,
+        PowerSGD,
+        Sharded,
+        SparseAllReduce,
+    )
+    from singanet.parallel.split import SplitDense, SplitEmbedding
+    from singanet.parallel.start import init
 
 __all__ = [
     "AllReduce",
@@ -42,4 +46,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # or any name would do
-    __getattr__ = names_of(__name__, __all__)
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

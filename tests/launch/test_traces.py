@@ -1,7 +1,8 @@
 import json
 
 from singanet.launch.traces import merge_traces
-from singanet.parallel.communicators.timeline import Timeline, part_of
+from singanet.parallel.communicators.board import trace_part
+from singanet.parallel.communicators.timeline import Timeline
 from singanet.testing import communicators
 
 
@@ -9,7 +10,7 @@ def test_each_rank_is_a_process_in_one_trace(tmp_path):
     trace = tmp_path / "trace.json"
 
     def rank(comm):
-        timeline = Timeline(part_of(trace, comm.rank), comm)
+        timeline = Timeline(trace_part(trace, comm.rank), comm)
         for step in (1, 2):
             timeline.add("sums", "the gradients of fc", timeline._since)
             timeline.add("waiting", "the gradients of fc", timeline._since)
@@ -18,7 +19,7 @@ def test_each_rank_is_a_process_in_one_trace(tmp_path):
 
     with communicators(2) as comms:
         comms.run(rank)
-    with part_of(trace, 1).open("a") as killed:
+    with trace_part(trace, 1).open("a") as killed:
         killed.write('{"ph": "X", "na')
     merge_traces(trace, 3)
     events = json.loads(trace.read_text("utf-8"))["traceEvents"]

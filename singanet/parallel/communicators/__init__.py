@@ -1,11 +1,21 @@
 """How the ranks of a job talk to each other, and what they tell about themselves."""
 
-from singanet.parallel.communicators.communicator import (
-    Alone,
-    Communicator,
-    Exchanged,
-    ReduceOp,
-    Request,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from singanet.base.lazy import names_when_asked
+
+if TYPE_CHECKING:
+    from singanet.parallel.communicators.communicator import (
+        Alone,
+        Communicator,
+        Exchanged,
+        ReduceOp,
+        Request,
+    )
 
 __all__ = ["Alone", "Communicator", "Exchanged", "ReduceOp", "Request"]
+
+if not TYPE_CHECKING:  # or any name would do
+    __getattr__, __dir__ = names_when_asked(__name__, __all__)

@@ -137,6 +137,11 @@ def page_of(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}"
 
 
+def trace_part(trace: Path, rank: int) -> Path:
+    """The file of a rank beside that of the ``trace``."""
+    return trace.with_name(f"{trace.name}.rank-{rank}")
+
+
 def read_board(folder: Path, rank: int) -> RankStatus | None:
     """The status on the board of ``rank``; None if it has none yet, or one on another host."""
     try:

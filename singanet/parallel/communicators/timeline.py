@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.parallel.communicators.board import TRACE
+from singanet.parallel.communicators.board import TRACE, trace_part
 from singanet.parallel.communicators.communicator import Communicator
 
 _ROWS = ("steps", "waiting")
@@ -68,12 +68,7 @@ class Timeline:
         self._lines.append(json.dumps({**event, "pid": self._rank}) + "\n")
 
 
-def part_of(trace: Path, rank: int) -> Path:
-    """The file of a rank beside that of the ``trace``."""
-    return trace.with_name(f"{trace.name}.rank-{rank}")
-
-
 def own_part(rank: int) -> Path | None:
     """Where this rank's events are to be written; None where nobody has asked."""
     trace = os.environ.get(TRACE)
-    return part_of(Path(trace), rank) if trace else None
+    return trace_part(Path(trace), rank) if trace else None
