@@ -422,7 +422,7 @@ def test_wrong_shapes_are_explained():
         net.forward(False, np.zeros((3, 8, 9), np.float32))
 
 
-@pytest.mark.parametrize("x", [[[1.0] * 5], "text", 3, None])
+@pytest.mark.parametrize("x", ["text", 3, None])
 def test_what_is_not_an_array_is_refused(x):
     with pytest.raises(ArgumentError, match="layer 'fc0', input: expected an array"):
         mlp().forward(False, x)

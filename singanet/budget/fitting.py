@@ -228,7 +228,7 @@ def _same_shape(x: Any, size: int, options: FitOptions) -> bool:
 def _shown(net: Net, x: Any, size: int, compiled: Compiled) -> int:
     """Bytes of the copies of outputs that a user's metrics are shown, one of all at a time."""
     measures = compiled.measures(net.loss, alone=True)
-    if not compiled.metrics or not is_shown_copies(measures):
+    if not compiled.metrics or not is_shown_copies(measures, net.loss):
         return 0
     plan = net.execution_plan()
     sizes = plan.slot_bytes(size, net.dtype.itemsize, _extent(net, x))

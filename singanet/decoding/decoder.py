@@ -12,6 +12,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.decoding.trial import KeptSteps, Trial
 from singanet.engine.feeds import check_feed
+from singanet.engine.intake import own_arrays
 from singanet.engine.model import placed_by
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan
@@ -55,7 +56,7 @@ class Decoder:
                 advice="merge the ranks first; put what forward does into a layer",
             )
         self.net, self._plan = net, net.execution_plan()
-        self._fixed = dict(fixed or {})
+        self._fixed = dict(own_arrays("decoder, fixed", fixed or {}))
         self._sequences = [name for name in self._plan.inputs if name not in self._fixed]
         self._readers = self._reading()
         shapes = {name: self._plan.by_name[name].layer.in_shapes for name in self._sequences}
@@ -119,6 +120,7 @@ class Decoder:
         return self._read(x, {})
 
     def _read(self, x: Any, last_of: Mapping[str, Collection[int]]) -> Array:
+        x = own_arrays("decoder, x", x)
         steps, samples = self._extent(x)
         if self.limit is not None and self.steps + steps > self.limit:
             raise CallOrderError(

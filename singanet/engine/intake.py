@@ -1,4 +1,4 @@
-"""How frames become what a net is fed with: by a table, or by the names of their columns."""
+"""How frames, lists and arrays of other libraries become what a net is fed with."""
 
 from __future__ import annotations
 
@@ -17,11 +17,122 @@ from singanet.base.columns import (
     names_of,
     numbers,
 )
-from singanet.errors import ShapeError
+from singanet.base.csr import is_sparse
+from singanet.errors import DataError, ShapeError, one_of
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.data.table import Table
+
+
+def is_own(x: Any) -> bool:
+    """Whether ``x`` is an array of NumPy or CuPy, or what is taken further on: sparse, a frame."""
+    return _is_own_array(x) or is_sparse(x) or is_frame(x)
+
+
+def _is_own_array(x: Any) -> bool:
+    kind = type(x)
+    if kind is np.ndarray or isinstance(x, np.ndarray):
+        return True
+    # PyTorch's have it on a device, and are no array there.
+    return hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "detach")
+
+
+def holds_own(x: Any) -> bool:
+    """Whether ``x`` is an array of NumPy or CuPy or sparse, or a dict of NumPy's: mostly it is."""
+    if type(x) is np.ndarray:
+        return True
+    if type(x) is dict:
+        # Each batch of several inputs is asked.
+        return set(map(type, x.values())) == {np.ndarray}
+    return is_own(x) and not is_frame(x)
+
+
+def own_arrays(where: str, x: Any, inputs: Mapping[str, Any] | None = None) -> Any:
+    """``x``, or the values of a dict, with arrays of NumPy in the place of other libraries'.
+
+    A list of numbers becomes an array. One of arrays is of samples where ``inputs``, names with
+    sample shapes, say that one array is wanted; else it stays one. Anything else comes back as it
+    is. Errors: those of `as_array`.
+    """
+    if x is None or holds_own(x):
+        return x
+    if isinstance(x, Mapping) and not is_frame(x):
+        of_names = {name: {name: shape} for name, shape in (inputs or {}).items()}
+        return {
+            name: own_arrays(f"{where}[{name!r}]", part, of_names.get(name))
+            for name, part in x.items()
+        }
+    if isinstance(x, (list, tuple)):
+        if not any(map(is_array, x)):
+            return as_array(where, x) if x and not any(map(is_frame, x)) else x
+        if inputs is None or len(inputs) > 1 or list in map(type, inputs.values()):
+            parts = [own_arrays(where, part) for part in x]
+            return x if all(a is b for a, b in zip(x, parts, strict=True)) else parts
+        return as_array(where, x[0] if len(x) == 1 else x)
+    return as_array(where, x) if not is_own(x) and is_array(x) else x
+
+
+def is_array(x: Any) -> bool:
+    """Whether ``x`` is an array with axes, of whatever library."""
+    if getattr(x, "ndim", 0) and not is_frame(x):
+        return True
+    return hasattr(type(x), "__dlpack__") or (
+        hasattr(type(x), "__array__") and not isinstance(x, np.generic)
+    )
+
+
+def as_array(where: str, value: Any) -> Array:
+    """``value`` as a NumPy or CuPy array; PyTorch's come without gradients, to the host.
+
+    Of a frame it is the columns side by side. Errors: `DataError` for rows of unequal length and
+    for anything that is not numbers.
+    """
+    if is_frame(value):
+        return matrix(where, columns_of(where, value))
+    if _is_own_array(value):
+        array = value
+    else:
+        try:
+            array = _from_elsewhere(value)
+        except (ValueError, TypeError, RuntimeError, BufferError) as error:
+            raise DataError(
+                where,
+                expected="numbers that fit into one array",
+                received=f"a {type(value).__name__}: {error}"[:160],
+                advice="bring all samples to one shape, in an array of NumPy",
+            ) from None
+    if isinstance(value, Mapping):
+        raise DataError(
+            where,
+            expected="one array, whose first axis is the samples",
+            received=f"a dict of {one_of(map(str, value))}",
+            advice="a sample weighs the same for all outputs; outputs are weighed by"
+            " MultiLoss(losses, weights={name: number})"
+            if where.endswith("sample_weight")
+            else "pass the array itself",
+        )
+    if array.ndim == 0 or array.dtype.kind not in "fiub":
+        raise DataError(
+            where,
+            expected="an array of numbers whose first axis is the samples",
+            received=f"{type(value).__name__} of type {array.dtype} and shape {array.shape}",
+            advice="convert it with numpy.asarray(..., 'float32')",
+        )
+    return array
+
+
+def _from_elsewhere(value: Any) -> Array:
+    """``value`` as an array of NumPy. Errors: whatever its library raises."""
+    if isinstance(value, (list, tuple)) and any(hasattr(part, "detach") for part in value):
+        return np.stack([_from_elsewhere(part) for part in value])
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        # NumPy has no bfloat16; float32 has all of its numbers.
+        return np.asarray(value.float() if "bfloat16" in str(value.dtype) else value)
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)
+    return np.asarray(value)
 
 
 class Intake:
@@ -42,12 +153,14 @@ class Intake:
         return Intake(self.table, self.columns)
 
     def arrays(self, where: str, x: Any, inputs: Mapping[str, Any]) -> Any:
-        """``x`` with arrays for the frames in it; ``inputs`` are names with sample shapes.
+        """``x`` with arrays of NumPy or CuPy alone; ``inputs`` are names with sample shapes.
 
-        A frame for one input is a matrix, its columns in the order of training. For several
-        inputs each gets the column of its name. Errors: columns that are missing, not those of
-        training, or no numbers; more or fewer than the input takes.
+        Lists and other libraries' arrays are taken as `own_arrays` has it. A frame for one input
+        is a matrix, its columns in the order of training. For several inputs each gets the column
+        of its name. Errors: columns that are missing, not those of training, or no numbers; more
+        or fewer than the input takes.
         """
+        x = own_arrays(where, x, inputs)
         if not has_frame(x):
             return x
         names = list(inputs)

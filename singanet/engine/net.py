@@ -12,14 +12,13 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.calls import checked_call
-from singanet.base.columns import has_frame
 from singanet.base.described import shown
 from singanet.base.flags import is_training
 from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.executor import LayerByLayer, NetExecutor
-from singanet.engine.intake import Intake
+from singanet.engine.intake import Intake, holds_own, own_arrays
 from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.passes import MethodPass, Pass
@@ -386,8 +385,8 @@ class Net(GraphBuilder):
         self.intake.table = table
 
     def taken(self, where: str, x: Any) -> Any:
-        """``x`` with arrays for the frames in it, see `Intake.arrays`."""
-        if type(x) is np.ndarray or not has_frame(x):
+        """``x`` with arrays of NumPy or CuPy alone, see `Intake.arrays`."""
+        if holds_own(x):
             return x
         by_name, names = self.execution_plan().by_name, self.ports().inputs
         return self.intake.arrays(where, x, {name: by_name[name].layer.in_shapes for name in names})
@@ -452,6 +451,7 @@ class Net(GraphBuilder):
                 advice="call net.forward(True, x) first",
             )
         made, asked = self._pass, self._names(output)
+        dy = own_arrays("net.backward, dy", dy)
         slot_grads = checks.check_gradients(made.plan, dy, made.shapes, self.device, self.dtype)
         walk = made.backward(self, slot_grads, asked)
         self._pass = None
@@ -483,6 +483,7 @@ class Net(GraphBuilder):
         from singanet.engine.step import Seen, gradients_of_loss, measure_of
 
         given, x = x, self.taken("net.train, x", x)
+        y = own_arrays("net.train, y", y)
         feed = checks.check_feed(self.execution_plan(), x, self.device, self.dtype)
         self._forget_pass()
         by_name: dict[str, Gradient] = {}
@@ -523,6 +524,10 @@ class Net(GraphBuilder):
             self._forget_pass()
         # Small steps take about as long as ten calls.
         taken = x if type(x) is np.ndarray else self.taken("net.step, x", x)
+        if type(y) is not np.ndarray:
+            y = own_arrays("net.step, y", y)
+        if sample_weight is not None and type(sample_weight) is not np.ndarray:
+            sample_weight = own_arrays("net.step, sample_weight", sample_weight)
         request = StepRequest(taken, y, optimizer, sample_weight, measure, on_layer)
         made = self.executor.step(self, request)
         if taken is not x:

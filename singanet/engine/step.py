@@ -221,8 +221,9 @@ class NetMeasure:
 
     def __call__(self, outputs: Any, y: Any) -> Any:
         shown = outputs if self._link is None else self._link.link(outputs)
-        if self._loss is not None:
-            return self.metric.evaluate(*self._loss.unmasked(shown, y))
+        there = None if self._loss is None else self._loss.where_counted(shown, y)
+        if there is not None:
+            shown, y = counted_positions(shown, y, there)
         return self.metric.evaluate(shown, y)
 
     @property
@@ -240,7 +241,7 @@ class NetMeasure:
     @property
     def seers(self) -> Sequence[Any]:
         """The metric and the losses, which are shown the outputs."""
-        return (self.metric, *losses_of(self._loss or self._link))
+        return (self.metric, *(() if self._link is None else losses_of(self._link)))
 
 
 def measure_of(net: Any) -> NetMeasure | None:

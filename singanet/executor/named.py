@@ -11,6 +11,7 @@ import numpy as np
 from singanet.base.csr import is_sparse
 from singanet.engine.executor import NetExecutor
 from singanet.engine.feeds import check_feed
+from singanet.engine.intake import holds_own, own_arrays
 from singanet.engine.model import StepRequest
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.executor.graph import DrawnNet, inputs_of, symbols_of
@@ -312,7 +313,7 @@ class NamedProgram:
         except (KeyError, TypeError, AttributeError):
             raise self._refused(feed) from None
         if len(given) == len(self.inputs) == len(feed):
-            return given
+            return given if holds_own(given) else own_arrays(f"{self.where}, feed", given)
         drawn = []
         for one, mine in zip(self.draws, self._drawn, strict=True):
             if draw and all(name not in given for name in mine):
@@ -329,7 +330,7 @@ class NamedProgram:
         for one, mine in drawn:
             batch = one.next()
             given |= {name: batch[name] for name in mine}
-        return given
+        return own_arrays(f"{self.where}, feed", given)
 
     def _refused(self, feed: Any) -> Exception:
         where = f"{self.where}, argument feed"

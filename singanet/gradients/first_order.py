@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.engine.feeds import check_feed
 from singanet.engine.gradients import Asked, Head
+from singanet.engine.intake import own_arrays
 from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.part import Part
 from singanet.engine.plan import remember
@@ -174,6 +175,7 @@ def asked_of(
     if part is None:
         part = Part(plan, slots, outputs, fed, wanted, params.values())
         remember(plan.parts, key, part)
+    feed = own_arrays(f"{where}, feed", feed)
     beside: dict[str, Any] = {}
     if loss_scale is not None:
         feed, beside = _beside(where, resolver, feed)
@@ -219,6 +221,7 @@ def _heads(resolver: Resolver, ys: Names, dys: Any) -> tuple[list[Head], Any]:
                 advice=f"or name one of them, as in ys=[({name!r}, 0)]",
             )
         for (k, slot, step), part in zip(outputs, parts, strict=True):
+            part = own_arrays(f"{resolver.where}, dys of {name!r}", part)
             heads.append(Head(repr(name), step, k, slot, _expect_array(resolver, name, part)))
     return heads, of_loss
 

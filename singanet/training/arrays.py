@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.columns import columns_of, has_frame, is_frame, matrix, numbers
+from singanet.base.columns import columns_of, has_frame, is_frame, numbers
 from singanet.base.csr import by_rows, is_sparse
 from singanet.device import Device, cpu
+from singanet.engine.intake import as_array
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import (
@@ -46,50 +47,6 @@ def fed(where: str, net: Model, x: Any, learns: bool = False) -> Any:
     if learns and isinstance(net, Net) and has_frame(x):
         net.intake.remember(x, names)
     return found
-
-
-def as_array(where: str, value: Any) -> Array:
-    """``value`` as a NumPy or CuPy array; PyTorch tensors are taken from their device.
-
-    Of a frame it is the columns side by side. Errors: `DataError` for rows of unequal length and
-    for anything that is not numbers.
-    """
-    if is_frame(value):
-        return matrix(where, columns_of(where, value))
-    if isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__"):
-        array = value
-    else:
-        if hasattr(value, "detach"):
-            value = value.detach().cpu()
-        try:
-            array = np.asarray(value)
-        except (ValueError, TypeError) as error:
-            raise DataError(
-                where,
-                expected="numbers that fit into one array",
-                received=f"a {type(value).__name__}: {error}"[:160],
-                advice="bring all samples to one shape",
-            ) from None
-    if hasattr(array, "detach"):
-        return as_array(where, array.detach().cpu().numpy())
-    if isinstance(value, Mapping):
-        raise DataError(
-            where,
-            expected="one array, whose first axis is the samples",
-            received=f"a dict of {one_of(map(str, value))}",
-            advice="a sample weighs the same for all outputs; outputs are weighed by"
-            " MultiLoss(losses, weights={name: number})"
-            if where.endswith("sample_weight")
-            else "pass the array itself",
-        )
-    if array.ndim == 0 or array.dtype.kind not in "fiub":
-        raise DataError(
-            where,
-            expected="an array of numbers whose first axis is the samples",
-            received=f"{type(value).__name__} of type {array.dtype} and shape {array.shape}",
-            advice="convert it with numpy.asarray(..., 'float32')",
-        )
-    return array
 
 
 def _as_input(where: str, value: Any) -> Any:

@@ -154,9 +154,12 @@ class Measures:
                 loss = getattr(self.of, "losses", {}).get(output)
                 if output in getattr(self.of, "masks", ()):
                     mask = out[self.of.masks[output]] != 0
+            seen = own, targets, *given
             # A user's own loss need not say which positions it has.
-            seen = loss.unmasked(own, targets, mask, *given) if isinstance(loss, Loss) else None
-            found[name] = metric, *(seen or (own, targets, *given))
+            counts = isinstance(loss, Loss)
+            if mask is not None or (counts and loss.where_counted(own, targets) is not None):
+                seen = loss.unmasked(own, targets, mask, *given)
+            found[name] = metric, *seen
         return found
 
     def copied(self) -> Measures:

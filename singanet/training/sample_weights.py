@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from singanet.engine.intake import as_array
 from singanet.errors import ArgumentError, DataError
 from singanet.loss.layer import spread
-from singanet.training.arrays import as_array
 from singanet.types import Array
 
 

@@ -846,7 +846,7 @@ def test_feeds_are_refused_by_name():
         ("train", {x: images, y: labels, scores: images}, UnknownNameError, "feed inputs alone"),
         ("train", {x: images, y: labels, "a/weight": images}, UnknownNameError, "the parameter"),
         ("train", {x: images, y: labels.astype(float)}, DataError, "float64"),
-        ("train", {x: images, y: list(labels)}, ArgumentError, "list"),
+        ("train", {x: images, y: ["a"] * len(labels)}, DataError, r"\['y'\]: expected .* numbers"),
         ("train", [images], ArgumentError, "list"),
         ("train", {x: images, y: labels[None]}, ShapeError, "'y'"),
     ]

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from sklearn import metrics as sk
 
 import singanet
 from singanet.data import ArrayLoader
@@ -24,6 +23,8 @@ from singanet.metric import (
 )
 from singanet.optimizer import SGD
 from singanet.training.callbacks import EarlyStopping
+
+sk = pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 50, 99])

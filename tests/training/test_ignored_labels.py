@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from sklearn import metrics as sk
 
 from singanet import Executor, FeedForwardNet, Input
 from singanet.layers import Conv2D, Dense, Permute, Softmax
@@ -33,6 +32,8 @@ from singanet.parallel import AllReduce
 from singanet.report import ConfusionLog
 from singanet.report.confusion_log import write_confusion
 from singanet.testing import communicators
+
+sk = pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
 
 CLASSES = 4
 LOSSES = [SoftmaxCrossEntropy, CategoricalCrossEntropy, SoftmaxFocal]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.columns import has_frame
 from singanet.base.sizes import bytes_text
 from singanet.engine.feeds import check_feed
+from singanet.engine.intake import holds_own
 from singanet.engine.memory import root_of
 from singanet.errors import ArgumentError
 from singanet.program.array_tree import map_arrays
@@ -61,7 +61,7 @@ class CompiledNet:
         gives it, in arrays of the caller's own, or in ``out``. Errors: what is no input of the
         net, and those of `put`.
         """
-        if type(x) is not np.ndarray and has_frame(x):
+        if not holds_own(x):
             x = self._taken("predictor, x", x)
         mine = self._thread
         latest, settings = mine.latest, self._ops.settings()
@@ -83,7 +83,7 @@ class CompiledNet:
         return self._replayed(mine, program, feed, out)
 
     def _taken(self, where: str, x: Any) -> Any:
-        """``x`` with arrays for the frames in it, as the net takes them."""
+        """``x`` with arrays of NumPy or CuPy alone, as the net takes it."""
         return self._net.intake.arrays(where, x, self.inputs)
 
     @property

@@ -25,6 +25,7 @@ from singanet.engine.step import (
     widened,
 )
 from singanet.errors import SingaNetError
+from singanet.loss.loss import losses_of
 from singanet.loss.multi_loss import MultiLoss
 from singanet.program.array_tree import map_arrays
 from singanet.program.guard import is_as_shipped
@@ -197,17 +198,16 @@ def only_looks(measure: Any) -> bool:
     return seers is not None and all(map(is_as_shipped, seers))
 
 
-def is_shown_copies(measure: Any) -> bool:
+def is_shown_copies(measure: Any, loss: Any) -> bool:
     """Whether outputs are copied for ``measure``: whole, or the positions that have a loss."""
-    losses = (each for each in getattr(measure, "seers", ()) if hasattr(each, "backward"))
-    ignores = any(getattr(each, "ignore_index", None) is not None for each in losses)
+    ignores = any(getattr(each, "ignore_index", None) is not None for each in losses_of(loss))
     return ignores or not only_looks(measure)
 
 
 def copies_shown(net: Net) -> int:
     """How many arrays of the outputs' size a step makes beside, for a user's loss or metric."""
     measure = measure_of(net)
-    of_measure = measure is not None and is_shown_copies(measure)
+    of_measure = measure is not None and is_shown_copies(measure, net.loss)
     return 2 if net.loss is not None and not is_own(net.loss) else int(of_measure)
 
 
