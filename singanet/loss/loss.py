@@ -63,7 +63,8 @@ class Loss(Counted, Configurable, ABC):
 
         In training (True or kTrain) what `backward` needs is kept, in place of what an earlier
         call kept; evaluation (False or kEval) keeps nothing. Weights multiply; the mean still
-        divides by the batch. Weights of the positions' shape (B, ...) weigh each position. Where a
+        divides by the batch. Weights (B, ...) of the first axes of positions weigh each of these,
+        such as (B, T) the steps of outputs (B, T, 1). Where a
         ``mask`` (B, T) is 0 a step has no loss and no gradient, and the mean is over the others.
         Errors: `ShapeError` and `DataError` for outputs, targets or weights that do not fit.
         """
@@ -138,9 +139,9 @@ class Loss(Counted, Configurable, ABC):
         """Losses of positions (B, ...), which it may change, as `of_samples` gives them: (B,)."""
         batch = len(losses)
         if weight is not None and weight.ndim > 1:
-            if weight.shape != losses.shape:
+            if weight.shape != losses.shape[: weight.ndim]:
                 raise self._weight_error(weight, losses.shape)
-            losses *= weight
+            losses *= spread(weight, losses)
         if losses.ndim > 1:
             # Not reshape(batch, -1): that cannot be worked out for an empty batch.
             losses = losses.sum(axis=tuple(range(1, losses.ndim)))
@@ -258,7 +259,8 @@ class Loss(Counted, Configurable, ABC):
         return weight.astype(x.dtype)
 
     def _weight_error(self, weight: Array, shape: Shape) -> ShapeError:
-        each = f", or one a position, shape {shape}" if len(shape) > 1 else ""
+        shapes = one_of(f"{shape[:rank]}" for rank in range(2, len(shape) + 1))
+        each = f", or one a position, shape {shapes}" if len(shape) > 1 else ""
         return ShapeError(
             f"{type(self).__name__}, sample_weight",
             expected=f"one weight a sample, shape {shape[:1]}{each}",

@@ -36,8 +36,8 @@ def joined_weight(
     """``sample_weight`` times the weight of each sample's class; None if neither is given.
 
     ``sample_weight`` is (B,), or (B, ...) for each position. With ``class_weight`` ``y`` is integer
-    labels (B,) or (B, 1), or one-hot rows (B, C). Errors: targets that name no
-    class a sample.
+    labels (B,) or (B, 1), 0 and 1 of any type, or one-hot rows (B, C). Errors: targets that name
+    no class a sample.
     """
     weight = None
     if sample_weight is not None:
@@ -68,10 +68,11 @@ def _labels(y: Any) -> Array:
     # Several labels a sample, and targets to be met, look like rows of classes but for their sums.
     if rows and bool(((labels == 0) | (labels == 1)).all()) and bool((labels.sum(1) == 1).all()):
         return np.asarray(labels.argmax(axis=1))
-    if rows or ndim not in (1, 2) or labels.dtype.kind not in "iub":
+    real = ndim and labels.dtype.kind == "f" and bool(((labels == 0) | (labels == 1)).all())
+    if rows or ndim not in (1, 2) or not (real or labels.dtype.kind in "iub"):
         raise DataError(
             "net.fit, class_weight",
-            expected="integer labels, one a sample, or one-hot rows of a single 1",
+            expected="labels, one a sample: integers, or 0 and 1; or one-hot rows of a single 1",
             received=f"targets of shape {labels.shape} and type {labels.dtype}"
             if ndim
             else f"a {type(y).__name__}",

@@ -11,7 +11,7 @@ import singanet
 from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, DataError
 from singanet.layers import Dense, Dummy
-from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
+from singanet.loss import MultiLoss, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, Metric
 from singanet.optimizer import SGD
 from singanet.training.fit import fit
@@ -153,3 +153,53 @@ def test_equals_keras():
     ours = net.evaluate(X, Y, sample_weight=W).logs
     assert ours["accuracy"] == pytest.approx(theirs["accuracy"])
     assert ours["weighted_accuracy"] == pytest.approx(theirs["weighted_accuracy"], rel=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("kind", ["MeanSquaredError", "BinaryCrossentropy", "Huber"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_weights_of_steps_are_as_in_keras(kind, outputs, recorded):
+    """Outputs (B, T, D) and weights (B, T): two steps, and what evaluate tells."""
+    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((8, 5, 4)).astype(np.float32)
+    y = rng.integers(0, 2, (8, 5, outputs)).astype(np.float32)
+    weight = rng.uniform(0, 2, (8, 5)).astype(np.float32)
+    said = {"from_logits": True} if kind == "BinaryCrossentropy" else {}
+    peer = keras.Sequential([keras.Input((5, 4)), keras.layers.Dense(outputs)])
+    peer.compile(keras.optimizers.SGD(0.1), getattr(keras.losses, kind)(**said))
+    loss = {"BinaryCrossentropy": "SigmoidCrossEntropy"}.get(kind, kind)
+    net = FeedForwardNet([Dense("fc", outputs, input_sample_shape=(5, 4))])
+    net.compile(SGD(0.1), getattr(singanet.loss, loss)())
+    net.programs.enabled = recorded
+    for param, value in zip(net.params(), peer.get_weights(), strict=True):
+        param.value[...] = value
+    given = {"batch_size": 4, "epochs": 2, "shuffle": False, "sample_weight": weight}
+    told = peer.fit(x, y, verbose=0, **given).history["loss"]
+    assert net.fit(x, y, verbose=False, **given)["loss"] == pytest.approx(told, rel=1e-5)
+    for param, value in zip(net.params(), peer.get_weights(), strict=True):
+        np.testing.assert_allclose(param.value, value, atol=1e-6)
+    told = peer.evaluate(x, y, sample_weight=weight, verbose=0)
+    for size in (None, 3):
+        assert net.evaluate(x, y, size, sample_weight=weight)[0] == pytest.approx(told, rel=1e-5)
+    with pytest.raises(DataError, match="or one for each position"):
+        net.evaluate(x, y, sample_weight=weight[:, :4])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "bool"])
+def test_class_weights_of_yes_and_no_are_as_in_keras(kind):
+    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+    y = (Y[:, None] > 0).astype(kind)
+    peer = keras.Sequential([keras.Input((6,)), keras.layers.Dense(1)])
+    peer.compile(keras.optimizers.SGD(0.1), keras.losses.BinaryCrossentropy(from_logits=True))
+    net = FeedForwardNet([Dense("fc", 1, input_sample_shape=(6,))])
+    net.compile(SGD(0.1), SigmoidCrossEntropy())
+    for param, value in zip(net.params(), peer.get_weights(), strict=True):
+        param.value[...] = value
+    given = {"batch_size": 10, "epochs": 2, "shuffle": False, "class_weight": {0: 0.5, 1: 3.0}}
+    peer.fit(X, y, verbose=0, **given)
+    net.fit(X, y, verbose=False, **given)
+    for param, value in zip(net.params(), peer.get_weights(), strict=True):
+        np.testing.assert_allclose(param.value, value, atol=1e-6)
+    with pytest.raises(DataError, match="0 and 1"):
+        net.fit(X, y * 0.9, verbose=False, class_weight={1: 2.0})
