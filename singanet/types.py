@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from singanet.errors import ArgumentError
+
 Array: TypeAlias = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 """A NumPy array, or a CuPy array, which offers the same interface."""
 
@@ -52,8 +54,25 @@ class RowSparse(NamedTuple):
 class StandIn(np.ndarray[Any, Any]):
     """An array in the place of one that is elsewhere: its shape and type, and no memory.
 
-    No writer takes it: its elements are not the values.
+    No writer takes it, and no pickle nor copy: its elements are not the values.
     """
+
+    def refused(self, where: str) -> ArgumentError:
+        """The error of whoever would take the elements for values."""
+        return ArgumentError(
+            where,
+            expected="an array that has the values",
+            received="the stand-in of a parameter whose values are in a table or on other ranks",
+            advice="write param.peek() in the place of param.value, or call net.save",
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Errors: `ArgumentError`."""
+        raise self.refused("pickle")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """Errors: `ArgumentError`."""
+        raise self.refused("copy.deepcopy")
 
 
 class CSRMatrix:

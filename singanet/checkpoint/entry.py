@@ -90,12 +90,7 @@ class Source:
 def expect_values(value: Any, where: str) -> None:
     """Errors: `ArgumentError` for an array that only stands for the values."""
     if isinstance(value, StandIn):
-        raise ArgumentError(
-            where,
-            expected="an array that has the values",
-            received="the stand-in of a parameter whose values are in a table or on other ranks",
-            advice="write param.peek() in the place of param.value, or call net.save",
-        )
+        raise value.refused(where)
 
 
 def total_bytes(sources: Iterable[Source]) -> int:

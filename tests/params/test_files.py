@@ -1,5 +1,8 @@
 """Parameters to files and back: read-only ones stay, stand-ins are refused."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -53,6 +56,10 @@ def test_no_writer_takes_what_stands_for_a_table(tmp_path, write):
     with pytest.raises(ArgumentError, match=r"'e/weight'.*param\.peek\(\)"):
         write(tmp_path / "w.npz", {param.name: param.value for param in net.params()})
     assert not list(tmp_path.glob("*.npz"))
+    for take in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(ArgumentError, match=r"param\.peek\(\)"):
+            take({param.name: param.value for param in net.params()})
+        take(net)
     write_state(tmp_path / "w.npz", {param.name: param.peek() for param in net.params()})
     twin = words(2)
     twin.load(tmp_path / "w.npz")
