@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABCMeta
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from singanet.errors import SignatureError
+import numpy as np
+
+from singanet.base.origin import is_library
+from singanet.errors import ConfigError, SignatureError
 
 _T = TypeVar("_T", bound="Configurable")
 _D = TypeVar("_D", bound="Described")
@@ -67,6 +70,8 @@ class Described(metaclass=CheckedType):
     _always_written: ClassVar[tuple[str, ...]] = ()
     """Settings that every description has, since their default was another once: a class attribute
     of the same name says what older descriptions and pickles mean, which leave them out."""
+    _moving: ClassVar[tuple[str, ...]] = ()
+    """Attributes that change by themselves: they are state, or follow from the settings."""
 
     def __new__(cls: type[_D], *args: Any, **kwargs: Any) -> _D:
         """As object does, with the arguments written down."""
@@ -112,12 +117,20 @@ class Configurable(Described):
     """Described objects that files can describe as well."""
 
     def to_config(self) -> dict[str, Any]:
-        """Class and constructor arguments as JSON types; what changed since is not in it.
+        """Class and arguments as JSON types: the constructor's, and what was assigned since.
 
-        Errors: `ConfigError` for a class that is neither singanet's nor registered, and for
-        arguments that are no data, such as functions.
+        Errors: `ConfigError` for a class that is neither singanet's nor registered, for arguments
+        that are no data, such as functions, and for an attribute that no argument gives.
         """
         return _codec().object_to_config(self)
+
+    def _constructed(self) -> None:
+        """As `Described`: other values of its attributes were assigned."""
+        keep(self, vars(self))
+
+    def _twin(self: _T, arguments: Mapping[str, Any]) -> _T:
+        """Another object by these ``arguments``, as far as this one is: a layer is set up."""
+        return type(self)(**arguments)
 
     @classmethod
     def from_config(cls: type[_T], config: Mapping[str, Any]) -> _T:
@@ -127,6 +140,110 @@ class Configurable(Described):
         """
         made: _T = _codec().restored(config, cls)
         return made
+
+
+_AS_CONSTRUCTED = "_as_constructed"
+_MISSING = object()
+
+
+def keep(thing: Configurable, names: Iterable[str]) -> None:
+    """Take the attributes ``names`` of ``thing`` as they are now for those of its constructor."""
+    own = vars(thing)
+    kept = {name: _copied(own[name]) for name in names if name[0] != "_"}
+    own[_AS_CONSTRUCTED] = {**own.get(_AS_CONSTRUCTED, {}), **kept}
+
+
+def assigned_to(thing: Configurable) -> dict[str, Any]:
+    """The attributes that were assigned since ``thing`` was constructed, or changed in place.
+
+    Those that run by themselves are not among them. Of a class that is not singanet's they are
+    those called as an argument of its constructor: others may be its own running values.
+    """
+    kind, kept = type(thing), vars(thing).get(_AS_CONSTRUCTED, {})
+    found = {}
+    for name, value in vars(thing).items():
+        if name[0] == "_" or name in ("arguments", *thing._moving):
+            continue
+        if name in kept:
+            changed = not _unchanged(kept[name], value)
+        else:
+            # In the place of what the class has, such as a method.
+            changed = bool(kept) and hasattr(kind, name)
+        if changed and (is_library(kind) or name in _signature(kind).parameters):
+            found[name] = value
+    return found
+
+
+def settings_of(thing: Configurable) -> dict[str, Any]:
+    """The arguments that construct an object equal to ``thing``, with what was assigned since.
+
+    Errors: `ConfigError` for an attribute that no argument gives.
+    """
+    assigned = assigned_to(thing)
+    if not assigned:
+        return thing.arguments
+    taken = _signature(type(thing)).parameters
+    given = {name: value for name, value in assigned.items() if name in taken}
+    first, arguments = next(iter(assigned)), {**thing.arguments, **given}
+    try:
+        twin = thing._twin(arguments)
+    except Exception as error:
+        raise _no_argument(thing, next(iter(given), first), str(error)) from error
+    names = vars(thing)[_AS_CONSTRUCTED].keys() | assigned
+    for name in sorted(names, key=lambda name: name not in assigned):
+        ours, theirs = (vars(each).get(name, _MISSING) for each in (thing, twin))
+        its_own = name in ("arguments", *thing._moving) or not is_library(type(thing))
+        if (name in assigned or not its_own) and not _alike(ours, theirs):
+            name = name if name in assigned else first
+            raise _no_argument(thing, name, f"{_text(assigned[name])}, assigned to it later")
+    return arguments
+
+
+def _no_argument(thing: Configurable, name: str, received: str) -> ConfigError:
+    kind = type(thing).__name__
+    return ConfigError(
+        f"{kind}, attribute {name!r}",
+        expected="a value that an argument of the constructor gives",
+        received=received[:200],
+        advice=f"construct a {kind} with the settings that it is to have",
+    )
+
+
+def _copied(value: Any) -> Any:
+    """``value``, of whose lists and dicts it is seen when they are changed."""
+    if isinstance(value, list):
+        return [_copied(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _copied(part) for key, part in value.items()}
+    return value
+
+
+def _unchanged(kept: Any, now: Any) -> bool:
+    if isinstance(now, Configurable):
+        return now is kept and not assigned_to(now)
+    return kept is now or _equal(kept, now, _unchanged)
+
+
+def _alike(ours: Any, theirs: Any) -> bool:
+    if ours is theirs:
+        return True
+    if isinstance(ours, Configurable) and type(ours) is type(theirs):
+        return _alike(settings_of(ours), settings_of(theirs))
+    # Of two functions, say, nobody can tell.
+    compare: Any = type(ours).__eq__
+    unknown = type(ours) is type(theirs) and compare is object.__eq__
+    return unknown or _equal(ours, theirs, _alike)
+
+
+def _equal(one: Any, two: Any, parts: Callable[[Any, Any], bool]) -> bool:
+    """Whether two values are equal, those in lists, tuples and dicts by ``parts``."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(parts(one[key], two[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
+        return len(one) == len(two) and all(map(parts, one, two))
+    if hasattr(one, "dtype") or hasattr(two, "dtype"):
+        return np.array_equal(one, two)
+    return isinstance(one, bool) == isinstance(two, bool) and bool(one == two)
 
 
 def shown(name: str, settings: Mapping[str, Any], *first: str) -> str:

@@ -23,6 +23,26 @@ class Changes:
         """Count a change."""
         self.now = next(_count)
 
+    def moment(self) -> Moment:
+        """Count a change, and say when it was."""
+        self.add()
+        return Moment(self.now)
+
+
+class Moment(int):
+    """A count of changes. Where it is unpickled, all changes to come are later."""
+
+    def __reduce__(self) -> tuple[Callable[[int], Moment], tuple[int]]:
+        return _past, (int(self),)
+
+
+def _past(count: int) -> Moment:
+    global _count
+    if count >= changes.now:
+        _count = itertools.count(count + 1)
+        changes.add()
+    return Moment(count)
+
 
 changes = Changes()
 """Of all parameters, layers, losses and optimizers: programs look closer only where it moved."""

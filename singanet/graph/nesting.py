@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from singanet.base.described import keep
 from singanet.errors import ArgumentError, GraphError, one_of
 from singanet.graph.nodes import Graph, Node
 from singanet.layers.dummy import Dummy
@@ -112,6 +113,7 @@ def with_params(layer: Layer, name: str, params: Mapping[str, Param]) -> Layer:
     """A copy of ``layer`` called ``name``, which has ``params`` in place of its own."""
     made = copy.copy(layer)
     made.name = name
+    keep(made, ["name"])
     made.params = dict(params)
     return made
 

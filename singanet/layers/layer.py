@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import NAMES, is_flag, name_trouble
 from singanet.base.calls import misdefined, never_began
-from singanet.base.described import Configurable, shown
+from singanet.base.described import Configurable, assigned_to, keep, shown
 from singanet.base.edits import Counted, CountedDict, CountedType
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Constant, GlorotUniform, Initializer
@@ -50,6 +50,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 
     traits = Traits()
     """Its declared traits; a derived class replaces the traits of its base."""
+    _moving = ("in_shapes", "out_shapes", "params", "adapters", "shared")
 
     shared: Any = None
     """What a layer asks other processes by in its passes, which are not recorded, else None.
@@ -168,6 +169,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
                 )
             return self.out_shapes
         self._expect_extents(shapes)
+        before = assigned_to(self)
         try:
             made = self._set_up(shapes)
             if not isinstance(made, (tuple, list)):
@@ -184,7 +186,24 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         self.in_shapes = shapes
         if self._trainable is not None:
             self.trainable = self._trainable
+        # What `setup` assigns is the layer's own.
+        keep(self, [name for name in vars(self) if name not in before])
         return self.out_shapes
+
+    def _twin(self, arguments: Mapping[str, Any]) -> Layer:
+        """As `Configurable._twin`. Errors: its parameters have other names or shapes."""
+        made = super()._twin(arguments)
+        if self.in_shapes is not None:
+            made.build(self.in_shapes)
+        wanted, own = ([(p.name, p.shape) for p in each.params.values()] for each in (made, self))
+        if wanted != own:
+            raise ArgumentError(
+                f"layer {self.name!r}",
+                expected=f"the parameters {wanted}",
+                received=str(own),
+                advice="assign it before the layer is set up",
+            )
+        return made
 
     def _set_up(self, in_shapes: Shapes) -> Shapes:
         try:

@@ -27,6 +27,8 @@ class MultiLoss(Counted, Configurable):
 
     asked_anew = ("parts",)
 
+    _moving = ("parts",)
+
     def __init__(
         self,
         losses: Mapping[str, Loss],

@@ -65,6 +65,7 @@ class Metric(Configurable):
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
+        cls._moving = ("samples", *cls.gathered)
         # An abstract class under construction answers issubclass as the one that it inherits from.
         known = _first_with(cls, "by_rows").__mro__
         if not all(_first_with(cls, name) in known for name in _OF_ROWS):

@@ -39,6 +39,7 @@ class MixedPrecision(Configurable):
     """
 
     moved = ("scale",)
+    _moving = ("good", "skipped", "masters")
 
     def __init__(
         self,

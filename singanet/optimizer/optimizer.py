@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from singanet.base.calls import checked_call
 from singanet.base.described import Configurable
-from singanet.base.edits import Counted, changes
+from singanet.base.edits import Counted, Moment, changes
 from singanet.base.elsewhere import missing_attribute
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import (
@@ -109,11 +109,12 @@ class Optimizer(Counted, Configurable, ABC):
             self.regularizer = L2Regularizer(self.weight_decay)
         self._states: dict[str, ParamState] = {}
         self._owners = Owners()
-        self._told: dict[str, tuple[int, ParamSpec]] = {}
+        self._told: dict[str, tuple[Moment, ParamSpec]] = {}
         self._buckets = StateBuckets()
 
     def _constructed(self) -> None:
-        """As `Described`: hyper-parameters that are others later were assigned."""
+        """As `Configurable`: hyper-parameters that are others later were assigned."""
+        super()._constructed()
         self._given = {name: getattr(self, name) for name in self.hypers}
 
     @checked_call
@@ -127,8 +128,7 @@ class Optimizer(Counted, Configurable, ABC):
         That goes before what its net says, until a spec is assigned to the parameter itself.
         """
         self._settle_as(name, spec)
-        changes.add()
-        self._told[name] = changes.now, spec
+        self._told[name] = changes.moment(), spec
 
     def register_all(self, specs: Iterable[ParamSpec]) -> None:
         """`register` every spec under its own name."""
@@ -160,8 +160,9 @@ class Optimizer(Counted, Configurable, ABC):
 
     def spec_of(self, param: Param) -> ParamSpec:
         """What was said last of a parameter: to `register`, or by assigning its own spec."""
-        when, spec = self._told.get(param.name, (-1, param.spec))
-        return param.spec if when < param.said else spec
+        when, spec = self._told.get(param.name, (None, param.spec))
+        later = when is not None and (param.said is None or when > param.said)
+        return spec if later else param.spec
 
     def _settle_as(self, name: str, spec: ParamSpec) -> None:
         where = f"{type(self).__name__}, parameter {name!r}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.arguments import NAMES, name_trouble
 from singanet.base.byte_order import native
-from singanet.base.edits import changes
+from singanet.base.edits import Moment, changes
 from singanet.errors import (
     ArgumentError,
     OutOfMemoryError,
@@ -63,8 +63,9 @@ class _Referable:
 class ParamRoot(_Referable):
     """The state that all names of a parameter share: initializer, settings and storage.
 
-    ``spec`` has the name that it was made with. Only `Param` changes any of it. It is the same
-    object for as long as the parameter lives, whatever array it has.
+    ``spec`` has the name that it was made with; ``given`` is the first one, once another was
+    assigned. Only `Param` changes any of it. It is the same object for as long as the parameter
+    lives, whatever array it has.
     """
 
     spec: ParamSpec
@@ -77,13 +78,12 @@ class ParamRoot(_Referable):
     is_state: bool = False
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
     seed: int = 0
-    said: int = 0
+    said: Moment | None = None
+    given: ParamSpec | None = None
 
     def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
         for name, value in state[1].items():
             setattr(self, name, value)
-        # Another process has counted otherwise.
-        self.said = 0
         self.own(self.storage.array)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ParamRoot:
@@ -151,14 +151,19 @@ class Param:
 
     @spec.setter
     def spec(self, spec: ParamSpec) -> None:
+        self.root.given = self.root.given or self.root.spec
         self.root.spec = replace(spec, name=self.root.spec.name)
-        changes.add()
-        self.root.said = changes.now
+        self.root.said = changes.moment()
 
     @property
-    def said(self) -> int:
-        """When `spec` was assigned, as `changes` counts; 0 for the one that it was made with."""
+    def said(self) -> Moment | None:
+        """When `spec` was assigned; None for the one that it was made with."""
         return self.root.said
+
+    @property
+    def respecified(self) -> bool:
+        """Whether `spec` is another one than it was made with."""
+        return self.root.given not in (None, self.root.spec)
 
     @property
     def shape(self) -> Shape:

@@ -12,12 +12,16 @@ from singanet.errors import ConfigError
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.sources import state_sources
+from singanet.optimizer.wrapper import rule_of
 from singanet.saving.model_layout import FIT, OPTIMIZER, PRECISION
+from singanet.saving.nets import distinct_params
 from singanet.saving.objects import (
     kind_of,
     object_from_config,
     object_to_config,
     refusing,
+    spec_from_config,
+    spec_to_config,
     wrong,
 )
 from singanet.training.compiled import Compiled, compile_net, expect_compiled, expect_weighing
@@ -27,7 +31,7 @@ MOST_FITS = 256
 """Kinds of clipping and accumulation that one optimizer is described with."""
 
 
-def describe(compiled: Compiled) -> dict[str, Any]:
+def describe(net: Net, compiled: Compiled) -> dict[str, Any]:
     """Optimizer, metrics and mixed precision as JSON types, and how many epochs were begun.
 
     Errors: `ConfigError` for an optimizer or metric that cannot be described.
@@ -50,6 +54,7 @@ def describe(compiled: Compiled) -> dict[str, Any]:
             else object_to_config(compiled.precision),
             "epochs": compiled.epochs,
             "fit": [list(key) for key in compiled.around],
+            "registered": _registered(net, rule_of(compiled.optimizer)),
         }
     except ConfigError as error:
         raise ConfigError(
@@ -58,6 +63,14 @@ def describe(compiled: Compiled) -> dict[str, Any]:
             received=error.received,
             advice=f"{error.advice}; or leave the training out with training=False",
         ) from error
+
+
+def _registered(net: Net, rule: Any) -> dict[str, Any]:
+    """By parameter what was registered with the ``rule``, and goes before the net's own spec."""
+    if not isinstance(rule, Optimizer):
+        return {}
+    pairs = [(param, rule.spec_of(param)) for param in distinct_params(net.nodes())]
+    return {param.name: spec_to_config(spec) for param, spec in pairs if spec != param.spec}
 
 
 def sources(compiled: Compiled) -> list[Source]:
@@ -102,6 +115,8 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
         outputs = described.get("outputs", {})
         compile_net(net, optimizer, None, _by_output(metrics, outputs), precision)
         net.metric = _same(measure, metrics.values())
+        for name, entry in _mapping(described, "registered").items():
+            optimizer.register(name, spec_from_config(name, entry))
         state = states(OPTIMIZER)
         optimizer.load_state_dict(state)
         if precision is not None:
@@ -111,6 +126,13 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
         for number, (clip, clip_by, accumulate) in enumerate(fits):
             own = states(f"{FIT}{number}/")
             compiled.clipped(clip, clip_by, accumulate).load_state_dict({**state, **own})
+
+
+def _mapping(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = described.get(key, {})
+    if not isinstance(found, Mapping):
+        raise wrong("the training", f"an object under {key!r}", kind_of(found))
+    return found
 
 
 def _weighted(compiled: Compiled, described: Mapping[str, Any]) -> frozenset[str]:

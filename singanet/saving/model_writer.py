@@ -27,7 +27,7 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
     check_path(path)
     compiled = expect_compiled(net, "net.save_model") if training and net.compiled else None
     about = description(net)
-    about["training"] = None if compiled is None else settings.describe(compiled)
+    about["training"] = None if compiled is None else settings.describe(net, compiled)
     state = sources_of({MODEL.text: encoded(MODEL, about)}, "net.save_model")
     params = distinct(net.params())
     own = param_sources(params, NET)

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from singanet.base.arguments import NAMES, is_int, name_trouble
 from singanet.base.budget import Budget
+from singanet.base.described import assigned_to
 from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ConfigError
 from singanet.layers import Layer
 from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
 from singanet.params.param import Param
-from singanet.saving.objects import kind_of, object_from_config, object_to_config, refusing, wrong
+from singanet.saving.objects import (
+    kind_of,
+    object_from_config,
+    object_to_config,
+    refusing,
+    spec_from_config,
+    spec_to_config,
+    wrong,
+)
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -26,8 +35,11 @@ MOST_NODES = 10_000
 """Of a described net, nested ones included: they take some seconds, more could take for ever."""
 
 FORMAT = "singanet net"
-VERSION = 1
-"""Raised when what is written today could not be read by yesterday's library."""
+VERSION = 2
+"""Raised when what is written today could not be read by yesterday's library.
+
+A net is written in the first version that has a place for all of it.
+"""
 
 _WISHES = {"recomputed": True, "kept": False}
 """Keys of a configuration that name layers, by their `Layer.recompute`."""
@@ -38,13 +50,14 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
 
     Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
     symbols gave their order, ``most_steps`` where the net knows, ``adapted`` (low-rank pairs),
-    ``frozen``, ``untrained`` (parameter names), ``recomputed`` and ``kept`` (layers) where there
-    is something to say. Errors: a class that is neither singanet's nor registered, or an argument
-    JSON cannot hold.
+    ``frozen``, ``untrained`` (parameter names), ``specs`` (that were assigned to parameters),
+    ``recomputed`` and ``kept`` (layers) where there is something to say. Errors: a class that is
+    neither singanet's nor registered, an argument JSON cannot hold, or an attribute that no
+    argument gives.
     """
     config: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": 1,
         "layers": _uses(net),
         "loss": None if net.loss is None else object_to_config(net.loss),
         "metric": None if net.metric is None or not metric else object_to_config(net.metric),
@@ -66,6 +79,10 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     untrained = [p.name for p in params if (p.held if p.is_state else not p.trainable)]
     if untrained:
         config["untrained"] = untrained
+    specs = {p.name: spec_to_config(p.spec) for p in params if p.respecified}
+    if specs:
+        # An older library would train them as their layers say.
+        config |= {"specs": specs, "version": VERSION}
     for key, flag in _WISHES.items():
         names = [node.name for node in net.nodes() if node.layer.recompute is flag]
         if names:
@@ -99,6 +116,7 @@ def _uses(net: Net) -> list[dict[str, Any]]:
         else:
             first_use[id(part)] = node.name
             if node.name in nested:
+                _expect_alike(node.name, part, by_name)
                 entry["net"] = net_to_config(part)
             else:
                 entry |= object_to_config(part)
@@ -109,6 +127,26 @@ def _uses(net: Net) -> list[dict[str, Any]]:
         ]
         described.append(entry)
     return described
+
+
+def _expect_alike(name: str, nested: Net, around: Mapping[str, Node]) -> None:
+    """Errors: `ConfigError` for what was assigned to a layer of one net, and not of the other.
+
+    Layers of a net are copied into the net around, and the ``nested`` one is described.
+    """
+    for node in nested.nodes():
+        copied = around.get(f"{name}/{node.name}")
+        if copied is None or copied.layer is node.layer:
+            continue
+        own, theirs = assigned_to(node.layer), assigned_to(copied.layer)
+        for key in own.keys() | theirs.keys():
+            if key not in own or key not in theirs or own[key] != theirs[key]:
+                raise ConfigError(
+                    f"layer {copied.name!r}, attribute {key!r}",
+                    expected=f"the value that layer {node.name!r} of the nested net has, as well",
+                    received=repr(getattr(copied.layer, key))[:80],
+                    advice="assign it to both layers, or before the net is nested",
+                )
 
 
 def net_from_config(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
@@ -152,8 +190,10 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
     if "adapted" in config:
         with refusing("adapted"):
             pairs_from_config(own_layers(net), _mapping(config, "adapted"))
-    if "untrained" in config:
-        _fix(distinct_params(net.nodes()), _names(config, "untrained"))
+    params = distinct_params(net.nodes())
+    _fix(params, _names(config, "untrained") if "untrained" in config else [])
+    if "specs" in config:
+        _respecify(params, _mapping(config, "specs"))
     for key, flag in _WISHES.items():
         if key in config:
             _wish(net, key, flag, _names(config, key))
@@ -208,15 +248,29 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
 
 
 def _fix(params: list[Param], names: list[str]) -> None:
-    """Let the parameters called ``names`` not be trained, running state stay as it is."""
-    by_name = {param.name: param for param in params}
-    for name in names:
-        if name not in by_name:
-            raise wrong("a net's configuration", "'untrained' to name parameters", repr(name))
-        if by_name[name].is_state:
-            by_name[name].held = True
+    """Let the parameters called ``names`` alone not be trained, running state stay as it is."""
+    _expect_among(params, "untrained", names)
+    fixed = {*names}
+    for param in params:
+        if param.is_state:
+            param.held = param.name in fixed
         else:
-            by_name[name].trainable = False
+            param.trainable = param.name not in fixed
+
+
+def _respecify(params: list[Param], specs: Mapping[str, Any]) -> None:
+    """Assign ``specs`` to the parameters of their names."""
+    _expect_among(params, "specs", specs)
+    for param in params:
+        if param.name in specs:
+            param.spec = spec_from_config(param.name, specs[param.name])
+
+
+def _expect_among(params: list[Param], key: str, names: Iterable[str]) -> None:
+    known = {param.name for param in params}
+    for name in names:
+        if name not in known:
+            raise wrong("a net's configuration", f"{key!r} to name parameters", repr(name))
 
 
 def _wish(net: Net, key: str, flag: bool, names: list[str]) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 import numpy as np
 
 from singanet import data, initializer, layers, loss, metric, optimizer, parallel
-from singanet.base.described import Configurable
+from singanet.base.described import Configurable, settings_of
 from singanet.errors import (
     ArgumentError,
     ConfigError,
@@ -23,7 +23,8 @@ from singanet.errors import (
 )
 from singanet.initializer import Initializer
 from singanet.optimizer import schedules
-from singanet.params.param import Param
+from singanet.optimizer.settings import configured
+from singanet.params.param import Param, ParamSpec
 
 _SOMEWHERE = "a configuration"
 
@@ -73,7 +74,10 @@ def register(name: str) -> Callable[[_C], _C]:
 
 
 def object_to_config(thing: Configurable) -> dict[str, Any]:
-    """The class and constructor arguments of a layer, loss, metric or optimizer."""
+    """The class and constructor arguments of a layer, loss, metric or optimizer.
+
+    What was assigned to it since is among them.
+    """
     kind = type(thing)
     name = next((key for key, value in {**_TABLE, **_registered}.items() if value is kind), None)
     if name is None:
@@ -83,8 +87,8 @@ def object_to_config(thing: Configurable) -> dict[str, Any]:
             received="one that is neither",
             advice="decorate it with @singanet.register('yourname.class.v1')",
         )
-    given = thing.arguments | {key: getattr(thing, key) for key in _always_written(kind)}
-    arguments = {key: _encode(name, key, value) for key, value in given.items()}
+    given = settings_of(thing) | {key: getattr(thing, key) for key in _always_written(kind)}
+    arguments = {key: value_to_config(name, key, value) for key, value in given.items()}
     return {"class": name, "arguments": arguments}
 
 
@@ -111,7 +115,9 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
             received=repr(name)[:80],
             advice=did_you_mean(str(name)[:60], known, _unregistered(name)),
         )
-    arguments = {key: _decode(name, value, shared) for key, value in entry["arguments"].items()}
+    arguments = {
+        key: value_from_config(name, value, shared) for key, value in entry["arguments"].items()
+    }
     before = {key: getattr(kind, key) for key in _always_written(kind)}
     return kind(**before | arguments)
 
@@ -129,15 +135,19 @@ def _unregistered(name: Any) -> str:
     )
 
 
-def _encode(owner: str, key: str, value: Any) -> Any:
+def value_to_config(owner: str, key: str, value: Any) -> Any:
+    """``value``, the argument ``key`` of the class ``owner``, as JSON types.
+
+    Errors: `ConfigError` for what is no data.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (np.bool_, np.integer, np.floating)):
         return value.item()
     if isinstance(value, (list, tuple)):
-        return [_encode(owner, key, part) for part in value]
+        return [value_to_config(owner, key, part) for part in value]
     if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
-        return {"dict": {k: _encode(owner, k, part) for k, part in value.items()}}
+        return {"dict": {k: value_to_config(owner, k, part) for k, part in value.items()}}
     if isinstance(value, Param):
         return {"parameter": value.name}
     if isinstance(value, Initializer):
@@ -152,16 +162,17 @@ def _encode(owner: str, key: str, value: Any) -> Any:
     )
 
 
-def _decode(owner: str, value: Any, shared: Mapping[str, Param]) -> Any:
+def value_from_config(owner: str, value: Any, shared: Mapping[str, Param]) -> Any:
+    """What `value_to_config` described; ``shared`` are the parameters of the layers so far."""
     if isinstance(value, list):
         # Shapes are tuples; a list of them stands for several inputs.
-        parts = [_decode(owner, part, shared) for part in value]
+        parts = [value_from_config(owner, part, shared) for part in value]
         return parts if any(isinstance(part, tuple) for part in parts) else tuple(parts)
     if not isinstance(value, Mapping):
         return value
     match dict(value):
         case {"dict": Mapping() as inner}:
-            return {key: _decode(owner, part, shared) for key, part in inner.items()}
+            return {key: value_from_config(owner, part, shared) for key, part in inner.items()}
         case {"parameter": str() as name} if name in shared:
             return shared[name]
         case {"initializer": str() as name, **fields} if name in _INITIALIZERS:
@@ -173,6 +184,26 @@ def _decode(owner: str, value: Any, shared: Mapping[str, Param]) -> Any:
     )
 
 
+def spec_to_config(spec: ParamSpec) -> dict[str, Any]:
+    """How a parameter is trained, without its name. Errors: `ConfigError`."""
+    where = f"the spec of {spec.name!r}"
+    fields = {field: getattr(spec, field) for field in _SPEC}
+    return {field: value_to_config(where, field, value) for field, value in fields.items()}
+
+
+def spec_from_config(name: str, entry: Any) -> ParamSpec:
+    """What `spec_to_config` described. Errors: `ConfigError` for what no parameter has."""
+    where = f"the spec of {name!r}"
+    if not isinstance(entry, Mapping) or not entry.keys() <= _SPEC.keys():
+        raise wrong(where, f"an object with {one_of(_SPEC)}", kind_of(entry))
+    with refusing(where):
+        given = {field: value_from_config(where, value, {}) for field, value in entry.items()}
+        spec = ParamSpec(name, **given)
+        configured(where, name, spec, None, None)
+    return spec
+
+
+_SPEC = {field.name: field.default for field in fields(ParamSpec) if field.name != "name"}
 _REFUSALS = (
     TypeError,
     ValueError,

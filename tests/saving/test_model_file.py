@@ -363,7 +363,7 @@ def dense(about):
     [
         (lambda a: a.update(version=2), VersionError, "version 1 to 1.*received model version 2"),
         (lambda a: a.update(version=True), VersionError, "version True"),
-        (lambda a: a["net"].update(version=9), ConfigError, "version 1 to 1; received version 9"),
+        (lambda a: a["net"].update(version=9), ConfigError, "version 1 to 2; received version 9"),
         (lambda a: a.update(format="x"), FileFormatError, "something else"),
         (lambda a: [a], FileFormatError, "something else"),
         (lambda a: a.update(net=None), ConfigError, "singanet net"),

@@ -97,14 +97,14 @@ def test_any_argument_comes_back_with_its_type(value, name):
     assert json.dumps(found, sort_keys=True) == json.dumps(config, sort_keys=True)
 
 
-@pytest.mark.parametrize("version", [2, 7, 0])
+@pytest.mark.parametrize("version", [3, 7, 0])
 def test_another_version_is_refused_with_both(version):
     config = net_of("Dense").to_config()
     message = net_to_proto(config)
     message.version = version
-    with pytest.raises(ConfigError, match=rf"expected version 1 to 1; received version {version}"):
+    with pytest.raises(ConfigError, match=rf"expected version 1 to 2; received version {version}"):
         net_from_proto(message)
-    with pytest.raises(ConfigError, match=rf"expected version 1 to 1; received version {version}"):
+    with pytest.raises(ConfigError, match=rf"expected version 1 to 2; received version {version}"):
         net_to_proto({**config, "version": version})
     message.ClearField("version")
     with pytest.raises(ConfigError, match="received version None"):

@@ -19,6 +19,8 @@ class Plateau(Schedule):
     observation longer. What was learnt is part of the optimizer's state.
     """
 
+    _moving = ("value", "best", "waited", "resting")
+
     def __init__(
         self,
         value: float,
