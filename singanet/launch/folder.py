@@ -7,15 +7,26 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from singanet.parallel.communicators.board import JOB
 
+ASKED = "asked"
+"""The file in a job's folder that says that ranks were asked where they are."""
+
 _PREFIX = "singanet-job-"
 _MEMORY = Path("/dev/shm")
+
+
+def tells_of_others(report: Mapping[str, Any]) -> bool:
+    """Whether an error that a rank reports is that others are dead, or do not answer."""
+    kind = str(report["kind"])
+    unanswered = kind.startswith("RankError") and "no answer" in str(report["text"])
+    return unanswered or kind.startswith("RankLostError")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from singanet.errors import RankError
 from singanet.launch import mpirun
 from singanet.launch.allocation import elsewhere
-from singanet.launch.folder import JobFolder
+from singanet.launch.folder import ASKED, JobFolder, tells_of_others
 from singanet.launch.outputs import Outputs
 from singanet.parallel.communicators.board import (
     JOB,
     RankStatus,
     process_state,
+    process_time,
     read_board,
 )
 
@@ -52,7 +52,17 @@ _AGAIN = 5.0
 """Seconds after which ranks are asked again to end at a checkpoint."""
 
 _SHOWN = 8
-"""Ranks that a message has a line for."""
+"""Ranks that a message has a line for, and lines of each."""
+
+_STARTS = 300.0
+"""Seconds in which a rank that computes may still come to where all begin."""
+
+_TELLS = 0.5
+"""Seconds in which a rank has to tell where it is."""
+
+
+_RANK = f"{os.sep}launch{os.sep}rank.py"
+"""The end of the file that runs a rank's program, of which nobody needs a line."""
 
 
 def _unchanged(program: Sequence[str]) -> Sequence[str]:
@@ -113,18 +123,21 @@ class Job:
         self.furthest: int | None = None
         self._wanted, self._leaving_at = wanted, 0.0
         self._launched: float | None = None
+        self._starting: dict[int, int] = {}
+        self._busy = 0.0
         self._mpirun = 0
         self.asked: signal.Signals | None = None
         self._asks = 0
         self._kill_at: float | None = None
         self._stopped: dict[int, float] = {}
-        self._failure = ""
+        self._failure, self._blamed = "", -1
         self._lost: dict[int, float] = {}
         self._seen: set[int] = set()
         self._began: float | None = None
         self._remote = options.hosts is not None or elsewhere(hosts)
         self._ended_at: float | None = None
         self._stalls: set[tuple[int, int]] = set()
+        self._asked_where: list[int] = []
 
     def flags(self) -> list[str]:
         """The options of mpirun for this job."""
@@ -240,15 +253,44 @@ class Job:
         if self.options.elastic:
             self._look_for_dead(set(ranks.values()), boards, now)
         boards = [each for each in boards if each.rank not in self._lost]
-        self._look_for_stuck(boards, now)
+        self._look_at_starting(ranks, boards, now)
         if self.options.sizes is not None:
             self._look_for_late(set(ranks.values()), boards, now)
             self._ask_to_leave(ranks, boards, now)
+        self._look_for_stuck(boards, now)
         late = [each for each in boards if each.waits and now - each.since > self.options.stall]
         if fresh := {(each.rank, each.step) for each in late} - self._stalls:
             self._stalls |= fresh
             many = f"{len(late)} of {self.options.ranks} ranks wait:"
             say(many, *map(str, boards[:_SHOWN]))
+        if self._failure or (self._report_paths() and any(map(tells_of_others, self._reports()))):
+            self._ask_where(ranks)
+
+    def _ask_where(self, ranks: Mapping[int, int]) -> None:
+        """Have those ranks that wait for nobody write down where they are, once."""
+        asked = self.folder.path / ASKED
+        if asked.exists():
+            return
+        silent = self._silent({int(each["rank"]) for each in self._reports()})
+        for pid, rank in ranks.items():
+            if rank in silent:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, mpirun.STACKS)
+                    self._asked_where.append(rank)
+        end = time.monotonic() + _TELLS
+        while time.monotonic() < end and not all(map(self._where, self._asked_where)):
+            time.sleep(_LOOK / 10)
+        asked.touch()
+
+    def _where(self, rank: int) -> list[str]:
+        """The lines of the program in which a rank is, the innermost first; [] where untold."""
+        with suppress(OSError):
+            text = (self.folder.path / f"stack-{rank}").read_text(errors="replace")
+            # The first thread is the last that is told.
+            lines = text.rpartition("most recent call first):\n")[2].splitlines()
+            own = [line for line in lines if "runpy" not in line and _RANK not in line]
+            return own[:_SHOWN]
+        return []
 
     def _look_for_dead(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
         """Tell which ranks of this machine have died, and see that MPI ends with the others.
@@ -269,13 +311,15 @@ class Job:
             if rank in met:
                 self._tell_dead(rank)
             else:
-                self._fail(f"{self._named(rank)} has died before all had met in parallel.init", now)
+                why = f"{self._named(rank)} has died before all had met in parallel.init"
+                self._fail(why, now, rank)
         left = [each for each in boards if each.rank in alive and not each.ended]
         unaware = [max(each.since, *self._lost.values(), 0.0) for each in left if each.waits]
         untold = sorted(set(self._lost) - reported, key=self._lost.__getitem__)
         if left and len(unaware) == len(left) and untold and now - max(unaware) > _NOTICE:
             lost = untold[-1]
-            self._fail(f"{self._named(lost)} has ended, of which MPI has told no other rank", now)
+            why = f"{self._named(lost)} has ended, of which MPI has told no other rank"
+            self._fail(why, now, lost)
         # Who has gone by now has left, or died in its end: others may wait for it in theirs.
         gone, last = self._seen - alive, {each.rank for each in boards if each.left}
         late = (gone - last and alive <= ended) or (gone and alive <= last)
@@ -289,13 +333,25 @@ class Job:
     def _tell_dead(self, rank: int) -> None:
         say(f"{self._named(rank)} has died; the others repair what it was part of")
 
+    def _look_at_starting(
+        self, ranks: Mapping[int, int], boards: Sequence[RankStatus], now: float
+    ) -> None:
+        """Note when a rank has last computed on its way to where all begin, as in imports."""
+        self._launched = now if self._launched is None else self._launched
+        begun = {each.rank for each in boards if each.joined or each.waits or each.ended}
+        had = {pid: process_time(pid) for pid, rank in ranks.items() if rank not in begun}
+        if had != self._starting and had and now - self._launched < _STARTS:
+            self._busy = now
+        self._starting = had
+
     def _look_for_stuck(self, boards: Sequence[RankStatus], now: float) -> None:
         """End a job whose ranks wait where only MPI has the clock: for too long, or in vain."""
         stuck = [each for each in boards if each.stuck and each.waits]
         ended = [each for each in boards if each.ended]
         for each in stuck:
             absent = sorted(set(range(self.options.ranks)) - {one.rank for one in stuck})
-            who, seconds = self._named(absent[0] if absent else each.rank), now - each.since
+            who = self._named(absent[0] if absent else each.rank)
+            seconds = now - max(each.since, self._busy)
             # One that has met the others may not be waited for, for a moment, by some of them.
             gone = [one for one in ended if not one.joined or seconds > _NOTICE]
             if gone:
@@ -308,10 +364,10 @@ class Job:
 
     def _look_for_late(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
         """End a job of which a rank has not come to where all begin, be it that none waits yet."""
-        self._launched = now if self._launched is None else self._launched
-        seconds = now - self._launched
-        if self._failure or seconds <= self.options.deadline:
+        launched = now if self._launched is None else self._launched
+        if self._failure or now - max(launched, self._busy) <= self.options.deadline:
             return
+        seconds = now - launched
         if not self._remote and not alive | {each.rank for each in boards}:
             self._fail(f"mpirun has started no rank in {seconds:.1f} s", now)
         begun = {each.rank for each in boards if each.joined or each.stuck or each.ended}
@@ -340,9 +396,13 @@ class Job:
                 with suppress(ProcessLookupError):
                     os.kill(pid, mpirun.LEAVE)
 
-    def _fail(self, why: str, now: float) -> None:
-        """End the job, because of what is seen first; the last words of ranks come before it."""
-        self._failure = self._failure or why
+    def _fail(self, why: str, now: float, rank: int = -1) -> None:
+        """End the job, because of what is seen first, of a ``rank`` that has ended or of another.
+
+        The last words of ranks come before it.
+        """
+        if not self._failure:
+            self._failure, self._blamed = why, rank
         self._kill_by(now)
 
     def _report_paths(self) -> list[Path]:
@@ -375,38 +435,68 @@ class Job:
             return status
         if death is not None and death.signaled and not self._failure:
             self.dead.add(death.rank)
-        if self._failure:
-            rank, text, status = -1, "", 1
-        elif reports:
-            rank, status, text = self._reported(reports)
-        elif death is not None:
-            rank, status, text = death.rank, death.status, self._end_of_log(death.rank)
-            self._failure = f"{self._named(rank)} {death.how}"
-        elif status:
-            rank, text = -1, said
-            self._failure = "mpirun could not run the job"
-        else:
+        found = self._cause(reports, death, status, said)
+        if found is None:
             return 0
+        rank, status, text = found
         if status == _INTERRUPTED and self.asked is not None:
             return status
         # Rank 0 has said it where the user reads.
         told = text.rstrip().splitlines() if rank != 0 else []
         others = [str(each) for each in self._boards() if each.rank != rank and each.waits]
+        for each in self._asked_where:
+            told += [f"rank {each} was in", *(self._where(each) or ["  what it has not told"])]
         say(self._failure, *told, *others[:_SHOWN])
         return status or 1
+
+    def _cause(
+        self,
+        reports: Sequence[Mapping[str, Any]],
+        death: mpirun.Death | None,
+        status: int,
+        said: str,
+    ) -> tuple[int, int, str] | None:
+        """The rank that ended the job, or −1, the exit status and its words; None for no failure.
+
+        What ranks tell of others that they have waited for in vain is not the cause.
+        """
+        reported = {int(each["rank"]) for each in reports}
+        if self._failure:
+            return self._blamed, 1, self._end_of_log(self._blamed)
+        if reports and not all(map(tells_of_others, reports)):
+            return self._reported(reports)
+        if death is not None and death.rank not in reported:
+            self._failure = f"{self._named(death.rank)} {death.how}"
+            return death.rank, death.status, self._end_of_log(death.rank)
+        return self._wordless(reports, status, said) if reports or status else None
 
     def _reported(self, reports: Sequence[Mapping[str, Any]]) -> tuple[int, int, str]:
         """The rank that told of an error first, its status, and what it said."""
         first = reports[0]
-        rank, status, text = int(first["rank"]), int(first["status"]), str(first["text"])
-        if first["kind"] == RankError.__name__ and "no answer" in text:
-            self.dead |= self._silent({int(each["rank"]) for each in reports})
-        how = f"by {first['kind']}" if first["kind"] else f"with status {status}"
-        also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
-        self._failure = f"{self._named(rank)} ended {how}" + (
-            f"; so did {', '.join(also[:_SHOWN])}" if also else ""
-        )
-        return rank, status, text
+        rank = int(first["rank"])
+        self._failure = f"{self._named(rank)} {_ended_by(reports)}"
+        return rank, int(first["status"]), str(first["text"])
+
+    def _wordless(
+        self, reports: Sequence[Mapping[str, Any]], status: int, said: str
+    ) -> tuple[int, int, str]:
+        """The rank for which others waited in vain, the exit status, and its last words."""
+        silent = self._silent({int(each["rank"]) for each in reports})
+        if reports and reports[0]["kind"] != "RankLostError":
+            self.dead |= silent
+        gone = [rank for rank in self._lost if rank in silent][-1:] or sorted(silent)
+        gone = [rank for rank in gone if rank in self._asked_where] or gone
+        if len(gone) != 1:
+            if reports:
+                return self._reported(reports)
+            self._failure = "mpirun could not run the job"
+            return -1, status, said
+        (rank,) = gone
+        how = "has kept others waiting" if self._where(rank) else "ended without a word"
+        self._failure = f"{self._named(rank)} {how}"
+        if reports:
+            self._failure += f"; rank {reports[0]['rank']} {_ended_by(reports)}"
+        return rank, int(reports[0]["status"]) if reports else status, self._end_of_log(rank)
 
     def _silent(self, reported: set[int]) -> set[int]:
         """The ranks that neither waited for others nor told of an error where all were to meet."""
@@ -431,6 +521,14 @@ class Job:
         return [] if given is None else [given / f"rank-{rank}.log"]
 
 
+def _ended_by(reports: Sequence[Mapping[str, Any]]) -> str:
+    """How the first of ``reports`` ended, and who ended alike."""
+    first = reports[0]
+    how = f"by {first['kind']}" if first["kind"] else f"with status {first['status']}"
+    also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
+    return f"ended {how}" + (f"; so did {', '.join(also[:_SHOWN])}" if also else "")
+
+
 def _ranks_of(pid: int) -> dict[int, int]:
     """The ranks that mpirun has started here, by their processes."""
     found = {}
@@ -450,6 +548,8 @@ def _end_with_parent() -> None:
 
 
 def say(*lines: str) -> None:
-    """Tell the user."""
-    sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")
-    sys.stderr.flush()
+    """Tell the user, where there is still somebody to read it."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")
+            sys.stderr.flush()

@@ -22,6 +22,9 @@ ELASTIC = ("--with-ft", "ulfm")
 LEAVE = getattr(signal, "SIGURG", signal.SIGINT)
 """What asks ranks to end at a checkpoint: a signal that does nothing to who does not know it."""
 
+STACKS = getattr(signal, "SIGQUIT", signal.SIGINT)
+"""What asks a rank to write down where it is, be it that it hangs."""
+
 RESIZED = ("--map-by", "slot", "--forward-signals", "SIGURG")
 """Options of mpirun for a job whose ranks may change in number."""
 
@@ -149,6 +152,7 @@ class Death:
 
 
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+\s+exited on\s+signal (\d+)")
+_IMPROPER = re.compile(r"process rank (\d+) with PID \d+ on node \S+\s+exiting\s+improperly")
 _EXITED = re.compile(r"Process name: \[[^,\]]*,(\d+)\]\s+Exit code:\s+(\d+)")
 
 
@@ -159,6 +163,8 @@ def death_in(text: str) -> Death | None:
         known = {each.value: each.name for each in signal.Signals}
         name = known.get(number, f"signal {number}")
         return Death(int(killed[1]), f"was killed by {name}", 128 + number)
+    if improper := _IMPROPER.search(text):
+        return Death(int(improper[1]), "ended without a word", 1)
     if exited := _EXITED.search(text):
         return Death(int(exited[1]), f"ended with status {exited[2]}", int(exited[2]))
     return None

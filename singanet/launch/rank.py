@@ -8,6 +8,7 @@ run nothing.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import json
 import os
 import runpy
@@ -15,13 +16,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from singanet.base.leaving import LEAVING
-from singanet.launch.folder import JobFolder
-from singanet.launch.mpirun import LEAVE
+from singanet.launch.folder import ASKED, JobFolder, tells_of_others
+from singanet.launch.mpirun import LEAVE, STACKS
 from singanet.parallel.communicators.board import (
     JOB,
     LEAVES,
@@ -33,10 +35,13 @@ from singanet.parallel.communicators.board import (
 )
 
 INTERRUPTED = 130
-_ASKED = (INTERRUPTED, 143)
+_ENDED = (INTERRUPTED, 143)
 """Exit statuses of programs that Ctrl-C or SIGTERM has ended."""
 
 _TAIL = 12
+
+_SEEN = 2.0
+"""Seconds in which the launcher, before others are ended, asks where they are."""
 
 _MEMORY = "OMPI_MCA_btl_sm_backing_directory"
 """Open MPI's variable with the place of the memory that ranks talk through."""
@@ -54,6 +59,10 @@ def main(arguments: Sequence[str]) -> None:
         os.environ[_MEMORY] = str(memory)
     if LEAVES in os.environ:
         signal.signal(LEAVE, LEAVING.ask)
+    if folder.is_dir():
+        # It has to stay open. Who has a board can be asked.
+        stack = (folder / f"stack-{rank}").open("w", encoding="utf-8")
+        faulthandler.register(STACKS, stack)
     # The first to be registered is the last to run, before MPI's own end.
     atexit.register(own_board().leaves)
     if rank:
@@ -62,16 +71,26 @@ def main(arguments: Sequence[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    if status in _ASKED and own_board().joined:
+    if status in _ENDED and own_board().joined:
         sys.exit(status)  # all end together, whoever was asked: rank 0 may still save
     if not status:
         own_board().ends()
         return
-    _report(folder, rank, status, kind, text)
-    if rank:
+    report = {"rank": rank, "status": status, "kind": kind, "text": text, "time": time.time()}
+    _report(folder, report)
+    if tells_of_others(report) and folder.is_dir():
+        _await_stacks(folder)
+    elif rank:
         # The same error of rank 0 is seen as it is; mpirun ends it as soon as this rank has gone.
         time.sleep(0.5)
     os._exit(status)  # MPI_Finalize would wait for the others
+
+
+def _await_stacks(folder: Path) -> None:
+    """Wait until the launcher has asked the others where they are: mpirun will end them."""
+    end = time.monotonic() + _SEEN
+    while not (folder / ASKED).exists() and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def _outcome(rank: int, arguments: Sequence[str], log: Path | None) -> tuple[int, str, str]:
@@ -187,12 +206,11 @@ def _end_of(log: Path | None) -> str:
     return "".join(lines[-_TAIL:])
 
 
-def _report(folder: Path, rank: int, status: int, kind: str, text: str) -> None:
-    report = {"rank": rank, "status": status, "kind": kind, "text": text, "time": time.time()}
+def _report(folder: Path, report: Mapping[str, Any]) -> None:
     with suppress(OSError):
-        beside = folder / f".report-{rank}"
+        beside = folder / f".report-{report['rank']}"
         beside.write_text(json.dumps(report), encoding="utf-8")
-        beside.rename(folder / f"report-{rank}")
+        beside.rename(folder / f"report-{report['rank']}")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ def launch(options: JobOptions) -> int:
             received=sys.platform,
             advice="start the ranks with mpirun: mpirun -n 4 python -m singanet train ...",
         )
+    _open_missing()
     hosts = _hosts(options)
     found = mpirun.find_mpirun()
     local = mpirun.local_ranks(options.ranks, hosts)
@@ -56,6 +57,14 @@ def launch(options: JobOptions) -> int:
         say(f"restart {attempt + 1} of {options.restarts}")
         program = options.resumed(options.program)
     return job.status
+
+
+def _open_missing() -> None:
+    """Open nothing in the place of streams that were closed: pipes would get their numbers."""
+    with suppress(OSError):
+        while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(handle)
 
 
 def _hosts(options: JobOptions) -> list[mpirun.Host]:

@@ -103,6 +103,10 @@ time.sleep(30)
 )
 
 
+def report(rank, status, kind, text):
+    return {"rank": rank, "status": status, "kind": kind, "text": text, "time": 1.0}
+
+
 @pytest.fixture
 def started(fake_mpirun, nothing_left, tmp_path, capfd):
     """Start ranks that end in some way; the status and what was written."""
@@ -172,7 +176,7 @@ def test_an_end_that_the_user_asked_for_needs_no_words(status, asks, is_told, ca
         watched = job.Job(JobOptions(2, ()), folder)
         if asks:
             watched._take(signal.SIGINT, None)
-        rank._report(folder.path, 1, status, "KeyError", "the traceback")
+        rank._report(folder.path, report(1, status, "KeyError", "the traceback"))
         assert watched._ended(1, "") == status
     assert ("the traceback" in capsys.readouterr().err) == is_told
 
@@ -445,6 +449,85 @@ def test_an_end_that_mpi_tells_nobody_of_ends_an_elastic_job(started, monkeypatc
     assert "has ended, of which MPI has told no other rank" in err
 
 
+# Others tell that they have waited in vain for the last rank, which hangs or leaves no report.
+VAIN = (
+    HEAD
+    + """
+from singanet.errors import RankError
+class RankLostError(RankError): pass
+
+def stands_here(how):
+    if how == "hang": time.sleep(30)
+    print("the disk is full", flush=True)
+    os._exit(3)
+
+board.joins()
+if rank == size - 1:
+    until_others(lambda board: board.waits)
+    stands_here(sys.argv[1])
+board.waits("the gradients of fc/weight")
+time.sleep(0.5)
+kind = RankError if sys.argv[1] == "hang" else RankLostError
+raise kind("fc", expected="the others", received="no answer", advice="look")
+"""
+)
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_the_line_is_told_at_which_a_rank_hangs(elastic, started):
+    _, _, err = started("hang", text=VAIN, elastic=elastic)
+    line = 1 + VAIN.splitlines().index("""    if how == "hang": time.sleep(30)""")
+    assert re.search(r"rank 1 of 2 .* has kept others waiting; rank 0 ended by RankError\n", err)
+    assert re.search(rf"rank 1 was in\n +File .*script\.py\", line {line} in stands_here\n", err)
+    assert "runpy" not in err.partition("was in")[2]
+
+
+def test_a_rank_that_ends_without_a_report_is_named_with_its_last_lines(started):
+    status, _, err = started("leave", text=VAIN, elastic=True)
+    assert status == 1
+    told = err.partition("ended without a word; rank 0 ended by RankLostError\n")
+    assert re.search(r"rank 1 of 2 .* $", told[0])
+    assert "the disk is full" in told[2]
+
+
+def test_a_rank_that_still_computes_has_not_missed_where_all_begin(started):
+    """As one whose imports take longer on a busy machine than a short deadline."""
+    text = (
+        BEGINS.partition("how = ")[0]
+        + """
+if rank == size - 1:
+    end = time.process_time() + 2.0
+    while time.process_time() < end: pass
+    board.joins()
+else:
+    with board.stuck("all ranks, to begin together"):
+        until_others(lambda board: board.joined)
+"""
+    )
+    status, _, err = started("", text=text, deadline=1.0)
+    assert (status, "kept others waiting" in err) == (0, False)
+
+
+@pytest.mark.parametrize(("how", "status"), [("well", 0), ("exit", 7)])
+def test_closed_streams_change_no_end(how, status, fake_mpirun, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(RANK.format(root=str(ROOT)))
+    code = (
+        "import sys; from singanet.launch import mpirun, launch, JobOptions;"
+        f"mpirun.find_mpirun = lambda: {str(fake_mpirun)!r};"
+        f"sys.exit(launch(JobOptions(2, [{str(script)!r}, {how!r}])))"
+    )
+    run = subprocess.run(
+        ["sh", "-c", 'exec "$0" "$@" 2>&- 0<&-', sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == status
+    assert "out of 0" in run.stdout
+
+
 def test_an_interrupt_is_handed_on(started, monkeypatch):
     asked, look = [], job.Job._look
 
@@ -488,7 +571,7 @@ def test_who_hangs_in_a_step_is_dead_where_numbers_may_change():
         watched = job.Job(JobOptions(3, (), sizes=(1, 3)), folder)
         boards = [RankStatus(r, 7, 0, 4, "the gradients" * (r < 2), 0.0, False) for r in range(3)]
         watched._boards = lambda: boards
-        rank._report(folder.path, 0, 1, "RankError", error)
+        rank._report(folder.path, report(0, 1, "RankError", error))
         assert watched._ended(1, "") == 1
     assert watched.dead == {2}
 

@@ -167,6 +167,11 @@ def process_state(pid: int) -> str:
     return fields[0] if fields else ""
 
 
+def process_time(pid: int) -> int:
+    """The processor time that a process has had, in ticks of the system."""
+    return sum(map(int, _status(pid)[11:13]))
+
+
 def _status(pid: int) -> list[str]:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
