@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections import OrderedDict
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -10,10 +14,10 @@ import pytest
 import singanet
 from singanet import Executor, FeedForwardNet, Input, layers, optimizer, parallel
 from singanet.base import elsewhere
-from singanet.errors import SignatureError, SingaNetError, UnknownNameError
+from singanet.errors import ArgumentError, SignatureError, SingaNetError, UnknownNameError
 from singanet.executor import gradients
 from singanet.layers import Dense, Embedding
-from singanet.loss import SoftmaxCrossEntropy
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 
 ROWS = np.ones((4, 3), np.float32)
@@ -57,6 +61,11 @@ ATTRIBUTES = [
     (lambda net, drawn: singanet.snapshot, r"net.save\(path\)"),
     (lambda net, drawn: trained(drawn).get_batch_num, r"executor.batches\(name\)"),
     (lambda net, drawn: trained(drawn).subexecutor, "executor.programs"),
+    (lambda net, drawn: trained(drawn).topo_order, "executor.net.layers"),
+    (lambda net, drawn: trained(drawn).param_nodes, r"executor.net.params\(\)"),
+    (lambda net, drawn: singanet.executor.HetuConfig, "device= and parallel="),
+    (lambda net, drawn: singanet.executor.Variable, r"Input\(name, sample_shape\)"),
+    (lambda net, drawn: parallel.server_init, "singanet launch --servers"),
     (lambda net, drawn: singanet.worker_init, "singanet launch"),
     (lambda net, drawn: parallel.worker_init, "singanet launch"),
     (lambda net, drawn: singanet.executor.dataloader_op, "from_loader"),
@@ -74,6 +83,8 @@ ARGUMENTS = [
     (lambda net, drawn: trained(drawn, cstable_policy="LFU"), "Embedding"),
     (lambda net, drawn: trained(drawn, cache_bound=10), "pull_bound"),
     (lambda net, drawn: trained(drawn, bsp=0), "consistency="),
+    (lambda net, drawn: trained(drawn, enable_lazy=True), "leave it out: shapes are known"),
+    (lambda net, drawn: trained(drawn, use_sparse_pull=True), "leave it out: only the rows"),
     (lambda net, drawn: parallel.Hybrid(SGD(0.1), bsp=0), "called consistency here"),
     (lambda net, drawn: Embedding("e", 9, 2, ctx=None), r"net.to_device"),
     (lambda net, drawn: trained(drawn).run("train", feed_dict={}), "executor.run.*called feed"),
@@ -204,3 +215,274 @@ def test_an_extent_that_is_missing_is_told_by_no_other_name(ask):
     with pytest.raises(SingaNetError, match="layer 'steps': expected extent") as caught:
         getattr(made, ask)(2)
     assert "net." not in str(caught.value).replace(f"net.{ask}", "")
+
+
+# -- short programs that no other test has --------------------------------------------------------
+
+
+def two_inputs():
+    a, b = Input("a", (3,)), Input("b", (3,))
+    made = layers.Merge("both")(Dense("da", 4)(a), Dense("db", 4)(b))
+    return FeedForwardNet(
+        SoftmaxCrossEntropy(), inputs=[a, b], outputs=Dense("top", 2)(made), seed=0
+    )
+
+
+class Kept(dict):
+    """A dict of a user's own."""
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, Kept, MappingProxyType])
+def test_dicts_go_in_everywhere(kind):
+    rng = np.random.default_rng(0)
+    x = {name: rng.standard_normal((6, 3)).astype(np.float32) for name in "ab"}
+    given, y = kind(x), rng.integers(0, 2, 6)
+    made = two_inputs()
+    weights = {param.name: param.value.astype(float) for param in made.params()}
+    low = sum(x[n] @ weights[f"d{n}/weight"] + weights[f"d{n}/bias"] for n in "ab")
+    want = low @ weights["top/weight"] + weights["top/bias"]
+    np.testing.assert_allclose(made.forward(False, given), want, rtol=1e-4, atol=1e-5)
+    chances = np.exp(want) / np.exp(want).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(made.predict(given), chances, rtol=1e-4, atol=1e-5)
+    loss = -np.log(chances[np.arange(6), y]).mean()
+    np.testing.assert_allclose(made.evaluate(given, y)[0], loss, rtol=1e-4)
+    np.testing.assert_allclose(made.train(given, y)[1][0], loss, rtol=1e-4)
+    np.testing.assert_allclose(made.step(given, y, SGD(0.01))[0], loss, rtol=1e-4)
+    made.compile(SGD(0.01))
+    assert len(made.fit(dict(given), y, batch_size=3, verbose=False)["loss"]) == 1
+    single = FeedForwardNet([Dense("fc", 2, input_sample_shape=(3,))], seed=0)
+    one = single.forward(False, kind({"fc": ROWS}))
+    np.testing.assert_array_equal(one, single.forward(False, ROWS))
+
+
+def test_one_array_for_two_inputs():
+    with pytest.raises(ArgumentError, match="the inputs 'a', 'b'"):
+        two_inputs().forward(False, ROWS)
+
+
+def test_streamed_updates_against_numpy():
+    """Thirty updates in place, layer by layer, against a loop in float64."""
+    rng = np.random.default_rng(1)
+    made = FeedForwardNet(
+        [
+            Dense("a", 5, input_sample_shape=(3,)),
+            layers.Activation("t", "tanh"),
+            Dense("b", 2),
+        ],
+        loss=SoftmaxCrossEntropy(),
+        seed=1,
+    )
+    w, u, v, t = (param.value.astype(float) for param in made.params())
+    for _ in range(30):
+        x, y = rng.standard_normal((4, 3)).astype(np.float32), rng.integers(0, 2, 4)
+        out = made.forward(True, x)
+        made.loss.forward(True, out, y)
+        for _, values, grads in made.backward(made.loss.backward()):
+            for value, grad in zip(values, grads, strict=True):
+                value -= 0.1 * grad
+        h = np.tanh(x @ w + u)
+        z = h @ v + t
+        p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+        dz = (p - np.eye(2)[y]) / 4
+        dh = dz @ v.T * (1 - h**2)
+        v, t = v - 0.1 * h.T @ dz, t - 0.1 * dz.sum(axis=0)
+        w, u = w - 0.1 * x.T @ dh, u - 0.1 * dh.sum(axis=0)
+    for value, want in zip(made.param_values(), (w, u, v, t), strict=True):
+        np.testing.assert_allclose(value, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("axis", "shape"), [(1, (5,)), (-1, (5,)), (1, (4, 3)), (2, (4, 3))])
+def test_softmax_backward_is_the_original_s_formula(axis, shape):
+    """dx = y (dy − Σ dy y), by layers and recorded; SINGA writes it by einsum."""
+    made = FeedForwardNet([layers.Softmax("soft", axis, input_sample_shape=shape)], seed=0)
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        x, dy = rng.standard_normal((2, 3, *shape)).astype(np.float32)
+        y = made.forward(True, x)
+        e = np.exp(x - x.max(axis=axis, keepdims=True))
+        np.testing.assert_allclose(y, e / e.sum(axis=axis, keepdims=True), rtol=1e-5)
+        *_, item = made.backward(dy, ["soft"]) or [None]
+        found = made.gradients("soft", "input", x, dy)["input"]
+        want = y * (dy - (dy * y).sum(axis=axis, keepdims=True))
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
+        assert item.output_grads["soft"].shape == dy.shape
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [layers.Conv2D("c", 4, 3), layers.BatchNormalization("b"), layers.MaxPooling2D("p", 2)],
+        [layers.LRN("l"), layers.PReLU("r"), layers.Dropout("d", 0.5), layers.AvgPooling2D("p", 2)],
+        [layers.Reshape("r", (3, 64)), layers.LSTM("m", 5), layers.L2Norm("n")],
+        [layers.Reshape("r", (3, 64)), layers.GRU("m", 5), layers.LayerNorm("n")],
+        [
+            layers.Activation(mode, mode)
+            for mode in ("relu", "tanh", "sigmoid", "elu", "gelu", "silu", "softplus", "leaky_relu")
+        ],
+    ],
+    ids=["conv", "norms", "lstm", "gru", "activations"],
+)
+def test_layers_run_without_python_when_recorded(parts):
+    first = copy.deepcopy(parts)
+    made = FeedForwardNet(
+        [
+            layers.Activation("begin", "tanh", input_sample_shape=(3, 8, 8)),
+            *first,
+            layers.Flatten("flat"),
+            Dense("top", 3),
+        ],
+        loss=SoftmaxCrossEntropy(),
+        seed=0,
+    )
+    x = np.random.default_rng(0).standard_normal((4, 3, 8, 8)).astype(np.float32)
+    program = made.record(x, np.array([0, 1, 2, 0]), SGD(0.1))
+    assert not program.notes
+    assert not made.programs.refusals
+
+
+def test_sources_and_readers_of_layers():
+    """What the advice on src_of_layer, dst_of_layer and topo_sort writes."""
+    made = two_inputs()
+    sources = {n.name: [source.name for source, _ in n.inputs] for n in made.nodes()}
+    assert sources == {
+        "a": [],
+        "b": [],
+        "da": ["a"],
+        "db": ["b"],
+        "both": ["da", "db"],
+        "top": ["both"],
+    }
+    assert [n.name for n in made.nodes() for source, _ in n.inputs if source.name == "both"] == [
+        "top"
+    ]
+    assert [node.name for node in made.ordered()] == [layer.name for layer in made.layers]
+
+
+def test_labels_whole_or_one_hot():
+    """SINGA's test_train_one_batch, with labels that fit."""
+    made = FeedForwardNet(
+        [Dense("fc", 4, input_sample_shape=(3,))], loss=SoftmaxCrossEntropy(), seed=0
+    )
+    whole = np.array([0, 3, 1, 2])
+    grads, (loss, metric) = made.train(ROWS, whole)
+    for hot in (np.eye(4, dtype=np.int32)[whole], np.eye(4, dtype=np.float32)[whole]):
+        others, (same, _) = made.train(ROWS, hot)
+        assert loss == pytest.approx(same)
+        assert metric is None
+        for one, two in zip(grads, others, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-7)
+
+
+def test_forward_gives_an_array_or_a_dict(net):
+    assert isinstance(net.forward(False, ROWS, output=[]), np.ndarray)
+    assert list(net.forward(False, ROWS, ["fc"])) == ["fc"]
+
+
+def test_products_stay_as_they_are():
+    """MXNet mirrors no convolution and no product: "cheap" runs the layers between them again."""
+    parts = [layers.Activation("begin", "tanh", input_sample_shape=(3, 16, 16))]
+    for k in range(3):
+        parts += [layers.Conv2D(f"conv{k}", 8, 3), layers.BatchNormalization(f"norm{k}")]
+        parts += [layers.Activation(f"gelu{k}", "gelu")]
+    parts += [layers.Flatten("flat"), Dense("top", 2)]
+    made = FeedForwardNet(parts, loss=SoftmaxCrossEntropy(), seed=0)
+    x = np.ones((16, 3, 16, 16), np.float32)
+    program = made.record(x, np.zeros(16, int), SGD(0.1), recompute="cheap")
+    runs = {each.layer: each.runs for each in program.report().recomputed}
+    why = {each.layer: each.why for each in program.report().recomputed}
+    assert runs["norm1"] == runs["gelu1"] == 1
+    assert all(runs[name] == 0 for name in ("conv0", "conv1", "conv2", "top"))
+    assert why["conv1"] == "takes long"
+
+
+def test_gradients_that_nothing_reaches():
+    x, t = Input("x", (3,)), Input("t", (2,), dtype="int64")
+    parts = [Dense("a", 2)(x), layers.Embedding("words", 5, 2)(t)]
+    made = FeedForwardNet(inputs=[x, t], outputs=parts, seed=0)
+    feed = {"x": ROWS, "t": np.ones((4, 2), int)}
+    with pytest.raises(SingaNetError, match=r"comes to.*'zeros'"):
+        made.gradients("a", "words", feed)
+    zeros = made.gradients("a", ["words", "words/weight"], feed, unreachable="zeros")
+    assert zeros["words"].shape == (4, 2, 2)
+    assert zeros["words/weight"].shape == (5, 2)
+    assert not any(value.any() for value in zeros.values())
+    with pytest.raises(SingaNetError, match="integers and have no gradient"):
+        made.gradients("words", "t", feed)
+
+
+def test_gradients_by_itself(net):
+    dy = np.arange(8, dtype=np.float32).reshape(4, 2)
+    np.testing.assert_array_equal(net.gradients("fc", "fc", ROWS, dy)["fc"], dy)
+
+
+def test_twelve_contributions():
+    """Their sum is one kernel, not a chain of eleven."""
+    x = Input("x", (3,))
+    parts = [layers.Scale(f"s{k}", factor=float(k + 1))(x) for k in range(12)]
+    made = FeedForwardNet(SquaredError(), inputs=x, outputs=layers.Add("all")(*parts), seed=0)
+    dy = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    for _ in range(3):
+        found = made.gradients("all", "x", ROWS, dy)["x"]
+        np.testing.assert_allclose(found, 78 * dy, rtol=1e-5)
+
+
+def test_arrays_of_their_own():
+    a, b = Input("a", (3,)), Input("b", (3,))
+    made = FeedForwardNet(inputs=[a, b], outputs=layers.Merge("both")(a, b), seed=0)
+    dy = np.ones((4, 3), np.float32)
+    for _ in range(3):
+        found = made.gradients("both", ["a", "b"], {"a": ROWS, "b": ROWS}, dy)
+        found["a"] += 1
+        assert (found["b"] == 1).all()
+        assert (dy == 1).all()
+
+
+def test_several_executors_of_one_graph(drawn):
+    one, two = trained(drawn, seed=1), trained(drawn, seed=1)
+    feed = {"x": ROWS, "y": np.array([0, 1, 0, 1])}
+    first = [one.run("train", feed)[0] for _ in range(3)]
+    # Layers and parameters are those of the graph, so the other one goes on from there.
+    assert two.run("train", feed)[0] < first[-1] < first[0]
+
+
+def test_dropout_in_evaluation_is_no_kernel():
+    def kernels(*beside):
+        parts = [Dense("a", 4, input_sample_shape=(3,)), *beside, Dense("b", 2)]
+        program = FeedForwardNet(parts, seed=0).record(ROWS)
+        program.run(ROWS)
+        return program.report().as_dict()["kernels"]
+
+    assert kernels(layers.Dropout("d", 0.5)) == kernels()
+
+
+# -- all of them ----------------------------------------------------------------------------------
+
+SECTIONS = {
+    "Design card": 28,
+    "000, backward_and_sparse_update": 35,
+    "001, SINGA-505": 21,
+    "002, SINGA-315": 53,
+    "003, gradient pass with mirroring": 39,
+    "004, Hetu executor": 74,
+}
+"""How many items of each of the originals there are."""
+
+
+def test_each_item_is_reached_by_a_program_or_told_on_a_page():
+    """``carried_on.txt``: a line an item, with the test that reaches it, or the page's words."""
+    root = Path(__file__).parents[1]
+    found, section, texts = dict.fromkeys(SECTIONS, 0), "", {}
+    for line in (root / "tests" / "carried_on.txt").read_text("utf-8").splitlines():
+        if line.startswith("# "):
+            section = line[2:]
+        elif line:
+            item, _, where = line.rpartition(" | ")
+            place, _, words = where.partition(": ")
+            told = place.endswith(".md")
+            path = root / place if told else root / "tests" / f"{place}.py"
+            if path not in texts:
+                texts[path] = " ".join(path.read_text("utf-8").split())
+            assert item, line
+            assert (words if told else f"def test_{words}(") in texts[path], line
+            found[section] += 1
+    assert found == SECTIONS
