@@ -169,14 +169,13 @@ class MultiHeadAttention(Layer):
         return len(shapes) - 1
 
     def input_kind(self, k: int) -> InputKind:
-        """As `Layer.input_kind`, and "any" for segments and for a boolean mask, the last."""
-        beside = (self.mask is not None) + self.segments
-        count = max(beside, k) + 1 if self.in_shapes is None else len(self.in_shapes)
-        if self.mask is not None and k == count - 1:
-            return "any" if self.mask == "boolean" else "floats"
-        if self.segments and self.in_shapes is not None:
-            return "any" if k >= self.given + self.has_lengths else "floats"
-        return "any" if self.segments and k == count - beside else "floats"
+        """As `Layer.input_kind`, and "any" for lengths, segments and a boolean mask."""
+        if self.in_shapes is None:
+            # Which inputs are sequences, their shapes say.
+            return "any" if k else "floats"
+        if self.mask == "added" and k == len(self.in_shapes) - 1:
+            return "floats"
+        return "floats" if k < self.given else "any"
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(Tq, E), and what else is given → (Tq, num_output), with the weights' (heads, Tq, Tk)."""

@@ -239,8 +239,16 @@ def apply(layer: Applicable, inputs: tuple[Any, ...]) -> Symbol:
 
 def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
     _expect_kinds(layer, inputs)
+    fresh: Any = layer if getattr(layer, "in_shapes", ()) is None else None
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
+    if fresh is not None:
+        # What an input is to a layer may be told by its shape.
+        try:
+            _expect_kinds(layer, inputs)
+        except ArgumentError:
+            fresh.unbuild()
+            raise
     call = Application(layer, inputs)
     if isinstance(out_shapes, list):
         return tuple(Symbol(call, index, shape) for index, shape in enumerate(out_shapes))

@@ -665,3 +665,40 @@ def test_a_mask_of_any_extent_is_checked_when_it_comes():
     for wrong in ((2, 4, 5), (3, 5, 5), (2, 5, 2)):
         with pytest.raises(ShapeError, match="a mask over 2 samples, 5 queries and 5 keys"):
             run(layer, [x, np.ones(wrong, bool)])
+
+
+@pytest.mark.parametrize("mask", [None, "boolean", "added"])
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
+def test_lengths_and_segments_are_of_any_type_of_numbers(mask, segments, dtype):
+    """Beside any mask; the outputs are those of a mask that says the same."""
+    rng = np.random.default_rng(3)
+    x, lengths = rng.standard_normal((3, 5, 8)).astype(np.float32), np.array([5, 3, 2])
+    ids = np.array([[0, 0, 0, 1, 1], [2, 2, 2, 2, 2], [0, 1, 1, 1, 1]])
+    there = np.ones((3, 5, 5), bool)
+    there &= (np.arange(5) < lengths[:, None])[:, None]
+    inputs = [Input("x", (5, 8)), Input("n", (), dtype=dtype)]
+    feed = {"x": x, "n": lengths.astype(dtype)}
+    if segments:
+        there &= ids[:, :, None] == ids[:, None]
+        inputs.append(Input("ids", (5,), dtype=dtype))
+        feed["ids"] = ids.astype(dtype)
+    if mask is not None:
+        said = "bool" if mask == "boolean" else "float32"
+        inputs.append(Input("mask", (5, 5), dtype=said))
+        feed["mask"] = np.full((3, 5, 5), mask == "boolean", said)
+    made = MultiHeadAttention("a", 2, mask=mask, segments=segments)(*inputs)
+    found = FeedForwardNet(inputs=inputs, outputs=made, seed=0).predict(feed)
+    masked = [Input("x", (5, 8)), Input("mask", (5, 5), dtype="bool")]
+    plain = MultiHeadAttention("a", 2, mask="boolean")(*masked)
+    wanted = FeedForwardNet(inputs=masked, outputs=plain, seed=0).predict({"x": x, "mask": there})
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("mask", [None, "added"])
+def test_whole_numbers_are_no_values_and_are_not_added(mask):
+    inputs = [Input("x", (5, 8)), Input("more", (5, 8) if mask is None else (5, 5), dtype="int64")]
+    layer = MultiHeadAttention("a", 2, mask=mask)
+    with pytest.raises(ArgumentError, match="input 1: expected floats to compute with"):
+        layer(*inputs)
+    assert layer.in_shapes is None
