@@ -165,8 +165,11 @@ class MultiHeadAttention(Layer):
             )
 
     def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
-        """The keys, which are the last input."""
-        return len(shapes) - 1
+        """The keys: the last input, or without a mask to read the last sequence."""
+        if self.mask == "boolean":
+            return len(shapes) - 1
+        sequences = shapes[: len(shapes) - (self.mask is not None)]
+        return max((k for k, shape in enumerate(sequences) if len(shape) == 2), default=None)
 
     def input_kind(self, k: int) -> InputKind:
         """As `Layer.input_kind`, and "any" for lengths, segments and a boolean mask."""
@@ -278,7 +281,7 @@ class MultiHeadAttention(Layer):
     def forward(self, ctx: Context, x: Any) -> Any:
         """(N, Tq, num_output), perhaps with the weights; keeps inputs, heads and weights."""
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
-        given = parts.pop() if self.mask else None
+        given = self._keys_so_far(ctx, parts.pop()) if self.mask else None
         ops, sources = ctx.ops, (parts[: self.given] + [parts[self.given - 1]] * 2)[:3]
         q, v, k = (
             self._positioned(ctx, part, self._normed(ctx, part, source), source is sources[0])
@@ -367,6 +370,13 @@ class MultiHeadAttention(Layer):
         if ctx.past is None or part == "query" or not own:
             return heads
         return ctx.past.extended(ctx.ops, part, heads, self._last())
+
+    def _keys_so_far(self, ctx: Context, mask: Array) -> Array:
+        """``mask``; one of the layer's own keys (N, t) with those of the steps before."""
+        if ctx.past is None or self.given > 1 or mask.ndim != 2:
+            return mask
+        steps = ctx.ops.xp.not_equal(mask, 0)[:, None, :, None]
+        return ctx.past.extended(ctx.ops, "mask", steps, self._last())[:, 0, :, 0]
 
     def _mask(self, mask: Array, n: int, extents: tuple[int, int]) -> dict[str, Array]:
         """The mask with all four axes, by its name in `Attention`."""

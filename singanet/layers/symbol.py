@@ -274,6 +274,10 @@ def travelled(
     if not there:
         return None, None
     use, reads = layer.traits.masks, getattr(layer, "reads_mask", None)
+    at = None if reads is None else reads(shapes)
+    if not use and at is not None and masks[at] is None:
+        # Queries that are not there mix with nothing.
+        return None, masks[0]
     if not use:
         raise GraphError(
             f"layer {layer.name!r}",
@@ -283,7 +287,6 @@ def travelled(
             advice="take it off: x.mask = None; of a recurrent layer return the last states, or"
             " pool the steps by Reduce(..., axes=1)",
         )
-    at = None if reads is None else reads(shapes)
     if at is not None:
         return masks[at], masks[0] if use == "keeps" else None
     if any(mask is not there[0] for mask in there):

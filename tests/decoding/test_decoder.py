@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,7 @@ from singanet.layers import (
     RotaryEmbedding,
     TimeDistributed,
 )
+from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.ops.held import BlockMatrix
 from tests.decoding.nets import MIXES, WORDS, E, T, attention, net_of
@@ -352,3 +355,38 @@ def test_kernels_of_few_rows_that_are_coarse_do_not_make_a_net_refused(monkeypat
     ids = np.zeros((6, 4), np.int64)
     got = np.concatenate([decoder(ids[:, :1]), decoder(ids[:, 1:])], axis=1)
     np.testing.assert_allclose(got, net.predict(np.zeros((6, T), np.int64))[:, :4], atol=1e-3)
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("length", [12, -1])
+def test_masked_attention_knows_which_earlier_steps_were_there(length, recurrent):
+    """Parts, parts of unequal lengths, forks and written words give what the whole gives."""
+    rng = np.random.default_rng(4)
+    most = None if length > 0 else 20
+    text = Input("text", (length,), dtype="int64")
+    x = Embedding("words", 10, 8, mask_index=0)(text)
+    for k in range(2):
+        turned = RotaryEmbedding() if k else None
+        x = MultiHeadAttention(f"look{k}", 2, causal=True, mask="boolean", rotary=turned)(x)
+        x = LSTM(f"lstm{k}", 8)(x) if recurrent else x
+    out = Dense("out", 10)(x)
+    out.mask = None
+    net = FeedForwardNet(inputs=text, outputs=out, loss=SoftmaxCrossEntropy(), seed=1)
+    ids = rng.integers(0, 10, (4, 12))
+    whole = net.predict(ids)
+    for cuts in ([0, 12], [0, 1, 2, 12], [0, 5, 6, 11, 12]):
+        decoder = net.decoder(max_length=most)
+        parts = [decoder(ids[:, a:b]) for a, b in pairwise(cuts)]
+        np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=1e-6)
+    lengths = np.array([3, 8, 1, 5])
+    decoder = net.decoder(max_length=most)
+    last = decoder.read([row[:n] for row, n in zip(ids, lengths, strict=True)])
+    np.testing.assert_allclose(last, whole[np.arange(4), lengths - 1], atol=1e-6)
+    rows = np.array([2, 0, 2])
+    after = decoder.fork(rows)(ids[rows, lengths[rows]][:, None])[:, 0]
+    np.testing.assert_allclose(after, whole[rows, lengths[rows]], atol=1e-6)
+    prompt = ids[1, :4]
+    told = net.generate([prompt], 4, temperature=0.0, max_length=most)
+    written = np.concatenate([prompt, told[0]])
+    likeliest = net.predict(np.pad(written, (0, 12 - len(written)))[None])[0].argmax(-1)
+    assert np.array_equal(likeliest[3 : len(written) - 1], written[4:])

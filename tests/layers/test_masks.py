@@ -200,3 +200,26 @@ def test_losses_and_metrics_on_symbols_leave_masked_steps_out(kind):
             seen = metric.evaluate(out[there], target[there])
         assert got == pytest.approx(wanted, rel=1e-5)
         assert measured == pytest.approx(seen, rel=1e-5)
+
+
+def test_masked_queries_look_at_keys_without_a_mask():
+    """Padded text looks at an image: its own mask goes on, and the others' steps are the same."""
+    rng = np.random.default_rng(5)
+    text, image = Input("text", (6,), dtype="int64"), Input("image", (4, 8))
+    ids = np.array([[3, 1, 2, 0, 0, 0], [4, 4, 1, 2, 3, 0]])
+    pixels = rng.standard_normal((2, 4, 8)).astype(np.float32)
+    found = []
+    for index in (0, None):
+        words = Embedding("words", 5, 8, mask_index=index)(text)
+        seen = MultiHeadAttention("look", 2)(words, image)
+        assert (seen.mask is None) == (index is None)
+        steps = Dense("out", 3)(seen)
+        outputs = [steps] if index is None else [steps, steps.mask]
+        net = FeedForwardNet(inputs=[text, image], outputs=outputs, seed=0)
+        found.append(net.forward(False, {"text": ids, "image": pixels}))
+    assert np.array_equal(found[0]["out"], found[1])
+    assert np.array_equal(found[0]["words_mask"] != 0, ids != 0)
+    with pytest.raises(GraphError, match="inputs without a mask"):
+        MultiHeadAttention("self", 2)(Embedding("e", 5, 8, mask_index=0)(text))
+    with pytest.raises(GraphError, match="inputs without a mask"):
+        MultiHeadAttention("keys", 2)(image, Embedding("e", 5, 8, mask_index=0)(text))
