@@ -87,7 +87,7 @@ class PowerSGD(AllReduce):
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """As `Wrapper.turn`: what was not sent yet, and where all ranks begin."""
-        self.reduction.unsent.turn(params, self.reduction.directions.kept)
+        self.reduction.unsent.turn(params, other, self.reduction.directions.kept)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`. Errors: `ShapeError` where what was not sent is of another net."""

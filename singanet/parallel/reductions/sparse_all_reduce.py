@@ -164,7 +164,7 @@ class SparseAllReduce(AllReduce):
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """As `Wrapper.turn`: what was not sent yet."""
-        self.reduction.unsent.turn(params)
+        self.reduction.unsent.turn(params, other)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`. Errors: `ShapeError` where what was not sent is of another net."""

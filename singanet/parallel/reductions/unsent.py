@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,13 @@ class Unsent:
         self.ranks: set[tuple[int, int]] = set()
         """Rank and number of ranks that this one was before others died."""
 
-    def turn(self, params: Iterable[Param], *beside: dict[str, Any]) -> None:
-        """Have the sums of ``params``, and what ``beside`` has of them; another net's wait."""
+    def turn(self, params: Sequence[Param], other: bool, *beside: dict[str, Any]) -> None:
+        """As `Wrapper.turn`, with what ``beside`` has of the parameters."""
         for param in params:
             self._owners.turn(param.name, param.root, self.sums, self.momenta, *beside)
+        kept = {"*": self.steps}
+        if params and self._owners.turn_all(params[0].root, other, kept):
+            self.steps = kept.get("*", 0)
 
     def plus(self, name: str, grad: Array, factor: float, keep: bool, alone: bool) -> Array:
         """The flat sum with ``factor`` · ``grad``, which is stored if ``keep``.
