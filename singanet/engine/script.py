@@ -151,14 +151,15 @@ class Taken:
 
 
 class Before:
-    """What forwards change of ``net``, as it is now: its ``state``, and what it ``draws``."""
+    """What forwards change of ``net``, to go back to it: its ``state``, and what it ``draws``.
 
-    __slots__ = ("_copies", "_draws", "_groups", "_net")
+    It is that of now, or of the last `remember`, as long as the arrays of the state are these.
+    """
+
+    __slots__ = ("_copies", "_draws", "_draws_too", "_groups", "_net", "_xp")
 
     def __init__(self, net: NetCore, state: Iterable[Param], draws: bool = True) -> None:
-        self._net = net
-        # Asking takes two microseconds.
-        self._draws = net.rng.bit_generator.state if draws else None
+        self._net, self._draws_too = net, draws
         groups: dict[Any, list[Array]] = {}
         for param in state:
             value = param.value
@@ -166,10 +167,16 @@ class Before:
             if not isinstance(value, np.ndarray) or value.flags.writeable:
                 groups.setdefault(value.dtype, []).append(value)
         self._groups = list(groups.values())
+        self._xp: Any = net.device.ops.xp
+        self.remember()
+
+    def remember(self) -> None:
+        """Go back to what is now, from now on."""
+        # Asking takes two microseconds.
+        self._draws = self._net.rng.bit_generator.state if self._draws_too else None
         # One copy of all of them takes much less time than one each.
-        xp: Any = net.device.ops.xp
-        flat = [[value.reshape(-1) for value in group] for group in self._groups]
-        self._copies = [xp.concatenate(group) for group in flat]
+        concatenate = self._xp.concatenate
+        self._copies = [concatenate(group, axis=None) for group in self._groups]
 
     def restore(self) -> None:
         """Go back to it."""

@@ -203,6 +203,14 @@ class Accumulator(Wrapper):
         kept: Any = self._totals, self._rows, self._counts, self._weights, self._by_rows
         self._owners.turn(name, root, *kept)
 
+    def drop(self) -> bool:
+        """Forget the micro-batches of the mean in work; whether nothing was updated by them."""
+        begun = [count for count in self._counts.values() if count]
+        whole = len(begun) == len(self._counts)
+        self._begin(self._counts)
+        self._unit_before = None
+        return whole or not begun
+
     def train(self, names: Iterable[str]) -> None:
         """Gather for the parameters ``names`` from now on, all at the same micro-batch.
 

@@ -53,7 +53,7 @@ class Session(Course):
         if options.micro_batch is not None:
             # Between batches it holds nothing, so that no checkpoint knows of it.
             gathered = self._outermost = Accumulator(optimizer, 1)
-            self._in_parts = partial(MicroBatches, gathered, options.micro_batch, ranks.most)
+            self._in_parts = partial(MicroBatches, net, gathered, options.micro_batch, ranks.most)
         self.train_batch = self._stepper()
         self.names = self.measures.names()
         if validation is not None:

@@ -59,6 +59,7 @@ class Replay:
         # What runs in Python may draw; the program knows of all else.
         self._draws = bool(self.notes) or recorder.tape.draws
         self._net = recorder.net
+        self._before: Before | None = None
         self._of_loss, self._net_loss = recorder.of_loss, recorder.net.loss
         self._numbers, self._members = recorder.numbers, recorder.members
         self._loss = recorder.loss
@@ -163,9 +164,11 @@ class Replay:
             share = self._share = None
         if share is not None and run is run_all:
             run = share.run
-        before = None
-        if self._draws or self.state:
-            before = Before(self._net, self.state, self._draws)
+        before = self._before
+        if before is not None:
+            before.remember()
+        elif self._draws or self.state:
+            before = self._before = Before(self._net, self.state, self._draws)
         try:
             run(calls)
         except NotFiniteError:
