@@ -11,6 +11,8 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.errors import DataError
 from singanet.net import FeedForwardNet
+from singanet.optimizer import Optimizer
+from singanet.optimizer.wrapper import rule_of
 from singanet.sklearn.drawing import draw
 from singanet.sklearn.installed import (
     BaseEstimator,
@@ -80,7 +82,11 @@ class Estimator(BaseEstimator):
         net = draw(self.net, x.shape[1:], outputs, seed, type(self).__name__)
         net.as_type(x.dtype)
         # They have state, and the estimator's own are to serve for the next fit.
-        net.compile(deepcopy(self.optimizer), loss, deepcopy(self.metrics))
+        optimizer, rule = deepcopy(self.optimizer), rule_of(self.optimizer)
+        if isinstance(rule, Optimizer):
+            # What it has of another net, which it has trained elsewhere, is not this one's.
+            rule_of(optimizer).load_state_dict(rule.hyper_state())
+        net.compile(optimizer, loss, deepcopy(self.metrics))
         self._accept(net)
         return net, split
 

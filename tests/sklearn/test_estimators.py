@@ -79,6 +79,17 @@ def test_the_fit_is_that_of_a_net_of_the_same_seed(kind):
         assert np.array_equal(mine, its)
 
 
+def test_what_the_optimizer_has_of_another_net_is_not_taken_along():
+    x, y = blobs()
+    other, used = small(4, 3), Adam(lr=0.02)
+    other.loss = SoftmaxCrossEntropy()
+    for _ in range(3):
+        other.step(x.astype(np.float32), np.arange(90) % 3, used)
+    fresh, made = classifier(epochs=3).fit(x, y), classifier(epochs=3, optimizer=used).fit(x, y)
+    for one, two in zip(fresh.net_.param_values(), made.net_.param_values(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
 def test_random_state_makes_runs_equal_and_other_states_others():
     x, y = blobs()
     first, again, other = (
