@@ -116,7 +116,6 @@ class Accumulator(Wrapper):
         return self.counted(count) if self.mean else count
 
     def refused(self) -> None:
-        """As `Wrapper.refused`."""
         if self._unit_before is not None:
             self._unit, self._unit_before = self._unit_before, None
 
@@ -162,6 +161,8 @@ class Accumulator(Wrapper):
         for name, (value, grad) in jobs.items():
             total = self._totals.get(name)
             check_fit("Accumulator", name, value, grad, None if total is None else total.shape)
+        # What is refused after that has been gathered.
+        self.optimizer.expect_rates(n for n in jobs if self._begun(n)[0] + 1 >= self.every)
         self.settle(list(jobs), [value for value, _ in jobs.values()])
         sums = {name: self._add(name, value, grad, scale) for name, (value, grad) in jobs.items()}
         # The count goes back only after the update, so that a refused one loses nothing.
@@ -204,7 +205,7 @@ class Accumulator(Wrapper):
         self._owners.turn(name, root, *kept)
 
     def drop(self) -> bool:
-        """Forget the micro-batches of the mean in work; whether nothing was updated by them."""
+        """Forget the micro-batches of the mean in work. Returns whether none was handed on."""
         begun = [count for count in self._counts.values() if count]
         whole = len(begun) == len(self._counts)
         self._begin(self._counts)

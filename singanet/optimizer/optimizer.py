@@ -12,6 +12,7 @@ from singanet.base.calls import checked_call
 from singanet.base.described import Configurable
 from singanet.base.edits import Counted, Moment, changes
 from singanet.base.elsewhere import missing_attribute
+from singanet.base.origin import is_library
 from singanet.errors import ArgumentError
 from singanet.optimizer.checks import (
     Grad,
@@ -324,6 +325,19 @@ class Optimizer(Counted, Configurable, ABC):
         """Whether the next gradient of the parameter changes it, and is not only gathered."""
         step = self.state(name).step
         return (step + 1) // self.every != step // self.every
+
+    def expect_rates(self, names: Iterable[str]) -> None:
+        """Errors: `DataError` where the next rate of one of ``names`` is not finite.
+
+        A schedule of a user's own is not asked: it may count.
+        """
+        if self.lr is None or (callable(self.lr) and not is_library(type(self.lr))):
+            return
+        for state in map(self.state, names):
+            step = state.step // self.every
+            rate = at(self.lr, step) * state.lr_mult
+            if not math.isfinite(rate):
+                raise not_finite(type(self).__name__, state.name, rate, step)
 
     def states(self) -> Collection[ParamState]:
         """The states of all parameters met so far."""

@@ -391,6 +391,20 @@ def test_an_interrupt_before_the_first_update(recorded):
         assert same(before, seen(net, rule))
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_rate_that_is_none_at_the_last_micro_batch(recorded):
+    net, rule = moving(), Accumulator(Adam(0.1), 2)
+    net.programs.enabled = recorded
+    for _ in range(4):
+        net.step(GOOD, LABELS, rule)
+        before, rule.optimizer.lr = seen(net, rule), np.nan
+        with pytest.raises(SingaNetError):
+            net.step(GOOD, LABELS, rule)
+        rule.optimizer.lr = 0.1
+        assert same(before, seen(net, rule))
+        net.step(GOOD, LABELS, rule)
+
+
 def test_what_a_layers_backward_refuses_below_others_that_were_updated():
     # A documented limit: gradients are let go layer by layer, and so are the values before.
     switch = Switch()
