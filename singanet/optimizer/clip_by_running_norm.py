@@ -15,7 +15,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale, module_of, within
 from singanet.optimizer.state import Owners
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.params.param import Param
+from singanet.params.param import Param, ParamRoot, owner_of
 from singanet.types import Array
 
 _KEYS = ("*/clip.estimate", "*/clip.squares")
@@ -45,10 +45,25 @@ class ClipByRunningNorm(Wrapper):
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """As `Wrapper.turn`: each net has an estimate of its own."""
+        for param in params:
+            self._owners.turn(param.name, param.root)
+        if params:
+            self._turn_all(params[0].root, other)
+
+    def _turn_all(self, root: ParamRoot, other: bool) -> None:
         kept: dict[str, Any] = {"*": [self._estimate, self._squares, self._seen]}
-        if params and self._owners.turn_all(params[0].root, other, kept):
+        if self._owners.turn_all(root, other, kept):
             begin: list[Any] = [np.zeros(()), np.zeros(()), {}]
             self._estimate, self._squares, self._seen = kept.get("*") or begin
+
+    def _turn_by(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        """`turn` in a loop of the user's own, which is told by the first arrays of a step."""
+        begins = not self._seen or self._ends_with(names)
+        roots = [(name, owner_of(value)) for name, value in zip(names, values, strict=True)]
+        known = [(name, root) for name, root in roots if root is not None]
+        others = [self._owners.turn(name, root) for name, root in known]
+        if begins and known:
+            self._turn_all(known[0][1], any(others))
 
     @property
     def estimate(self) -> float:
@@ -63,6 +78,7 @@ class ClipByRunningNorm(Wrapper):
         scale: Scale,
     ) -> Iterator[Handed]:
         """As `Wrapper.take`; the norm is that of ``scale`` · gradients."""
+        self._turn_by(names, values)
         xp = module_of(values)
         estimate = self._estimate = xp.asarray(self._estimate)
         squares = self._squares = xp.asarray(self._squares)

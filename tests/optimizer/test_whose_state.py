@@ -84,7 +84,7 @@ def cases():
             plain = name in ("adam", "momentum")
             if way is by_array and not plain:
                 continue
-            if way is by_loop and name in ("running norm", "global norm"):
+            if way is by_loop and name == "global norm":
                 continue
             yield pytest.param(name, way, id=f"{name}-{way.__name__}")
 
