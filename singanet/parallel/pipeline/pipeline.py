@@ -23,7 +23,9 @@ from singanet.engine.script import carry_out
 from singanet.engine.step import expect_scores, expected_loss
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.pipeline.part import Elsewhere, StagePart, StagePlan
 from singanet.parallel.pipeline.partition import Cost, assigned, counted, is_drawn, measured
@@ -203,7 +205,7 @@ class Pipeline:
             raise
         finally:
             settle(part.params(), net.rng)
-        self._hand_back()
+        self._hand_back(chain.stages)
         self._wire.settle()
         self.alive = run.alive
         self.row.step += 1
@@ -432,15 +434,22 @@ class Pipeline:
             elif own is not None:
                 items.append(LayerGradients([name], [self._params[name].value], [own]))
 
-    def _hand_back(self) -> None:
-        """Send shared parameters from the stage that updates them to the other stages with them."""
+    def _hand_back(self, stages: Sequence[Wrapper] = ()) -> None:
+        """Send shared parameters from the stage that updates them to the other stages with them.
+
+        So are their moving averages, where ``stages`` of the optimizer have some.
+        """
+        averages = [stage.averages for stage in stages if isinstance(stage, Averaged)]
         for name, owner, others in self._shared():
-            value, what = self._params[name].value, f"the value of {name}"
+            what = f"the value of {name}"
+            arrays = [self._params[name].value, *(own[name] for own in averages)]
             if self.stage == owner:
                 for k in others:
-                    self._wire.send([value], k, SHARED, what)
+                    self._wire.send(arrays, k, SHARED, what)
             else:
-                value[...] = self._wire.receive(1, owner, SHARED, what)[0][0]
+                told, _ = self._wire.receive(len(arrays), owner, SHARED, what)
+                for array, theirs in zip(arrays, told, strict=True):
+                    array[...] = theirs
         self._wire.settle()
         # The owner has rounded it, and so nothing is lost.
         settle([self._params[name] for name, *_ in self._shared()], None)

@@ -30,6 +30,7 @@ from singanet.optimizer import (
 )
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.testing import communicators
+from singanet.training.callbacks import EMA
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((11, 6)).astype(np.float32), RNG.integers(0, 4, 11)
@@ -505,6 +506,30 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
             for name, value in values(alone).items():
                 assert values(net)[name].dtype == np.float16
                 np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
+
+
+def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
+    """The stage that does not update it averaged it no step."""
+
+    def fitted(net):
+        net.compile(SGD(lr=0.3))
+        said = {"batch_size": 6, "shuffle": False, "epochs": 2, "verbose": False}
+        net.fit(IDS, Y, callbacks=[EMA(0.5)], **said)
+        return net
+
+    def work(comm):
+        net = tied()
+        pipeline = parallel.Pipeline(net, micro_batches=2, comm=comm)
+        fitted(net)
+        outputs = net.forward(False, IDS)
+        pipeline.gather()
+        return net, outputs
+
+    whole = fitted(tied())
+    with communicators(2) as comms:
+        for net, outputs in comms.run(work):
+            expect_close(net, whole, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(outputs, whole.forward(False, IDS), rtol=1e-4, atol=1e-6)
 
 
 def drawn_from_inputs(layers):
