@@ -53,7 +53,7 @@ class Carrier(Protocol):
         """Let ``taken`` know whether gradients of ``layer`` are ``finite``."""
 
     def agree(self, taken: Taken) -> None:
-        """Let ``taken`` hear from other processes, once all gradients are there."""
+        """Let ``taken`` decide with other processes, once all gradients are there."""
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
@@ -73,6 +73,8 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
     """
     norm = step.norm()
     taken = None if chain.scaled is None else Taken(chain)
+    if taken is not None:
+        step.do("begin", taken.begin)
     if step.holds:
         held = [*_looked(step, taken, step.walked(again=False))]
         held.reverse()
@@ -123,31 +125,39 @@ def popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
 class Taken:
     """Looks at all gradients before ``chain`` takes them.
 
-    Raises `NotFiniteError` where a gradient is not finite, here or on another process.
+    Raises `NotFiniteError` where a gradient is not finite, here or on another process. All
+    processes walk to the end before, as layers may ask the others on the way.
     """
 
     def __init__(self, chain: UpdateChain) -> None:
         self._chain = chain
+        # The first layer whose gradients are not finite.
+        self._refused: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether gradients of this process are not finite."""
+        return self._refused is not None
+
+    def begin(self) -> None:
+        """Look at another step."""
+        self._refused = None
 
     def look(self, layer: str, finite: Array) -> None:
         """At the gradients of ``layer``."""
         if not finite:
-            self._chain.agree(layer)
-            self._give_up(layer)
+            self._refused = self._refused or layer
 
     def agree(self) -> None:
-        """Hear from other processes, whose gradients may not be finite."""
-        refused = self._chain.agree(None)
+        """Give the step up where gradients are not finite, here or on another process."""
+        refused = self._chain.agree(self._refused)
         if refused is not None:
-            self._give_up(refused)
+            self._chain.conclude(refused)
+            raise NotFiniteError(refused)
 
     def succeeded(self) -> None:
         """The step is taken."""
         self._chain.conclude(None)
-
-    def _give_up(self, layer: str) -> None:
-        self._chain.conclude(layer)
-        raise NotFiniteError(layer)
 
 
 class Before:

@@ -8,9 +8,9 @@ from singanet.base.collectives import SharedBatch
 from singanet.errors import DataError
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten, TimeDistributed
 from singanet.layers.context import Context
-from singanet.loss import SoftmaxCrossEntropy
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.ops import ops_for
-from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm
+from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, MixedPrecision
 from singanet.parallel import AllReduce
 from singanet.testing import communicators
 
@@ -75,6 +75,39 @@ def test_parameters_and_running_state_are_those_of_one_process(cuts, chain):
             net.param_names(), net.param_values(), alone.param_values(), strict=True
         ):
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_all_ranks_skip_a_step_of_which_gradients_of_one_are_not_finite(recorded, clipped):
+    """It is the last layer's alone: the layers below ask other ranks in the walk back."""
+    x, y = X.astype(np.float16), np.eye(4, dtype=np.float32)[Y]
+
+    def build():
+        net = convolved()
+        net.loss = SquaredError()
+        net.compile(SGD(lr=0.1), mixed_precision=MixedPrecision(scale=2.0**10))
+        net.programs.enabled = recorded
+        return net
+
+    def work(comm):
+        net = build()
+        rule = ClipByGlobalNorm(SGD(lr=0.1), 0.2) if clipped else SGD(lr=0.1)
+        optimizer = net.compiled.scaled(AllReduce(rule, comm))
+        own, seen = slice(6 * comm.rank, 6 * comm.rank + 6), []
+        for step in range(4):
+            large = 1e6 if step == 2 and comm.rank else 1.0
+            with np.errstate(all="ignore"):
+                net.step(x[own], y[own] * large, optimizer)
+            seen.append([param.value.copy() for param in net.params()])
+        return seen, net.compiled.precision.skipped
+
+    with communicators(2) as comms:
+        for seen, skipped in comms.run(work):
+            assert skipped == 1
+            for before, after, later in zip(*seen[1:], strict=True):
+                np.testing.assert_array_equal(after, before)
+                assert not np.array_equal(later, after)
 
 
 def test_gradients_of_inputs_are_right_numerically():

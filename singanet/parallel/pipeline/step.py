@@ -47,8 +47,6 @@ class MicroBatchedStep:
         self._scaled = UpdateChain(request.optimizer).scaled
         around = gather if self._scaled is None else self._scaled.around(gather)
         self._chain = UpdateChain(around)
-        # A layer of this stage whose gradients are not finite.
-        self._refused: str | None = None
         self.loss = 0.0
         self.score: float | None = None
 
@@ -85,15 +83,14 @@ class MicroBatchedStep:
         function()
 
     def look(self, taken: Taken, layer: str, finite: Array) -> None:
-        """As `Carrier`: the other stages hear of it when all of them `agree`."""
-        if not finite:
-            self._refused = layer
+        """As `Carrier`."""
+        taken.look(layer, finite)
 
     def agree(self, taken: Taken) -> None:
         """As `Carrier`."""
-        mine = np.array(float(self._refused is not None))
+        mine = np.array(float(taken.refused))
         if self._row.all_reduce(mine, what="whether all gradients are finite"):
-            taken.look(self._refused or "of another stage", np.array(False))
+            taken.look("of another stage", np.array(False))
         taken.agree()
 
     def knowing(

@@ -129,7 +129,7 @@ class RecordedStep:
         """As `Carrier`, at each replay."""
         if self._updates.reduction is not None:
             self._tape.phase = "communication"
-            self.do("agree", taken.agree)
+        self.do("agree", taken.agree)
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
