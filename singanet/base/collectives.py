@@ -76,8 +76,7 @@ def uncounted(comm: Collectives) -> Iterator[None]:
 class SharedBatch:
     """The batch of which each rank has a part, as layers see it whose statistics are of all.
 
-    ``weight`` is what this rank's loss is a mean over, None for a sum: the gradients that come
-    from it are those of this rank's loss alone.
+    ``weight`` is that of this rank's gradients beside those of other ranks, None for sums.
     """
 
     def __init__(self, comm: Collectives) -> None:

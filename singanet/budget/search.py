@@ -138,6 +138,8 @@ def not_in_parts(net: Net, optimizer: Any) -> str | None:
             return f"layer {step.name!r} takes statistics of its whole batch"
     if getattr(net.loss, "reduction", "mean") == "sum":
         return "the loss is a sum over its batch"
+    if getattr(net.loss, "counts_apart", False):
+        return "its outputs' losses count apart, and micro-batches have one weight for all"
     if any(stage.gathers for stage in UpdateChain(optimizer).stages):
         return "the optimizer accumulates over batches already"
     return None

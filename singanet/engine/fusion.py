@@ -44,6 +44,11 @@ class FusedRelu(Layer):
         """As the layer's."""
         return self.inner.shared
 
+    @property
+    def synchronized(self) -> bool:
+        """As the inner layer's."""
+        return self.inner.synchronized
+
     def forward(self, ctx: Context, x: Any) -> Array:
         """The output of the relu, which is kept."""
         y: Array = self.inner.forward_relu(ctx, x)

@@ -89,7 +89,8 @@ def headed(net: NetCore, request: StepRequest) -> Plan | None:
         request.weight,
         net.device.ops.xp.ndarray,
     )
-    if len(plan.outputs) != 1 or not isinstance(y, kind):
+    # Where layers are synchronized, what others' losses count comes before the gradients of this.
+    if len(plan.outputs) != 1 or not isinstance(y, kind) or plan.settings().synchronized:
         return None
     step = plan.by_name[plan.outputs[0]]
     if not _are_many(step, y) or not (weight is None or isinstance(weight, kind)):

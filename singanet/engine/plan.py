@@ -221,7 +221,7 @@ class PlanSettings(NamedTuple):
 
     Whether backward yields parameters of it, and which by suffix; whether a training forward runs
     it as in training. ``recompute`` is whether any step is to be run again. ``state`` is the
-    running state that forwards move.
+    running state that forwards move, ``synchronized`` whether any of it is of all processes' batch.
     """
 
     now: int
@@ -230,9 +230,10 @@ class PlanSettings(NamedTuple):
     in_training: tuple[bool, ...]
     recompute: bool
     state: tuple[Param, ...]
+    synchronized: bool
 
 
-_UNKNOWN = PlanSettings(-1, (), (), (), False, ())
+_UNKNOWN = PlanSettings(-1, (), (), (), False, (), False)
 
 
 class Plan:
@@ -403,6 +404,7 @@ class Plan:
                 tuple([step.in_training for step in steps]),
                 any(step.layer.recompute for step in steps),
                 tuple(self._state()),
+                any(step.layer.synchronized for step in steps),
             )
         return self._settings
 

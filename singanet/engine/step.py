@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from typing import Any
 
+from singanet.engine.counts import Counts, tells
 from singanet.engine.feeds import check_gradients
 from singanet.engine.head import start_of
 from singanet.engine.model import Measure, NetCore, StepRequest
@@ -15,7 +16,7 @@ from singanet.engine.script import Taken, carry_out
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
 from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
-from singanet.loss.loss import Loss, counted, counted_positions, losses_of
+from singanet.loss.loss import Loss, counted_positions, losses_of
 from singanet.loss.multi_loss import MultiLoss
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.params.gradients import LayerGradients
@@ -106,11 +107,15 @@ class ByLayers:
 class Seen:
     """Looks at the loss of a batch with targets ``y``, and at the metric by ``measure``.
 
-    A measure that says that it ``weighs`` gets the ``weight`` of the samples too.
+    A measure that says that it ``weighs`` gets the ``weight`` of the samples too. What the batch
+    is a part of counts ``whole``, where that is known beforehand.
     """
 
-    def __init__(self, y: Any, measure: Measure = None, weight: Any = None) -> None:
+    def __init__(
+        self, y: Any, measure: Measure = None, weight: Any = None, whole: Counts | None = None
+    ) -> None:
         self.y = y
+        self.whole = whole
         self.weight = weight
         self.measure = measure
         self.loss = 0.0
@@ -154,17 +159,33 @@ def gradients_of_loss(
     loss = expected_loss(net)
     expect_scores(made.plan, loss)
     dy = differentiated(loss, out, seen.y, seen.weight, seen, names)
-    if chain is not None and chain.weighs:
-        chain.begin(count_of(loss, out, seen.y))
     plan = made.plan
+    shares: Mapping[str, float] = {}
+    if chain is not None and chain.weighs:
+        shares = weighed(chain, plan, loss, out, seen)
     if chain is not None and chain.scaled is not None:
         dy = changed(dy, chain.scaled.precision.scaled)
     of_slots = check_gradients(plan, dy, made.shapes, net.device, net.dtype)
-    if chain is not None and chain.reducers and counts_apart(plan, loss):
-        for name, share in chain.shares(*counts_of(loss, out, seen.y)).items():
-            for slot in plan.by_name[name].out_slots:
+    for name, share in shares.items():
+        for slot in plan.by_name[name].out_slots if name else of_slots:
+            if share != 1.0:
                 of_slots[slot] = of_slots[slot] * share
     return of_slots
+
+
+def weighed(
+    chain: UpdateChain, plan: Plan, loss: Any, outputs: Any, seen: Seen
+) -> Mapping[str, float]:
+    """Tell the stages of ``chain`` what a batch weighs; the factors of its outputs' gradients."""
+    counts = Counts.of(loss, outputs, seen.y)
+    whole, synchronized = seen.whole or counts, plan.settings().synchronized
+    if seen.whole is None and (synchronized or tells(plan, loss)):
+        whole = counts.of_all(chain, synchronized)
+    if whole is counts:
+        chain.begin(counts.weight)
+        return {}
+    chain.begin(counts.weight_in(whole))
+    return counts.shares(whole)
 
 
 def _gradients_of_headed(
@@ -178,7 +199,7 @@ def _gradients_of_headed(
     except SingaNetError as error:
         raise of_output(error, plan.outputs) from None
     if chain is not None and chain.weighs:
-        chain.begin(count_of(net.loss, scores, seen.y))
+        weighed(chain, plan, net.loss, scores, seen)
     start = start_of(len(losses), net.device.ops, net.dtype, chain)
     return {plan.slots_of(plan.outputs)[0]: start}
 
@@ -247,39 +268,6 @@ class NetMeasure:
 def measure_of(net: Any) -> NetMeasure | None:
     """The measure of ``net``, None if it has no metric."""
     return None if net.metric is None else NetMeasure(net.metric, net.loss)
-
-
-def count_of(loss: Any, outputs: Any, y: Any) -> float | None:
-    """The weight of a batch's gradient beside others: the number of terms of its loss's mean.
-
-    None for a loss whose gradient is a sum. Of several outputs whose losses count differently
-    each batch weighs by its samples.
-    """
-    if getattr(loss, "reduction", "mean") == "sum":
-        return None
-    counts = set(counted(loss, outputs, y).values())
-    if len(counts) == 1 and not getattr(loss, "counts_apart", False):
-        return counts.pop()
-    return float(len(next(iter(outputs.values()))))
-
-
-def counts_apart(plan: Plan, loss: Any) -> bool:
-    """Whether the losses of several outputs are means over numbers that ranks have to exchange.
-
-    Sequences are as long as the longest of each rank's.
-    """
-    if not isinstance(loss, MultiLoss) or len(loss.losses) < 2 or loss.reduction == "sum":
-        return False
-    slots = [slot for name in loss.losses for slot in plan.by_name[name].out_slots]
-    return loss.counts_apart or any(-1 in plan.slot_shapes[slot] for slot in slots)
-
-
-def counts_of(loss: MultiLoss, outputs: Any, y: Any) -> tuple[float, dict[str, float | None]]:
-    """The samples of a batch, and by output what its loss is a mean over, None for a sum."""
-    summed = {n for n, part in loss.losses.items() if getattr(part, "reduction", "mean") == "sum"}
-    found = counted(loss, outputs, y).items()
-    samples = float(len(next(iter(outputs.values()))))
-    return samples, {name: None if name in summed else count for name, count in found}
 
 
 def weights_for(weight: Array | None) -> tuple[Array, ...]:

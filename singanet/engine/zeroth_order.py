@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from singanet.base.byte_order import native
+from singanet.engine.counts import Counts, tells
 from singanet.engine.feeds import check_feed
 from singanet.engine.head import beside, headed
 from singanet.engine.model import NetCore, StepRequest
 from singanet.engine.script import carry_out
 from singanet.engine.step import (
     ByLayers,
-    count_of,
     expected_loss,
     of_output,
     weights_for,
@@ -97,8 +97,8 @@ class ByForwards(ByLayers):
         if self._slope is None:
             self._expect_in_memory()
             epsilon = self._stage.epsilon
-            more, less = self._loss(epsilon, True), self._loss(-epsilon, False)
-            self._slope, self.seen.loss = (more - less) / (2.0 * epsilon), (more + less) / 2.0
+            (more, above), (less, below) = self._loss(epsilon, True), self._loss(-epsilon, False)
+            self._slope, self.seen.loss = (above - below) / (2.0 * epsilon), (more + less) / 2.0
         if self.chain.weighs:
             self.chain.begin(self._count)
         return self._drawn(self._slope)
@@ -119,8 +119,8 @@ class ByForwards(ByLayers):
                 yield LayerGradients(names, values, [*grads], layer)
                 del grads, grad
 
-    def _loss(self, by: float, looks: bool) -> float:
-        """The mean loss with all parameters moved ``by`` times their noise."""
+    def _loss(self, by: float, looks: bool) -> tuple[float, float]:
+        """The mean loss with all parameters moved ``by`` times their noise, and as it weighs."""
         net, request, loss = self.net, self._request, expected_loss(self.net)
         plan = headed(net, request) if getattr(loss, "goes_by_rows", False) else None
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)
@@ -133,19 +133,25 @@ class ByForwards(ByLayers):
         try:
             if plan is not None:
                 ((losses, *rows),) = found.values()
-                scores = plan.head.scores(y)
-                self._count = count_of(loss, scores, y) if self.chain.weighs else None
+                out = plan.head.scores(y)
                 if looks:
-                    self.seen(losses, scores, rows)
+                    self.seen(losses, out, rows)
             else:
                 out = widened(found if len(used.outputs) > 1 else found[used.outputs[0]])
                 losses = loss.forward(False, out, y, *weights_for(weight))
-                self._count = count_of(loss, out, y) if self.chain.weighs else None
                 if looks:
                     self.seen(losses, out)
         except SingaNetError as error:
             raise of_output(error, net.execution_plan().outputs) from None
-        return float(losses.mean(dtype=np.float64)) if losses.size else 0.0
+        mean = float(losses.mean(dtype=np.float64)) if losses.size else 0.0
+        counts = Counts.of(loss, out, y)
+        whole = counts.of_all(self.chain, False) if tells(used, loss) else counts
+        shares = {} if whole is counts else counts.shares(whole)
+        self._count = counts.weight if whole is counts else counts.weight_in(whole)
+        return mean, sum(
+            shares.get(name, 1.0) * (total if name in counts.sums else total / (count or 1.0))
+            for name, (total, count) in counts.losses(loss, mean).items()
+        )
 
     @contextmanager
     def _moved(self, by: float) -> Iterator[None]:

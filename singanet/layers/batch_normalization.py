@@ -38,8 +38,10 @@ class BatchNormalization(Layer):
 
     Of several processes each has the statistics of its own part of a batch. With ``synchronized``
     they are those of the parts of all, and so are the gradients, as one process with the whole
-    batch has them; it costs two exchanges a step.
+    batch has them; it costs two exchanges a step, and one of what the losses count.
     """
+
+    synchronized: bool = False
 
     def __init__(
         self,
@@ -102,11 +104,6 @@ class BatchNormalization(Layer):
         self.add_state("mean", channels)
         self.add_state("var", channels, value=1.0)
         return shape
-
-    @property
-    def exchanges(self) -> bool:
-        """Whether training batches are parts of one that other processes share."""
-        return self.synchronized and self.shared is not None and self.shared.comm.size > 1
 
     def _joint(self, ops: Ops, x: Array) -> JointStatistics | None:
         """Statistics over the whole batch of all processes; None for a process alone."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from singanet.base.collectives import SharedBatch
+from singanet.errors import CallOrderError
 from singanet.ops import Ops
 from singanet.types import Array
 
@@ -55,8 +56,15 @@ class JointStatistics:
         total = self.shared.comm.all_reduce(own, what="the gradients of a batch's statistics")
         if not len(x):
             return dx
-        # A rank whose loss counts nothing has no gradients that anybody would see.
-        means = ops.xp.asarray(total / (weight * self.count) if weight else total * 0, x.dtype)
+        if not weight and total.any():
+            raise CallOrderError(
+                "synchronized statistics",
+                expected="a weight above 0, as other ranks' losses depend on these samples",
+                received="0, as no label of this rank counts",
+                advice="multiply the gradient of the loss by optimizer.shares(len(x), counts), and "
+                "call optimizer.begin(len(x))",
+            )
+        means = ops.xp.asarray(total / ((weight or 1.0) * self.count), x.dtype)
         wide = (1, -1, *[1] * (x.ndim - 2))
         by_x = scale * inverse * means[1]
         constant = scale * means[0] - by_x * self.mean

@@ -98,6 +98,11 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         """The number of the input whose mask is read as one more input; None if none is."""
         return None
 
+    @property
+    def synchronized(self) -> bool:
+        """Whether its statistics in training are of the batch of all processes."""
+        return False
+
     def share(self, batch: Any) -> None:
         """Know the ``batch`` of which this layer will see a part; most need not.
 

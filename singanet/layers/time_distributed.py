@@ -81,6 +81,11 @@ class TimeDistributed(Layer):
         dx, grads = self.layer.backward(ctx, folded)
         return None if dx is None else _unfold(dx, dy.shape[:2]), grads
 
+    @property
+    def synchronized(self) -> bool:
+        """As the layer's."""
+        return self.layer.synchronized
+
     def share(self, batch: SharedBatch) -> None:
         """As the layer's."""
         self.layer.share(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from functools import cached_property
@@ -169,10 +169,6 @@ class UpdateChain:
             count = stage.begin(count)
         for reducer in self.reducers:
             reducer.batch.weight = own
-
-    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
-        """The factors of the gradients of outputs; see `Reducer.shares`."""
-        return self.reducers[0].shares(samples, counts) if self.reducers else {}
 
     def agree(self, refused: str | None) -> str | None:
         """The layer for which the step is ``refused``, here or on another process."""

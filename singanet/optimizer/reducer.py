@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -110,14 +110,17 @@ class Reducer(Wrapper):
         finally:
             self._sums = None
 
-    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
-        """What this process multiplies the gradients of outputs by, before they are walked back.
+    @property
+    def by_itself(self) -> bool:
+        """Whether each process updates by its own gradients."""
+        return self.local
 
-        It has ``samples``, and the loss of an output is a mean over so many of ``counts``, None
-        for a sum. Weighed by samples these gradients then make those of all in one batch. All
-        processes come here. By default the outputs weigh by samples too.
+    def totals(self, counts: Array) -> Array:
+        """``counts``, what the loss of a batch counts, summed over all processes.
+
+        All processes come here, between a forward and its walk back.
         """
-        return {}
+        return counts
 
     def joined(self, total: Any) -> Any:
         """The sum of ``total`` over all processes, where each is handed on parts of gradients.

@@ -7,6 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from singanet.base.arguments import checked_count
 from singanet.base.edits import changes
 from singanet.engine.model import NetCore
@@ -26,9 +28,10 @@ from singanet.parallel.cached.rows import Lookups, TableRows
 from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
 from singanet.parallel.pushes import Pushes
+from singanet.parallel.reductions.announcement import announced
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.reductions.registration import apart, spread
-from singanet.parallel.reductions.round import Round, announced
+from singanet.parallel.reductions.round import Round
 from singanet.parallel.server.messages import ServerRanks
 from singanet.parallel.server.remote import Files, Servers
 from singanet.parallel.server.service import Load
@@ -257,12 +260,16 @@ class ParameterServer(RankReducer):
             return
         yield from GradientRound(self, self._norms, (), "preview").previewed(items)
 
-    def _preview_of_others(self) -> None:
-        """Take part in the sums that others clip by, until nobody has any."""
-        while self._clip is not None:
+    def _listen(self) -> None:
+        """Take part in what others sum before they push, until nobody has a batch."""
+        while not self.by_itself:
             heard = announced(self.comm, "")
-            if not heard.wait().kind:
+            kind = heard.wait().kind
+            if not kind:
                 return
+            if kind == "count":
+                self._gathered(np.zeros(0))
+                continue
             self._norms.join(heard)
             norm_of(GradientRound(self, self._norms, (), "preview", opened=True).previewed(()))
 
@@ -273,23 +280,16 @@ class ParameterServer(RankReducer):
             self.end()
         return refused
 
-    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
-        """As `Reducer`. Errors: `ArgumentError` where workers are to be one process."""
-        if self.alone or self.consistency != "bsp":
-            return {}
-        raise ArgumentError(
-            f"{type(self).__name__}, the loss of several outputs",
-            expected="losses that weigh alike, as workers tell each other nothing within a step",
-            received=f"losses of {one_of(counts)} that ignore labels or steps, or that are sums",
-            advice="train by AllReduce, or let consistency be 'ssp' or 'asp'",
-        )
+    @property
+    def by_itself(self) -> bool:
+        return self.consistency != "bsp"
 
     def join(self) -> None:
         """As `Reducer`: others go on without this rank. Errors: `CallOrderError` before `meet`."""
         if self.alone:
             return
         self._expect_met()
-        self.expect_servers().leave(self._preview_of_others)
+        self.expect_servers().leave(self._listen)
         self._pull()
 
     def unify(self, net: Any, samples: float = 1.0) -> None:

@@ -16,8 +16,17 @@ from singanet.budget.memory_plan import Way
 from singanet.budget.search import MEASURES, _Search
 from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError
-from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
-from singanet.loss import SquaredError
+from singanet.layers import (
+    Activation,
+    BatchNormalization,
+    Conv2D,
+    Dense,
+    Dropout,
+    Flatten,
+    Input,
+    Layer,
+)
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Accumulator, Adam, FactoredAdam
 
 
@@ -207,6 +216,11 @@ def test_statistics_of_a_batch_sums_and_accumulators_are_told_to_forbid_parts():
     net = image_net()
     net.loss = SquaredError(reduction="sum")
     assert "sum over its batch" in str(net.plan(4, SGD(lr=0.1)))
+    x = Input("x", (6,))
+    ends = [Dense(name, 3)(x) for name in "ab"]
+    losses = {"a": SoftmaxCrossEntropy(ignore_index=-1), "b": SoftmaxCrossEntropy()}
+    net = singanet.FeedForwardNet(MultiLoss(losses), inputs=[x], outputs=ends)
+    assert "count apart" in str(net.plan(4, SGD(lr=0.1)))
 
 
 def test_what_a_layer_in_python_keeps_is_counted():

@@ -5,7 +5,7 @@ import pytest
 
 import singanet
 from singanet.base.collectives import SharedBatch
-from singanet.errors import DataError
+from singanet.errors import CallOrderError, DataError
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten, TimeDistributed
 from singanet.layers.context import Context
 from singanet.loss import SoftmaxCrossEntropy, SquaredError
@@ -75,6 +75,64 @@ def test_parameters_and_running_state_are_those_of_one_process(cuts, chain):
             net.param_names(), net.param_values(), alone.param_values(), strict=True
         ):
             np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_what_others_losses_owe_to_samples_without_a_label_that_counts():
+    """Of both layers below, on a rank whose labels are all ignored."""
+    y = np.where(np.arange(12) < 5, -1, Y)
+
+    def build():
+        net = convolved()
+        net.loss = SoftmaxCrossEntropy(ignore_index=-1)
+        return net
+
+    for name, chain in CHAINS.items():
+        alone, optimizer = build(), chain(lambda rule: rule)
+        for _ in range(4):
+            alone.step(X, y, optimizer)
+        for net in together(build, chain, X, y, (0, 5, 12), 4):
+            for param, one in zip(net.params(), alone.params(), strict=True):
+                np.testing.assert_allclose(
+                    param.value, one.value, rtol=2e-4, atol=2e-5, err_msg=f"{name} {param.name}"
+                )
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_loop_of_ones_own_tells_what_its_loss_counts(told):
+    y = np.where(np.arange(12) < 5, -1, Y)
+
+    def build():
+        net = convolved()
+        net.loss = SoftmaxCrossEntropy(ignore_index=-1)
+        return net
+
+    def work(comm):
+        net, own = build(), slice(0, 5) if comm.rank == 0 else slice(5, 12)
+        optimizer = AllReduce(SGD(lr=0.1), comm)
+        optimizer.meet(net)
+        out = net.forward(True, X[own])
+        net.loss.forward(True, out, y[own])
+        count, share = net.loss.count(out, y[own]), 1.0
+        if told:
+            share, count = optimizer.shares(len(out), {"o": count})["o"], len(out)
+        optimizer.begin(count)
+        for item in net.backward(net.loss.backward() * np.float32(share)):
+            optimizer.update(*item)
+        optimizer.end()
+        return net
+
+    with communicators(2) as comms:
+        if not told:
+            with pytest.raises(CallOrderError, match="optimizer.shares"):
+                comms.run(work)
+            return
+        alone = build()
+        alone.step(X, y, SGD(lr=0.1))
+        for net in comms.run(work):
+            for param, one in zip(net.params(), alone.params(), strict=True):
+                np.testing.assert_allclose(
+                    param.value, one.value, rtol=2e-4, atol=2e-5, err_msg=param.name
+                )
 
 
 @pytest.mark.parametrize("clipped", [False, True])

@@ -7,7 +7,14 @@ import singanet
 from singanet.errors import ArgumentError
 from singanet.layers import Dense, Embedding, Flatten, Input
 from singanet.loss import Loss, MultiLoss, SoftmaxCrossEntropy, SquaredError
-from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm, ClipByLayerNorm
+from singanet.optimizer import (
+    SGD,
+    Accumulator,
+    Adam,
+    ClipByGlobalNorm,
+    ClipByLayerNorm,
+    ZerothOrder,
+)
 from singanet.parallel import AllReduce, Hybrid, ParameterServer, SparseAllReduce
 from tests.parallel.nets import expect_same_values, together, values_of
 from tests.parallel.server.ranks import served
@@ -55,7 +62,7 @@ def steps(net, optimizer, part=slice(None), recorded=True, count=5):
     return values_of(net)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("losses", [ignoring, mixed, sums])
 @pytest.mark.parametrize(
@@ -65,8 +72,9 @@ def steps(net, optimizer, part=slice(None), recorded=True, count=5):
         lambda rule, comm: AllReduce(ClipByGlobalNorm(rule, 0.1), comm),
         lambda rule, comm: SparseAllReduce(rule, comm, ratio=1.0),
         lambda rule, comm: Accumulator(AllReduce(rule, comm), 2),
+        lambda rule, comm: AllReduce(ZerothOrder(SGD(1e-3), seed=1), comm),
     ],
-    ids=["all", "clipped", "sparse", "accumulated"],
+    ids=["all", "clipped", "sparse", "accumulated", "by forwards"],
 )
 def test_each_output_weighs_by_what_its_loss_counts(wrap, losses, recorded):
     def work(comm):
@@ -137,14 +145,32 @@ def test_a_rank_without_samples_clips_by_the_norm_of_all_and_holds_nothing_back(
     assert own == other > 0.1
 
 
-def test_servers_refuse_what_they_cannot_weigh():
-    def work(comm, ranks):
-        optimizer = ParameterServer(SGD(0.1), comm=comm, servers=ranks)
-        with pytest.raises(ArgumentError, match="train by AllReduce"):
-            steps(heads(ignoring), optimizer, PARTS[comm.rank])
-        return True
+@pytest.mark.parametrize("losses", [ignoring, mixed])
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_workers_of_servers_weigh_each_output_too(losses, clip):
+    """One of them leaves before the others, and still takes part in what they tell each other."""
 
-    assert served(work) == [True, True]
+    def rule():
+        return SGD(0.1) if clip is None else ClipByGlobalNorm(SGD(0.1), clip)
+
+    def work(comm, ranks):
+        net = heads(losses)
+        optimizer = ParameterServer(rule(), comm=comm, servers=ranks)
+        steps(net, optimizer, PARTS[comm.rank])
+        if comm.rank:
+            steps(net, optimizer, recorded=False, count=2)
+        optimizer.join()
+        optimizer.unify(net)
+        found = values_of(net)
+        comm.barrier("the values")
+        return found
+
+    made = served(work)
+    expect_same_values(made)
+    net, optimizer = heads(losses), rule()
+    steps(net, optimizer)
+    for name, value in steps(net, optimizer, count=2).items():
+        np.testing.assert_allclose(made[0][name], value, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 def bag():

@@ -12,6 +12,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.collectives import gathered, of_first
 from singanet.checkpoint.names import check_unique
+from singanet.engine.counts import Counts, tells
 from singanet.engine.executor import Can, LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.holding import expect_rounded_alike, expect_trainable, settle
@@ -194,8 +195,10 @@ class Pipeline:
             mean = getattr(loss, "reduction", "mean") != "sum"
             self._gather = Accumulator(behind, len(cuts), mean)
         self._gather.every = len(cuts)
-        ops = scheduled(self.schedule, self.count, len(cuts))[self.stage]
-        run = StageRun(part, self._wire, feed, cuts)
+        whole = self._whole(net, chain, loss)
+        schedule = self.schedule if whole is None else "gpipe"
+        ops = scheduled(schedule, self.count, len(cuts))[self.stage]
+        run = StageRun(part, self._wire, feed, cuts, whole)
         step = MicroBatchedStep(self.row, run, ops, request, self._gather, self._join_shared)
         try:
             carry_out(step, chain)
@@ -210,6 +213,14 @@ class Pipeline:
         self.alive = run.alive
         self.row.step += 1
         return step.loss, step.score
+
+    def _whole(self, net: Net, chain: UpdateChain, loss: Any) -> Callable[[Counts], Counts] | None:
+        """What makes the counts of the whole batch of a replica's, if gradients need them first."""
+        plan = net.execution_plan()
+        synchronized = plan.settings().synchronized and self.replicas.size > 1
+        if not (synchronized or tells(plan, loss)):
+            return None
+        return lambda own: own.of_all(chain, synchronized)
 
     def forward(self, net: Net, feed: Mapping[str, Any], asked: tuple[str, ...]) -> Pass:
         """As `NetExecutor`. Errors: always, as a pass of one's own has no micro-batches."""

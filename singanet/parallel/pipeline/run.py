@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from singanet.engine.backward import BackwardWalk
+from singanet.engine.counts import Counts
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import LayerPass
-from singanet.engine.step import Seen, count_of, expected_loss, gradients_of_loss, widened
+from singanet.engine.step import Seen, expected_loss, gradients_of_loss, widened
 from singanet.optimizer.chain import UpdateChain
 from singanet.parallel.pipeline.part import StagePart
 from singanet.parallel.pipeline.wire import BACKWARD, FORWARD, Wire
@@ -22,29 +23,29 @@ from singanet.types import Array, RowSparse
 
 @dataclass
 class Told:
-    """What the last stage has seen of a batch so far: sums of the loss and score, and of weights.
+    """What the last stage has seen of a batch so far: sums of losses and counts, and the score.
 
-    Losses weigh by what they are means over, scores by samples; without a score it is None.
+    Scores weigh by samples; without a score it is None.
     """
 
-    loss: float = 0.0
-    weight: float = 0.0
+    losses: dict[str, tuple[float, float]] = field(default_factory=dict)
     score: float | None = 0.0
     samples: float = 0.0
 
-    def add(self, seen: Seen, weight: float, samples: int) -> None:
+    def add(self, loss: Any, seen: Seen, counts: Counts) -> None:
         """Count a micro-batch."""
-        self.loss += seen.loss * weight
-        self.weight += weight
-        self.samples += samples
+        for name, own in counts.losses(loss, seen.loss).items():
+            before = self.losses.get(name, (0.0, 0.0))
+            self.losses[name] = before[0] + own[0], before[1] + own[1]
+        self.samples += counts.samples
         if seen.score is None or self.score is None:
             self.score = None
         else:
-            self.score += float(seen.score) * samples
+            self.score += float(seen.score) * counts.samples
 
     def as_array(self) -> Array:
         """The mean loss, and the mean score or NaN with a mark that there is none."""
-        loss = self.loss / self.weight if self.weight else 0.0
+        loss = sum(total / count for total, count in self.losses.values() if count)
         if self.score is None or not self.samples:
             return np.array([loss, 0.0, 0.0])
         return np.array([loss, self.score / self.samples, 1.0])
@@ -55,16 +56,25 @@ class StageRun:
 
     ``feed`` has the inputs of the whole net. Contexts are let go of as their micro-batch goes
     back; ``alive`` is how many were there at once, ``told`` what the last stage has seen.
+    ``whole`` gives what the batch counts, of all processes, from what this stage's micro-batches
+    do, where that has to be known before the first of them goes back: all are forward by then.
     """
 
     def __init__(
-        self, part: StagePart, wire: Wire, feed: Mapping[str, Any], cuts: Sequence[slice]
+        self,
+        part: StagePart,
+        wire: Wire,
+        feed: Mapping[str, Any],
+        cuts: Sequence[slice],
+        whole: Callable[[Counts], Counts] | None = None,
     ) -> None:
         self.part, self._wire, self._feed, self._cuts = part, wire, feed, cuts
+        self._of_whole = whole
+        self._whole: Counts | None = None
         self._left: dict[int, tuple[dict[str, Any], list[Any]]] = {}
-        whole = part.net.execution_plan()
-        below = whole.backward(whole.slots_of(whole.outputs), ()).below
-        places = {step.name: i for i, step in enumerate(whole.steps)}
+        net = part.net.execution_plan()
+        below = net.backward(net.slots_of(net.outputs), ()).below
+        places = {step.name: i for i, step in enumerate(net.steps)}
         # Of what takes no gradient none is asked for.
         self._asked = tuple(name for name in part.plan.entries if below[places[name]])
         self.alive = 0
@@ -145,17 +155,23 @@ class StageRun:
     def _from_loss(
         self, i: int, outputs: dict[str, Any], request: StepRequest, chain: UpdateChain
     ) -> tuple[float, dict[int, Array]]:
-        """What the loss of micro-batch ``i`` counts, NaN for a sum, and its gradients by slot."""
-        part = self.part
+        """What the gradients of micro-batch ``i`` weigh, NaN for sums, and they by slot."""
+        part, counts = self.part, self._counts(i, outputs, request)
+        if self._of_whole is not None and self._whole is None:
+            rest = [self._counts(k, left, request) for k, (left, _) in self._left.items()]
+            self._whole = self._of_whole(sum(rest, counts))
         y, weight = cut(request.y, self._cuts[i]), cut(request.weight, self._cuts[i])
-        seen = Seen(y, request.measure, weight)
-        out = outputs if len(part.plan.outputs) > 1 else outputs[part.plan.outputs[0]]
-        count = count_of(expected_loss(part), widened(out), y)
+        seen = Seen(y, request.measure, weight, self._whole)
         made = LayerPass(part.plan, dict(outputs), [])
         of_loss = gradients_of_loss(part, made, seen, chain)
-        samples = self._cuts[i].stop - self._cuts[i].start
-        self.told.add(seen, samples if count is None else count, samples)
-        return np.nan if count is None else count, of_loss
+        self.told.add(part.loss, seen, counts)
+        weighs = counts.weight if self._whole is None else counts.weight_in(self._whole)
+        return np.nan if weighs is None else weighs, of_loss
+
+    def _counts(self, i: int, outputs: dict[str, Any], request: StepRequest) -> Counts:
+        out = outputs if len(self.part.plan.outputs) > 1 else outputs[self.part.plan.outputs[0]]
+        y = cut(request.y, self._cuts[i])
+        return Counts.of(expected_loss(self.part), widened(out), y)
 
     def _send(
         self, made: Sequence[Any], names: Sequence[str], k: int, tag: int, what: str, n: float = 0.0

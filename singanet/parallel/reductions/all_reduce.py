@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,9 +21,9 @@ from singanet.optimizer.traffic import Traffic
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.communicators.half import Halves
+from singanet.parallel.reductions.announcement import Announcement, announced
 from singanet.parallel.reductions.rank_reducer import RankReducer
-from singanet.parallel.reductions.round import Announcement, Round, announced
-from singanet.types import Array
+from singanet.parallel.reductions.round import Round
 
 
 class AllReduce(RankReducer):
@@ -105,24 +105,6 @@ class AllReduce(RankReducer):
         heard = announced(self.comm, "agree", left, refused is not None).wait()
         return refused or ("of another rank" if heard.refused else None)
 
-    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
-        """As `Reducer`: one small exchange."""
-        if self.alone:
-            return {}
-        self._expect_met()
-        announced(self.comm, "count", samples).wait()
-        own = np.array([samples, *(count or 0.0 for count in counts.values())])
-        parts = [part for part in self._counts(own) if part.size]
-        everyone, *totals = np.sum(parts, axis=0)
-        of_all = everyone / samples if samples else 0.0
-        return {
-            name: float(of_all * (1.0 if count is None else count / (total or 1.0)))
-            for (name, count), total in zip(counts.items(), totals, strict=True)
-        }
-
-    def _counts(self, own: Array) -> list[Array]:
-        return self.comm.all_gather(own, "what the losses of the outputs count")
-
     def join(self) -> None:
         """As `Reducer`. Errors: `CallOrderError` before `meet`."""
         if self.comm.size == 1:
@@ -133,7 +115,7 @@ class AllReduce(RankReducer):
             heard = announced(self.comm, "")
             said = heard.wait()
             if said.kind == "count":
-                self._counts(np.zeros(0))
+                self._gathered(np.zeros(0))
             elif said.kind == "agree":
                 for outer in self._around if said.refused else ():
                     outer.conclude("of another rank")

@@ -20,8 +20,9 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
+from singanet.parallel.reductions.announcement import announced
 from singanet.parallel.reductions.rank_reducer import RankReducer
-from singanet.parallel.reductions.round import announced, listed
+from singanet.parallel.reductions.round import listed
 from singanet.params.param import Param
 from singanet.params.storage import groups_of
 from singanet.types import Array

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
+
+import numpy as np
 
 from singanet.base.collectives import SharedBatch
 from singanet.base.described import is_plain, settings_text
 from singanet.base.elsewhere import expect_here
+from singanet.engine.counts import Counts
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, one_of
 from singanet.optimizer.chain import UpdateChain
@@ -19,6 +22,7 @@ from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
+from singanet.parallel.reductions.announcement import announced
 from singanet.parallel.reductions.order import Order
 from singanet.parallel.reductions.registration import apart, expect_alike, spread
 from singanet.parallel.start import init
@@ -176,6 +180,29 @@ class RankReducer(Reducer):
         self.batch.weight = count
         self._before = self.comm.exchanged
         return count
+
+    def totals(self, counts: Array) -> Array:
+        """As `Reducer`: one small exchange."""
+        self._expect_met()
+        announced(self.comm, "count").wait()
+        return self._gathered(counts)
+
+    def _gathered(self, counts: Array) -> Array:
+        """The sum of the ``counts`` of all ranks, of which one without a batch has none."""
+        parts = self.comm.all_gather(counts, "what the losses of the outputs count")
+        total: Array = np.sum([part for part in parts if part.size], axis=0)
+        return total
+
+    def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
+        """What a loop of one's own multiplies the gradients of outputs by, before the walk back.
+
+        This rank has ``samples``, and the loss of an output is a mean over so many of ``counts``,
+        None for a sum. Weighed by samples these gradients then make those of all in one batch. All
+        ranks come here.
+        """
+        sums = frozenset(name for name, count in counts.items() if count is None)
+        own = Counts(samples, {name: count or 0.0 for name, count in counts.items()}, sums, True)
+        return {} if self.alone else own.shares(own.with_numbers(self.totals(own.numbers)))
 
     @property
     def exchanged(self) -> Exchanged:

@@ -9,9 +9,10 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reduction import RoundKind
 from singanet.parallel.communicators.communicator import Request
 from singanet.parallel.reductions.all_reduce import AllReduce
+from singanet.parallel.reductions.announcement import Announcement
 from singanet.parallel.reductions.cut import Cut
 from singanet.parallel.reductions.parts import Parts
-from singanet.parallel.reductions.round import Announcement, Round
+from singanet.parallel.reductions.round import Round
 from singanet.parallel.slices.storage import Slices
 from singanet.types import Array
 

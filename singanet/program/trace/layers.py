@@ -74,7 +74,7 @@ class TracedLayer:
         self.tape = tape
         self.name = step.owner
         self.params, self.traits = step.layer.params, step.layer.traits
-        self.recompute = step.layer.recompute
+        self.recompute, self.synchronized = step.layer.recompute, step.layer.synchronized
         self.own = is_own(self.layer)
         self.pure = self.own or is_pure(self.layer)
         self.reasons: list[str] = []

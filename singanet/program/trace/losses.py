@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.engine.counts import Counts, tells
 from singanet.engine.head import beside
 from singanet.engine.memory import arrays_in
 from singanet.engine.plan import Plan
 from singanet.engine.step import (
     Seen,
     changed,
-    count_of,
-    counts_apart,
-    counts_of,
     differentiated,
     expected_loss,
     measure_of,
     of_output,
+    weighed,
     widened,
 )
 from singanet.errors import SingaNetError
@@ -53,7 +52,8 @@ class LossStep:
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         self.net = net
         self.loss = expected_loss(net)
-        self._apart = counts_apart(plan, self.loss)
+        self._plan = plan
+        self._shares: Mapping[str, float] = {}
         self.names = plan.outputs
         self.seen = Seen(y, weight=weight)
         self.note = ""
@@ -109,34 +109,38 @@ class LossStep:
 
         return self._by_name(differentiated(self.loss, outputs, y, weight, look, self.names))
 
-    def count(self, tape: Tape, outputs: Any, y: Any) -> float | Callable[..., float | None] | None:
-        """`count_of` the batch; where it depends on values, what a replay asks of the outputs."""
+    def weight(
+        self, tape: Tape, outputs: Any, y: Any, updates: Any
+    ) -> float | Callable[[Any], None] | None:
+        """The weight of the batch; where it depends on values, what tells it at a replay."""
         mark = len(tape.calls)
-        if y is not None and is_own(self.loss):
+        if y is not None and is_own(self.loss) and not self._tells(updates):
             try:
-                return count_of(self.loss, widened(outputs), y)
+                return Counts.of(self.loss, widened(outputs), y).weight
             except NotRecordableError:
                 del tape.calls[mark:]
-        return self._count_now
+        return partial(self._tell_weight, updates.chain)
 
-    def _count_now(self, outputs: Any) -> float | None:
-        given = outputs if is_own(self.loss) else map_arrays(outputs, copied)
-        return count_of(self.loss, given, self.seen.y)
+    def _tells(self, updates: Any) -> bool:
+        return updates.reduction is not None and tells(self._plan, self.loss)
 
-    def shared(self, tape: Tape, outputs: Any, dy: dict[str, Any], updates: Any) -> dict[str, Any]:
+    def _tell_weight(self, chain: UpdateChain, outputs: Any) -> None:
+        given = widened(outputs) if is_own(self.loss) else map_arrays(outputs, copied)
+        self._shares = weighed(chain, self._plan, self.loss, given, self.seen)
+
+    def shared(self, tape: Tape, dy: dict[str, Any], updates: Any) -> dict[str, Any]:
         """``dy``, by what other processes have of each output's loss where they count apart."""
-        if updates.reduction is None or not self._apart:
+        if not self._tells(updates):
             return dy
         factors = {name: np.ones((), grad.dtype) for name, grad in dy.items()}
 
-        def tell(outputs: Any) -> None:
-            counts = counts_of(self.loss, widened(outputs), self.seen.y)
-            for name, share in updates.chain.shares(*counts).items():
-                factors[name][...] = share
+        def share() -> None:
+            for name, factor in factors.items():
+                factor[...] = self._shares.get(name, 1.0)
 
         tape.layer, tape.phase = "loss", "loss"
         filled = list(factors.values())
-        tape.add(tell, (outputs,), {}, filled, "hidden", name="weigh").barrier = True
+        tape.add(share, (), {}, filled, "hidden", name="weigh").barrier = True
         return {name: grad * factors[name].view(Traced) for name, grad in dy.items()}
 
     def _read(self, total: Array, parts: dict[str, Array]) -> None:
@@ -219,7 +223,6 @@ class LossOfHead(LossStep):
 
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         super().__init__(net, plan, y, weight)
-        self._plan = plan
         self._scores = plan.head.scores(y)
 
     def fed(self, tape: Tape, y: Any, weight: Any, chain: UpdateChain) -> dict[str, Any]:
@@ -241,11 +244,13 @@ class LossOfHead(LossStep):
             self.seen.y = self.seen.weight = None
         return {self.names[0]: [self._given[self._plan.of_loss[1]], *[None] * len(found)]}
 
-    def count(self, tape: Tape, outputs: Any, y: Any) -> float | Callable[..., float | None] | None:
-        return super().count(tape, self._scores, y)
+    def weight(
+        self, tape: Tape, outputs: Any, y: Any, updates: Any
+    ) -> float | Callable[[Any], None] | None:
+        return super().weight(tape, self._scores, y, updates)
 
-    def _count_now(self, outputs: Any) -> float | None:
-        return super()._count_now(self._scores)
+    def _tell_weight(self, chain: UpdateChain, outputs: Any) -> None:
+        super()._tell_weight(chain, self._scores)
 
 
 def _nothing(losses: Array, outputs: Any) -> None:

@@ -110,8 +110,8 @@ class RecordedStep:
         scale = None if scaled is None else scaled.precision.scaled
         dy = loss.record(tape, single, y, weight, not again, scale)
         if updates.weighs:
-            updates.begin(loss.count(tape, single, y), single)
-            dy = loss.shared(tape, single, dy, updates)
+            updates.begin(loss.weight(tape, single, y, updates), single)
+            dy = loss.shared(tape, dy, updates)
         del single
         del outputs
         return recorder.backward(contexts, dy)

@@ -144,9 +144,9 @@ class ReducedUpdates:
             yield item
             del item
 
-    def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
+    def begin(self, weight: float | Callable[[Any], None] | None, outputs: Any) -> None:
         """As `Updates`."""
-        why = self._outer.weigh(self.chain, count, outputs)
+        why = self._outer.weigh(self.chain, weight, outputs)
         if why is not None:
             raise NotRecordableError(why)
 

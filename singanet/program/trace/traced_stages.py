@@ -122,10 +122,10 @@ class TracedStages:
     def weigh(
         self,
         chain: UpdateChain,
-        count: float | Callable[[Any], float | None] | None,
+        told: float | Callable[[Any], None] | None,
         outputs: Any,
     ) -> str | None:
-        """Tell ``chain`` the ``count`` of a batch, or what gives it at a replay.
+        """Tell ``chain`` the weight of a batch, or what tells it at a replay.
 
         Returns why accumulators among the stages cannot be recorded, if so.
         """
@@ -135,8 +135,8 @@ class TracedStages:
         for stage, one, watching in zip(self.stages, self.traced, self._watching, strict=False):
             if not stage.weighs:
                 continue
-            if not callable(count):
-                one.begin(count)
+            if not callable(told):
+                one.begin(told)
                 # The count that weighs 1 is known from now on; it was this one all along.
                 watching.allow(one.case())
                 if one.is_even():
@@ -148,13 +148,16 @@ class TracedStages:
             numbers.append((stage, weight, share))
 
         def tell(outputs: Any) -> None:
-            chain.begin(count(outputs) if callable(count) else count)
+            if callable(told):
+                told(outputs)
+            else:
+                chain.begin(told)
             for stage, weight, share in numbers:
                 weight[...], share[...] = stage.weight, stage.share()
 
         filled = [array for _, *pair in numbers for array in pair]
         self.tape.layer, self.tape.phase = "loss", "loss"
-        read = (outputs if callable(count) else None,)
+        read = (outputs if callable(told) else None,)
         self.tape.add(tell, read, {}, filled, "hidden", name="weigh").barrier = True
         return why
 

@@ -136,11 +136,11 @@ class Updates:
         """Whether a stage has to be told what the loss of the batch counts."""
         return bool(self._local) or any(stage.weighs for stage in self.stages)
 
-    def begin(self, count: float | Callable[[Any], float | None] | None, outputs: Any) -> None:
-        """Tell stages the ``count`` of a batch, or what gives it at a replay."""
-        if self._local and (callable(count) or count == 0):
+    def begin(self, weight: float | Callable[[Any], None] | None, outputs: Any) -> None:
+        """Tell stages the ``weight`` of a batch, or what tells it at a replay."""
+        if self._local and (callable(weight) or weight == 0):
             raise NotRecordableError("a rank that has no samples for a step updates nothing")
-        self._why = self._traced.weigh(self.chain, count, outputs) or self._why
+        self._why = self._traced.weigh(self.chain, weight, outputs) or self._why
 
     def record(self, item: LayerGradients) -> None:
         """The update with the gradients that a backward walk yielded."""

@@ -18,7 +18,7 @@ from singanet.layers import (
     Input,
     Layer,
 )
-from singanet.loss import SoftmaxCrossEntropy, SquaredError
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.optimizer import (
     SGD,
@@ -506,6 +506,42 @@ def test_mixed_precision_is_that_of_accumulation_in_one_process(clip, broken):
             for name, value in values(alone).items():
                 assert values(net)[name].dtype == np.float16
                 np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
+
+
+LABELS = {"one": RNG.integers(0, 3, 11), "two": RNG.integers(0, 4, 11)}
+LABELS["one"][[0, 1, 2, 3, 8]] = -1
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_each_output_weighs_by_what_its_loss_counts_in_the_whole_batch(name, reduction):
+    def make():
+        x = Input("x", (6,))
+        h = Activation("r")(Dense("a", 5)(x))
+        first = SoftmaxCrossEntropy(ignore_index=-1, reduction=reduction)
+        return singanet.FeedForwardNet(
+            MultiLoss({"one": first, "two": SoftmaxCrossEntropy()}, {"two": 0.5}),
+            inputs=[x],
+            outputs=[Dense("one", 3)(h), Dense("two", 4)(h)],
+            seed=3,
+        )
+
+    whole, rule = make(), SGD(lr=0.1, momentum=0.9)
+    told = [whole.step(X, LABELS, rule)[0] for _ in range(3)]
+    said = {"micro_batches": 4, "schedule": name}
+    for losses, net, _ in piped(make, X, LABELS, lambda: SGD(lr=0.1, momentum=0.9), 2, **said):
+        np.testing.assert_allclose(losses, told, rtol=1e-5)
+        expect_close(net, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_the_loss_told_of_a_sum_is_its_mean_over_what_counts():
+    def make():
+        return chain(SoftmaxCrossEntropy(ignore_index=-1, reduction="sum"))
+
+    whole, rule = make(), SGD(lr=0.01)
+    told = [whole.step(X, LABELS["one"], rule)[0] for _ in range(2)]
+    for losses, *_ in piped(make, X, LABELS["one"], lambda: SGD(lr=0.01), 2, 2, micro_batches=4):
+        np.testing.assert_allclose(losses, told, rtol=1e-5)
 
 
 def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
