@@ -69,6 +69,10 @@ class Reducer(Wrapper):
     def alone(self) -> bool:
         """Whether gradients are handed on as they are, as there is no other process."""
 
+    def knows(self, net: Any) -> bool:
+        """Whether it has met ``net`` last."""
+        return False
+
     @property
     def local(self) -> bool:
         """Whether gradients are handed on as they are, and only `end` asks other processes."""

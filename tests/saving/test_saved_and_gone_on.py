@@ -26,6 +26,12 @@ NAMED = {
     "tables on servers, by a copy": states.Triple(
         "words", reducer="servers", workers=2, way_out="deepcopy"
     ),
+    "averages of ranks by themselves, by a checkpoint": states.Triple(
+        reducer="local", workers=2, callbacks="ema", way_out="checkpoint", way_in="in place"
+    ),
+    "an offloaded graph of ranks": states.Triple(
+        storage="offload", reducer="all-reduce", workers=2, steps=1, way_out="executor"
+    ),
     "another process": states.Triple("normed", way_out="executor pickle", way_in="process"),
 }
 

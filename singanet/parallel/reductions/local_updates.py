@@ -281,6 +281,8 @@ class LocalUpdates(RankReducer):
         progress = self._progress
         progress.steps, progress.turn = int(parsed[0]), int(parsed[1])
         progress.pending = np.array(parsed[2:])
+        # What moving averages have followed since is of another course.
+        self._followed = 0.0
 
 
 class LocalSGD(LocalUpdates):

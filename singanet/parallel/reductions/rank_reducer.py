@@ -149,6 +149,10 @@ class RankReducer(Reducer):
         """The net of the last meeting, for as long as somebody has it."""
         return None if self._net is None else self._net()
 
+    def knows(self, net: Any) -> bool:
+        """As `Reducer`."""
+        return self.has_met and self.net is net
+
     def __getstate__(self) -> dict[str, Any]:
         """All but what it has met: other processes meet again."""
         return {**vars(self), "_net": None, "_nets": [], "_met": None}
