@@ -29,6 +29,9 @@ NAMED = {
     "averages of ranks by themselves, by a checkpoint": states.Triple(
         reducer="local", workers=2, callbacks="ema", way_out="checkpoint", way_in="in place"
     ),
+    "averages of pairs beside blocks, by a checkpoint": states.Triple(
+        storage="int8", callbacks="ema", way_out="checkpoint"
+    ),
     "an offloaded graph of ranks": states.Triple(
         storage="offload", reducer="all-reduce", workers=2, steps=1, way_out="executor"
     ),

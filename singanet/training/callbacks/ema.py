@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from singanet.engine.model import Model
@@ -10,6 +10,7 @@ from singanet.engine.net import Net
 from singanet.errors import ArgumentError, StateMismatchError, one_of
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.averaged import Averaged, average_of
+from singanet.params.param import Param
 from singanet.training.callbacks.callback import Callback
 from singanet.types import Array
 
@@ -62,20 +63,25 @@ class EMA(Callback):
     def on_train_end(self) -> None:
         """Hand the averages over to the net, where that was asked for."""
         if self.keep_at_end and self.session.error is None:
-            for param in self.session.params():
-                param.here[...] = average_of(self.averages, param)
+            self._put(self.session.params())
 
     @contextmanager
     def applied(self, net: Model) -> Iterator[None]:
         """Within the block ``net`` has the averages as its parameters."""
-        own = {param.name: param.here.copy() for param in net.params()}
+        changing = [param for param in net.params() if not param.is_constant]
+        own = {param.name: param.here.copy() for param in changing}
         try:
-            for param in net.params():
-                param.here[...] = average_of(self.averages, param)
+            self._put(changing)
             yield
         finally:
-            for param in net.params():
+            for param in changing:
                 param.here[...] = own[param.name]
+
+    def _put(self, params: Iterable[Param]) -> None:
+        """Have the averages as the values of ``params``; read-only ones are their own averages."""
+        for param in params:
+            if not param.is_constant:
+                param.here[...] = average_of(self.averages, param)
 
     def state_dict(self) -> dict[str, Array]:
         """The averages, of parameters in slices those of this rank's."""
