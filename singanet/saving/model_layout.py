@@ -85,7 +85,7 @@ def check_path(path: Path) -> None:
 
 
 def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
-    """``about`` as the text of a file. Errors: `ConfigError` for one that is too long."""
+    """``about`` as the text of a file. Errors: `ConfigError` for one that could not be read."""
     whole = {"format": kind.format, "version": kind.version, **about}
     text = json.dumps(whole, default=lambda array: np.asarray(array).tolist()).encode()
     if len(text) > LONGEST:
@@ -96,6 +96,15 @@ def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
             advice="keep large tables out of the arguments of layers, rare values out of a Table by"
             " min_count; or save the weights alone",
         )
+    try:
+        decoded(kind, text, "a net's configuration")
+    except FileFormatError as error:
+        raise ConfigError(
+            error.where,
+            expected=f"{kind.what}, that can be read",
+            received=error.received,
+            advice="put fewer objects inside each other, or save the weights alone with net.save",
+        ) from None
     return np.frombuffer(text, np.uint8)
 
 

@@ -52,8 +52,8 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
     symbols gave their order, ``most_steps`` where the net knows, ``adapted`` (low-rank pairs),
     ``frozen``, ``untrained`` (parameter names), ``specs`` (that were assigned to parameters),
     ``recomputed`` and ``kept`` (layers) where there is something to say. Errors: a class that is
-    neither singanet's nor registered, an argument JSON cannot hold, or an attribute that no
-    argument gives.
+    neither singanet's nor registered, an argument JSON cannot hold, an attribute that no argument
+    gives, or more than `MOST_NODES` in all, which no reader takes.
     """
     config: dict[str, Any] = {
         "format": FORMAT,
@@ -87,7 +87,17 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
         names = [node.name for node in net.nodes() if node.layer.recompute is flag]
         if names:
             config[key] = names
+    _count(config, Budget(0, _too_large, MOST_NODES))
     return config
+
+
+def _too_large(expected: str, received: str) -> ConfigError:
+    return ConfigError(
+        "a net's configuration",
+        expected=f"{expected}, as many as are read",
+        received=received,
+        advice="save the weights alone with net.save, and build the net by code where it is loaded",
+    )
 
 
 def own_layers(net: Net) -> list[Layer]:

@@ -16,7 +16,7 @@ import singanet
 from singanet import FeedForwardNet, layers, loss
 from singanet.checkpoint import open_state, write_state
 from singanet.errors import ConfigError, SingaNetError
-from singanet.optimizer import SGD
+from singanet.optimizer import SGD, schedules
 from singanet.saving import nets
 from tests.layer_catalogue import CATALOGUE, net_of
 from tests.mutation.mutations import places
@@ -121,6 +121,38 @@ def test_nets_of_as_many_parts_as_may_be_and_no_more(again, monkeypatch):
     monkeypatch.setattr(nets, "MOST_NODES", parts - 1)
     with pytest.raises(ConfigError, match=f"at most {parts - 1} parts"):
         FeedForwardNet.from_config(config)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_what_is_written_can_be_read(more, tmp_path, monkeypatch):
+    """A net of too many parts is refused where it is saved, with advice that works."""
+    net = FeedForwardNet([layers.Dense(f"d{k}", 4, input_sample_shape=(4,)) for k in range(5)])
+    monkeypatch.setattr(nets, "MOST_NODES", 5 - more)
+    path = tmp_path / "a.singanet"
+    if more:
+        with pytest.raises(ConfigError, match=r"at most 4 parts, as many as are read.*net\.save"):
+            net.save_model(path)
+        with pytest.raises(ConfigError, match="at most 4 parts"):
+            net.to_config()
+        assert not path.exists()
+        net.save(tmp_path / "a.npz")
+        assert net.load(tmp_path / "a.npz").complete
+    else:
+        net.save_model(path)
+        assert singanet.load_model(path).param_names() == net.param_names()
+
+
+def test_what_is_too_deep_to_be_read_is_not_written(tmp_path):
+    rate, path = 0.1, tmp_path / "a.singanet"
+    for _ in range(70):
+        rate = schedules.Chained([rate, 0.2], [3])
+    net = net_of("Dense")
+    net.compile(SGD(lr=rate), loss.SquaredError())
+    with pytest.raises(ConfigError, match="at most 200 levels"):
+        net.save_model(path)
+    assert not path.exists()
+    net.save_model(path, training=False)
+    singanet.load_model(path)
 
 
 def test_a_training_of_many_fits(tmp_path):
