@@ -147,6 +147,14 @@ class Wrapper(Counted, Configurable, ABC):
     def end(self) -> None:
         """What is to be done once all updates of a step are; `take` saw every one of them."""
 
+    def join(self) -> None:
+        """Take part in the steps of other processes without samples, until all have come here.
+
+        The `Reducer` inside does; without one there are no others.
+        """
+        if isinstance(self.optimizer, Wrapper):
+            self.optimizer.join()
+
     def conclude(self, refused: str | None) -> None:
         """The step was taken, or not, as the gradients of the layer ``refused`` are not finite."""
 

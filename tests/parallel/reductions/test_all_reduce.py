@@ -163,6 +163,28 @@ def test_what_is_accumulated_is_reduced_once_and_weighs_as_it_should(clip):
     assert sent[0].bytes_sent < (1 + rounds) * bytes_of_net * 1.05
 
 
+def test_a_rank_whose_samples_have_ended_joins_through_the_stages_around():
+    def work(comm):
+        net = uneven_net()
+        optimizer = Accumulator(AllReduce(SGD(lr=0.5), comm), 2)
+        for k in range(4 if comm.rank == 0 else 2):
+            net.step(X[k::8], Y[k::8], optimizer)
+        optimizer.join()
+        return net
+
+    def alone():
+        net, optimizer = uneven_net(), SGD(lr=0.5)
+        for k, weight in ((0, 2), (2, 1)):
+            rows = np.concatenate([np.arange(len(X))[j::8] for j in (k, k + 1)] * weight)
+            net.step(X[rows], Y[rows], optimizer)
+        return net
+
+    Accumulator(SGD(lr=0.1), 2).join()  # no other processes
+    with communicators(2) as comms:
+        nets = comms.run(work)
+    expect_near(alone(), nets)
+
+
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.integers(2, 4))
 def test_uneven_shards_and_empty_ones_train_as_one_process(data, size):
