@@ -19,11 +19,12 @@ class AUC(Metric):
     ``x`` is scores (B,), (B, 1), or (B, 2) for two classes, of which the second is the positive;
     ``y`` is 0 and 1, (B,) or (B, 1). With ``average`` "macro" x is (B, C) and y (B,) or (B, 1) the
     classes: the mean over those that came of each against the rest, by probabilities where the
-    loss makes them of scores. ``curve`` "pr" takes the area under precision over recall in place
+    loss makes them of scores; or 0 and 1 of several labels (B, C), and the mean over those of which
+    both came. ``curve`` "pr" takes the area under precision over recall in place
     of the ROC curve's, as steps: average precision. Exact: all scores are kept, 9 bytes a sample,
     of two columns 17, since probabilities near 0 and 1 differ by less than their difference holds,
-    of C classes 8 C + 8, and 8 more with weights. Not a number until a positive and a negative have
-    come.
+    of C classes or labels 9 C, and 8 more with weights. Not a number until a positive and a
+    negative have come.
     """
 
     better = "max"
@@ -99,14 +100,26 @@ class AUC(Metric):
         self.samples += batch
 
     def _gather_classes(self, x: Array, y: Array) -> None:
-        if x.ndim != 2 or x.shape[1] < 2 or y.shape not in ((len(x),), (len(x), 1)):
+        labels = ((len(x),), (len(x), 1), x.shape)
+        if x.ndim != 2 or x.shape[1] < 2 or y.shape not in labels:
             raise ShapeError(
                 "AUC(average='macro')",
-                expected="scores (B, C) and labels (B,) or (B, 1)",
+                expected="scores (B, C) and labels (B,) or (B, 1), or 0 and 1 (B, C)",
                 received=f"outputs of shape {x.shape} and targets of shape {y.shape}",
                 advice="leave average out for one score a sample",
             )
-        if y.dtype.kind not in "iu" or not bool(((y >= 0) & (y < x.shape[1])).all()):
+        if y.shape == x.shape:
+            if y.dtype.kind not in "fiub" or not bool(((y == 0) | (y == 1)).all()):
+                raise DataError(
+                    "AUC(average='macro')",
+                    expected="labels 0 and 1",
+                    received=f"other labels, of type {y.dtype}",
+                    advice="give each label of a sample a 0 or a 1",
+                )
+            found = _on_host(y).astype(np.bool_)
+        elif y.dtype.kind in "iu" and bool(((y >= 0) & (y < x.shape[1])).all()):
+            found = _on_host(y).reshape(-1, 1) == np.arange(x.shape[1])
+        else:
             raise DataError(
                 "AUC(average='macro')",
                 expected=f"integer labels from 0 to {x.shape[1] - 1}",
@@ -114,7 +127,7 @@ class AUC(Metric):
                 advice="pass one class a sample",
             )
         self._scores.append(_on_host(x).astype(np.float64))
-        self._positive.append(_on_host(y).reshape(-1).astype(np.int64))
+        self._positive.append(found)
         self.samples += len(x)
 
     def compute(self) -> float:
@@ -124,7 +137,8 @@ class AUC(Metric):
         if self.average is None:
             rests = np.concatenate(self._rests)
             return area(scores, rests if len(rests) == len(scores) else None, positive, own)
-        found = [area(scores[:, k], None, positive == k, own) for k in np.unique(positive[own > 0])]
+        came = positive[own > 0].any(axis=0) & ~positive[own > 0].all(axis=0)
+        found = [area(scores[:, k], None, positive[:, k], own) for k in np.flatnonzero(came)]
         return float(np.mean(found)) if found else math.nan
 
     def merge(self, state: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import singanet
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.metric import AUC, F1, IOU, ConfusionMatrix, PrecisionScore, RecallScore
 
@@ -213,3 +214,45 @@ def test_of_maps_the_labels_are_the_channels(make: Any, labels: int) -> None:
     twice = [0, 0, 2, 3, 4, 4, 4]
     repeated.update(x[twice], y[twice])
     assert weighted.result() == pytest.approx(repeated.result(), rel=1e-12)
+
+
+@pytest.mark.parametrize("curve", ["roc", "pr"])
+@pytest.mark.parametrize("seed", range(3))
+def test_auc_of_several_labels_is_sklearns_mean(curve, seed):
+    """In parts and weighed; labels of which one kind came have none."""
+    sk = pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
+    rng = np.random.default_rng(seed)
+    scores, y = rng.normal(size=(40, 5)).round(1), rng.integers(0, 2, (40, 5))
+    y[:, 3] = 1
+    weight = rng.uniform(0, 2, 40)
+    judge = sk.roc_auc_score if curve == "roc" else sk.average_precision_score
+    there = [0, 1, 2, 4]
+    for own in (None, weight):
+        metric, other = AUC(curve, average="macro"), AUC(curve, average="macro")
+        for part in (slice(0, 7), slice(7, 30)):
+            metric.update(scores[part], y[part], *(() if own is None else (own[part],)))
+        rest = slice(30, 40)
+        other.update(scores[rest], y[rest].astype(float), *(() if own is None else (own[rest],)))
+        metric.merge(other.state())
+        wanted = judge(y[:, there], scores[:, there], average="macro", sample_weight=own)
+        assert metric.result() == pytest.approx(wanted, rel=1e-12)
+    assert np.isnan(AUC(curve, average="macro").evaluate(scores, np.ones_like(y)))
+    with pytest.raises(DataError, match="labels 0 and 1"):
+        AUC(curve, average="macro").update(scores, y * 2)
+
+
+@pytest.mark.parametrize("loss", ["SigmoidCrossEntropy", "BinaryCrossEntropy"])
+def test_auc_of_several_labels_in_a_fit_is_keras(loss):
+    keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(60, 4)).astype("f4"), rng.integers(0, 2, (60, 3)).astype("f4")
+    parts = [singanet.layers.Dense("fc", 3, input_sample_shape=(4,))]
+    if loss == "BinaryCrossEntropy":
+        parts.append(singanet.layers.Activation("s", "sigmoid"))
+    net = singanet.FeedForwardNet(parts, seed=0)
+    made = getattr(singanet.loss, loss)()
+    net.compile(singanet.optimizer.SGD(0.0), made, {"auc": AUC(average="macro")})
+    peer = keras.metrics.AUC(multi_label=True, num_labels=3, num_thresholds=5000)
+    peer.update_state(y, net.predict(x))
+    history = net.fit(x, y, batch_size=16, verbose=False)
+    assert history["auc"] == [pytest.approx(float(peer.result()), abs=1e-3)]
