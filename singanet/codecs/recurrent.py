@@ -27,6 +27,7 @@ from singanet.codecs.onnx import (
 from singanet.codecs.orders import Uses
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
+from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.types import Array
 
 _CELLS: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -466,9 +467,24 @@ def _layer(d: DescribedLayer, kind: str, name: str, bidirectional: bool) -> Laye
         go_backwards=bool(d.config.get("go_backwards", False)),
         input_dropout=d.config.get("dropout", 0.0),
         recurrent_dropout=d.config.get("recurrent_dropout", 0.0),
+        param_specs=_specs(d, mode) or None,
     )
     d.expect_all_taken()
     return made
+
+
+def _specs(d: DescribedLayer, mode: str) -> dict[str, Any]:
+    """Regularizers and constraints by the kind of array."""
+    found = {"weight_x": d.specs("kernel", {(0,): 0}), "weight_h": d.specs("recurrent", {(0,): 0})}
+    bias = d.specs("bias", {})
+    if bias is not None and mode != "gru":
+        penalty = bias["regularizer"]
+        if not isinstance(penalty, L2Regularizer):
+            raise unknown(d.where, "an L2 bias_regularizer", "an L1, of a bias that is a sum here")
+        # Both of our parts move by the gradient of Keras' one: so does their sum by the penalty.
+        bias = {"regularizer": L2Regularizer(2 * penalty.coefficient)}
+    found |= {"bias_x": bias, "bias_h": bias}
+    return {kind: spec for kind, spec in found.items() if spec is not None}
 
 
 def _one_way(kind: str) -> KerasClass:
@@ -484,9 +500,15 @@ def _bidirectional(d: DescribedLayer) -> list[Layer]:
     if kind not in _MODES:
         raise unknown(d.where, f"one of {', '.join(_MODES)} inside", str(kind)[:60])
     back = d.config.get("backward_layer") or {}
-    if back and any(back["config"].get(key) != inner["config"].get(key) for key in _SHARED):
+    described, other = (
+        DescribedLayer(each["config"], d.shapes, d.data_format, d.where, d.prefix)
+        for each in (inner, back or inner)
+    )
+    mode = _MODES[kind]
+    if any(other.config.get(key) != described.config.get(key) for key in _SHARED) or (
+        repr(_specs(other, mode)) != repr(_specs(described, mode))
+    ):
         raise unknown(d.where, "the same layer in both directions", "another one backwards")
-    described = DescribedLayer(inner["config"], d.shapes, d.data_format, d.where, d.prefix)
     return [_layer(described, kind, d.name, bidirectional=True)]
 
 

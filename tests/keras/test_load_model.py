@@ -566,10 +566,10 @@ def test_layers_that_turn_one_after_the_other_undo_each_other_only_where_they_do
 
 
 def test_settings_of_recurrent_layers_are_refused_by_name(tmp_path):
-    rnn = kl.LSTM(3, recurrent_regularizer="l2", name="d")
+    rnn = kl.LSTM(3, activity_regularizer="l2", name="d")
     for layer in (rnn, kl.Bidirectional(rnn, name="d")):
         keras.Sequential([keras.Input((5, 4)), layer]).save(tmp_path / "m.keras")
-        with pytest.raises(FileFormatError, match="layer 'd'.*recurrent_regularizer=None"):
+        with pytest.raises(FileFormatError, match="layer 'd'.*activity_regularizer=None"):
             load_model(tmp_path / "m.keras")
 
 

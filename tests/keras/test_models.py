@@ -7,7 +7,7 @@ import pytest
 
 from singanet.errors import ArgumentError, FileFormatError
 from singanet.keras import load_model, save_model
-from singanet.loss import SquaredError
+from singanet.loss import MeanSquaredError, SquaredError
 from singanet.optimizer import SGD
 
 keras = pytest.importorskip("keras", reason="compares with Keras: pip install '.[peers]'")
@@ -438,3 +438,52 @@ def test_borders_of_steps_whose_channels_are_first(tmp_path):
         load_model(tmp_path / "m.keras").forward(False, given),
         np.pad(given, [(0, 0)] * 2 + [(1, 3)]),
     )
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+@pytest.mark.parametrize("ways", [1, 2])
+def test_rules_of_recurrent_layers_come_along(kind, ways, tmp_path):
+    """A step of SGD is Keras'; a bias that is a sum of two here moves twice as far."""
+    rules = {
+        "kernel_regularizer": keras.regularizers.L2(0.3),
+        "recurrent_regularizer": keras.regularizers.L1(0.2),
+        "bias_regularizer": keras.regularizers.L2(0.1),
+        "kernel_constraint": keras.constraints.MaxNorm(0.5),
+    }
+    layer = getattr(kl, kind)(3, bias_initializer="glorot_uniform", **rules)
+    x = keras.Input(STEPS)
+    model = keras.Model(x, (kl.Bidirectional(layer) if ways == 2 else layer)(x))
+    model.save(tmp_path / "m.keras")
+    net = load_model(tmp_path / "m.keras")
+    rng = np.random.default_rng(0)
+    given, y = rng.normal(size=(4, *STEPS)).astype("f4"), rng.normal(size=(4, 3 * ways))
+    before, ours = model.get_weights(), keras.models.clone_model(model)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.train_on_batch(given, y.astype("f4"))
+    net.compile(SGD(0.1), MeanSquaredError())
+    net.train_on_batch(given, y.astype("f4"))
+    net.save(tmp_path / "ours.weights.h5")
+    wanted = model.get_weights()
+    ours.load_weights(tmp_path / "ours.weights.h5")
+    for start, want, got in zip(before, wanted, ours.get_weights(), strict=True):
+        twice = want.ndim == 1 and kind != "GRU"
+        np.testing.assert_allclose(got - start, (want - start) * (1 + twice), atol=1e-5)
+
+
+def test_other_rules_of_recurrent_layers_are_refused_by_name(tmp_path):
+    cases = [
+        (kl.LSTM(3, bias_regularizer="l1"), "an L2 bias_regularizer"),
+        (kl.GRU(3, bias_constraint="max_norm"), "bias_constraint"),
+        (kl.LSTM(3, kernel_constraint="non_neg"), "kernel_constraint"),
+        (
+            kl.Bidirectional(
+                kl.LSTM(3), backward_layer=kl.LSTM(3, kernel_regularizer="l2", go_backwards=True)
+            ),
+            "another one backwards",
+        ),
+    ]
+    for layer, message in cases:
+        x = keras.Input(STEPS)
+        keras.Model(x, layer(x)).save(tmp_path / "m.keras")
+        with pytest.raises(FileFormatError, match=message):
+            load_model(tmp_path / "m.keras")
