@@ -27,6 +27,7 @@ from singanet.codecs.onnx import (
 from singanet.codecs.orders import Uses
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
+from singanet.optimizer.hyper import at
 from singanet.optimizer.l2_regularizer import L2Regularizer
 from singanet.types import Array
 
@@ -482,7 +483,7 @@ def _specs(d: DescribedLayer, mode: str) -> dict[str, Any]:
         if not isinstance(penalty, L2Regularizer):
             raise unknown(d.where, "an L2 bias_regularizer", "an L1, of a bias that is a sum here")
         # Both of our parts move by the gradient of Keras' one: so does their sum by the penalty.
-        bias = {"regularizer": L2Regularizer(2 * penalty.coefficient)}
+        bias = {"regularizer": L2Regularizer(2 * at(penalty.coefficient, 0))}
     found |= {"bias_x": bias, "bias_h": bias}
     return {kind: spec for kind, spec in found.items() if spec is not None}
 
