@@ -194,11 +194,11 @@ class Wrapper(Counted, Configurable, ABC):
         """As `Optimizer.will_change`."""
         return self.optimizer.will_change(name)
 
-    @checked_call
     def expect_rates(self, names: Iterable[str]) -> None:
         """As `Optimizer.expect_rates`."""
         self.optimizer.expect_rates(names)
 
+    @checked_call
     def minimize(self, loss: Any, params: Any = None) -> Update:
         """As `Optimizer.minimize`."""
         return Update(self, loss, params)
