@@ -164,6 +164,62 @@ def test_every_layer_in_output_is_answered(level, recorded):
             assert not grads[name].any()
 
 
+def drawn_at_random(rng):
+    """A net of one to three inputs whose layers read any of those before."""
+    inputs = [Input(f"in{k}", (3,)) for k in range(rng.integers(1, 4))]
+    symbols = list(inputs)
+    for k in range(int(rng.integers(2, 9))):
+        one, two = (symbols[int(rng.integers(len(symbols)))] for _ in range(2))
+        made = [
+            lambda k=k, one=one: Dense(f"fc{k}", 3)(one),
+            lambda k=k, one=one: layers.Activation(f"bend{k}", "tanh")(one),
+            lambda k=k, one=one, two=two: layers.Merge(f"sum{k}")(one, two),
+            lambda k=k, one=one: layers.StopGradient(f"stop{k}")(one),
+        ]
+        symbols.append(made[int(rng.choice(4, p=[0.4, 0.25, 0.25, 0.1]))]())
+    read = {symbol for made in symbols for symbol in made.call.inputs}
+    ends = [symbol for symbol in symbols if symbol not in read]
+    used = [symbol for symbol in inputs if symbol in read or symbol in ends]
+    return FeedForwardNet(inputs=used, outputs=ends, seed=int(rng.integers(99)))
+
+
+def answered_as_asked(seed):
+    """Answers of backward beside those of net.gradients, which asks another way."""
+    rng = np.random.default_rng(seed)
+    made = drawn_at_random(rng)
+    made.programs.enabled = bool(rng.integers(2))
+    made.programs.recompute = str(rng.choice(["none", "sqrt"]))
+    names = [node.name for node in made.nodes()]
+    ends = [name for name, _ in made.ports().outputs]
+    starts = list(rng.permutation(list(dict.fromkeys(ends)))[: int(rng.integers(1, len(ends) + 1))])
+    asked = list(rng.permutation(names)[: int(rng.integers(1, len(names) + 1))])
+    feed = {name: rng.standard_normal((2, 3)).astype(np.float32) for name in made.ports().inputs}
+    dy = {name: rng.standard_normal((2, 3)).astype(np.float32) for name in map(str, starts)}
+    for _ in range(int(rng.integers(1, 4))):
+        made.forward(True, feed, asked)
+        grads, passed = {}, []
+        for item in made.backward(dict(dy), asked):
+            grads = item.output_grads
+            passed.append(item.layer)
+        assert grads.keys() == set(asked)
+        assert len(passed) == len(set(passed))
+        assert passed == sorted(passed, key=[n.name for n in made.ordered()].index, reverse=True)
+    wanted = made.gradients(list(dy), asked, feed, list(dy.values()), unreachable="zeros")
+    for name in asked:
+        np.testing.assert_allclose(grads[name], wanted[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_answers_are_those_of_gradients(seed):
+    answered_as_asked(seed)
+
+
+@pytest.mark.slow
+def test_answers_are_those_of_gradients_3000():
+    for seed in range(100, 3100):
+        answered_as_asked(seed)
+
+
 def test_layers_that_nothing_trained_is_behind_are_answered(net):
     """Also where the walk would not come by any layer."""
     x, z = Input("x", (3,)), Input("z", (3,))

@@ -118,9 +118,8 @@ def _numeric(run, value, step=1e-5):
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_gradients_of_several_ys_and_heads_against_differences(seed):
-    """Hetu's gradients([y1, y2], xs, insert_grad): heads that are fed, drawn and left out."""
+def _against_differences(seed):
+    """Heads that are fed, drawn and left out."""
     rng = np.random.default_rng(seed)
     batch, inner = int(rng.integers(1, 4)), int(rng.integers(1, 5))
     x, head, t = Input("x", (3,)), Input("head", (inner,)), Input("t", (2,))
@@ -160,6 +159,18 @@ def test_gradients_of_several_ys_and_heads_against_differences(seed):
     np.testing.assert_allclose(slopes[0], _numeric(total, whole["x"]), rtol=1e-5, atol=1e-7)
     weight = executor.net["low"].params["weight"].value
     np.testing.assert_allclose(slopes[1], _numeric(total, weight), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gradients_of_several_ys_and_heads_against_differences(seed):
+    """Hetu's gradients([y1, y2], xs, insert_grad)."""
+    _against_differences(seed)
+
+
+@pytest.mark.slow
+def test_gradients_of_several_ys_and_heads_against_differences_500():
+    for seed in range(100, 600):
+        _against_differences(seed)
 
 
 def test_gradients_with_other_heads_are_asked_for_in_one_program():
