@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
-import numpy as np
-
 from singanet.base.origin import is_library
 from singanet.errors import ConfigError, SignatureError
 
@@ -242,6 +240,8 @@ def _equal(one: Any, two: Any, parts: Callable[[Any, Any], bool]) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
         return len(one) == len(two) and all(map(parts, one, two))
     if hasattr(one, "dtype") or hasattr(two, "dtype"):
+        import numpy as np  # as one of them is an array, it is there
+
         return np.array_equal(one, two)
     return isinstance(one, bool) == isinstance(two, bool) and bool(one == two)
 

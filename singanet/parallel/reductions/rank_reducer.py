@@ -150,7 +150,6 @@ class RankReducer(Reducer):
         return None if self._net is None else self._net()
 
     def knows(self, net: Any) -> bool:
-        """As `Reducer`."""
         return self.has_met and self.net is net
 
     def __getstate__(self) -> dict[str, Any]:
