@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from numbers import Integral, Real
 from operator import index
 from typing import Any, SupportsIndex, TypeGuard
-
-import numpy as np
 
 from singanet.errors import ArgumentError
 
@@ -21,7 +20,11 @@ _NO_PARTS = frozenset(("", ".", ".."))
 
 def is_flag(value: Any) -> TypeGuard[bool]:
     """Whether ``value`` is True or False, or NumPy's."""
-    return isinstance(value, (bool, np.bool_))
+    if isinstance(value, bool):
+        return True
+    # Who launches processes checks arguments without NumPy; whoever passes its flags has it.
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.bool_)
 
 
 def is_int(value: Any, least: int = 1) -> TypeGuard[int]:
