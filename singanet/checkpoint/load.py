@@ -39,7 +39,7 @@ def load_into(
     report = match(reader.entries, targets, rename, cast, reader.where, singa)
     if strict and not report.complete:
         raise mismatch(report)
-    fixed = {found for found in report.matched if targets[found.name].has is not None}
+    fixed = {found: None for found in report.matched if targets[found.name].has is not None}
     others = [found for found in fixed if not _has(targets[found.name], reader, found)]
     for found in others:
         report.matched.remove(found)
