@@ -16,9 +16,9 @@ from singanet.engine.intake import own_arrays
 from singanet.engine.model import placed_by
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan
-from singanet.engine.step import widened
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers.past import Counts, Past, each_of, least, most, together
+from singanet.ops.kernel import widened
 from singanet.types import Array
 
 

@@ -340,12 +340,12 @@ class Net(GraphBuilder):
         else:
             device = self.device.widened()
         params = self.params()
-        stays = all(param.array_type == wanted for param in params)
+        stays = all(param.array_type == param.kept_as(wanted) for param in params)
         if not stays:
             expect_in_memory(params, "net.as_type")
         self.run_on(device, wanted)
         if not stays:
-            self._lay(params, lambda param: param.value.astype(wanted))
+            self._lay(params, lambda param: param.value.astype(param.kept_as(wanted)))
 
     def run_on(self, device: Device, dtype: np.dtype[Any]) -> None:
         """Take in arrays of this device and type, as the nested nets do from now on."""

@@ -18,6 +18,7 @@ from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
 from singanet.loss.loss import Loss, counted_positions, losses_of
 from singanet.loss.multi_loss import MultiLoss
+from singanet.ops.kernel import widened
 from singanet.optimizer.chain import TwoPasses, UpdateChain
 from singanet.params.gradients import LayerGradients
 from singanet.types import Array
@@ -331,13 +332,6 @@ def probabilities_of(plan: Plan, output: str) -> tuple[str, str]:
         return made.name, "softmax"
     sigmoid = isinstance(layer, Activation) and layer.mode == "sigmoid"
     return made.name, "sigmoid" if sigmoid else ""
-
-
-def widened(out: Any) -> Any:
-    """float16 arrays as float32, in which losses and metrics work; all others as they are."""
-    if isinstance(out, Mapping):
-        return {name: widened(part) for name, part in out.items()}
-    return out.astype("float32") if getattr(out, "dtype", None) == "float16" else out
 
 
 def changed(dy: Any, change: Callable[[Array], Array] | None) -> Any:

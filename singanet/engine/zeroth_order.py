@@ -19,10 +19,10 @@ from singanet.engine.step import (
     expected_loss,
     of_output,
     weights_for,
-    widened,
 )
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.ops import ops_for
+from singanet.ops.kernel import widened
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.zeroth_order import ZerothOrder
 from singanet.params.gradients import LayerGradients

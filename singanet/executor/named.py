@@ -23,6 +23,7 @@ from singanet.gradients.names import Name
 from singanet.layers.symbol import Symbol
 from singanet.loss.loss import counted_positions
 from singanet.metric.symbol import MetricSymbol
+from singanet.ops.kernel import widened
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.minimize import Update
 from singanet.params.param import Param
@@ -293,7 +294,7 @@ class NamedProgram:
         own = next((loss for loss, scores, _ in losses if scores == at), None)
 
         def read(outputs: Mapping[str, Any]) -> Any:
-            scores, targets = _wide(picked(outputs, at)), picked(outputs, of)
+            scores, targets = widened(picked(outputs, at)), picked(outputs, of)
             scores = scores if link is None else link(scores)
             mask = None if by is None else picked(outputs, by) != 0
             if own is None:
@@ -397,7 +398,3 @@ def _is_known(key: Any, names: Mapping[Any, str]) -> bool:
 
 def _mean(losses: Any) -> float:
     return float(losses.mean()) if losses.size else 0.0
-
-
-def _wide(scores: Any) -> Any:
-    return scores.astype("float32") if scores.dtype == "float16" else scores

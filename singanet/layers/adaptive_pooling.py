@@ -14,6 +14,8 @@ from singanet.errors import ArgumentError
 from singanet.layers.context import Context
 from singanet.layers.geometry import expect_image
 from singanet.layers.layer import Layer
+from singanet.ops import Ops
+from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 
@@ -76,13 +78,14 @@ class AdaptivePooling(Layer):
         flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
         return flat.take(ctx.ops.xp.asarray(self.found()[0]), axis=2)
 
-    def _spread_back(self, ctx: Context, parts: Array) -> Array:
+    @in_float32
+    def _spread_back(self, ops: Ops, parts: Array, x_shape: Shape) -> Array:
         """The gradients of the windows added up where they came from."""
-        n, c, *sizes = ctx.saved["x_shape"]
-        dx = ctx.ops.zeros((n, c, prod(sizes)), parts)
-        places = ctx.ops.xp.asarray(self.found()[0])
-        ctx.ops.xp.add.at(dx, (slice(None), slice(None), places), parts)
-        return dx.reshape(ctx.saved["x_shape"])
+        n, c, *sizes = x_shape
+        dx = ops.zeros((n, c, prod(sizes)), parts)
+        places = ops.xp.asarray(self.found()[0])
+        ops.xp.add.at(dx, (slice(None), slice(None), places), parts)
+        return dx.reshape(x_shape)
 
 
 class AdaptiveAvgPooling(AdaptivePooling):
@@ -91,7 +94,7 @@ class AdaptiveAvgPooling(AdaptivePooling):
     def forward(self, ctx: Context, x: Array) -> Array:
         """(N, C, ...) → (N, C, *output_size); keeps no array."""
         shares = ctx.ops.xp.asarray(self.found()[1], x.dtype)
-        y = ctx.ops.multiply(self._windows(ctx, x), shares).sum(axis=3)
+        y = _sum_of_shares(ctx.ops, self._windows(ctx, x), shares)
         out: Any = self.out_shapes
         return y.reshape(len(x), *out)
 
@@ -99,7 +102,12 @@ class AdaptiveAvgPooling(AdaptivePooling):
         """Each gradient is shared equally by its positions."""
         shares = ctx.ops.xp.asarray(self.found()[1], dy.dtype)
         flat = dy.reshape(*dy.shape[:2], len(shares), 1)
-        return self._spread_back(ctx, ctx.ops.multiply(flat, shares)), {}
+        return self._spread_back(ctx.ops, ctx.ops.multiply(flat, shares), ctx.saved["x_shape"]), {}
+
+
+@in_float32
+def _sum_of_shares(ops: Ops, windows: Array, shares: Array) -> Array:
+    return ops.sum(ops.multiply(windows, shares), axis=3)
 
 
 class AdaptiveMaxPooling(AdaptivePooling):
@@ -118,7 +126,7 @@ class AdaptiveMaxPooling(AdaptivePooling):
         places, _ = self.found()
         first = ctx.saved["where"][..., None] == xp.arange(places.shape[1])
         flat = dy.reshape(*dy.shape[:2], len(places), 1)
-        return self._spread_back(ctx, ctx.ops.where(first, flat, 0.0)), {}
+        return self._spread_back(ctx.ops, ctx.ops.where(first, flat, 0.0), ctx.saved["x_shape"]), {}
 
 
 class AdaptiveAvgPooling1D(AdaptiveAvgPooling):

@@ -10,6 +10,8 @@ from singanet.errors import ArgumentError
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Traits
+from singanet.ops import Ops
+from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shapes
 
 Range: TypeAlias = tuple[int | None, int | None, int | None]
@@ -46,9 +48,14 @@ class Power(Layer):
         """``dy`` p x^(p − 1)."""
         if self.exponent == 0.0:
             return ctx.ops.multiply(dy, 0.0), {}
-        dx = ctx.ops.power(ctx.saved["x"], self.exponent - 1.0)
-        ctx.ops.multiply(dx, self.exponent, out=dx)
-        return ctx.ops.multiply(dx, dy, out=dx), {}
+        return _power_back(ctx.ops, dy, ctx.saved["x"], self.exponent), {}
+
+
+@in_float32
+def _power_back(ops: Ops, dy: Array, x: Array, exponent: float) -> Array:
+    dx = ops.power(x, exponent - 1.0)
+    ops.multiply(dx, exponent, out=dx)
+    return ops.multiply(dx, dy, out=dx)
 
 
 class Clip(Layer):

@@ -8,7 +8,9 @@ from singanet.layers.arguments import expect_int, expect_one_of
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.layers.product import product, product_back
+from singanet.ops import Ops
 from singanet.ops.interface import ACTIVATIONS
+from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shapes
 
 _WITH_ALPHA = ("leaky_relu", "elu", "celu", "softcap")
@@ -92,9 +94,14 @@ class GatedUnit(Layer):
             dh = product_back(self, ctx, inner, dy, grads, True, "down_")
         dup = ops.multiply(dh, opened)
         kept = gate if ACTIVATIONS[self.mode] == "x" else opened
-        dgate = ops.activation_backward(self.mode, ops.multiply(dh, up), kept)
+        dgate = _gate_back(ops, self.mode, dh, up, kept)
         wanted = ctx.needs_input_grad
         dx = product_back(self, ctx, x, dgate, grads, wanted, "gate_")
         other = product_back(self, ctx, x, dup, grads, wanted, "up_")
         grads = {s: grads[s] for s in self.params if s in grads}
         return (ops.add(dx, other, out=dx) if wanted else None), grads
+
+
+@in_float32
+def _gate_back(ops: Ops, mode: str, dh: Array, up: Array, kept: Array) -> Array:
+    return ops.activation_backward(mode, ops.multiply(dh, up), kept)

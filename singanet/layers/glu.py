@@ -7,6 +7,8 @@ from typing import Any
 from singanet.layers.arguments import expect_int, expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
+from singanet.ops import Ops
+from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -54,6 +56,11 @@ class GLU(Layer):
         """dy σ(b) for a, and dy a σ(b) (1 - σ(b)) for b."""
         gate = ctx.saved["gate"]
         da = ctx.ops.multiply(dy, gate)
-        db = ctx.ops.activation_backward("sigmoid", dy, gate)
-        ctx.ops.multiply(db, self._halves(ctx.saved["x"])[0], out=db)
+        db = _gate_back(ctx.ops, dy, self._halves(ctx.saved["x"])[0], gate)
         return ctx.ops.concat([da, db], self._of(dy.ndim)), {}
+
+
+@in_float32
+def _gate_back(ops: Ops, dy: Array, a: Array, gate: Array) -> Array:
+    db = ops.activation_backward("sigmoid", dy, gate)
+    return ops.multiply(db, a, out=db)

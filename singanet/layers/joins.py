@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Traits, normal_shapes
+from singanet.ops import Ops
+from singanet.ops.kernel import in_float32
 from singanet.types import Array, Shape, Shapes
 
 
@@ -178,12 +180,17 @@ class Dot(Layer):
         """The products' sums; the inputs are kept."""
         a, b = x
         ctx.save(a=a, b=b)
-        return ctx.ops.sum(ctx.ops.multiply(a, b), axis=-1, keepdims=True)
+        return _inner(ctx.ops, a, b)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
         """``dy`` b and ``dy`` a."""
         a, b = ctx.saved["a"], ctx.saved["b"]
         return [ctx.ops.multiply(dy, b), ctx.ops.multiply(dy, a)], {}
+
+
+@in_float32
+def _inner(ops: Ops, a: Array, b: Array) -> Array:
+    return ops.sum(ops.multiply(a, b), axis=-1, keepdims=True)
 
 
 class Multiply(Combine):

@@ -40,8 +40,8 @@ class JointStatistics:
         share = counts / np.maximum(count, 1)
         mean = (share * means).sum(axis=0)
         var = (share * (spreads + (means - mean) ** 2)).sum(axis=0)
-        put = ops.xp.asarray
-        return cls(shared, float(count[0]), put(mean, x.dtype), put(var, x.dtype))
+        put, kind = ops.xp.asarray, np.promote_types(x.dtype, np.float32)
+        return cls(shared, float(count[0]), put(mean, kind), put(var, kind))
 
     def corrected(
         self, ops: Ops, dx: Array, x: Array, scale: Array, inverse: Array, *sums: Array
@@ -64,9 +64,9 @@ class JointStatistics:
                 advice="multiply the gradient of the loss by optimizer.shares(len(x), counts), and "
                 "call optimizer.begin(len(x))",
             )
-        means = ops.xp.asarray(total / ((weight or 1.0) * self.count), x.dtype)
+        means = ops.xp.asarray(total / ((weight or 1.0) * self.count), self.mean.dtype)
         wide = (1, -1, *[1] * (x.ndim - 2))
         by_x = scale * inverse * means[1]
         constant = scale * means[0] - by_x * self.mean
         corrected: Array = dx - constant.reshape(wide) - x * by_x.reshape(wide)
-        return corrected
+        return corrected.astype(dx.dtype, copy=False)

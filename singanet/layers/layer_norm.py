@@ -157,8 +157,8 @@ class RMSNorm(LayerNorm):
     def forward(self, ctx: Context, x: Array) -> Array:
         """The normalised ``x``; the rows as unit vectors and a number each are kept."""
         gamma = self._gamma(ctx)
-        y, kept = rms_norm(ctx.ops, self._rows(x), gamma, self.epsilon, self.offset)
-        ctx.save(kept=kept)
+        y, unit, inverse = rms_norm(ctx.ops, self._rows(x), gamma, self.epsilon, self.offset)
+        ctx.save(kept=(unit, inverse))
         return y.reshape(x.shape)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:

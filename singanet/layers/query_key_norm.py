@@ -43,8 +43,9 @@ class QueryKeyNorm(Configurable):
 
     def normed(self, ops: Ops, x: Array, gamma: Array) -> tuple[Array, Kept]:
         """(N, T, heads · d) normalised, and what `backward` needs."""
-        y, kept = rms_norm(ops, x.reshape(-1, len(gamma)), gamma, self.epsilon, self.offset)
-        return y.reshape(x.shape), kept
+        rows = x.reshape(-1, len(gamma))
+        y, unit, inverse = rms_norm(ops, rows, gamma, self.epsilon, self.offset)
+        return y.reshape(x.shape), (unit, inverse)
 
     def backward(self, ops: Ops, dy: Array, gamma: Array, kept: Kept) -> tuple[Array, Array]:
         """Gradients of (N, T, heads · d), and of gamma."""

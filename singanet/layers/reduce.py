@@ -13,6 +13,7 @@ from singanet.layers.arguments import expect_int, expect_one_input, expect_one_o
 from singanet.layers.context import Context
 from singanet.layers.layer import InputKind, Layer, Traits
 from singanet.ops.interface import Ops
+from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shape, Shapes
 
 _MODES = ("sum", "mean", "max", "min")
@@ -95,7 +96,7 @@ class Reduce(Layer):
             x = ops.where(there, x, _NEUTRAL[self.mode])
         axes = tuple(self._over(x.ndim))
         if there is None:
-            y: Array = getattr(x, self.mode)(axis=axes, keepdims=True)
+            y = self._of_all(x, axes)
         else:
             y = self._of_some(ops, x, there, axes)
         ctx.save(shape=x.shape, there=there)
@@ -104,6 +105,12 @@ class Reduce(Layer):
         out: Any = self.out_shapes
         return y.reshape(len(x), *out)
 
+    @in_float32
+    def _of_all(self, x: Array, axes: Shape) -> Array:
+        y: Array = getattr(x, self.mode)(axis=axes, keepdims=True)
+        return y
+
+    @in_float32
     def _of_some(self, ops: Ops, x: Array, there: Array, axes: Shape) -> Array:
         """The values of the steps that are there, and neutral ones for the others."""
         y: Array = getattr(x, self.mode if self.mode != "mean" else "sum")(axis=axes, keepdims=True)

@@ -14,6 +14,7 @@ from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
 from singanet.layers.past import Counts
 from singanet.ops.interface import Ops
+from singanet.ops.kernel import in_float32
 from singanet.types import Array
 
 __all__ = ["RelativePositions"]
@@ -68,6 +69,7 @@ class RelativePositions(Configurable):
         view: Array = ops.xp.lib.stride_tricks.as_strided(of_the_first, shape, strides)
         return view
 
+    @in_float32
     def table_gradient(self, ops: Ops, dadded: Array) -> Array:
         """The gradient of the table, from that of what `added` made at ``first`` 0."""
         _, heads, queries, keys = dadded.shape

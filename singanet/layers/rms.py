@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from singanet.ops.interface import Ops
+from singanet.ops.kernel import in_float32
 from singanet.types import Array
 
 __all__ = ["Kept", "rms_norm", "rms_norm_backward"]
@@ -13,15 +15,20 @@ Kept = tuple[Array, Array]
 """The rows as unit vectors, and a number each."""
 
 
+@partial(in_float32, exact=(2,))
 def rms_norm(
     ops: Ops, rows: Array, gamma: Array | None, epsilon: float, offset: float = 0.0
-) -> tuple[Array, Kept]:
-    """(offset + gamma) x / sqrt(mean(x²) + epsilon) of rows (R, D); without gamma a factor of 1."""
+) -> tuple[Array, Array, Array]:
+    """(offset + gamma) x / sqrt(mean(x²) + epsilon) of rows (R, D); without gamma a factor of 1.
+
+    The `Kept` come after it.
+    """
     count = rows.shape[1]
     unit, inverse = ops.l2_norm(rows, epsilon * count)
-    return ops.multiply(unit, _factor(ops, gamma, offset, count)), (unit, inverse)
+    return ops.multiply(unit, _factor(ops, gamma, offset, count)), unit, inverse
 
 
+@in_float32
 def rms_norm_backward(
     ops: Ops, drows: Array, gamma: Array | None, kept: Kept, offset: float = 0.0
 ) -> tuple[Array, Array | None]:

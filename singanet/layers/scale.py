@@ -10,6 +10,8 @@ from singanet.initializer import Constant
 from singanet.layers.arguments import expect_one_input
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs, Traits
+from singanet.ops import Ops
+from singanet.ops.kernel import in_float32
 from singanet.types import Array, GivenShape, Shapes
 
 
@@ -83,7 +85,12 @@ class Scale(Layer):
             return ops.multiply(dy, self.factor), {}
         grads = {}
         if ctx.needs_param_grads:
-            grads["gamma"] = ops.channel_total(ops.multiply(dy, ctx.saved["x"]))
+            grads["gamma"] = _total_of_products(ops, dy, ctx.saved["x"])
             if self.use_bias:
                 grads["beta"] = ops.channel_total(dy)
         return ops.scale(dy, ctx.params["gamma"], None), grads
+
+
+@in_float32
+def _total_of_products(ops: Ops, dy: Array, x: Array) -> Array:
+    return ops.channel_total(ops.multiply(dy, x))

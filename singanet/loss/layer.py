@@ -11,6 +11,7 @@ from singanet.layers.context import Context
 from singanet.layers.layer import Layer, Traits
 from singanet.layers.symbol import Symbol, apply
 from singanet.ops.interface import Ops
+from singanet.ops.kernel import widened
 from singanet.types import Array, Shape, Shapes
 
 
@@ -55,19 +56,17 @@ class LossLayer(Layer):
         """(N, ...), (N, ...)[, (N,)][, (N, T)] → (N,); float16 is taken as float32."""
         scores, y, *weight = x
         mask = weight.pop() if self.masked else None
-        half = scores.dtype == "float16"
-        if half:
-            scores = scores.astype("float32")
+        kind, scores = scores.dtype, widened(scores)
         given = *weight, *(None for _ in range(1 - len(weight))), mask
         losses, saved, count = self.loss.of_samples(ctx.ops, scores, y, *given)
         scale = reciprocal(ctx.ops, count, scores) * len(scores)
-        ctx.save(saved=saved, weight=weight, scale=scale, half=half)
+        ctx.save(saved=saved, weight=weight, scale=scale, kind=kind)
         return losses
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
         """The gradient of the losses, times ``dy``, by the scores alone."""
         saved = ctx.saved
-        factor = dy.astype("float32") if saved["half"] else dy
+        factor = widened(dy)
         if not isinstance(saved["scale"], float) or saved["scale"] != 1.0:
             factor = factor * saved["scale"]
         for weight in saved["weight"]:
@@ -75,7 +74,7 @@ class LossLayer(Layer):
         dx = self.loss.gradient_masked(ctx.ops, saved["saved"])
         dx *= spread(factor, dx)
         return [
-            dx.astype("float16") if saved["half"] else dx,
+            dx.astype(saved["kind"], copy=False),
             None,
             *(None for _ in saved["weight"]),
             *(None for _ in range(self.masked)),

@@ -15,6 +15,7 @@ from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers.symbol import Symbol
 from singanet.loss.layer import drawn, reciprocal, spread
 from singanet.ops import Ops, ops_for
+from singanet.ops.kernel import widened
 from singanet.types import Array, Shape
 
 _REDUCTIONS = ("mean", "sum")
@@ -49,7 +50,7 @@ class Loss(Counted, Configurable, ABC):
             )
         self.reduction = reduction
         # One at most: a list, as assigning to a `Counted` takes longer.
-        self._kept: list[tuple[Ops, Any, float, Array | None]] = []
+        self._kept: list[tuple[Ops, Any, float, Array | None, Any]] = []
 
     def forward(
         self,
@@ -59,7 +60,9 @@ class Loss(Counted, Configurable, ABC):
         sample_weight: Array | None = None,
         mask: Array | None = None,
     ) -> Array:
-        """Losses of shape (B,), of the type of ``x``, each times its ``sample_weight`` (B,).
+        """Losses of shape (B,), each times its ``sample_weight`` (B,).
+
+        They are of the type of ``x``; of float16 they are float32, and the gradient is float16.
 
         In training (True or kTrain) what `backward` needs is kept, in place of what an earlier
         call kept; evaluation (False or kEval) keeps nothing. Weights multiply; the mean still
@@ -83,13 +86,14 @@ class Loss(Counted, Configurable, ABC):
                 received=f"a sparse {type(y).__name__}",
                 advice="pass y.toarray(), or the labels as integers",
             )
-        ops = ops_for(x)
+        ops, kind = ops_for(x), x.dtype
+        x, y = widened(x), widened(native(y, ops.xp))
         if sample_weight is not None:
             sample_weight = self.checked_weight(ops, x, sample_weight)
-        losses, saved, count = self.of_samples(ops, x, native(y, ops.xp), sample_weight, mask)
+        losses, saved, count = self.of_samples(ops, x, y, sample_weight, mask)
         if training:
             scale = 1.0 if self.reduction == "sum" else reciprocal(ops, count, x)
-            self._kept[:] = [(ops, saved, scale, sample_weight)]
+            self._kept[:] = [(ops, saved, scale, sample_weight, kind)]
         return losses
 
     def backward(self) -> Array:
@@ -106,13 +110,13 @@ class Loss(Counted, Configurable, ABC):
                 received="none, or one whose backward was run already",
                 advice="call forward(True, x, y) first; evaluation keeps nothing",
             )
-        ops, saved, scale, sample_weight = self._kept.pop()
+        ops, saved, scale, sample_weight, kind = self._kept.pop()
         dx = self.gradient_masked(ops, saved)
         if sample_weight is not None:
             dx *= spread(sample_weight * scale, dx)
         elif not isinstance(scale, float) or scale != 1.0:
             dx *= scale
-        return dx
+        return dx.astype(kind, copy=False)
 
     def of_samples(
         self,

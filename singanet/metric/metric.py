@@ -14,6 +14,7 @@ from singanet.base.described import Configurable
 from singanet.errors import CallOrderError, DataError, ShapeError
 from singanet.metric.symbol import MetricSymbol
 from singanet.ops import Ops, ops_for
+from singanet.ops.kernel import widened
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class Metric(Configurable):
                 advice="pass the net's output for a batch",
             )
         ops = ops_for(x)
-        return ops, x, native(y, ops.xp)
+        return ops, widened(x), widened(native(y, ops.xp))
 
 
 class MeanMetric(Metric):

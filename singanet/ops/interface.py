@@ -77,21 +77,6 @@ class OfTwo(Protocol):
         """The array that comes out: ``out`` where it is given."""
 
 
-class Reduced(Protocol):
-    """NumPy's sum or mean along ``axis``, of all elements by default."""
-
-    def __call__(
-        self,
-        x: Array,
-        /,
-        axis: int | tuple[int, ...] | None = None,
-        dtype: Any = None,
-        out: Array | None = None,
-        keepdims: bool = False,
-    ) -> Array:
-        """The array that comes out: ``out`` where it is given."""
-
-
 class Ops(Protocol):
     """The kernels over one kind of array.
 
@@ -121,8 +106,6 @@ class Ops(Protocol):
     absolute: OfOne
     negative: OfOne
     sign: OfOne
-    sum: Reduced
-    mean: Reduced
     where: Callable[[Any, Any, Any], Array]
     copyto: Callable[[Array, Any], None]
 
@@ -203,6 +186,28 @@ class Ops(Protocol):
 
     def zeros(self, shape: Shape, like: Array) -> Array:
         """A zero array of the type of ``like``."""
+
+    def sum(
+        self,
+        x: Array,
+        /,
+        axis: int | tuple[int, ...] | None = None,
+        dtype: Any = None,
+        out: Array | None = None,
+        keepdims: bool = False,
+    ) -> Array:
+        """NumPy's sum along ``axis``, of all elements by default; ``out`` where it is given."""
+
+    def mean(
+        self,
+        x: Array,
+        /,
+        axis: int | tuple[int, ...] | None = None,
+        dtype: Any = None,
+        out: Array | None = None,
+        keepdims: bool = False,
+    ) -> Array:
+        """NumPy's mean, as `sum`."""
 
     def add_all(self, arrays: Sequence[Array]) -> Array:
         """The sum of at least two arrays of one shape, as a new array."""

@@ -7,14 +7,21 @@ the user's own overrides a kernel by a method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import wraps
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from singanet.ops.interface import Ops
 
-Half = Literal["lift", "native"]
-"""What float16 means for a kernel of the CPU: computed in float32 and handed back, or as it is."""
+Half = Literal["lift", "product", "native"]
+"""What float16 means for a kernel: computed in float32 and handed back, or as it is.
+
+A "product" is lifted on a CPU alone: a GPU has products of float16 that sum in float32.
+"""
+
+_FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,16 +29,18 @@ NEVER = float("inf")
 """The estimate of a route that is taken only where measuring showed it to be the fastest."""
 
 
-def kernel(*, half: Half) -> Callable[[F], F]:
+def kernel(*, half: Half, exact: Collection[int] = ()) -> Callable[[F], F]:
     """Declare a function, whose first argument is the backend, to be a kernel.
 
-    ``half`` is "lift" for many sums or products, for which float16 is too coarse and, without a
-    BLAS, 150 times too slow; such a kernel changes none of its arguments but ``out``. One that
-    says nothing of itself is what `Ops` says of it.
+    ``half`` is "lift" for sums, squares and products of arrays, for which float16 is too coarse
+    and too small and, without a BLAS, 150 times too slow; such a kernel changes none of its
+    arguments but ``out``. Of its results those numbered by ``exact`` stay float32: statistics. One
+    that says nothing of itself is what `Ops` says of it.
     """
 
     def mark(function: F) -> F:
         function.half = half  # type: ignore[attr-defined]
+        function.exact = exact  # type: ignore[attr-defined]
         described = getattr(Ops, function.__name__, None)
         function.__doc__ = function.__doc__ or getattr(described, "__doc__", None)
         return function
@@ -44,13 +53,86 @@ def kernels(backend: type) -> dict[str, Half]:
 
     A method of a user's own class is what the kernel is that it overrides.
     """
-    found: dict[str, Half] = {}
-    for part in reversed(backend.__mro__):
-        for name, member in vars(part).items():
-            half = getattr(member, "half", None)
-            if half is not None:
-                found[name] = half
-    return found
+    return {name: member.half for name, member in _marked(backend).items()}
+
+
+def _marked(backend: type) -> dict[str, Any]:
+    """By name the last function that says what float16 means for the kernel."""
+    return {
+        name: member
+        for part in reversed(backend.__mro__)
+        for name, member in vars(part).items()
+        if hasattr(member, "half")
+    }
+
+
+def lift(backend: type) -> None:
+    """Let the kernels in the table of ``backend`` mean by float16 what they are declared to."""
+    marked = _marked(backend)
+    for name, member in [*vars(backend).items()]:
+        mark = marked.get(name)
+        if mark is not None and mark.half != "native" and not hasattr(member, "lifted"):
+            setattr(backend, name, in_float32(member, mark.half, mark.exact))
+
+
+def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) -> F:
+    """``function(ops, ...)`` that computes in float32 where its first array is of float16.
+
+    Its results become float16, but those numbered by ``exact``. Whatever sums, squares or averages
+    float16 does so in here.
+    """
+    everywhere = half == "lift"
+
+    @wraps(function)
+    def run(ops: Any, *given: Any, **named: Any) -> Any:
+        # The common case first: small steps by the layers have some ten kernels.
+        if type(given[0]) is np.ndarray and given[0].dtype is _FLOAT32:
+            return function(ops, *given, **named)
+        if not _is_half(given) or not (everywhere or ops.on_host):
+            return function(ops, *given, **named)
+        out = named.pop("out", None)
+        wide = {key: _changed(value, _FLOAT16, np.float32) for key, value in named.items()}
+        found = function(ops, *_changed(given, _FLOAT16, np.float32), **wide)
+        if out is not None:
+            out[...] = found
+            return out
+        if exact:
+            return tuple(
+                part if k in exact else _changed(part, np.float32, _FLOAT16)
+                for k, part in enumerate(found)
+            )
+        return _changed(found, np.float32, _FLOAT16)
+
+    run.lifted = True  # type: ignore[attr-defined]
+    run.half, run.exact = half, exact  # type: ignore[attr-defined]
+    made: Any = run
+    return made
+
+
+def widened(value: Any) -> Any:
+    """Arrays of float16 as float32, in which losses and metrics work: one, or those in a dict."""
+    if isinstance(value, dict):
+        return {name: widened(part) for name, part in value.items()}
+    return value.astype(np.float32) if getattr(value, "dtype", None) == _FLOAT16 else value
+
+
+def _is_half(given: Any) -> bool:
+    """Whether the first array of floats in ``given``, in tuples and lists too, is of float16."""
+    for value in given:
+        if isinstance(value, (tuple, list)):
+            if _is_half(value):
+                return True
+        elif hasattr(value, "shape") and value.dtype.kind == "f":
+            return bool(value.dtype == _FLOAT16)
+    return False
+
+
+def _changed(value: Any, old: Any, new: Any) -> Any:
+    """``value`` with the arrays of type ``old`` in it, in tuples and lists too, as ``new``."""
+    if isinstance(value, (tuple, list)):
+        parts = [_changed(part, old, new) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value.astype(new) if getattr(value, "dtype", None) == old else value
 
 
 class Route(NamedTuple):

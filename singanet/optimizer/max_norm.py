@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from singanet.errors import ArgumentError
 from singanet.ops import ops_for
+from singanet.ops.kernel import widened
 from singanet.optimizer.constraint import Constraint
 from singanet.types import Array
 
@@ -31,5 +32,5 @@ class MaxNorm(Constraint):
     def project(self, value: Array) -> None:
         """Scale ``value`` in place where its norm is too large."""
         xp = ops_for(value).xp
-        norm = xp.sqrt(xp.square(value).sum(axis=self.axis, keepdims=True))
+        norm = xp.sqrt(xp.square(widened(value)).sum(axis=self.axis, keepdims=True))
         xp.multiply(value, self.threshold / xp.maximum(norm, self.threshold), out=value)

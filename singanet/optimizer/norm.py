@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import Ops, ops_for
+from singanet.ops.kernel import in_float32
 from singanet.types import Array, RowSparse
 
 BLOCK = 1 << 15
@@ -35,7 +36,7 @@ def _sum_over_blocks(ops: Ops, room: Array, total: Array, grad: Array) -> None:
     total[...] = _of_block(ops.xp, flat[:BLOCK])
     for start in range(BLOCK, flat.size, BLOCK):
         part = flat[start : start + BLOCK]
-        total += ops.xp.dot(part, part)
+        total += _of_block(ops.xp, part)
 
 
 def _flat(array: Array) -> Array:
@@ -43,5 +44,6 @@ def _flat(array: Array) -> Array:
     return array.T.reshape(-1) if array.flags.f_contiguous else array.reshape(-1)
 
 
+@in_float32
 def _of_block(xp: Any, flat: Array) -> Any:
     return xp.dot(flat, flat).astype(np.float64)

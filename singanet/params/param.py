@@ -187,11 +187,18 @@ class Param:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the first values."""
-        return self.root.dtype
+        return self.kept_as(self.root.dtype)
 
     @dtype.setter
     def dtype(self, dtype: np.dtype[Any]) -> None:
         self.root.dtype = dtype
+
+    def kept_as(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """The type of the array in a net of ``dtype``: running state is of float32 at least.
+
+        Of many batches little would be left in float16, and a variance above 65504 nothing.
+        """
+        return np.promote_types(dtype, np.float32) if self.is_state else dtype
 
     @property
     def seed(self) -> int:
@@ -291,6 +298,7 @@ class Param:
         """Assign ``array``, whose type becomes the parameter's; assigning `value` converts it.
 
         Numbers in another byte order are turned to the machine's, which files and kernels read.
+        Running state is `kept_as` float32 at least.
         """
         if tuple(array.shape) != self.shape:
             raise ShapeError(
@@ -299,7 +307,9 @@ class Param:
                 received=f"shape {tuple(array.shape)}",
                 advice="assign an array of the parameter's own shape",
             )
-        self.root.storage.replace(self.name, native(array))
+        array = native(array)
+        array = array.astype(self.kept_as(array.dtype), copy=False)
+        self.root.storage.replace(self.name, array)
         self.root.own(self.root.storage.array)
         changes.add()
 

@@ -25,7 +25,6 @@ from singanet.saving.objects import kind_of, refusing, wrong
 from singanet.saving.parameters import distinct
 from singanet.training.arrays import by_name, input_names
 from singanet.training.evaluation import joined_batches
-from singanet.training.half_kernels import half_device
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ class Predictor(CompiledNet):
         """See `FeedForwardNet.predictor`."""
         expect_own_calls(net, "net.predictor")
         _expect_no_states(net)
-        device = half_device(net.device) if net.dtype == np.float16 else net.device
-        constant = ConstantNet(net, device)
+        constant = ConstantNet(net, net.device)
         about: dict[str, Any] = {
             "dtype": str(net.dtype),
             "seed": int(net.seed),
@@ -79,8 +77,7 @@ class Predictor(CompiledNet):
         """
         with opened(path, PREDICTOR) as (reader, about), described(Net, about) as net:
             norms = _norms(about.get("norms"), foldable(net.planned()))
-            device = half_device(net.device) if net.dtype == np.float16 else net.device
-            constant = ConstantNet(net, device, norms)
+            constant = ConstantNet(net, net.device, norms)
             fill(constant.constants.named(), reader, _CONSTANT)
             return cls(constant, input_names(net), about)
 

@@ -18,7 +18,6 @@ from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.mixed_precision import FACTORS, ScaledUpdates, as_precision
-from singanet.training.half_kernels import half_device
 from singanet.training.measures import Measures
 from singanet.training.named import as_loss, as_metric, as_optimizer
 from singanet.training.steps import wrapped
@@ -167,7 +166,6 @@ def _turn(net: Net, precision: MixedPrecision | None, narrow: str | None) -> Non
             if param.trainable:
                 precision.master(param.name, param.value)
         net.as_type(precision.dtype)
-        net.to_device(half_device(net.device))
 
 
 def _narrow_type(net: Net, mixed_precision: Any) -> str | None:

@@ -17,9 +17,10 @@ from singanet.engine.head import start_of
 from singanet.engine.intake import own_arrays
 from singanet.engine.model import Model, StepRequest, makes_passes_together, placed_by
 from singanet.engine.net import Net
-from singanet.engine.step import of_output, weights_for, widened
+from singanet.engine.step import of_output, weights_for
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
 from singanet.metric.metric import Metric
+from singanet.ops.kernel import widened
 from singanet.training.arrays import by_name, fed, output_names, sample_count
 from singanet.training.batches import WeightedBatch
 from singanet.training.compiled import Compiled

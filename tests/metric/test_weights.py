@@ -155,3 +155,22 @@ def test_equals_keras(name):
         ours.update(x[part], y[part], weight[part])
         theirs.update_state(y_true[part], y_pred[part], sample_weight=weight[part])
     assert ours.result() == pytest.approx(float(theirs.result()), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("error")
+def test_float16_is_measured_in_float32(name):
+    """Of the same numbers, up to 60,000 where they are no probabilities."""
+    make, x, y = CASES[name]
+    if x is REAL:
+        x, y = 20000 * x.clip(-3, 3), (20000 * y.clip(-3, 3)).astype(np.float16)
+    x = np.asarray(x, np.float16)
+    found = []
+    for kind in (np.float16, np.float32):
+        measure = make()
+        for part in (slice(0, 10), slice(10, None)):
+            targets = y[part].astype(kind) if y.dtype == np.float16 else y[part]
+            measure.update(x[part].astype(kind), targets)
+        found.append(measure.compute())
+    np.testing.assert_array_equal(*found)
+    assert np.isfinite(found[0]).all()

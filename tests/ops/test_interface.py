@@ -15,7 +15,6 @@ from singanet.ops import NumpyOps, Ops, numpy_ops
 from singanet.ops.interface import ACTIVATIONS
 from singanet.ops.kernel import kernel, kernels, kernels_by_cost
 from singanet.ops.onednn import OneDnnOps
-from singanet.training.half_kernels import half_device
 
 SURROUNDINGS = {
     "as_one",
@@ -44,7 +43,7 @@ def of_interface():
 @pytest.mark.parametrize("backend", [NumpyOps, OneDnnOps])
 def test_a_backend_has_every_kernel_and_declares_what_half_precision_means(backend):
     assert set(kernels(backend)) == of_interface() - SURROUNDINGS
-    assert set(kernels(backend).values()) == {"lift", "native"}
+    assert set(kernels(backend).values()) == {"lift", "product", "native"}
     for name in kernels(backend):
         wanted = inspect.signature(getattr(Ops, name)).parameters
         given = inspect.signature(getattr(backend, name)).parameters
@@ -124,9 +123,9 @@ def test_a_users_class_overrides_a_kernel_by_a_method():
 
 def test_a_users_kernels_are_lifted_as_they_say_or_as_what_they_override():
     ops = Own()
-    assert kernels(Own)["matmul"] == kernels(Own)["doubled"] == "lift"
-    half, x = half_device(Device("own", ops)).ops, np.ones((3, 3), np.float16)
-    assert half.matmul(x, x).dtype == half.doubled(x).dtype == np.float16
+    assert (kernels(Own)["matmul"], kernels(Own)["doubled"]) == ("product", "lift")
+    x = np.ones((3, 3), np.float16)
+    assert ops.matmul(x, x).dtype == ops.doubled(x).dtype == np.float16
     assert ops.dtypes == {"float32"}
 
 

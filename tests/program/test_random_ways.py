@@ -23,7 +23,6 @@ from singanet.optimizer.chain import with_reduction
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, SparseAllReduce
 from singanet.testing import communicators
-from singanet.training.half_kernels import half_device
 from tests.pairs.training import taking_measures
 from tests.program.test_random_nets import HOW, Run, plans
 
@@ -45,8 +44,6 @@ class Way(Run):
             optimizers = [ScaledUpdates(each, precision) for each, precision in pairs]
             for net in self.nets:
                 net.as_type("float16")
-                # As `compile` has it, or by NumPy's own kernels.
-                net.to_device(half_device(net.device) if half == "lifted" else net.device)
         self.optimizers = tuple(optimizers)
         if way == "folder":
             self.recorded.offload(folder / "net", "1MB")
@@ -68,7 +65,7 @@ def ways(draw):
     plan = draw(plans())
     clipped = draw(st.booleans()) and plan.optimizer in ("sgd", "momentum", "adam", "max norm")
     scale = 2.0 ** draw(st.sampled_from((4, 15, 40)))
-    way, half = draw(st.sampled_from(WAYS)), draw(st.sampled_from(("", "lifted", "plain")))
+    way, half = draw(st.sampled_from(WAYS)), draw(st.booleans())
     if plan.optimizer == "keeps":
         # It updates when the step is over: what is in a folder may not be written then.
         plan = replace(plan, optimizer="sgd")

@@ -10,6 +10,7 @@ import numpy as np
 from singanet.ops import workers
 from singanet.ops.compiled import has_compiler
 from singanet.ops.interface import Ops, Prepared
+from singanet.ops.kernel import lift
 from singanet.ops.numpy import (
     activations,
     attending,
@@ -55,7 +56,10 @@ class NumpyOps:
         self.sqrt, self.square, self.tanh = xp.sqrt, xp.square, xp.tanh
         self.absolute, self.negative, self.sign = xp.abs, xp.negative, xp.sign
         self.power, self.greater, self.where = xp.power, xp.greater, xp.where
-        self.sum, self.mean, self.copyto = xp.sum, xp.mean, xp.copyto
+        self.copyto = xp.copyto
+
+    def __init_subclass__(cls) -> None:
+        lift(cls)
 
     @property
     def on_host(self) -> bool:
@@ -116,6 +120,8 @@ class NumpyOps:
 
     empty = elementwise.empty
     zeros = elementwise.zeros
+    sum = elementwise.total
+    mean = elementwise.mean
     add_all = elementwise.add_all
     concat = elementwise.concat
     combine = combining.combine
@@ -209,6 +215,8 @@ class NumpyOps:
     elman_layer = elman.elman_layer
     elman_layer_backward = elman.elman_layer_backward
 
+
+lift(NumpyOps)
 
 numpy_ops: Ops = NumpyOps(np)
 """The kernels over NumPy's own arrays."""

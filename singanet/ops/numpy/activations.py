@@ -34,17 +34,17 @@ _ONE_FROM = {2: 11.0, 4: 30.0, 8: 40.0}
 Function = Callable[..., Array]
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def activation(ops: Ops, mode: str, x: Array, slope: float = 0.01) -> Array:
     return _in_blocks(ops, _MODES[mode].forward, slope, x)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def activation_backward(ops: Ops, mode: str, dy: Array, kept: Array, slope: float = 0.01) -> Array:
     return _in_blocks(ops, _MODES[mode].backward, slope, dy, kept)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def sigmoid(ops: Ops, x: Array) -> Array:
     return _in_blocks(ops, _sigmoid, 0.0, x)
 

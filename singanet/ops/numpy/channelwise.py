@@ -10,7 +10,7 @@ from singanet.ops.kernel import kernel
 from singanet.types import Array
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def scale(ops: Ops, x: Array, gamma: Array, beta: Array | None) -> Array:
     y: Array = ops.xp.multiply(x, _spread(x, gamma))
     if beta is not None:
@@ -18,12 +18,12 @@ def scale(ops: Ops, x: Array, gamma: Array, beta: Array | None) -> Array:
     return y
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def prelu(ops: Ops, x: Array, a: Array) -> Array:
     return ops.xp.where(x > 0, x, x * _spread(x, a))
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def prelu_backward(ops: Ops, dy: Array, x: Array, a: Array) -> tuple[Array, Array]:
     positive = x > 0
     dx = ops.xp.where(positive, dy, dy * _spread(x, a))
@@ -31,7 +31,7 @@ def prelu_backward(ops: Ops, dy: Array, x: Array, a: Array) -> tuple[Array, Arra
     return dx, da if a.shape == da.shape else da.sum(keepdims=True)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def channel_total(ops: Ops, values: Array) -> Array:
     # An axis at a time keeps the partial sums short, which keeps float32 exact enough.
     while values.ndim > 2:

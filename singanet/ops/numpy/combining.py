@@ -14,7 +14,7 @@ from singanet.ops.kernel import kernel
 from singanet.types import Array, Shape
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def combine(
     ops: Ops, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
 ) -> Array:
@@ -41,7 +41,7 @@ def select(ops: Ops, dy: Array, where: Array, k: int) -> Array:
     return ops.xp.where(where == k, dy, 0)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def sum_to(ops: Ops, array: Array, shape: Shape) -> Array:
     axes = tuple(k for k, size in enumerate(shape) if size == 1 and array.shape[k] != 1)
     return array.sum(axis=axes, keepdims=True) if axes else array

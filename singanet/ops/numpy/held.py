@@ -14,7 +14,7 @@ FEW = 4
 """Rows up to which the time goes into reading the matrix."""
 
 
-@kernel(half="lift")
+@kernel(half="product")
 def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
     y = ops.empty((len(x), held.shape[1]), x) if out is None else out
     if isinstance(held, WatchedMatrix) and not held.turned:

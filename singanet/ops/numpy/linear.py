@@ -18,7 +18,7 @@ _ROWS = 1 << 11
 """Rows made at a time: of more OpenBLAS keeps copies in memory of its own, up to 19 MB a thread."""
 
 
-@kernel(half="lift")
+@kernel(half="product")
 def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
     if isinstance(b, HeldMatrix):
         return held.matmul(ops, a, b, out)
@@ -42,7 +42,7 @@ def add_matmul(ops: Ops, y: Array, a: Array, b: Array) -> Array:
     return y
 
 
-@kernel(half="lift")
+@kernel(half="product")
 def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
     if isinstance(weight, HeldMatrix):
         return held.affine(ops, x, weight, bias)
@@ -52,7 +52,7 @@ def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
     return y
 
 
-@kernel(half="lift")
+@kernel(half="product")
 def affine_constant(
     ops: Ops, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> Array:

@@ -46,14 +46,14 @@ def batch_norm_statistics(ops: Ops, x: Array) -> tuple[Array, Array]:
     return mean, within + (weights * xp.square(apart - mean)).sum(axis=0)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def moved(ops: Ops, running: Array, batch: Array, weight: float) -> Array:
     value: Array = ops.xp.multiply(running, 1.0 - weight)
     ops.xp.add(value, ops.xp.multiply(batch, weight), out=value)
     return value
 
 
-@kernel(half="lift")
+@kernel(half="lift", exact=(1,))
 def batch_norm(
     ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, Array]:
@@ -71,7 +71,7 @@ def batch_norm(
     return _like(x, y.reshape(images.shape)), inverse
 
 
-@kernel(half="lift")
+@kernel(half="lift", exact=(1, 2, 3))
 def batch_norm_train(
     ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float
 ) -> tuple[Array, Array, Array, Array]:
@@ -129,7 +129,7 @@ def _gradients(
     return _like(x, dx.reshape(images.shape)), dgamma, dbeta
 
 
-@kernel(half="lift")
+@kernel(half="lift", exact=(1, 2, 3))
 def batch_norm_relu_train(
     ops: Ops, x: Array, gamma: Array, beta: Array, epsilon: float
 ) -> tuple[Array, Array, Array, Array, Array]:
@@ -138,7 +138,7 @@ def batch_norm_relu_train(
     return y, mean, var, inverse, y
 
 
-@kernel(half="lift")
+@kernel(half="lift", exact=(1,))
 def batch_norm_relu(
     ops: Ops, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, Array, Array]:

@@ -31,7 +31,7 @@ def pad(
     return full
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def pad_backward(ops: Ops, dy: Array, pads: Sequence[tuple[int, int]], mode: str) -> Array:
     shape = [size - sum(ends) for size, ends in zip(dy.shape, pads, strict=True)]
     if mode == "constant":

@@ -44,7 +44,7 @@ def max_pool(ops: Ops, x: Array, window: Window, keep: bool) -> tuple[Array, Arr
     return channels_first(y), where
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window: Window) -> Array:
     xp, n, c, size = ops.xp, x_shape[0], x_shape[1], x_shape[2:]
     disjoint = all(s >= k for s, k in zip(window.stride, window.extent, strict=True))
@@ -60,7 +60,7 @@ def max_pool_backward(ops: Ops, dy: Array, where: Array, x_shape: Shape, window:
     return channels_first(dx)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def avg_pool(ops: Ops, x: Array, window: Window, count_pads: bool = False) -> Array:
     xp, n, c, size = ops.xp, x.shape[0], x.shape[1], x.shape[2:]
     out = window.out_size(*size)
@@ -75,7 +75,7 @@ def avg_pool(ops: Ops, x: Array, window: Window, count_pads: bool = False) -> Ar
     return channels_first(y)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def avg_pool_backward(
     ops: Ops, dy: Array, x_shape: Shape, window: Window, count_pads: bool = False
 ) -> Array:
@@ -89,7 +89,7 @@ def avg_pool_backward(
     return channels_first(dx)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def global_avg_pool(ops: Ops, x: Array) -> Array:
     positions = prod(x.shape[2:])
     if ops.prepared is not None and x.size and positions <= _SUMMED_AT_ONCE:

@@ -15,7 +15,7 @@ Statistics = tuple[Array, Array]
 """Mean and 1 / sqrt(variance + epsilon) of each row, two arrays (R, 1)."""
 
 
-@kernel(half="lift")
+@kernel(half="lift", exact=(1,))
 def layer_norm(
     ops: Ops, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
 ) -> tuple[Array, Statistics]:
@@ -38,7 +38,7 @@ def layer_norm_backward(
     return dx, dgamma, dy.sum(axis=0)
 
 
-@kernel(half="lift")
+@kernel(half="lift", exact=(1,))
 def group_norm(
     ops: Ops, x: Array, groups: int, gamma: Array | None, beta: Array | None, epsilon: float
 ) -> tuple[Array, Statistics]:
@@ -69,7 +69,7 @@ def group_norm_backward(
     return dx.reshape(x.shape), dgamma, dbeta
 
 
-@kernel(half="lift")
+@kernel(half="lift", exact=(1,))
 def l2_norm(ops: Ops, x: Array, epsilon: float) -> tuple[Array, Array]:
     total = ops.xp.square(x).sum(axis=-1, keepdims=True)
     inverse = 1.0 / ops.xp.sqrt(total + epsilon)

@@ -9,7 +9,7 @@ import numpy as np
 
 from singanet.ops.held import HeldMatrix
 from singanet.ops.interface import Ops, Runs
-from singanet.ops.kernel import kernel
+from singanet.ops.kernel import in_float32, kernel
 from singanet.ops.numpy import held
 from singanet.types import Array, RowSparse
 
@@ -71,6 +71,7 @@ def _stable_order(xp: Any, indices: Array) -> Array:
     return found
 
 
+@in_float32
 def _sums_of_runs(xp: Any, rows: Array, order: Array, starts: Array) -> Array:
     """The sums of the runs of ``rows``, taken in ``order``, that begin at ``starts``.
 

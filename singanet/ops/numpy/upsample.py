@@ -19,19 +19,19 @@ def upsample_nearest(ops: Ops, x: Array, factors: Pair) -> Array:
     return y.reshape(n, c, h * factors[0], w * factors[1])
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def upsample_nearest_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
     n, c, h, w = dy.shape
     blocks = dy.reshape(n, c, h // factors[0], factors[0], w // factors[1], factors[1])
     return blocks.sum(axis=5).sum(axis=3)
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def upsample_bilinear(ops: Ops, x: Array, factors: Pair) -> Array:
     return _interpolated(ops, _interpolated(ops, x, 2, factors[0]), 3, factors[1])
 
 
-@kernel(half="native")
+@kernel(half="lift")
 def upsample_bilinear_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
     return _gathered(ops, _gathered(ops, dy, 3, factors[1]), 2, factors[0])
 

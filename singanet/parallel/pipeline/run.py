@@ -13,7 +13,8 @@ from singanet.engine.counts import Counts
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest
 from singanet.engine.passes import LayerPass
-from singanet.engine.step import Seen, expected_loss, gradients_of_loss, widened
+from singanet.engine.step import Seen, expected_loss, gradients_of_loss
+from singanet.ops.kernel import widened
 from singanet.optimizer.chain import UpdateChain
 from singanet.parallel.pipeline.part import StagePart
 from singanet.parallel.pipeline.wire import BACKWARD, FORWARD, Wire

@@ -17,6 +17,7 @@ from singanet.engine.plan import Plan
 from singanet.errors import ArgumentError
 from singanet.loss.loss import Loss
 from singanet.ops.interface import Ops, Prepared
+from singanet.ops.kernel import widened
 from singanet.params.param import Param
 from singanet.program.array_tree import map_arrays
 from singanet.program.guard import with_inner
@@ -119,7 +120,7 @@ class ConstantNet:
         """The output of a net with one, under no name, or all outputs by their names."""
         if ops.prepared is not None and ops.prepared.drops_nan:
             _show_nan(ops, given, outputs)
-        made: Any = map_arrays(outputs, _widened)
+        made: Any = map_arrays(outputs, widened)
         if len(self.execution_plan().outputs) == 1:
             made = made[self.execution_plan().outputs[0]]
         if self.loss is not None and self.link is None:
@@ -179,7 +180,3 @@ def _show_nan(ops: Ops, given: Mapping[str, Any], outputs: Mapping[str, Any]) ->
         for x in arrays_in(given):
             if len(x) == len(y):
                 ops.pass_on_nan(y, x)
-
-
-def _widened(array: Array) -> Array:
-    return array.astype(np.float32) if array.dtype == np.float16 else array

@@ -21,11 +21,11 @@ from singanet.engine.step import (
     measure_of,
     of_output,
     weighed,
-    widened,
 )
 from singanet.errors import SingaNetError
 from singanet.loss.loss import losses_of
 from singanet.loss.multi_loss import MultiLoss
+from singanet.ops.kernel import widened
 from singanet.program.array_tree import map_arrays
 from singanet.program.guard import is_as_shipped
 from singanet.program.ir import NotRecordableError

@@ -14,6 +14,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.files import explained, replacing
 from singanet.ops import ops_for
+from singanet.ops.kernel import widened
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
 from singanet.types import Array, Gradient, RowSparse
@@ -116,7 +117,7 @@ class LayerStatistics(Callback):
 
 
 def _norm(array: Array) -> float:
-    flat = array.reshape(-1)
+    flat = widened(array).reshape(-1)
     return float(ops_for(array).xp.linalg.norm(flat)) if flat.size else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Kernels for float16 on the CPU: float32 inside, float16 outside."""
+"""Kernels for float16: float32 inside, float16 outside."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ import pytest
 
 import singanet
 from singanet import models
-from singanet.device import Device, cpu
-from singanet.layers import GRU, LSTM, RNN
+from singanet.device import cpu
+from singanet.layers import (
+    GRU,
+    LRN,
+    LSTM,
+    RNN,
+    BatchNormalization,
+    GroupNorm,
+    InstanceNorm,
+    L2Norm,
+    LayerNorm,
+    RMSNorm,
+)
 from singanet.loss import SquaredError
-from singanet.ops import NumpyOps
 from singanet.ops.direction import Direction, RecurrentCase
-from singanet.optimizer import SGD
-from singanet.training.half_kernels import half_device
+from singanet.optimizer import SGD, MaxNorm, global_norm
 
 
 def half(array):
@@ -25,7 +34,7 @@ def half(array):
 
 def test_products_are_rounded_once(rng):
     """Sums of 4096 products: float16 along the way would be wrong in its second digit."""
-    ops = half_device(cpu()).ops
+    ops = cpu().ops
     a, b = half(rng.random((3, 4096))), half(rng.random((4096, 5)))
     exact = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.float16)
     np.testing.assert_array_equal(ops.matmul(a, b), exact)
@@ -37,21 +46,11 @@ def test_products_are_rounded_once(rng):
 
 
 def test_float32_goes_through_untouched(rng):
-    ops, usual = half_device(cpu()).ops, cpu().ops
+    ops = cpu().ops
     a, b = rng.random((3, 4), np.float32), rng.random((4, 5), np.float32)
     out = np.empty((3, 5), np.float32)
-    np.testing.assert_array_equal(ops.matmul(a, b, out=out), usual.matmul(a, b))
+    np.testing.assert_array_equal(ops.matmul(a, b, out=out), a @ b)
     assert out.dtype == ops.matmul(a, b).dtype == np.float32
-
-
-def test_the_device_stays_the_cpu_and_is_changed_once():
-    made = half_device(cpu())
-    assert (made.name, made.index) == ("cpu", None)
-    assert isinstance(made.ops, NumpyOps)
-    assert made.ops.name == cpu().ops.name
-    assert type(half_device(made).ops) is type(made.ops)
-    elsewhere = Device("cuda:0", cpu().ops, 0)
-    assert half_device(elsewhere) is elsewhere
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
@@ -130,7 +129,7 @@ def test_no_product_of_a_recurrent_layer_is_one_of_float16(kind, mode, rng, monk
 
 def test_gradients_of_first_states_come_out(rng):
     """A kernel that is lifted works on copies, so what it makes it has to return."""
-    usual, ops = cpu().ops, half_device(cpu()).ops
+    ops = cpu().ops
     x, weights, bias = (
         rng.random((4, 2, 3)),
         (rng.random((3, 20)), rng.random((5, 20))),
@@ -138,13 +137,85 @@ def test_gradients_of_first_states_come_out(rng):
     )
     starts, ends, way = (rng.random((2, 5)),) * 2, (rng.random((2, 5)),) * 2, Direction(4)
     found = []
-    for dtype, kernels in ((np.float32, usual), (np.float16, ops)):
+    for dtype in (np.float32, np.float16):
         parts = x.astype(dtype), tuple(w.astype(dtype) for w in weights), (bias.astype(dtype),)
         case = RecurrentCase(*parts, way)
         first, last = (tuple(s.astype(dtype) for s in states) for states in (starts, ends))
-        made = kernels.lstm_layer(case, first, True)
-        back = kernels.lstm_layer_backward(case, made, None, last, True)
+        made = ops.lstm_layer(case, first, True)
+        back = ops.lstm_layer_backward(case, made, None, last, True)
         assert {a.dtype for a in (*back.starts, back.x, *made.states)} == {np.dtype(dtype)}
         found.append(back.starts)
     for exact, close in zip(*found, strict=True):
         np.testing.assert_allclose(close, exact, rtol=0.02, atol=1e-3)
+
+
+NORMS = {
+    "LayerNorm": (lambda: LayerNorm("it"), (6, 8)),
+    "RMSNorm": (lambda: RMSNorm("it"), (6, 8)),
+    "GroupNorm": (lambda: GroupNorm("it", 2), (4, 5, 5)),
+    "InstanceNorm": (lambda: InstanceNorm("it"), (4, 5, 5)),
+    "L2Norm": (lambda: L2Norm("it"), (6, 8)),
+    "BatchNormalization": (lambda: BatchNormalization("it"), (4, 5, 5)),
+    "BatchNormalization of 16": (lambda: BatchNormalization("it"), (16, 5, 5)),
+    "LRN": (lambda: LRN("it", 3, 1.0), (4, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("largest", [600.0, 60000.0])
+@pytest.mark.parametrize("way", ["recorded", "layers"])
+def test_rows_above_256_are_normalised(name, largest, way, rng):
+    """In a net of float16, as a folder of a published model is read, and its predictor."""
+    make, shape = NORMS[name]
+    x, dy = (rng.standard_normal((2, 5, *shape)) / 3).clip(-1, 1).astype(np.float16)
+    x *= np.float16(largest)
+    found = []
+    for kind in ("float32", "float16"):
+        net = singanet.FeedForwardNet(loss=SquaredError(), seed=0)
+        layer = make()
+        layer.input_sample_shape = shape
+        net.add(layer)
+        net.as_type(kind)
+        net.programs.enabled = way == "recorded"
+        for _ in range(3):
+            y = net.forward(True, x.astype(kind))
+            grads = [grad for item in net.backward(dy.astype(kind)) for grad in item.grads]
+        outputs = [y, *grads]
+        outputs += [net.predict(x.astype(kind)) for _ in range(3)]
+        outputs += [net.predictor()(x.astype(kind))]
+        outputs += [param.value for param in net.params() if param.is_state]
+        found.append(outputs)
+    for exact, close in zip(*found, strict=True):
+        assert np.abs(exact).max() > (1e-9 if name == "LRN" else 1e-2)
+        room = 4e-3 * np.abs(exact).max()
+        np.testing.assert_allclose(close.astype(np.float32), exact, rtol=4e-3, atol=room)
+
+
+def test_running_statistics_are_kept_in_float32(rng, tmp_path):
+    """A variance above 65504 is none that float16 has; through types and files it stays."""
+    net = singanet.FeedForwardNet(loss=SquaredError(), seed=0)
+    net.add(BatchNormalization("norm", momentum=0.01, input_sample_shape=(3,)))
+    net.as_type("float16")
+    x = (rng.standard_normal((50, 3)) * 3000).astype(np.float16)
+    for _ in range(600):
+        net.forward(True, x)
+    exact = x.astype(np.float64).var(axis=0, ddof=1)
+    var = net["norm"].params["var"]
+    assert (var.value.dtype, var.array_type) == (np.float32, np.float32)
+    np.testing.assert_allclose(var.value, exact, rtol=5e-3)
+    np.testing.assert_allclose(net.predict(x).std(axis=0), 1, rtol=0.02)
+    net.save_model(tmp_path / "it.singanet")
+    loaded = singanet.load_model(tmp_path / "it.singanet")
+    np.testing.assert_array_equal(loaded["norm"].params["var"].value, var.value)
+    np.testing.assert_array_equal(loaded.predict(x), net.predict(x))
+    net.as_type("float64")
+    assert var.value.dtype == np.float64
+    net.as_type("float16")
+    np.testing.assert_allclose(var.value, exact, rtol=5e-3)
+
+
+def test_norms_and_bounds_of_float16_are_those_of_float32():
+    grad = np.full((3, 40), 60000, np.float16)
+    assert global_norm([(["g"], [grad], [grad])]) == pytest.approx(60000 * 120**0.5)
+    MaxNorm(30000.0).project(grad)
+    np.testing.assert_allclose(np.linalg.norm(grad.astype(np.float64)), 30000, rtol=1e-3)
