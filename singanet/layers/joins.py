@@ -83,9 +83,12 @@ class Average(Combine):
     def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
         """The mean; no array is kept."""
         ctx.save(shapes=[part.shape for part in x])
+        return self._mean(ctx, x)
+
+    @in_float32
+    def _mean(self, ctx: Context, x: Sequence[Array]) -> Array:
         y = self.combined(ctx, "add", x)
-        ctx.ops.multiply(y, 1.0 / len(x), out=y)
-        return y
+        return ctx.ops.multiply(y, 1.0 / len(x), out=y)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
         """``dy`` / k for every input."""

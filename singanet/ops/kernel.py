@@ -132,7 +132,7 @@ def _changed(value: Any, old: Any, new: Any) -> Any:
     if isinstance(value, (tuple, list)):
         parts = [_changed(part, old, new) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value.astype(new) if getattr(value, "dtype", None) == old else value
+    return value.astype(new) if hasattr(value, "astype") and value.dtype == old else value
 
 
 class Route(NamedTuple):

@@ -29,6 +29,9 @@ TOLERANCE = {"float64": 1e-8, "float32": 3e-4, "float16": 2e-2}
 FLOOR = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-3}
 """Of a gradient of 1, or a slope of an input."""
 
+LEAST = {"float64": 0.0, "float32": 1e-44, "float16": 6e-8}
+"""The least number of the type."""
+
 
 class Drawn:
     """A layer, its sample shapes, what PyTorch makes of ``(params, x)``, and how large x may be."""
@@ -105,7 +108,7 @@ def over_all(rng):
     return Drawn(
         lambda: getattr(layers, f"Global{'Avg' if mean else 'Max'}Pooling{rank}D")("it"),
         (small(rng), *sizes(rng, rank, 6)),
-        lambda p, x: x.mean(axes) if mean else x.amax(axes),
+        lambda p, x: x.mean(axes) if mean else x.flatten(2).max(-1).values,
     )
 
 
@@ -327,7 +330,12 @@ class Case:
         }  # fmt: skip
         self.train = yes(rng)
         self.dys = None
-        self.slope = 1 / max(1.0, *(float(np.abs(x).max(initial=0)) for x in self.x))
+        sizes = [np.abs(x[x != 0]) for x in self.x]
+        # Each row has a slope of its own where it is divided by its length.
+        if isinstance(one, (layers.L2Norm, layers.RMSNorm)):
+            self.slope = 1 / max(float(sizes[0].min(initial=MOST)), 1e-3)
+        else:
+            self.slope = 1 / max(1.0, *(float(x.max(initial=0)) for x in sizes))
 
     def numbers(self, shape, magnitude=1.0):
         drawn = np.clip(self.rng.standard_normal(shape) / 3, -1, 1) * magnitude
@@ -395,7 +403,7 @@ def expect_close(found, exact, dtype, slope=1.0):
             continue
         got = np.asarray(found[name], np.float64)
         fits = np.isfinite(wanted) & (np.abs(wanted) < MOST)
-        floor = FLOOR[dtype] * (slope if name[:2] == "dx" else 1.0)
+        floor = LEAST[dtype] + FLOOR[dtype] * (slope if name[:2] == "dx" else 1.0)
         room = TOLERANCE[dtype] * np.abs(np.where(fits, wanted, 0)).max(initial=0) + floor
         assert got.shape == wanted.shape, name
         off = np.abs(np.where(fits, got - np.where(fits, wanted, 0), 0))

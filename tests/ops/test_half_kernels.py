@@ -16,14 +16,22 @@ from singanet.layers import (
     LRN,
     LSTM,
     RNN,
+    AdaptiveAvgPooling2D,
+    Average,
+    AvgPooling2D,
     BatchNormalization,
+    GlobalAvgPooling2D,
     GroupNorm,
     InstanceNorm,
     L2Norm,
     LayerNorm,
+    Reduce,
     RMSNorm,
+    Upsampling2D,
 )
+from singanet.layers.context import Context
 from singanet.loss import SquaredError
+from singanet.ops import numpy_ops
 from singanet.ops.direction import Direction, RecurrentCase
 from singanet.optimizer import SGD, MaxNorm, global_norm
 
@@ -219,3 +227,27 @@ def test_norms_and_bounds_of_float16_are_those_of_float32():
     assert global_norm([(["g"], [grad], [grad])]) == pytest.approx(60000 * 120**0.5)
     MaxNorm(30000.0).project(grad)
     np.testing.assert_allclose(np.linalg.norm(grad.astype(np.float64)), 30000, rtol=1e-3)
+
+
+MEANS = {
+    "Average": (lambda: Average("it"), [(3, 4)] * 3),
+    "AvgPooling2D": (lambda: AvgPooling2D("it", 2), (2, 4, 4)),
+    "AdaptiveAvgPooling2D": (lambda: AdaptiveAvgPooling2D("it", 2), (2, 5, 5)),
+    "GlobalAvgPooling2D": (lambda: GlobalAvgPooling2D("it"), (2, 40, 40)),
+    "Reduce": (lambda: Reduce("it", "mean", 1), (300, 2)),
+    "Upsampling2D": (lambda: Upsampling2D("it", 2, "bilinear"), (2, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_means_of_the_largest_numbers_are_these(name):
+    make, shapes = MEANS[name]
+    layer = make()
+    layer.build(shapes)
+    several = isinstance(shapes, list)
+    parts = [np.full((2, *s), 60000, np.float16) for s in (shapes if several else [shapes])]
+    for ops in (cpu().ops, numpy_ops):
+        ctx = Context(ops, np.random.default_rng(0), {}, True)
+        y = layer.forward(ctx, parts if several else parts[0])
+        assert y.dtype == np.float16
+        assert (y == np.float16(60000)).all()
