@@ -251,3 +251,17 @@ def test_means_of_the_largest_numbers_are_these(name):
         y = layer.forward(ctx, parts if several else parts[0])
         assert y.dtype == np.float16
         assert (y == np.float16(60000)).all()
+
+
+def test_a_pickled_net_and_its_predictor_compute_alike(rng):
+    net = models.build("resnet20", (3, 8, 8), 10, seed=0)
+    net.compile(SGD(lr=0.1), mixed_precision="float16")
+    x = rng.standard_normal((4, 3, 8, 8)).astype(np.float32)
+    net.train_on_batch(x, np.arange(4))
+    other = pickle.loads(pickle.dumps(net))
+    np.testing.assert_array_equal(other.predict(x), net.predict(x))
+    assert other.train_on_batch(x, np.arange(4)) == net.train_on_batch(x, np.arange(4))
+    predictor = net.predictor()
+    np.testing.assert_allclose(predictor(x), net.predict(x), rtol=0.02, atol=0.02)
+    with predictor.constants() as constant:
+        assert {param.value.dtype.name for param in constant.params()} == {"float16"}

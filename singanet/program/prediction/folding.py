@@ -140,8 +140,12 @@ def _normalised(conv: NodeStep, norm: NodeStep) -> dict[str, Param]:
     epsilon: float = norm.layer.epsilon  # type: ignore[attr-defined]
     scale = values.get("gamma", 1.0) / np.sqrt(values["var"] + epsilon)
     shift = values.get("beta", 0.0) - values["mean"] * scale
-    made["weight"].retype(given["weight"].value * scale[:, None])
-    made["bias"].retype(given["bias"].value * scale + shift if "bias" in given else shift)
+    found = {
+        "weight": given["weight"].value * scale[:, None],
+        "bias": given["bias"].value * scale + shift if "bias" in given else shift,
+    }
+    for key, array in found.items():
+        made[key].retype(array.astype(given["weight"].value.dtype, copy=False))
     return made
 
 
