@@ -32,6 +32,9 @@ NAMED = {
     "averages of pairs beside blocks, by a checkpoint": states.Triple(
         storage="int8", callbacks="ema", way_out="checkpoint"
     ),
+    "state that is not by rows, on servers": states.Triple(
+        "words", "adafactor", reducer="servers", workers=2, steps=5, way_out="executor"
+    ),
     "an offloaded graph of ranks": states.Triple(
         storage="offload", reducer="all-reduce", workers=2, steps=1, way_out="executor"
     ),

@@ -228,7 +228,8 @@ class Servers:
         for server, (state,) in zip(self.servers, self._all(MessageKind.STATE), strict=True):
             for key, part in unpickled(state).items():
                 table = self.tables.get(key.rpartition("/")[0])
-                if table is None or part.ndim == 0:
+                if table is None or part.ndim == 0 or len([*table.split.owned()]) == 1:
+                    # A rule that is not by rows, whose state is not either, has one server.
                     found[key] = part
                 else:
                     whole = np.empty((table.rows, *part.shape[1:]), part.dtype)
@@ -248,7 +249,8 @@ class Servers:
                     continue
                 if table is not None and server not in owned:
                     continue
-                part[key] = array[owned[server]] if table is not None and array.ndim else array
+                by_rows = table is not None and array.ndim and len(owned) > 1
+                part[key] = array[owned[server]] if by_rows else array
             asked.append(self._ask(server, MessageKind.LOAD, arrays=[pickled(part)]))
         for each in asked:
             each.wait()
