@@ -20,12 +20,14 @@ class Target:
     """An array of the net: what shape and type must come, and the rule by which it is asked for.
 
     Where the net's array is read-only, ``has`` tells whether another one has its values.
+    ``older_dtype`` is a narrower type that earlier versions wrote; such an array is widened.
     """
 
     shape: Shape
     dtype: np.dtype[Any]
     rule: str = ""
     has: Callable[[Array], bool] | None = None
+    older_dtype: np.dtype[Any] | None = None
 
 
 def match(
@@ -149,7 +151,7 @@ def _compare(
             return Mismatch(name, entry.name, target.shape, entry.shape, why)
         rules.append(f"{fitting[0].title}, before {fitting[0].version}")
     if entry.dtype != target.dtype:
-        if not cast:
+        if not cast and entry.dtype != target.older_dtype:
             why = f"{entry.dtype}, not {target.dtype}"
             return Mismatch(name, entry.name, target.shape, entry.shape, why)
         rules.append(f"{entry.dtype} cast to {target.dtype}")

@@ -110,7 +110,12 @@ def load_parameters(
     def targets(rules: Mapping[str, str]) -> dict[str, Target]:
         return {
             name: Target(
-                param.shape, np.dtype(param.array_type), rules.get(name, ""), _fixed(param, strict)
+                param.shape,
+                np.dtype(param.array_type),
+                rules.get(name, ""),
+                _fixed(param, strict),
+                # Nets of float16 kept their running statistics so.
+                np.dtype(np.float16) if param.is_state else None,
             )
             for name, param in params.items()
         }

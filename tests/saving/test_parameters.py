@@ -5,6 +5,7 @@ import pytest
 
 from singanet import layers
 from singanet.checkpoint import write_state
+from singanet.codecs import keras_layers
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -182,3 +183,18 @@ def test_a_read_only_array_is_met_before_anything_is_loaded(tmp_path, name):
     with pytest.raises(CallOrderError, match="read-only array of 'fc/bias'"):
         other.load(tmp_path / name)
     assert values(other) == before
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_running_state_that_was_kept_in_float16_is_widened(tmp_path, name):
+    """Earlier versions wrote all arrays of a net of float16 in that type."""
+    net, other = make(1), make(2)
+    for each in (net, other):
+        each.as_type("float16")
+    older = {p.name: p.value.astype(np.float16) for p in net.params()}
+    beside = {"layers": keras_layers(net)} if name.endswith("weights.h5") else {}
+    write_state(tmp_path / name, older, **beside)
+    assert other.load(tmp_path / name).complete
+    for param in other.params():
+        assert param.value.dtype == (np.float32 if param.is_state else np.float16)
+        np.testing.assert_array_equal(param.value, older[param.name])
