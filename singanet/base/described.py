@@ -140,7 +140,7 @@ class Configurable(Described):
         return made
 
 
-_AS_CONSTRUCTED = "_as_constructed"
+AS_CONSTRUCTED = "_as_constructed"
 _MISSING = object()
 
 
@@ -148,7 +148,7 @@ def keep(thing: Configurable, names: Iterable[str]) -> None:
     """Take the attributes ``names`` of ``thing`` as they are now for those of its constructor."""
     own = vars(thing)
     kept = {name: _copied(own[name]) for name in names if name[0] != "_"}
-    own[_AS_CONSTRUCTED] = {**own.get(_AS_CONSTRUCTED, {}), **kept}
+    own[AS_CONSTRUCTED] = {**own.get(AS_CONSTRUCTED, {}), **kept}
 
 
 def assigned_to(thing: Configurable) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def assigned_to(thing: Configurable) -> dict[str, Any]:
     Those that run by themselves are not among them. Of a class that is not singanet's they are
     those called as an argument of its constructor: others may be its own running values.
     """
-    kind, kept = type(thing), vars(thing).get(_AS_CONSTRUCTED, {})
+    kind, kept = type(thing), vars(thing).get(AS_CONSTRUCTED, {})
     found = {}
     for name, value in vars(thing).items():
         if name[0] == "_" or name in ("arguments", *thing._moving):
@@ -187,7 +187,7 @@ def settings_of(thing: Configurable) -> dict[str, Any]:
         twin = thing._twin(arguments)
     except Exception as error:
         raise _no_argument(thing, next(iter(given), first), str(error)) from error
-    names = vars(thing)[_AS_CONSTRUCTED].keys() | assigned
+    names = vars(thing)[AS_CONSTRUCTED].keys() | assigned
     for name in sorted(names, key=lambda name: name not in assigned):
         ours, theirs = (vars(each).get(name, _MISSING) for each in (thing, twin))
         its_own = name in ("arguments", *thing._moving) or not is_library(type(thing))

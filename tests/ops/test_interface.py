@@ -162,9 +162,9 @@ def closure(start):
 
 
 def test_a_layer_file_needs_few_modules():
-    """Two are of products, one knows names of other libraries, one byte orders."""
+    """Two are of products; names of other libraries, byte orders, whose code it is: one each."""
     needed = closure("singanet.layers.dense") - {"singanet.layers.dense"}
-    assert len(needed) <= 24, sorted(needed)
+    assert len(needed) <= 25, sorted(needed)
     assert "singanet.ops.interface" in needed
     backends = ("singanet.ops.numpy", "singanet.ops.onednn")
     assert not any(name.startswith(backends) for name in needed)

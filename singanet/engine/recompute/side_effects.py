@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.described import AS_CONSTRUCTED
 from singanet.base.edits import Counted
 from singanet.base.origin import is_library
 from singanet.errors import ArgumentError
@@ -91,7 +92,8 @@ def _differing(before: Any, after: Any) -> str:
 def _look(thing: Any) -> Any:
     """A comparable snapshot of ``thing``."""
     if isinstance(thing, Layer):
-        found = {f"the attribute {k!r}": _look(v) for k, v in vars(thing).items() if k != "params"}
+        left = ("params", AS_CONSTRUCTED)
+        found = {f"the attribute {k!r}": _look(v) for k, v in vars(thing).items() if k not in left}
         for suffix, param in thing.params.items():
             if not param.is_state:
                 found[f"the parameter {suffix!r}, which is no state"] = _look(param.value)

@@ -255,6 +255,7 @@ class Replay:
             traffic,
             0 if self._reduction is None else self._reduction.rank,
             None if bound is None else bound.launches(),
+            0 if self._loss is None else sum(param.nbytes for param in self.state),
         )
 
 

@@ -26,7 +26,8 @@ class Figures:
     does not run as kernels; ``kept_bytes`` is the size of the arena without recomputation;
     ``recomputed`` tells which layers are recomputed, and why: its ``str`` is a table; ``traffic``
     is what a run exchanges with other processes, None if it was not measured; ``launches`` is what
-    the host asks a device for at a replay, None on the CPU and before the first. Sizes within the
+    the host asks a device for at a replay, None on the CPU and before the first; ``undo_bytes`` is
+    the size of the copy of running state that a refused step goes back to. Sizes within the
     arena are rounded up as in `Layout`, sizes of parameters and constants outside are not. Errors:
     another number of seconds than kernels.
     """
@@ -41,6 +42,7 @@ class Figures:
     traffic: Traffic | None = None
     rank: int = 0
     launches: Launches | None = None
+    undo_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.seconds is not None and len(self.seconds) != len(self.kernels):
@@ -53,8 +55,9 @@ class Figures:
 
     @property
     def outside_bytes(self) -> int:
-        """Bytes of the parameters and constants that kernels use."""
-        return sum(buffer.nbytes for buffer in self.buffers if not buffer.planned)
+        """Bytes of the parameters and constants that kernels use, and of the copy of state."""
+        used = sum(buffer.nbytes for buffer in self.buffers if not buffer.planned)
+        return used + self.undo_bytes
 
     @property
     def peak_bytes(self) -> int:
