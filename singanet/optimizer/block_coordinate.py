@@ -82,9 +82,8 @@ class BlockCoordinate(Wrapper):
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """As `Wrapper.turn`: each net has turns of its own."""
-        kept: dict[str, Any] = {"*": [self._done, self._seen]}
-        if params and self._owners.turn_all(params[0].root, other, kept):
-            self._done, self._seen = kept.get("*") or [0, {}]
+        roots, now, new = [p.root for p in params], (self._done, self._seen), (0, dict[str, None]())
+        self._done, self._seen = self._owners.turn_all(roots, other, now, new)
 
     def train(self, names: Iterable[str]) -> None:
         """As `Wrapper.train`: these are what blocks are made of."""

@@ -47,23 +47,22 @@ class ClipByRunningNorm(Wrapper):
         """As `Wrapper.turn`: each net has an estimate of its own."""
         for param in params:
             self._owners.turn(param.name, param.root)
-        if params:
-            self._turn_all(params[0].root, other)
+        self._turn_all([param.root for param in params], other)
 
-    def _turn_all(self, root: ParamRoot, other: bool) -> None:
-        kept: dict[str, Any] = {"*": [self._estimate, self._squares, self._seen]}
-        if self._owners.turn_all(root, other, kept):
-            begin: list[Any] = [np.zeros(()), np.zeros(()), {}]
-            self._estimate, self._squares, self._seen = kept.get("*") or begin
+    def _turn_all(self, roots: Sequence[ParamRoot], other: bool) -> None:
+        now = self._estimate, self._squares, self._seen
+        new = np.zeros(()), np.zeros(()), dict[str, None]()
+        found = self._owners.turn_all(roots, other, now, new)
+        self._estimate, self._squares, self._seen = found
 
     def _turn_by(self, names: Sequence[str], values: Sequence[Array]) -> None:
-        """`turn` in a loop of the user's own, which is told by the first arrays of a step."""
+        """`turn` in a loop of the user's own, where the first arrays of a step tell the net."""
         begins = not self._seen or self._ends_with(names)
         roots = [(name, owner_of(value)) for name, value in zip(names, values, strict=True)]
         known = [(name, root) for name, root in roots if root is not None]
         others = [self._owners.turn(name, root) for name, root in known]
-        if begins and known:
-            self._turn_all(known[0][1], any(others))
+        if begins:
+            self._turn_all([root for _, root in known], any(others))
 
     @property
     def estimate(self) -> float:

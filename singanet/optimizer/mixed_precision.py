@@ -89,7 +89,7 @@ class MixedPrecision(Configurable):
         elif ops_for(kept).xp.__name__ != xp.__name__:
             kept = self.masters[name] = xp.asarray(kept)
         if root is not None and owner_of(kept) is not root:
-            # The rule tells by it whose state it has.
+            # By its owner the rule knows whose state is the right one.
             root.own(kept)
         return kept
 
@@ -97,10 +97,9 @@ class MixedPrecision(Configurable):
         """Have the masters and the scale of the net of ``params``, as `Wrapper.turn`."""
         for param in params:
             self._owners.turn(param.name, param.root, self.masters)
-        kept: dict[str, Any] = {"*": [self._scale, self.good, self.skipped]}
-        if params and self._owners.turn_all(params[0].root, other, kept):
-            begin: list[Any] = [np.array(self._first), 0, 0]
-            self._scale, self.good, self.skipped = kept.get("*") or begin
+        roots, now = [param.root for param in params], (self._scale, self.good, self.skipped)
+        new = np.array(self._first), 0, 0
+        self._scale, self.good, self.skipped = self._owners.turn_all(roots, other, now, new)
 
     def master(self, name: str, value: Array) -> Array:
         """The float32 array behind the parameter ``value``, brought up to date with it."""

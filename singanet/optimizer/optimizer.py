@@ -55,10 +55,10 @@ class Optimizer(Counted, Configurable, ABC):
     constraint comes first, then the regularizer, then the rule; what a parameter's own spec says
     comes before what is said here.
 
-    State belongs to the parameters of a net that it was made for. Those of another net begin anew,
-    whatever their names, and each goes on where it stood when its net is trained again; a
-    schedule that learns goes with them. State that was loaded is for the first parameters of its
-    names. Arrays that are no net's are known by their names alone.
+    State belongs to the parameters that it was made for. The parameters of another net begin anew,
+    whatever their names. When the first net is trained again, its parameters go on where they
+    stood, and so does a schedule that learns. Loaded state goes to the first parameters of its
+    names. Arrays that belong to no net are known by their names alone.
 
     A subclass names its state arrays in ``slots`` and its hyper-parameters in ``hypers``.
     """
@@ -114,7 +114,7 @@ class Optimizer(Counted, Configurable, ABC):
         self._buckets = StateBuckets()
 
     def _constructed(self) -> None:
-        """As `Configurable`: hyper-parameters that are others later were assigned."""
+        """As `Configurable`; a hyper-parameter that differs later was assigned."""
         super()._constructed()
         self._given = {name: getattr(self, name) for name in self.hypers}
 
@@ -143,24 +143,25 @@ class Optimizer(Counted, Configurable, ABC):
             self._settle_as(param.name, self.spec_of(param))
 
     def turn(self, params: Sequence[Param]) -> bool:
-        """Have the state of the ``params`` of a net; whether other parameters' was there.
+        """Go on with the state of the ``params`` of a net, and with what its schedules learnt.
 
-        What schedules have learnt goes with it.
+        Returns whether the state of other parameters was there.
         """
         turned = [self._owners.turn(p.name, p.root, self._states) for p in params]
         other = any(turned)
-        learnt: dict[str, Any] = {"*": learnt_by(self, self.hypers)} if other else {}
-        if params and self._owners.turn_all(params[0].root, other, learnt):
-            begin_schedules(self, self.hypers, learnt.get("*", {}))
+        now = learnt_by(self, self.hypers) if other else {}
+        learnt = self._owners.turn_all([param.root for param in params], other, now, {})
+        if learnt is not now:
+            begin_schedules(self, self.hypers, learnt)
         return other
 
     @property
     def owners(self) -> Owners:
-        """Whose its state is."""
+        """The parameters that its state belongs to."""
         return self._owners
 
     def spec_of(self, param: Param) -> ParamSpec:
-        """What was said last of a parameter: to `register`, or by assigning its own spec."""
+        """The newest spec of a parameter: from `register`, or assigned to the parameter."""
         when, spec = self._told.get(param.name, (None, param.spec))
         later = when is not None and (param.said is None or when > param.said)
         return spec if later else param.spec
@@ -226,7 +227,7 @@ class Optimizer(Counted, Configurable, ABC):
         return {**dump(self._states, self.slots), **self.hyper_state()}
 
     def hyper_state(self) -> dict[str, Array]:
-        """Of `state_dict` what is under ``*``, which is of no parameter."""
+        """The entries of `state_dict` under ``*``, which belong to no parameter."""
         return dump_hypers(self, self.hypers, self._given)
 
     def load_hyper_state(self, state: Mapping[str, Array]) -> None:
@@ -295,7 +296,7 @@ class Optimizer(Counted, Configurable, ABC):
         return self._states.setdefault(name, fresh)
 
     def _state_of(self, name: str, value: Array) -> ParamState:
-        """The `state` of the parameter whose array is ``value``, not of another one of its name."""
+        """The `state` of the parameter that has the array ``value``, not of a namesake."""
         root = owner_of(value)
         if root is not None and self._owners.turn(name, root, self._states):
             self._owners.net = nothing
@@ -329,7 +330,7 @@ class Optimizer(Counted, Configurable, ABC):
     def expect_rates(self, names: Iterable[str]) -> None:
         """Errors: `DataError` where the next rate of one of ``names`` is not finite.
 
-        A schedule of a user's own is not asked: it may count.
+        A user's own schedule is not called, as it may count its calls.
         """
         if self.lr is None or (callable(self.lr) and not is_library(type(self.lr))):
             return

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,12 +20,15 @@ from singanet.params.served import is_served
 from singanet.params.storage import ByArray, place_of
 from singanet.types import Array, Shape
 
+_T = TypeVar("_T")
+
 
 class ParamState:
     """Settings of one parameter, how often it was updated, and its state arrays, kept flat.
 
     ``shape`` is None until the first update since the start or since loading. ``held`` are the
-    arrays in memory, ``seen`` refers to the array of a net's parameter that it was last asked for.
+    arrays in memory. ``seen`` is a reference to the parameter's array at the last update, if the
+    parameter is a net's.
     """
 
     __slots__ = (
@@ -160,27 +163,27 @@ class ParamState:
 
 
 def nothing() -> None:
-    """In the place of a reference."""
+    """A reference to no object, and the mark of an entry that is missing."""
 
 
 class Owners:
-    """Whose is what is kept by name, of several nets that have the same names.
+    """The parameters that state kept by name belongs to, as several nets may use one name.
 
-    What is kept of a parameter is laid aside while another one of its name is trained, and goes
-    with it. What was loaded or copied is anybody's until the first one of its name comes.
+    While another parameter of a name is trained, the state of the first is laid aside, and it goes
+    when that parameter does. Loaded or copied state goes to the first parameter of its name.
     """
 
     def __init__(self) -> None:
         self.net: Callable[[], Any] = nothing
-        """Refers to the net of the last `turn` of all parameters."""
+        """A reference to the net whose parameters were all turned to last."""
         self._known: dict[str, weakref.ref[ParamRoot]] = {}
         self._aside: weakref.WeakKeyDictionary[ParamRoot, dict[str, list[Any]]]
         self._aside = weakref.WeakKeyDictionary()
 
     def turn(self, name: str, root: ParamRoot, *kept: dict[str, Any]) -> bool:
-        """Let ``kept`` have under ``name`` what they had for ``root``, nothing if it is new.
+        """Put the state of ``root`` under ``name`` into the dicts ``kept``, none if it is new.
 
-        Returns whether they had another parameter's.
+        Returns whether they had the state of another parameter there.
         """
         owner = self._known.get(name)
         before = None if owner is None else owner()
@@ -190,36 +193,40 @@ class Owners:
         if owner is None:
             return False
         if before is not None:
-            entries = [each.get(name, _NOTHING) for each in kept]
+            entries = [each.get(name, nothing) for each in kept]
             self._aside.setdefault(before, {})[name] = entries
-        found = self._aside.get(root, {}).pop(name, None) or [_NOTHING] * len(kept)
+        found = self._aside.get(root, {}).pop(name, None) or [nothing] * len(kept)
         for each, entry in zip(kept, found, strict=True):
-            if entry is _NOTHING:
+            if entry is nothing:
                 each.pop(name, None)
             else:
                 each[name] = entry
         return True
 
-    def turn_all(self, root: ParamRoot, other: bool, kept: dict[str, Any]) -> bool:
-        """`turn` of what ``kept`` has under "*": of a whole net, which is an ``other`` one or not.
+    def turn_all(self, roots: Sequence[ParamRoot], other: bool, now: _T, new: _T) -> _T:
+        """The state of the net with parameters ``roots``: ``new`` if the net has had none yet.
 
-        The net is known by one of its parameters, ``root``.
+        ``now`` is the state of the last net, which is laid aside where this is an ``other`` one.
+        The first parameter stands for the net.
         """
-        return (other or "*" not in self._known) and self.turn("*", root, kept)
+        kept = {"*": now}
+        if roots and (other or "*" not in self._known):
+            self.turn("*", roots[0], kept)
+        return kept.get("*", new)
 
     def aside(self) -> Iterator[Any]:
-        """What is laid aside."""
+        """Each piece of state that is laid aside."""
         for by_name in self._aside.values():
             for entries in by_name.values():
-                yield from (entry for entry in entries if entry is not _NOTHING)
+                yield from (entry for entry in entries if entry is not nothing)
 
     def forget(self) -> None:
-        """What is kept is anybody's again, and nothing is laid aside."""
+        """Give all state to the first parameters that come, and drop what is laid aside."""
         self._known.clear()
         self._aside.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Owners:
-        """That of the nets that were copied along before."""
+        """The owners among the parameters that were copied along before."""
         made = Owners()
         for name, owner in self._known.items():
             copied = memo.get(id(owner()))
@@ -232,16 +239,6 @@ class Owners:
 
     def __reduce__(self) -> tuple[type[Owners], tuple[()]]:
         return Owners, ()
-
-
-class _Nothing:
-    """In the place of what is not kept."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Nothing:
-        return self
-
-
-_NOTHING = _Nothing()
 
 
 @dataclass

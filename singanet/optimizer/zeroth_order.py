@@ -47,9 +47,7 @@ class ZerothOrder(Wrapper):
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
         """As `Wrapper.turn`: each net has steps of its own."""
-        kept: dict[str, Any] = {"*": [self._done]}
-        if params and self._owners.turn_all(params[0].root, other, kept):
-            (self._done,) = kept.get("*") or [0]
+        self._done = self._owners.turn_all([p.root for p in params], other, self._done, 0)
 
     def noise(self, name: str, shape: Shape, dtype: Any) -> Array:
         """The z of the parameter ``name`` in this step."""

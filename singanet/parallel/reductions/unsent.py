@@ -38,9 +38,7 @@ class Unsent:
         """As `Wrapper.turn`, with what ``beside`` has of the parameters."""
         for param in params:
             self._owners.turn(param.name, param.root, self.sums, self.momenta, *beside)
-        kept = {"*": self.steps}
-        if params and self._owners.turn_all(params[0].root, other, kept):
-            self.steps = kept.get("*", 0)
+        self.steps = self._owners.turn_all([p.root for p in params], other, self.steps, 0)
 
     def plus(self, name: str, grad: Array, factor: float, keep: bool, alone: bool) -> Array:
         """The flat sum with ``factor`` · ``grad``, which is stored if ``keep``.
