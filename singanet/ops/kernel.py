@@ -16,9 +16,10 @@ import numpy as np
 from singanet.ops.interface import Ops
 
 Half = Literal["lift", "product", "native"]
-"""What float16 means for a kernel: computed in float32 and handed back, or as it is.
+"""What a kernel does with float16: "lift" computes in float32 and hands float16 back.
 
-A "product" is lifted on a CPU alone: a GPU has products of float16 that sum in float32.
+"product" does so on a CPU alone, as a GPU's products of float16 sum in float32. "native" computes
+in float16.
 """
 
 _FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
@@ -34,8 +35,8 @@ def kernel(*, half: Half, exact: Collection[int] = ()) -> Callable[[F], F]:
 
     ``half`` is "lift" for sums, squares and products of arrays, for which float16 is too coarse
     and too small and, without a BLAS, 150 times too slow; such a kernel changes none of its
-    arguments but ``out``. Of its results those numbered by ``exact`` stay float32: statistics. One
-    that says nothing of itself is what `Ops` says of it.
+    arguments but ``out``. ``exact`` are the numbers of results that stay float32, such as
+    statistics. A kernel without a docstring gets the one in `Ops`.
     """
 
     def mark(function: F) -> F:
@@ -51,13 +52,13 @@ def kernel(*, half: Half, exact: Collection[int] = ()) -> Callable[[F], F]:
 def kernels(backend: type) -> dict[str, Half]:
     """The kernels of a backend by name, with what float16 means for each.
 
-    A method of a user's own class is what the kernel is that it overrides.
+    A method of a user's own class is treated as the kernel that it overrides.
     """
     return {name: member.half for name, member in _marked(backend).items()}
 
 
 def _marked(backend: type) -> dict[str, Any]:
-    """By name the last function that says what float16 means for the kernel."""
+    """By name the last function that declares how the kernel treats float16."""
     return {
         name: member
         for part in reversed(backend.__mro__)
@@ -67,7 +68,7 @@ def _marked(backend: type) -> dict[str, Any]:
 
 
 def lift(backend: type) -> None:
-    """Let the kernels in the table of ``backend`` mean by float16 what they are declared to."""
+    """Wrap the kernels of the class ``backend`` that compute float16 in float32."""
     marked = _marked(backend)
     for name, member in [*vars(backend).items()]:
         mark = marked.get(name)
@@ -76,19 +77,19 @@ def lift(backend: type) -> None:
 
 
 def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) -> F:
-    """``function(ops, ...)`` that computes in float32 where its first array is of float16.
+    """``function(ops, ...)`` that computes in float32 if its first array of floats is of float16.
 
-    Its results become float16, but those numbered by ``exact``. Whatever sums, squares or averages
-    float16 does so in here.
+    Its results become float16, except the ``exact`` ones. All sums, squares and means of float16
+    go through here.
     """
     everywhere = half == "lift"
 
     @wraps(function)
     def run(ops: Any, *given: Any, **named: Any) -> Any:
-        # The common case first: small steps by the layers have some ten kernels.
-        if type(given[0]) is np.ndarray and given[0].dtype is _FLOAT32:
+        # The common case first: a small step by the layers calls some ten kernels.
+        if given and type(given[0]) is np.ndarray and given[0].dtype is _FLOAT32:
             return function(ops, *given, **named)
-        if not _is_half(given) or not (everywhere or ops.on_host):
+        if not _is_half(given or named.values()) or not (everywhere or ops.on_host):
             return function(ops, *given, **named)
         out = named.pop("out", None)
         wide = {key: _changed(value, _FLOAT16, np.float32) for key, value in named.items()}
@@ -110,7 +111,7 @@ def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) ->
 
 
 def widened(value: Any) -> Any:
-    """Arrays of float16 as float32, in which losses and metrics work: one, or those in a dict."""
+    """``value``, an array or a dict of them, with float16 as float32, for losses and metrics."""
     if isinstance(value, dict):
         return {name: widened(part) for name, part in value.items()}
     return value.astype(np.float32) if getattr(value, "dtype", None) == _FLOAT16 else value

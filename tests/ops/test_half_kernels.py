@@ -61,6 +61,12 @@ def test_float32_goes_through_untouched(rng):
     assert out.dtype == ops.matmul(a, b).dtype == np.float32
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_arrays_may_come_by_keyword(dtype, rng):
+    x = rng.random((3, 4)).astype(dtype)
+    np.testing.assert_array_equal(cpu().ops.softmax(x=x), cpu().ops.softmax(x))
+
+
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
 def test_copies_of_a_net_go_on_with_the_same_kernels(copied, rng):
     """Kernels of the plain device would round each sum along the way."""
