@@ -18,13 +18,13 @@ class AUC(Metric):
 
     ``x`` is scores (B,), (B, 1), or (B, 2) for two classes, of which the second is the positive;
     ``y`` is 0 and 1, (B,) or (B, 1). With ``average`` "macro" x is (B, C) and y (B,) or (B, 1) the
-    classes: the mean over those that came of each against the rest, by probabilities where the
-    loss makes them of scores; or 0 and 1 of several labels (B, C), and the mean over those of which
-    both came. ``curve`` "pr" takes the area under precision over recall in place
-    of the ROC curve's, as steps: average precision. Exact: all scores are kept, 9 bytes a sample,
-    of two columns 17, since probabilities near 0 and 1 differ by less than their difference holds,
-    of C classes or labels 9 C, and 8 more with weights. Not a number until a positive and a
-    negative have come.
+    classes: each class is measured against the rest, by probabilities if the loss makes them of
+    scores, and the result is the mean over the classes that came. Or y (B, C) is 0 and 1 for each
+    of C labels, and the mean is over the labels of which both came. ``curve`` "pr" takes the area
+    under precision over recall in place of the ROC curve's, as steps: average precision. It is
+    exact, and keeps all scores: 9 bytes a sample for one column, 17 for two, as the difference
+    of probabilities near 0 and 1 would lose digits, 9 C for C classes or labels, and 8 more with
+    weights. The result is not a number until a positive and a negative have come.
     """
 
     better = "max"
@@ -137,8 +137,9 @@ class AUC(Metric):
         if self.average is None:
             rests = np.concatenate(self._rests)
             return area(scores, rests if len(rests) == len(scores) else None, positive, own)
-        came = positive[own > 0].any(axis=0) & ~positive[own > 0].all(axis=0)
-        found = [area(scores[:, k], None, positive[:, k], own) for k in np.flatnonzero(came)]
+        counted = positive[own > 0]
+        both = np.flatnonzero(counted.any(axis=0) & ~counted.all(axis=0))
+        found = [area(scores[:, k], None, positive[:, k], own) for k in both]
         return float(np.mean(found)) if found else math.nan
 
     def merge(self, state: Mapping[str, Any]) -> None:
