@@ -31,7 +31,7 @@ class Device:
     ops: Ops
     index: int | None = None
     changes: tuple[Callable[[Device], Device], ...] = field(default=(), repr=False, compare=False)
-    """The functions that gave the plain device other kernels, in their order; they are pickled."""
+    """The functions that gave the plain device other kernels, in order, for pickles."""
 
     if not TYPE_CHECKING:  # or any name would do
         __getattr__ = missing_attribute
@@ -41,11 +41,11 @@ class Device:
         return self
 
     def __reduce__(self) -> Any:
-        """By name and `changes`, with the kernels that are chosen where it is read."""
+        """By name and `changes`: the process that reads it chooses its kernels."""
         return _made_anew, (self.index, self.changes)
 
     def with_ops(self, ops: Ops, change: Callable[[Device], Device]) -> Device:
-        """The device with kernels ``ops``, to which ``change`` turned its own."""
+        """The device with kernels ``ops``, as ``change`` makes it of this one."""
         return Device(self.name, ops, self.index, (*self.changes, change))
 
     def put(self, array: Any) -> Array:
@@ -100,7 +100,7 @@ class Device:
 
 
 def _made_anew(index: int | None, changes: tuple[Callable[[Device], Device], ...]) -> Device:
-    """The device of that index, with kernels as ``changes`` made them. Errors: theirs."""
+    """The device number ``index``, after ``changes``. Errors: as they raise."""
     device = cpu() if index is None else cuda(index)
     for change in changes:
         device = change(device)
@@ -118,7 +118,7 @@ class BatchCarrier:
         self._device, self._transfers = device, Transfers(device.ops.xp, device.scope)
 
     def __reduce__(self) -> Any:
-        """By the device: streams and pinned memory are each carrier's own."""
+        """By the device: each carrier has streams and pinned memory of its own."""
         return BatchCarrier, (self._device,)
 
     def __call__(self, batch: Any) -> Any:

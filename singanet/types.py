@@ -52,13 +52,13 @@ class RowSparse(NamedTuple):
 
 
 class StandIn(np.ndarray[Any, Any]):
-    """An array in the place of one that is elsewhere: its shape and type, and no memory.
+    """A placeholder for an array that is elsewhere: it has the shape and type, and no memory.
 
-    No writer takes it, and no pickle nor copy: its elements are not the values.
+    It cannot be written, pickled or copied, as its elements are not the values.
     """
 
     def refused(self, where: str) -> ArgumentError:
-        """The error of whoever would take the elements for values."""
+        """The error for code that would take the elements for values."""
         return ArgumentError(
             where,
             expected="an array that has the values",
@@ -161,8 +161,8 @@ class Traits:
     for backward. ``sparse`` is an input for sparse matrices; the `forward` of a layer that
     ``takes_sparse`` gets a `CSRMatrix`. A layer that ``looks_up`` asks a table for rows of a served
     parameter, and never reads the whole array. A training batch has at least ``fewest_samples``.
-    Outputs have as many samples as each input has, unless ``samples`` says that they have those of
-    all inputs one after the other ("stacked"), or a number of their own ("own"). A layer that
+    ``samples`` is "same" if outputs have as many samples as each input, "stacked" if they have the
+    samples of all inputs one after the other, and "own" for any other number. A layer that
     ``owns_gradients`` makes gradients of its parameters as new arrays, to which the walk back may
     add.
     """

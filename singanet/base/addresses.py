@@ -25,8 +25,8 @@ def address(array: Any) -> int:
 def steps(array: Any) -> tuple[int, ...]:
     """The bytes from one element to the next along each axis.
 
-    Of an axis of one element, and of an empty array, NumPy's ``strides`` may hold any number. Here
-    the step is the size of what the next axis goes over, as in C order.
+    NumPy's ``strides`` may hold any number for an axis of one element, and for an empty array. Here
+    such an axis has the step of C order: the bytes that the next axis spans.
     """
     made: list[int] = []
     step, empty = array.itemsize, not array.size

@@ -19,10 +19,10 @@ _NO_PARTS = frozenset(("", ".", ".."))
 
 
 def is_flag(value: Any) -> TypeGuard[bool]:
-    """Whether ``value`` is True or False, or NumPy's."""
+    """Whether ``value`` is True or False, of Python or NumPy."""
     if isinstance(value, bool):
         return True
-    # Who launches processes checks arguments without NumPy; whoever passes its flags has it.
+    # The launcher checks arguments without NumPy. A NumPy flag exists only once NumPy is imported.
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.bool_)
 

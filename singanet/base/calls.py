@@ -52,7 +52,7 @@ def checked_call(function: _F) -> _F:
         signature = inspect.Signature([first, *signature.parameters.values()])
     name = function.__name__
     if is_method:
-        # Net.fit, FeedForwardNet.fit are both net.fit, as users write it.
+        # Net.fit and FeedForwardNet.fit are both called net.fit, as users write.
         owner = function.__qualname__.split(".")[-2]
         name = f"{re.findall('[A-Z][a-z]*', owner)[-1].lower()}.{name}"
 

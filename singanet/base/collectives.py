@@ -76,7 +76,7 @@ def uncounted(comm: Collectives) -> Iterator[None]:
 class SharedBatch:
     """The batch of which each rank has a part, as layers see it whose statistics are of all.
 
-    ``weight`` is that of this rank's gradients beside those of other ranks, None for sums.
+    ``weight`` says how much this rank's gradients weigh beside other ranks', None for sums.
     """
 
     def __init__(self, comm: Collectives) -> None:

@@ -66,10 +66,10 @@ class Described(metaclass=CheckedType):
     moved: ClassVar[tuple[str, ...]] = ()
     """Settings that training moves by itself: a repr shows what was said to the constructor."""
     _always_written: ClassVar[tuple[str, ...]] = ()
-    """Settings that every description has, since their default was another once: a class attribute
-    of the same name says what older descriptions and pickles mean, which leave them out."""
+    """Settings that every description has, as their default has changed. A class attribute of the
+    same name has the old default, for older descriptions and pickles without the setting."""
     _moving: ClassVar[tuple[str, ...]] = ()
-    """Attributes that change by themselves: they are state, or follow from the settings."""
+    """Attributes that the object itself changes: its state, and values worked out of settings."""
 
     def __new__(cls: type[_D], *args: Any, **kwargs: Any) -> _D:
         """As object does, with the arguments written down."""
@@ -115,19 +115,19 @@ class Configurable(Described):
     """Described objects that files can describe as well."""
 
     def to_config(self) -> dict[str, Any]:
-        """Class and arguments as JSON types: the constructor's, and what was assigned since.
+        """Class and arguments as JSON types, with the values that were assigned to attributes.
 
         Errors: `ConfigError` for a class that is neither singanet's nor registered, for arguments
-        that are no data, such as functions, and for an attribute that no argument gives.
+        that are no data, such as functions, and for an attribute that no argument sets.
         """
         return _codec().object_to_config(self)
 
     def _constructed(self) -> None:
-        """As `Described`: other values of its attributes were assigned."""
+        """As `Described`; a value that differs later was assigned."""
         keep(self, vars(self))
 
     def _twin(self: _T, arguments: Mapping[str, Any]) -> _T:
-        """Another object by these ``arguments``, as far as this one is: a layer is set up."""
+        """A new object with these ``arguments``; a layer is set up if this one is."""
         return type(self)(**arguments)
 
     @classmethod
@@ -145,17 +145,17 @@ _MISSING = object()
 
 
 def keep(thing: Configurable, names: Iterable[str]) -> None:
-    """Take the attributes ``names`` of ``thing`` as they are now for those of its constructor."""
+    """Remember the attributes ``names`` of ``thing`` as the values that its constructor gave."""
     own = vars(thing)
     kept = {name: _copied(own[name]) for name in names if name[0] != "_"}
     own[AS_CONSTRUCTED] = {**own.get(AS_CONSTRUCTED, {}), **kept}
 
 
 def assigned_to(thing: Configurable) -> dict[str, Any]:
-    """The attributes that were assigned since ``thing`` was constructed, or changed in place.
+    """The attributes of ``thing`` that were assigned or changed in place since its construction.
 
-    Those that run by themselves are not among them. Of a class that is not singanet's they are
-    those called as an argument of its constructor: others may be its own running values.
+    Attributes that it changes itself are left out. In a class that is not singanet's only the
+    attributes named as an argument of the constructor count: others may be its running values.
     """
     kind, kept = type(thing), vars(thing).get(AS_CONSTRUCTED, {})
     found = {}
@@ -165,7 +165,7 @@ def assigned_to(thing: Configurable) -> dict[str, Any]:
         if name in kept:
             changed = not _unchanged(kept[name], value)
         else:
-            # In the place of what the class has, such as a method.
+            # It hides an attribute of the class, such as a method.
             changed = bool(kept) and hasattr(kind, name)
         if changed and (is_library(kind) or name in _signature(kind).parameters):
             found[name] = value
@@ -173,9 +173,9 @@ def assigned_to(thing: Configurable) -> dict[str, Any]:
 
 
 def settings_of(thing: Configurable) -> dict[str, Any]:
-    """The arguments that construct an object equal to ``thing``, with what was assigned since.
+    """The arguments that construct an object equal to ``thing``, assigned attributes included.
 
-    Errors: `ConfigError` for an attribute that no argument gives.
+    Errors: `ConfigError` for an attribute that no argument sets.
     """
     assigned = assigned_to(thing)
     if not assigned:
@@ -208,7 +208,7 @@ def _no_argument(thing: Configurable, name: str, received: str) -> ConfigError:
 
 
 def _copied(value: Any) -> Any:
-    """``value``, of whose lists and dicts it is seen when they are changed."""
+    """``value`` with copies of its lists and dicts, to compare them with later."""
     if isinstance(value, list):
         return [_copied(part) for part in value]
     if isinstance(value, dict):
@@ -227,20 +227,20 @@ def _alike(ours: Any, theirs: Any) -> bool:
         return True
     if isinstance(ours, Configurable) and type(ours) is type(theirs):
         return _alike(settings_of(ours), settings_of(theirs))
-    # Of two functions, say, nobody can tell.
+    # Whether two functions do the same cannot be told.
     compare: Any = type(ours).__eq__
     unknown = type(ours) is type(theirs) and compare is object.__eq__
     return unknown or _equal(ours, theirs, _alike)
 
 
 def _equal(one: Any, two: Any, parts: Callable[[Any, Any], bool]) -> bool:
-    """Whether two values are equal, those in lists, tuples and dicts by ``parts``."""
+    """Whether two values are equal; ``parts`` compares elements of lists, tuples and dicts."""
     if isinstance(one, dict) and isinstance(two, dict):
         return one.keys() == two.keys() and all(parts(one[key], two[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
         return len(one) == len(two) and all(map(parts, one, two))
     if hasattr(one, "dtype") or hasattr(two, "dtype"):
-        import numpy as np  # as one of them is an array, it is there
+        import numpy as np  # One of them is an array, so it is imported already.
 
         return np.array_equal(one, two)
     return isinstance(one, bool) == isinstance(two, bool) and bool(one == two)
@@ -272,7 +272,7 @@ def _text(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether ``value`` is None, a number, a text, or tuples and lists of such."""
+    """Whether ``value`` is None, a number, a string, or a tuple or list of such values."""
     if isinstance(value, (tuple, list)):
         return all(map(is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))

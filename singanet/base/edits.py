@@ -24,13 +24,13 @@ class Changes:
         self.now = next(_count)
 
     def moment(self) -> Moment:
-        """Count a change, and say when it was."""
+        """Count a change, and return its time."""
         self.add()
         return Moment(self.now)
 
 
 class Moment(int):
-    """A count of changes. Where it is unpickled, all changes to come are later."""
+    """The count at a change. In a process that unpickles it, all later changes count higher."""
 
     def __reduce__(self) -> tuple[Callable[[int], Moment], tuple[int]]:
         return _past, (int(self),)

@@ -1,4 +1,4 @@
-"""Names in Keras, PyTorch, SINGA and Hetu, and what is said in their place here."""
+"""Names in Keras, PyTorch, SINGA and Hetu, and what to write in their place."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ _GONE = {
     "worker_finish": "leave it out: a process that singanet launch started ends with its script",
     "worker_init": "leave it out: singanet launch -n 2 --servers 1 script.py starts all processes",
 }
-"""Functions and modules elsewhere without a name of their own here, and what to do."""
+"""Functions and modules elsewhere that have no counterpart of one name, and what to do here."""
 
 _SENT = "wrap it once, then call net.step(x, y, optimizer): singanet.parallel."
 
@@ -201,7 +201,7 @@ _ATTRIBUTES = {
     "Device": _OF_DEVICES,
     "Executor": {
         "batch_num": "call executor.batches(name)",
-        "comm_mode": "it is what was passed as parallel=, or the optimizer of minimize",
+        "comm_mode": "look at the argument parallel=, or the optimizer of minimize",
         "eval_node_list": "pass run(name, feed, outputs), or name a program of these outputs",
         "get_batch_num": "call executor.batches(name)",
         "param_nodes": "executor.net.params() lists the parameters",
@@ -250,13 +250,13 @@ _ATTRIBUTES = {
         "corr": "SparseAllReduce and PowerSGD have it, as error_feedback",
         "error_feedback": "SparseAllReduce and PowerSGD have it, others send all",
         "global_rank": "it is optimizer.comm.rank",
-        "learning_rate": "it is that of the rule: optimizer.optimizer.lr",
-        "local_rank": "the launcher's variables have it; optimizer.comm.rank is that of all",
+        "learning_rate": "the rule has it: optimizer.optimizer.lr",
+        "local_rank": "the launcher's variables have it; optimizer.comm.rank counts all processes",
         "spars": "it is ratio, or threshold, of SparseAllReduce",
         "world_size": "it is optimizer.comm.size",
     },
 }
-"""By class the attributes elsewhere, and what to do here."""
+"""By class: attributes elsewhere, and what to do here."""
 _ATTRIBUTES["Wrapper"] = _ATTRIBUTES["Optimizer"]
 
 
@@ -306,14 +306,14 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
 
 
 def missing_attribute(thing: object, name: str) -> Any:
-    """The ``__getattr__`` of a class that stands in `_ATTRIBUTES`."""
+    """The ``__getattr__`` of a class that is listed in `_ATTRIBUTES`."""
     expect_here(thing, name)
-    # As Python says it, or a property that has failed.
+    # Raises Python's own error, or the error of a property that has failed.
     return object.__getattribute__(thing, name)
 
 
 def expect_here(thing: object, name: str) -> None:
-    """Errors: `NoAttributeError` where ``name`` is what others call an attribute of ``thing``."""
+    """Errors: `NoAttributeError` if another library has ``name`` for an attribute of ``thing``."""
     for kind in type(thing).__mro__:
         if name in _ATTRIBUTES.get(kind.__name__, ()):
             raise NoAttributeError(

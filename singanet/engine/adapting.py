@@ -57,7 +57,7 @@ def adapt(
 
 
 def adapt_each(net: Net, pairs: Mapping[str, LowRank]) -> list[str]:
-    """`FeedForwardNet.adapt` with a pair of its own for each of the weights named."""
+    """`FeedForwardNet.adapt` of the weights named in ``pairs``, each with its own pair."""
     return _adapt(net, [*pairs], lambda weight: pairs[weight.name])
 
 

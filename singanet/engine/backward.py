@@ -19,8 +19,8 @@ class BackwardWalk:
     """The state of one backward pass; it owns the contexts and the gradients under way.
 
     ``before`` is called with the number of each step before it goes backward, visited or not.
-    ``store`` has the arrays of the contexts, None if they are in memory. With ``zeros`` every one
-    of the ``wanted`` is answered, by zeros where no gradient comes; else those have none.
+    ``store`` has the arrays of the contexts, None if they are in memory. With ``zeros`` a layer
+    among the ``wanted`` to which no gradient comes gets zeros, else None.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class BackwardWalk:
             self.contexts[i] = None
 
     def _answer(self, name: str, step: NodeStep, ctx: Context, dy: Any) -> None:
-        """Have ``dy`` for the output of the layer ``name``, a member of ``step``."""
+        """Note ``dy`` as the gradient of the output of the layer ``name``, a member of ``step``."""
         if dy is None and self.zeros and not step.gives_integers:
             zeros = [ctx.ops.xp.zeros(shape, step.floats) for shape in ctx.out_shapes]
             dy = zeros if step.many_out else zeros[0]

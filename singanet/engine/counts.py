@@ -1,4 +1,4 @@
-"""What the loss of a batch counts: how its gradients weigh beside those of other batches."""
+"""How much the gradients of a batch weigh beside other batches: what its loss counts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The ``samples`` of a batch, and by output the positions that the mean of its loss is over.
+    """The ``samples`` of a batch, and by output the number of positions that have a loss.
 
-    The gradients of ``sums`` are those of sums. Where outputs count ``apart``, one weight is not
-    right for all of them: a batch weighs by its samples then, and each output has a share.
+    The losses of the outputs in ``sums`` are sums, the others means over these positions. If
+    outputs count ``apart``, no one weight is right for all of them: the batch weighs by its
+    samples then, and each output has a share.
     """
 
     samples: float
@@ -32,7 +33,7 @@ class Counts:
 
     @classmethod
     def of(cls, loss: Any, outputs: Any, y: Any) -> Counts:
-        """What ``loss`` counts of ``outputs`` with targets ``y``."""
+        """The counts of ``loss`` for ``outputs`` with targets ``y``."""
         by_output = counted(loss, outputs, y)
         several = isinstance(outputs, Mapping)
         samples = float(len(next(iter(outputs.values())) if several else outputs))
@@ -44,10 +45,10 @@ class Counts:
         return self.with_numbers(self.numbers + other.numbers)
 
     def of_all(self, chain: UpdateChain, synchronized: bool) -> Counts:
-        """The counts of the batch of which all processes of ``chain`` have a part; all come here.
+        """The counts of the batch that the processes of ``chain`` share; all of them call it.
 
-        These where gradients are sums, or each process updates by its own. Layers that are
-        ``synchronized`` make one batch of theirs all the same.
+        Returns these counts if gradients are sums, or if each process updates by itself and no
+        layer is ``synchronized``.
         """
         reducer = next(iter(chain.reducers), None)
         if reducer is None or reducer.alone or self.weight is None:
@@ -62,7 +63,7 @@ class Counts:
         return np.array([self.samples, *self.by_output.values()], np.float64)
 
     def with_numbers(self, numbers: Array) -> Counts:
-        """Others of the same outputs."""
+        """Counts of the same outputs, with other ``numbers``."""
         samples, *counts = numbers.tolist()
         return replace(
             self, samples=samples, by_output=dict(zip(self.by_output, counts, strict=True))
@@ -77,9 +78,9 @@ class Counts:
         return self.samples if self.apart or len(counts) > 1 else counts.pop()
 
     def weight_in(self, whole: Counts) -> float | None:
-        """The weight as a part of ``whole``, once gradients have their `shares`.
+        """The weight as a part of ``whole``, for gradients multiplied by their `shares`.
 
-        It is above 0 wherever there are samples, as others' losses may depend on them.
+        It is above 0 if there are samples, as losses of other parts may depend on them.
         """
         weight = whole.weight
         return None if weight is None else self.samples * weight / (whole.samples or 1.0)
@@ -87,7 +88,7 @@ class Counts:
     def shares(self, whole: Counts) -> dict[str, float]:
         """The factors of the outputs' gradients as a part of ``whole``.
 
-        Weighed by `weight_in`, the gradients of all parts then have those of the whole as mean.
+        The mean of all parts' gradients, weighed by `weight_in`, is then the gradient of the whole.
         """
         rest = whole.samples / self.samples if self.samples else 0.0
         return {
@@ -96,7 +97,7 @@ class Counts:
         }
 
     def losses(self, loss: Any, mean: float) -> dict[str, tuple[float, float]]:
-        """By output Σ of the losses and their count, where ``loss`` was last told as ``mean``."""
+        """By output the sum of its losses and their count; ``mean`` is the loss of the batch."""
         parts = {"": mean}
         if isinstance(loss, MultiLoss):
             weights = loss.weights
@@ -109,9 +110,9 @@ class Counts:
 
 
 def tells(plan: Plan, loss: Any) -> bool:
-    """Whether outputs' losses are means over numbers that parts of a batch have to tell.
+    """Whether parts of a batch have to exchange the counts of several outputs' losses.
 
-    Sequences are as long as the longest of each part.
+    Outputs over sequences do, as each part is as long as its longest sequence.
     """
     if not isinstance(loss, MultiLoss) or len(loss.losses) < 2 or loss.reduction == "sum":
         return False

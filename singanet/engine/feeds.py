@@ -28,7 +28,7 @@ def check_feed(
     A list stands for several inputs as symbols gave them, else in topological order.
 
     ``parts`` are inputs of which some steps come, whatever the net says how many there are.
-    Errors: what is no such array, batches of unlike sizes that meet in a layer.
+    Errors: a value that is no such array, or batches of unlike sizes that meet in a layer.
     """
     if isinstance(x, (list, tuple)) and len(x) == len(plan.listed) > 1:
         x = dict(zip(plan.listed, x, strict=True))

@@ -115,9 +115,9 @@ def _told(name: str, layer: Layer, ctx: Context) -> Iterator[None]:
 
 
 def expect_output(name: str, made: Any, shapes: Sequence[Shape], count: int | None = None) -> None:
-    """Errors: what `Layer.forward` gave is not of the sample shapes that setup returned.
+    """Errors: `Layer.forward` returned other sample shapes than setup, or not ``count`` samples.
 
-    Or not of ``count`` samples, if that is no None.
+    A ``count`` of None allows any number.
     """
     parts = [made] if len(shapes) == 1 else made
     good = isinstance(parts, (list, tuple)) and len(parts) == len(shapes)

@@ -89,7 +89,7 @@ def headed(net: NetCore, request: StepRequest) -> Plan | None:
         request.weight,
         net.device.ops.xp.ndarray,
     )
-    # Where layers are synchronized, what others' losses count comes before the gradients of this.
+    # Synchronized layers need the counts of other processes before the gradients here.
     if len(plan.outputs) != 1 or not isinstance(y, kind) or plan.settings().synchronized:
         return None
     step = plan.by_name[plan.outputs[0]]

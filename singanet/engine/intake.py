@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_own(x: Any) -> bool:
-    """Whether ``x`` is an array of NumPy or CuPy, or what is taken further on: sparse, a frame."""
+    """Whether ``x`` is an array of NumPy or CuPy, a sparse matrix or a frame."""
     return _is_own_array(x) or is_sparse(x) or is_frame(x)
 
 
@@ -34,26 +34,28 @@ def _is_own_array(x: Any) -> bool:
     kind = type(x)
     if kind is np.ndarray or isinstance(x, np.ndarray):
         return True
-    # PyTorch's have it on a device, and are no array there.
+    # PyTorch's tensors on a device have the attribute too, but not CuPy's interface.
     return hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "detach")
 
 
 def holds_own(x: Any) -> bool:
-    """Whether ``x`` is an array of NumPy or CuPy or sparse, or a dict of NumPy's: mostly it is."""
+    """Whether ``x`` is an array of NumPy or CuPy, a sparse matrix, or a dict of NumPy arrays.
+
+    Mostly it is, so that this is quick.
+    """
     if type(x) is np.ndarray:
         return True
     if type(x) is dict:
-        # Each batch of several inputs is asked.
         return set(map(type, x.values())) == {np.ndarray}
     return is_own(x) and not is_frame(x)
 
 
 def own_arrays(where: str, x: Any, inputs: Mapping[str, Any] | None = None) -> Any:
-    """``x``, or the values of a dict, with arrays of NumPy in the place of other libraries'.
+    """``x``, or the values of a dict, with NumPy arrays in place of other libraries' arrays.
 
-    A list of numbers becomes an array. One of arrays is of samples where ``inputs``, names with
-    sample shapes, say that one array is wanted; else it stays one. Anything else comes back as it
-    is. Errors: those of `as_array`.
+    A list of numbers becomes an array. A list of arrays is taken for samples if ``inputs``, names
+    with sample shapes, want one array, and else stays a list. Anything else comes back as it is.
+    Errors: as `as_array`.
     """
     if x is None or holds_own(x):
         return x
@@ -83,10 +85,10 @@ def is_array(x: Any) -> bool:
 
 
 def as_array(where: str, value: Any) -> Array:
-    """``value`` as a NumPy or CuPy array; PyTorch's come without gradients, to the host.
+    """``value`` as a NumPy or CuPy array.
 
-    Of a frame it is the columns side by side. Errors: `DataError` for rows of unequal length and
-    for anything that is not numbers.
+    PyTorch's tensors come to the host, without their gradients. A frame's columns are put side by
+    side. Errors: `DataError` for rows of unequal length, and for anything but numbers.
     """
     if is_frame(value):
         return matrix(where, columns_of(where, value))
@@ -123,12 +125,12 @@ def as_array(where: str, value: Any) -> Array:
 
 
 def _from_elsewhere(value: Any) -> Array:
-    """``value`` as an array of NumPy. Errors: whatever its library raises."""
+    """``value`` as a NumPy array. Errors: as its library raises."""
     if isinstance(value, (list, tuple)) and any(hasattr(part, "detach") for part in value):
         return np.stack([_from_elsewhere(part) for part in value])
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        # NumPy has no bfloat16; float32 has all of its numbers.
+        # NumPy has no bfloat16; float32 can hold all of its numbers.
         return np.asarray(value.float() if "bfloat16" in str(value.dtype) else value)
     if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         return np.from_dlpack(value)
@@ -155,10 +157,10 @@ class Intake:
     def arrays(self, where: str, x: Any, inputs: Mapping[str, Any]) -> Any:
         """``x`` with arrays of NumPy or CuPy alone; ``inputs`` are names with sample shapes.
 
-        Lists and other libraries' arrays are taken as `own_arrays` has it. A frame for one input
-        is a matrix, its columns in the order of training. For several inputs each gets the column
-        of its name. Errors: columns that are missing, not those of training, or no numbers; more
-        or fewer than the input takes.
+        `own_arrays` converts lists and other libraries' arrays. A frame for one input becomes a
+        matrix, its columns in the order of training. If there are several inputs, each gets the
+        column of its name. Errors: columns that are missing, not those of training, or no numbers;
+        more or fewer than the input takes.
         """
         x = own_arrays(where, x, inputs)
         if not has_frame(x):

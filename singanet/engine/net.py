@@ -438,10 +438,10 @@ class Net(GraphBuilder):
         layer named in forward's ``output``) to its gradient. Before each yield the layer's
         context and incoming gradient are released, and the net keeps no reference to ``grads``;
         ``values`` may be updated in place. ``item.output_grads`` maps each layer named in
-        ``output`` and passed so far to the gradient of its output, zeros where none comes, None
-        for whole numbers. Name a layer below frozen
-        layers, or below untrained parameters, in forward's ``output`` too: else nothing is kept
-        there. Errors: no training forward before, or already used; a wrong name or shape.
+        ``output`` and passed so far to the gradient of its output: zeros if none comes, None for
+        whole numbers. Name a layer below frozen layers, or below untrained parameters, in
+        forward's ``output`` too: else nothing is kept there. Errors: no training forward before,
+        or already used; a wrong name or shape.
         """
         if self._pass is None:
             raise CallOrderError(

@@ -90,19 +90,19 @@ class NodeStep:
             k for k in range(self.in_count) if self.layer.input_kind(k) == "integers"
         )
         self.gives_integers = self.layer.traits.gives_integers
-        # Whether only its inputs tell if they are of one batch size.
+        # Whether the batch sizes of its inputs are known only when they come.
         self.unsure = False
 
     @property
     def joins(self) -> bool:
-        """Whether it reads several arrays, which have to be of one batch size."""
+        """Whether it reads several arrays that must have one batch size."""
         several = self.many_in or (self.fed and self.in_count > 1)
         return several and self.layer.traits.samples != "stacked"
 
     def samples(self, sizes: Sequence[int | None]) -> int | None:
-        """The batch size of its outputs for inputs of ``sizes``, None for one that is not known.
+        """The batch size of its outputs for inputs of ``sizes``; None if it is not known.
 
-        Errors: `ShapeError` for inputs that differ.
+        Errors: `ShapeError` if the known sizes differ.
         """
         how = self.layer.traits.samples
         known = [size for size in sizes if size is not None]
@@ -220,8 +220,8 @@ class PlanSettings(NamedTuple):
     """The settings of parameters and layers at the change ``now``, a value a step of the plan.
 
     Whether backward yields parameters of it, and which by suffix; whether a training forward runs
-    it as in training. ``recompute`` is whether any step is to be run again. ``state`` is the
-    running state that forwards move, ``synchronized`` whether any of it is of all processes' batch.
+    it as in training. ``recompute`` is whether any step is to be run again. ``state`` are the
+    parameters that forwards move, ``synchronized`` is whether any layer is.
     """
 
     now: int
@@ -289,7 +289,7 @@ class Plan:
                 self.producer[slot] = i
         self.frees = _last_reads(self.steps)
         self.stops = any(step.layer.traits.stops_gradient for step in self.steps)
-        # Batches may differ in what is fed, and behind layers that change their sizes.
+        # Batch sizes may differ among inputs, and behind layers that change them.
         self.joins = any(step.joins for step in self.steps)
         self.stacks = any(step.layer.traits.samples != "same" for step in self.steps)
         if self.joins and self.stacks:
@@ -318,7 +318,7 @@ class Plan:
         self._backward: dict[Any, BackwardPlan] = {}
 
     def _mark_unsure(self) -> None:
-        """Mark the steps that read several arrays of which one has a batch size of its own."""
+        """Mark the steps that read several arrays, at least one behind an "own" batch size."""
         unsure: set[int] = set()
         for step in self.steps:
             reads = not unsure.isdisjoint(step.in_slots)
@@ -409,7 +409,7 @@ class Plan:
         return self._settings
 
     def _state(self) -> list[Param]:
-        """The running state of the layers, each once."""
+        """The parameters that are running state, each once."""
         every = [param for step in self.steps for param in step.layer.params.values()]
         state = [param for param in every if param.is_state]
         return list({id(param): param for param in state}.values())

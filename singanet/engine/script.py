@@ -68,8 +68,8 @@ def tell(step: Carrier, chain: UpdateChain) -> None:
     """A step whose gradients go through ``chain``.
 
     Where a norm has to be known first, forward and backward run twice, with the same draws; in
-    mixed precision nothing is updated unless all gradients are finite. Raises `NotFiniteError`
-    where the step is not taken, at once or when it is replayed; `carry_out` undoes it.
+    mixed precision nothing is updated unless all gradients are finite. Raises `NotFiniteError`,
+    at once or when it is replayed, if the step is not taken; `carry_out` undoes it then.
     """
     norm = step.norm()
     taken = None if chain.scaled is None else Taken(chain)
@@ -125,8 +125,8 @@ def popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
 class Taken:
     """Looks at all gradients before ``chain`` takes them.
 
-    Raises `NotFiniteError` where a gradient is not finite, here or on another process. All
-    processes walk to the end before, as layers may ask the others on the way.
+    Raises `NotFiniteError` if a gradient is not finite, here or on another process. All processes
+    walk to the end before, as layers may need the others on the way.
     """
 
     def __init__(self, chain: UpdateChain) -> None:
@@ -149,7 +149,7 @@ class Taken:
             self._refused = self._refused or layer
 
     def agree(self) -> None:
-        """Give the step up where gradients are not finite, here or on another process."""
+        """Give the step up if gradients are not finite, here or on another process."""
         refused = self._chain.agree(self._refused)
         if refused is not None:
             self._chain.conclude(refused)
@@ -161,9 +161,9 @@ class Taken:
 
 
 class Before:
-    """What forwards change of ``net``, to go back to it: its ``state``, and what it ``draws``.
+    """A copy of what a forward of ``net`` changes: its ``state``, and with ``draws`` its generator.
 
-    It is that of now, or of the last `remember`, as long as the arrays of the state are these.
+    The copy is made now and at each `remember`. It goes back to the arrays that ``state`` has now.
     """
 
     __slots__ = ("_copies", "_draws", "_draws_too", "_groups", "_net", "_xp")
@@ -173,7 +173,7 @@ class Before:
         groups: dict[Any, list[Array]] = {}
         for param in state:
             value = param.value
-            # What is read-only stays as it is; a device's arrays can always be written.
+            # Read-only arrays stay as they are; a device's arrays can always be written.
             if not isinstance(value, np.ndarray) or value.flags.writeable:
                 groups.setdefault(value.dtype, []).append(value)
         self._groups = list(groups.values())
@@ -185,15 +185,15 @@ class Before:
         self.remember()
 
     def remember(self) -> None:
-        """Go back to what is now, from now on."""
-        # Asking takes two microseconds.
+        """Copy the present state, in place of the copy before."""
+        # Reading the generator's state takes two microseconds.
         self._draws = self._net.rng.bit_generator.state if self._draws_too else None
-        # One copy of all of them takes much less time than one each.
+        # One copy of all arrays takes much less time than one copy each.
         for group, copy in zip(self._groups, self._copies, strict=True):
             self._xp.concatenate(group, axis=None, out=copy)
 
     def restore(self) -> None:
-        """Go back to it."""
+        """Write the copy back."""
         if self._draws is not None:
             self._net.rng.bit_generator.state = self._draws
         for group, copy in zip(self._groups, self._copies, strict=True):
@@ -204,9 +204,9 @@ class Before:
 
 
 def carry_out(step: Carrier, chain: UpdateChain) -> None:
-    """`tell` a step; an error before its first update leaves all as it was.
+    """`tell` a step, and undo it if it fails before its first update.
 
-    So does a step that is not taken, which is no error.
+    A step that is not taken is undone too, and raises nothing.
     """
     before = Before(step.net, step.net.execution_plan().settings().state)
     chain.updated = False

@@ -108,8 +108,8 @@ class ByLayers:
 class Seen:
     """Looks at the loss of a batch with targets ``y``, and at the metric by ``measure``.
 
-    A measure that says that it ``weighs`` gets the ``weight`` of the samples too. What the batch
-    is a part of counts ``whole``, where that is known beforehand.
+    A measure that says that it ``weighs`` gets the ``weight`` of the samples too. ``whole`` are
+    the counts of a larger batch that this one is a part of, if they are known beforehand.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ def gradients_of_loss(
 def weighed(
     chain: UpdateChain, plan: Plan, loss: Any, outputs: Any, seen: Seen
 ) -> Mapping[str, float]:
-    """Tell the stages of ``chain`` what a batch weighs; the factors of its outputs' gradients."""
+    """Tell the stages of ``chain`` what a batch weighs, and return its outputs' shares."""
     counts = Counts.of(loss, outputs, seen.y)
     whole, synchronized = seen.whole or counts, plan.settings().synchronized
     if seen.whole is None and (synchronized or tells(plan, loss)):
@@ -229,7 +229,7 @@ def differentiated(
 class NetMeasure:
     """The metric of a net as a measure of the positions that have a loss.
 
-    It is shown outputs, or what the loss says they mean.
+    It sees the outputs, or the loss's link of them.
     """
 
     __slots__ = ("_link", "_loss", "metric")
@@ -238,7 +238,7 @@ class NetMeasure:
         self.metric = metric
         # The loss whose link makes what the metric looks at.
         self._link = loss if getattr(metric, "linked", False) else None
-        # A user's own loss, and one of several outputs, need not say which positions it has.
+        # A user's own loss, and a loss of several outputs, need not say which positions count.
         self._loss = loss if isinstance(loss, Loss) else None
 
     def __call__(self, outputs: Any, y: Any) -> Any:

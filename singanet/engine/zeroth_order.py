@@ -120,7 +120,7 @@ class ByForwards(ByLayers):
                 del grads, grad
 
     def _loss(self, by: float, looks: bool) -> tuple[float, float]:
-        """The mean loss with all parameters moved ``by`` times their noise, and as it weighs."""
+        """The loss with all parameters moved ``by`` times their noise: its mean, and weighed."""
         net, request, loss = self.net, self._request, expected_loss(self.net)
         plan = headed(net, request) if getattr(loss, "goes_by_rows", False) else None
         feed = check_feed(net.execution_plan(), request.x, net.device, net.dtype)

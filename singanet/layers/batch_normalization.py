@@ -38,7 +38,7 @@ class BatchNormalization(Layer):
 
     Of several processes each has the statistics of its own part of a batch. With ``synchronized``
     they are those of the parts of all, and so are the gradients, as one process with the whole
-    batch has them; it costs two exchanges a step, and one of what the losses count.
+    batch has them; it costs two exchanges a step, and a third of what the losses count.
     """
 
     synchronized: bool = False

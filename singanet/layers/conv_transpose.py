@@ -123,10 +123,10 @@ class TransposedConvolution(Windowed):
 
 
 def _cuts_of_keras(window: Window, same: bool, extras: Sizes | None) -> Pads:
-    """What Keras cuts off the whole output along each axis, before and after.
+    """How much Keras cuts off the whole output along each axis, before and after.
 
-    Less than 0 is zeros to add. "same" gives in·stride and cuts the larger half after; with
-    ``extras`` both are as Keras 3's `_convert_conv_transpose_padding_args_from_keras_to_jax`.
+    A negative number is zeros to add. "same" gives in·stride and cuts the larger half after. The
+    cuts with ``extras`` follow Keras 3's `_convert_conv_transpose_padding_args_from_keras_to_jax`.
     """
     found = []
     for extent, stride, extra in zip(
@@ -156,9 +156,9 @@ class Conv2DTranspose(TransposedConvolution):
 
     The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
     ``output_padding`` is stride - 1 with border_mode='same', so that the size becomes in·stride,
-    and else 0. border_mode 'keras_same' and 'keras_valid' pad as Keras' "same" and "valid":
-    (kernel - stride) // 2 before with the first, and kernels shorter than the stride give in·stride
-    with both. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
+    and else 0. border_mode 'keras_same' and 'keras_valid' pad as Keras' "same" and "valid": the
+    first puts (kernel - stride) // 2 before, and in both a kernel shorter than the stride gives
+    in·stride. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
     """
 
 

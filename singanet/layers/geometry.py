@@ -119,7 +119,7 @@ class Windowed(Layer):
     axes: ClassVar[int] = 2
 
     modes: ClassVar[tuple[str, ...]] = ("same", "valid")
-    """What ``border_mode`` may be; of sequences "causal" too."""
+    """The values of ``border_mode``; along one axis "causal" is another."""
 
     def __init__(
         self,

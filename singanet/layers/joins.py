@@ -216,14 +216,14 @@ class Multiply(Combine):
 class Merge(Layer):
     """y = the sum of at least two inputs of one shape.
 
-    As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list.
-    One shape is that of each input, however many come.
+    As an input layer of a net it takes a list of arrays; ``input_sample_shape`` is then a list, or
+    one shape for every input, however many come.
     """
 
     traits = Traits(any_extent=True, masks="keeps")
 
     def get_output_sample_shape(self) -> Shapes:
-        """As `Layer`; known before the inputs are where the shape of each was said."""
+        """As `Layer`; one ``input_sample_shape`` for all inputs tells it before `build`."""
         each = self._of_each()
         return super().get_output_sample_shape() if each is None else each
 

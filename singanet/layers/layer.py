@@ -28,14 +28,14 @@ ParamSpecs = Mapping[str, Any] | Param | None
 
 
 class LayerType(CountedType):
-    """Layers that know their input's shape have parameters as soon as they are made, as SINGA's."""
+    """The type of layers: one with an ``input_sample_shape`` is set up at once, as in SINGA."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
-        """A new layer, set up for its ``input_sample_shape`` if that can be done."""
+        """A new layer, set up for its ``input_sample_shape`` if it has one that fits."""
         made: Any = super().__call__(*args, **kwargs)
         if made.input_sample_shape is not None:
-            # What is refused here, or needs what is assigned later, is set up where it is added:
-            # the error comes there.
+            # If it fails, or needs an attribute that is assigned later, the layer is set up when
+            # it is added to a net, and the error comes there.
             with suppress(Exception):
                 made.build(made.input_sample_shape)
         return made
@@ -100,7 +100,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 
     @property
     def synchronized(self) -> bool:
-        """Whether its statistics in training are of the batch of all processes."""
+        """Whether its statistics in training are over the batch of all processes."""
         return False
 
     def share(self, batch: Any) -> None:
@@ -191,7 +191,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         self.in_shapes = shapes
         if self._trainable is not None:
             self.trainable = self._trainable
-        # What `setup` assigns is the layer's own.
+        # Attributes that `setup` assigned were not assigned by a user.
         keep(self, [name for name in vars(self) if name not in before])
         return self.out_shapes
 

@@ -174,7 +174,7 @@ class MultiHeadAttention(Layer):
     def input_kind(self, k: int) -> InputKind:
         """As `Layer.input_kind`, and "any" for lengths, segments and a boolean mask."""
         if self.in_shapes is None:
-            # Which inputs are sequences, their shapes say.
+            # Only the shapes tell which inputs are sequences.
             return "any" if k else "floats"
         if self.mask == "added" and k == len(self.in_shapes) - 1:
             return "floats"
@@ -372,7 +372,7 @@ class MultiHeadAttention(Layer):
         return ctx.past.extended(ctx.ops, part, heads, self._last())
 
     def _keys_so_far(self, ctx: Context, mask: Array) -> Array:
-        """``mask``; one of the layer's own keys (N, t) with those of the steps before."""
+        """``mask``; a mask (N, t) of the layer's own keys gets the steps before in front."""
         if ctx.past is None or self.given > 1 or mask.ndim != 2:
             return mask
         steps = ctx.ops.xp.not_equal(mask, 0)[:, None, :, None]

@@ -21,7 +21,7 @@ def rms_norm(
 ) -> tuple[Array, Array, Array]:
     """(offset + gamma) x / sqrt(mean(x²) + epsilon) of rows (R, D); without gamma a factor of 1.
 
-    The `Kept` come after it.
+    The two arrays of `Kept` follow it.
     """
     count = rows.shape[1]
     unit, inverse = ops.l2_norm(rows, epsilon * count)

@@ -243,7 +243,7 @@ def _made(layer: Applicable, inputs: tuple[Symbol, ...]) -> Any:
     shapes = [symbol.shape for symbol in inputs]
     out_shapes = layer.build(shapes[0] if len(shapes) == 1 else shapes)
     if fresh is not None:
-        # What an input is to a layer may be told by its shape.
+        # The kind of an input may depend on its shape.
         try:
             _expect_kinds(layer, inputs)
         except ArgumentError:
@@ -276,7 +276,7 @@ def travelled(
     use, reads = layer.traits.masks, getattr(layer, "reads_mask", None)
     at = None if reads is None else reads(shapes)
     if not use and at is not None and masks[at] is None:
-        # Queries that are not there mix with nothing.
+        # Masked queries stay masked: steps of queries never mix.
         return None, masks[0]
     if not use:
         raise GraphError(

@@ -149,13 +149,13 @@ class HeadBatch:
             self.weight = None if weight is None else self.loss.checked_weight(ops, scores, weight)
             given = class_labels(type(self.loss).__name__, ops, scores, y, self.loss.ignore_index)
             self.labels, self.there = given
-            # What is found of an ignored row is not counted.
+            # The results of ignored rows are not counted.
             known = y if self.there is None else self.labels.reshape(self.positions)
             self._seen = [(each, each.targets(ops, scores, known)) for each in metrics]
         except SingaNetError as error:
             raise error.within(f"output of layer {layer.name!r}") from None
         rows = self._exact(as_rows(features))
-        # What an ignored row holds may be no number.
+        # An ignored row may hold NaN.
         self.rows = rows if self.there is None else ops.where(self.there[:, None], rows, 0)
         self.count: Any = len(rows) if self.there is None else self.there.sum()
         self.parts = blocks(len(rows), dense.num_output, scores.dtype.itemsize)

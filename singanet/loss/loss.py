@@ -62,14 +62,14 @@ class Loss(Counted, Configurable, ABC):
     ) -> Array:
         """Losses of shape (B,), each times its ``sample_weight`` (B,).
 
-        They are of the type of ``x``; of float16 they are float32, and the gradient is float16.
+        They have the type of ``x``. For float16 the losses are float32, and the gradient float16.
 
         In training (True or kTrain) what `backward` needs is kept, in place of what an earlier
         call kept; evaluation (False or kEval) keeps nothing. Weights multiply; the mean still
-        divides by the batch. Weights (B, ...) of the first axes of positions weigh each of these,
-        such as (B, T) the steps of outputs (B, T, 1). Where a
-        ``mask`` (B, T) is 0 a step has no loss and no gradient, and the mean is over the others.
-        Errors: `ShapeError` and `DataError` for outputs, targets or weights that do not fit.
+        divides by the batch. Weights may have more of the positions' axes: weights (B, T) weigh
+        each step of outputs (B, T, 1). Where a ``mask`` (B, T) is 0 a step has no loss and no
+        gradient, and the mean is over the others. Errors: `ShapeError` and `DataError` for
+        outputs, targets or weights that do not fit.
         """
         training = is_training(flag)
         if x.dtype.kind != "f" or x.ndim == 0:
@@ -233,7 +233,7 @@ class Loss(Counted, Configurable, ABC):
     def unmasked(
         self, x: Array, y: Array, mask: Array | None = None, *weight: Array
     ) -> tuple[Array, ...]:
-        """What metrics see of outputs, targets and weights: positions with a loss, as samples."""
+        """Outputs, targets and weights for metrics: the positions with a loss, as samples."""
         return counted_positions(x, y, self.where_counted(x, y, mask), *weight)
 
     def link(self, x: Array) -> Array:
@@ -276,8 +276,7 @@ class Loss(Counted, Configurable, ABC):
 def counted_positions(x: Array, y: Array, there: Array | None, *weight: Array) -> tuple[Array, ...]:
     """Outputs, targets and weights at the positions where ``there`` (B, ...) is True.
 
-    With None all arrays come back as they are. Errors: `ShapeError` for targets that have other
-    positions.
+    With None all arrays come back as they are. Errors: `ShapeError` for targets of other positions.
     """
     if there is None:
         return x, y, *weight

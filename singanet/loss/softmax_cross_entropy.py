@@ -46,7 +46,7 @@ class _OfClasses(Loss):
         return there.sum()
 
     def where_counted(self, x: Array, y: Array, mask: Array | None = None) -> Array | None:
-        """Rows of steps that are there, without those whose label is ``ignore_index``."""
+        """The rows that the mask keeps and whose label is not ``ignore_index``."""
         if self.ignore_index is None or y.shape not in (x.shape[:-1], (*x.shape[:-1], 1)):
             return mask
         there: Array = y.reshape(x.shape[:-1]) != self.ignore_index

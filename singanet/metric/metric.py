@@ -89,7 +89,7 @@ class Metric(Configurable):
         return made
 
     def number(self) -> Any:
-        """`result`, a float where it is one number; ``of_none`` where no sample has come."""
+        """`result`, as a float if it is one number; ``of_none`` if no sample has come."""
         if not self.samples:
             return self.of_none
         found = self.result()
@@ -140,7 +140,7 @@ class Metric(Configurable):
         raise NotImplementedError
 
     def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
-        """`update` with what `rows` found of a batch, (B, ...), or of positions, (N,)."""
+        """`update` with the result of `rows`, (B, ...) of a batch or (N,) of positions."""
         raise NotImplementedError
 
     def row_settings(self) -> Hashable:

@@ -91,7 +91,7 @@ class Accumulator(Wrapper):
         # micro-batch in work weighs, and what its sum is multiplied by where only a program's
         # replay knows that.
         self._unit = 0.0
-        # The same before the step in work, until its first gradients come.
+        # The unit before the step in work, until that step's first gradients come.
         self._unit_before: float | None = None
         self._weight: Scale = 1.0
         self._share: Scale | None = None
@@ -161,7 +161,7 @@ class Accumulator(Wrapper):
         for name, (value, grad) in jobs.items():
             total = self._totals.get(name)
             check_fit("Accumulator", name, value, grad, None if total is None else total.shape)
-        # What is refused after that has been gathered.
+        # A rate that is refused later is refused after its gradients were added.
         self.optimizer.expect_rates(n for n in jobs if self._begun(n)[0] + 1 >= self.every)
         self.settle(list(jobs), [value for value, _ in jobs.values()])
         sums = {name: self._add(name, value, grad, scale) for name, (value, grad) in jobs.items()}
@@ -196,16 +196,18 @@ class Accumulator(Wrapper):
         return total
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`: what was gathered of another net waits for it."""
+        """As `Wrapper.turn`: gradients that were gathered of another net wait for it."""
         for param in params:
             self._turn(param.name, param.root)
 
     def _turn(self, name: str, root: ParamRoot) -> None:
-        kept: Any = self._totals, self._rows, self._counts, self._weights, self._by_rows
-        self._owners.turn(name, root, *kept)
+        self._owners.turn(name, root, *self._by_name())
+
+    def _by_name(self) -> tuple[dict[str, Any], ...]:
+        return self._totals, self._rows, self._counts, self._weights, self._by_rows
 
     def drop(self) -> bool:
-        """Forget the micro-batches of the mean in work. Returns whether none was handed on."""
+        """Forget the micro-batches of the mean in work. Returns whether no mean was handed on."""
         begun = [count for count in self._counts.values() if count]
         whole = len(begun) == len(self._counts)
         self._begin(self._counts)
@@ -223,7 +225,7 @@ class Accumulator(Wrapper):
         known = trained if self._trained is None else self._trained
         thawed = trained - known | self._late.keys() & trained
         for name in self._counts.keys() - (trained - thawed):
-            for of_name in (self._totals, self._rows, self._counts, self._weights, self._by_rows):
+            for of_name in self._by_name():
                 of_name.pop(name, None)
         begun = max(self._gone())
         self._late = dict.fromkeys(thawed, begun) if begun[0] else {}

@@ -16,10 +16,10 @@ from singanet.types import Array
 class Adam(ElementWise):
     """m, v = moving means of g, g²; w −= α m / (√v + ε), α = lr √(1 − β₂ᵗ) / (1 − β₁ᵗ).
 
-    SINGA's and Keras' form, which is that of section 2 of Kingma and Ba (2015): ε is added to √v
-    before the correction of its bias. With ``epsilon_after_correction`` it is added after, as
-    PyTorch has it: w −= lr m̂ / (√v̂ + ε). All rules of this kind take that argument. t counts the
-    updates of each parameter. State: m and v, two arrays a parameter.
+    SINGA and Keras use this form, from section 2 of Kingma and Ba (2015): ε is added to √v before
+    the correction of its bias. With ``epsilon_after_correction`` it is added after, as in PyTorch:
+    w −= lr m̂ / (√v̂ + ε). All rules of this kind take that argument. t counts the updates of each
+    parameter. State: m and v, two arrays a parameter.
     """
 
     slots: tuple[str, ...] = ("first", "second")
@@ -63,7 +63,7 @@ class Adam(ElementWise):
 
 
 def epsilon_beside(rule: Any, step: int, root: float) -> float:
-    """ε of ``rule`` as a number to add to √v, whose correction divides it by ``root``."""
+    """ε of ``rule`` as a number to add to √v, which the correction divides by ``root``."""
     epsilon = at(rule.epsilon, step)
     return epsilon * root if rule.epsilon_after_correction else epsilon
 

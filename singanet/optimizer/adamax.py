@@ -15,7 +15,7 @@ from singanet.types import Array
 class Adamax(Adam):
     """m as in Adam; u = max(β₂ u, |g|); w −= lr m / ((1 − β₁ᵗ) (u + ε)), Keras' form.
 
-    With ``epsilon_in_norm`` u = max(β₂ u, |g| + ε) and nothing is added to it, as PyTorch has it.
+    With ``epsilon_in_norm``, as in PyTorch, u = max(β₂ u, |g| + ε), and the divisor is u alone.
     Section 7 of Kingma and Ba, 2015. State: m and u, two arrays a parameter.
     """
 

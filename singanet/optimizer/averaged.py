@@ -43,7 +43,7 @@ class Averaged(Wrapper):
         self._changed: dict[str, None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """The averages, and not where they lie, which is known by the ids of the buckets."""
+        """The averages without their places, as those go by the ids of buckets."""
         return {**vars(self), "_params": [], "_places": {}, "_beside": {}, "_buckets": {}}
 
     def begin_with(self, params: Iterable[Param]) -> None:
@@ -111,7 +111,7 @@ class Averaged(Wrapper):
 
     def _follow(self, average: Array, value: Array) -> None:
         xp = ops_for(average).xp
-        # A program records what stands for a parameter of a device, which is not the stage's own.
+        # A program passes a stand-in for the parameter, which may be on another device.
         value = xp.asarray(value)
         together = average.flags.c_contiguous and value.flags.c_contiguous
         if on_host(xp) and together and average.size > BLOCK:

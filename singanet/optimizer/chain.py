@@ -129,7 +129,7 @@ class UpdateChain:
     # -- before a step ---------------------------------------------------------------------------
 
     def turn(self, net: Any) -> None:
-        """Have the state of the parameters of ``net``, as another net may have trained since."""
+        """Go on with the state of ``net``, as another net may have been trained since."""
         if self.owners.net() is not net:
             params, rule = net.params(), self.own_rule
             other = rule is not None and rule.turn(params)
@@ -182,7 +182,7 @@ class UpdateChain:
             stage.conclude(refused)
 
     def refused(self) -> None:
-        """Tell stages that the step in work has ended with an error before its first update."""
+        """Tell the stages that the step in work failed before its first update."""
         for stage in self.stages:
             stage.refused()
 

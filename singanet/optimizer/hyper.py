@@ -56,10 +56,10 @@ def _learns(value: Hyper) -> TypeGuard[Learning]:
 def dump_hypers(
     owner: object, hypers: Sequence[str], given: Mapping[str, Hyper | None]
 ) -> dict[str, Array]:
-    """What schedules among the attributes ``hypers`` have learnt, and numbers assigned to them.
+    """The state of schedules among the attributes ``hypers``, and the numbers assigned to them.
 
-    By ``*/hyper.key`` and ``*/hyper``. A number is assigned where it is not the one ``given`` to
-    the constructor.
+    The keys are ``*/hyper.key`` and ``*/hyper``. A number counts as assigned if it differs from
+    the one ``given`` to the constructor.
     """
     learnt = {
         f"*/{hyper}.{key}": np.array(number, np.float64)
@@ -80,9 +80,9 @@ def load_hypers(
     given: Mapping[str, Hyper | None],
     saved: Mapping[str, Array],
 ) -> None:
-    """Give the attributes what `dump_hypers` took; numbers assigned since become those ``given``.
+    """Set the attributes from the entries of `dump_hypers`; other assigned numbers are reset.
 
-    Errors: `DataError`, before anything changes, for other schedules than there are.
+    Errors: `DataError`, before anything changes, if the schedules are others.
     """
     numbers = {hyper: saved[key] for hyper in hypers if (key := f"*/{hyper}") in saved}
     since = {hyper: given[hyper] for hyper in _assigned(owner, hypers, given)}
@@ -112,7 +112,7 @@ def load_hypers(
 def _assigned(
     owner: object, hypers: Sequence[str], given: Mapping[str, Hyper | None]
 ) -> dict[str, float]:
-    """The numbers among the attributes that are others than those ``given``."""
+    """The numbers among the attributes that differ from the ones ``given``."""
     now = {hyper: getattr(owner, hyper) for hyper in hypers if hyper in given}
     return {
         hyper: float(value)
@@ -134,7 +134,7 @@ def _number(where: str, hyper: str, saved: Array) -> float:
 
 
 def learnt_by(owner: object, hypers: Sequence[str]) -> dict[str, tuple[Learning, Any]]:
-    """The schedules among the attributes ``hypers``, with what each has learnt."""
+    """The schedules among the attributes ``hypers``, each with its state."""
     found = {hyper: getattr(owner, hyper) for hyper in hypers}
     return {k: (each, dict(each.state_dict())) for k, each in found.items() if _learns(each)}
 
@@ -142,9 +142,9 @@ def learnt_by(owner: object, hypers: Sequence[str]) -> dict[str, tuple[Learning,
 def begin_schedules(
     owner: object, hypers: Sequence[str], learnt: Mapping[str, tuple[Learning, Any]]
 ) -> None:
-    """Let the schedules of ``owner`` go on from what `learnt_by` gave, or begin anew.
+    """Let the schedules of ``owner`` go on from the states of `learnt_by`, or begin anew.
 
-    A schedule of a user's own begins anew where it has a `restart`.
+    A user's own schedule begins anew if it has a `restart`.
     """
     for hyper in hypers:
         schedule: Any = getattr(owner, hyper)

@@ -21,11 +21,11 @@ from singanet.types import Array
 class LAMB(Adam):
     """r = α m / (√v + ε) + λ w; w −= lr (‖w‖ / ‖r‖) r (You et al. 2020), for large batches.
 
-    α is `Adam`'s of lr 1; with ``epsilon_after_correction``, as the paper and Keras have it, the
-    quotient is m̂ / (√v̂ + ε).
-    The ratio is 1 where either norm is 0; the norms are of the whole parameter, or of the rows
-    that a row-sparse gradient names. λ is ``weight_decay`` times ``decay_mult``. The direction
-    is worked out twice, once for its norm, so that it is never held whole. State: m and v.
+    α is `Adam`'s for lr = 1. With ``epsilon_after_correction``, as in the paper and in Keras, the
+    quotient is m̂ / (√v̂ + ε). The ratio is 1 where either norm is 0; the norms are of the whole
+    parameter, or of the rows that a row-sparse gradient names. λ is ``weight_decay`` times
+    ``decay_mult``. The direction is worked out twice, once for its norm, so that it is never held
+    whole. State: m and v.
     """
 
     decoupled = True

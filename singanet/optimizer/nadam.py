@@ -14,9 +14,9 @@ from singanet.types import Array
 
 
 class NAdam(Adam):
-    """w −= lr √(1 − β₂ᵗ) (μ' m / (1 − Π μ') + (1 − μ) g / (1 − Π μ)) / (√v + ε), as Adam has ε.
+    """w −= lr √(1 − β₂ᵗ) (μ' m / (1 − Π μ') + (1 − μ) g / (1 − Π μ)) / (√v + ε), with `Adam`'s ε.
 
-    ``epsilon_after_correction`` divides by √v̂ + ε in its place, as PyTorch and Keras do.
+    With ``epsilon_after_correction`` the divisor is √v̂ + ε, as in PyTorch and Keras.
     μ = β₁ (1 − 0.96^(ψ t) / 2) at step t, μ' at the next, Π the product of all so far, and ψ is
     ``momentum_decay``; Keras' is 1. Dozat, 2016. State: m and v, two arrays a parameter.
     """

@@ -14,8 +14,8 @@ from singanet.types import Array
 class RAdam(Adam):
     """w −= r α m / (√v + ε), or lr m̂ while v says too little (Liu et al. 2020; PyTorch's form).
 
-    α, m̂ and ``epsilon_after_correction`` are those of `Adam`.
-    With ρ∞ = 2 / (1 − β₂) − 1 and ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), v counts where ρ > 5, and
+    `Adam` explains α, m̂ and ``epsilon_after_correction``. With ρ∞ = 2 / (1 − β₂) − 1 and
+    ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), v counts where ρ > 5, and
     r² = (ρ − 4)(ρ − 2) ρ∞ / ((ρ∞ − 4)(ρ∞ − 2) ρ). State: m and v, two arrays a parameter.
     """
 

@@ -70,7 +70,7 @@ class Reducer(Wrapper):
         """Whether gradients are handed on as they are, as there is no other process."""
 
     def knows(self, net: Any) -> bool:
-        """Whether it has met ``net`` last."""
+        """Whether ``net`` is the last net that it met."""
         return False
 
     @property
@@ -120,9 +120,9 @@ class Reducer(Wrapper):
         return self.local
 
     def totals(self, counts: Array) -> Array:
-        """``counts``, what the loss of a batch counts, summed over all processes.
+        """The ``counts`` of a batch's loss, summed over all processes.
 
-        All processes come here, between a forward and its walk back.
+        All processes call it, between a forward and its walk back.
         """
         return counts
 

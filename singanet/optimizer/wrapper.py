@@ -121,7 +121,7 @@ class Wrapper(Counted, Configurable, ABC):
         """Train ``net`` from now on, behind the stages ``around``, the first of them outermost."""
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """Have the state of the net of ``params``; ``other`` where another net's may be there."""
+        """Go on with the state of the net of ``params``, an ``other`` net than the last or not."""
 
     def train(self, names: Iterable[str]) -> None:
         """The parameters ``names`` are those that are trained from now on."""
@@ -150,7 +150,7 @@ class Wrapper(Counted, Configurable, ABC):
     def join(self) -> None:
         """Take part in the steps of other processes without samples, until all have come here.
 
-        The `Reducer` inside does; without one there are no others.
+        The `Reducer` inside does so; without one there are no other processes.
         """
         if isinstance(self.optimizer, Wrapper):
             self.optimizer.join()
@@ -159,7 +159,7 @@ class Wrapper(Counted, Configurable, ABC):
         """The step was taken, or not, as the gradients of the layer ``refused`` are not finite."""
 
     def refused(self) -> None:
-        """The step in work has ended with an error before its first update: it never began."""
+        """Undo what `begin` did: the step in work failed before its first update."""
 
     def refresh(self, names: Sequence[str], values: Sequence[Array]) -> None:
         """Bring what `settle` made up to date with ``values``, which somebody may have changed."""

@@ -1,4 +1,4 @@
-"""Parameters to files and copies, and back: the one way, wherever their arrays are."""
+"""The one way from parameters to files and copies and back, wherever their arrays are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def param_sources(params: Iterable[Param], start: str = "") -> list[Source]:
 def keep_params(params: Iterable[Param], kept: dict[str, Array]) -> None:
     """Copy the arrays of ``params`` to ``kept``, by name, for `put_params`.
 
-    Those that are read-only are left out. Arrays that are in ``kept`` already are written over.
+    Read-only arrays are left out. Arrays that are in ``kept`` already are written over.
     """
     for param in params:
         if param.is_constant:
@@ -52,9 +52,8 @@ def put_params(
 ) -> None:
     """Write ``arrays``, by name, over the values of ``params``; ``put`` brings them to the device.
 
-    A parameter that is read-only, such as one in blocks, stays as it is: an array of it has to
-    have its values, and may be left out. Errors: `StateMismatchError` for one that has others,
-    before anything changes.
+    A read-only parameter, such as one in blocks, stays as it is; its array may be left out.
+    Errors: `StateMismatchError`, before anything changes, if its array has other values.
     """
     changing = []
     for param in params:
@@ -64,7 +63,7 @@ def put_params(
             raise StateMismatchError(
                 f"{where}, parameter {param.name!r}",
                 expected=f"the values that it has, as it is {_why_constant(param)}",
-                received="others",
+                received="other values",
                 advice=constant_advice(param),
             )
     for param in changing:
@@ -72,7 +71,7 @@ def put_params(
 
 
 def same_values(own: Array, given: Array) -> bool:
-    """Whether two arrays, wherever they are, are equal: any NaN is equal to any other."""
+    """Whether two arrays on any devices are equal; a NaN equals any other."""
     own, given = ops_for(own).host(own), ops_for(given).host(given)
     return np.array_equal(own, given, equal_nan=given.dtype.kind == "f")
 

@@ -13,7 +13,7 @@ class LayerGradients(tuple[list[str], list[Array], list[Gradient]]):
     """The item that backward yields for a layer; unpacks as ``names, values, grads``.
 
     ``values`` are the live parameter arrays; a gradient may be `RowSparse`. ``output_grads``
-    maps each layer that was asked for and passed so far to the gradient of its output, zeros where
+    maps each layer that was asked for and passed so far to the gradient of its output, zeros if
     none came; ``layer`` is the name of this one.
     """
 

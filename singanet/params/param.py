@@ -54,7 +54,7 @@ class ParamSpec:
 
 
 class _Referable:
-    """What others may refer to without keeping it alive."""
+    """A base for classes with slots whose objects weak references may refer to."""
 
     __slots__ = ("__weakref__",)
 
@@ -63,9 +63,9 @@ class _Referable:
 class ParamRoot(_Referable):
     """The state that all names of a parameter share: initializer, settings and storage.
 
-    ``spec`` has the name that it was made with; ``given`` is the first one, once another was
-    assigned. Only `Param` changes any of it. It is the same object for as long as the parameter
-    lives, whatever array it has.
+    ``spec`` has the name that it was made with; ``given`` is the first spec, once another was
+    assigned. Only `Param` changes any of it. A parameter has the same root for as long as it lives,
+    whatever array it has.
     """
 
     spec: ParamSpec
@@ -94,7 +94,7 @@ class ParamRoot(_Referable):
         return made
 
     def own(self, array: Array | None) -> None:
-        """Let `owner_of` know that ``array``, if there is one, is this parameter's."""
+        """Note for `owner_of` that ``array``, if there is one, is this parameter's."""
         if array is not None:
             _owners.note(array, weakref.ref(self))
 
@@ -103,7 +103,7 @@ _owners: ByArray[weakref.ref[ParamRoot]] = ByArray()
 
 
 def owner_of(array: Any) -> ParamRoot | None:
-    """The parameter whose live array this very object is, or stands for; None for other arrays."""
+    """The parameter that has ``array``, this very object, as its value; None for other arrays."""
     found = _owners.of(array)
     return None if found is None else found()
 
@@ -157,12 +157,12 @@ class Param:
 
     @property
     def said(self) -> Moment | None:
-        """When `spec` was assigned; None for the one that it was made with."""
+        """When `spec` was assigned; None if it never was."""
         return self.root.said
 
     @property
     def respecified(self) -> bool:
-        """Whether `spec` is another one than it was made with."""
+        """Whether `spec` differs from the one that the parameter was made with."""
         return self.root.given not in (None, self.root.spec)
 
     @property
@@ -196,7 +196,7 @@ class Param:
     def kept_as(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """The type of the array in a net of ``dtype``: running state is of float32 at least.
 
-        Of many batches little would be left in float16, and a variance above 65504 nothing.
+        In float16 the mean of many batches loses most digits, and a variance above 65504 overflows.
         """
         return np.promote_types(dtype, np.float32) if self.is_state else dtype
 
@@ -297,8 +297,8 @@ class Param:
     def retype(self, array: Array) -> None:
         """Assign ``array``, whose type becomes the parameter's; assigning `value` converts it.
 
-        Numbers in another byte order are turned to the machine's, which files and kernels read.
-        Running state is `kept_as` float32 at least.
+        Another byte order becomes the machine's, which files and kernels read. Running state
+        becomes float32 at least, see `kept_as`.
         """
         if tuple(array.shape) != self.shape:
             raise ShapeError(

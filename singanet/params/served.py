@@ -15,9 +15,9 @@ from singanet.types import Array, RowSparse, Shape, StandIn
 
 
 class ServedStandIn(StandIn):
-    """A stand-in for the array of a served parameter, whose elements are NaN.
+    """A stand-in for the array of a served parameter; its elements are NaN.
 
-    Row-sparse gradients that a rule is to update it by go to ``rows``.
+    A rule sends its row-sparse gradients to ``rows``.
     """
 
     rows: ServedRows

@@ -57,22 +57,22 @@ _Known = TypeVar("_Known")
 
 
 class ByArray(Generic[_Known]):
-    """What is known of arrays, for as long as these very objects live."""
+    """Notes on arrays, by object identity, each kept for as long as its array lives."""
 
     def __init__(self) -> None:
-        # An id is another array's once the array is gone, which the reference tells.
+        # Once an array is gone another may get its id; the reference tells them apart.
         self._known: dict[int, tuple[weakref.ref[Array], _Known]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
     def of(self, array: Any) -> _Known | None:
-        """What was noted of this very object, None if nothing was."""
+        """The note on this very object, None if there is none."""
         found = self._known.get(id(array))
         return found[1] if found is not None and found[0]() is array else None
 
     def note(self, array: Array, known: _Known) -> None:
-        """Note what is ``known`` of ``array`` from now on."""
+        """Keep the note ``known`` on ``array``, in place of an earlier one."""
         key = id(array)
 
         def forget(gone: weakref.ref[Array], every: Any = self._known) -> None:

@@ -56,7 +56,7 @@ class Replay:
         self.guard = recorder.guard
         self.values = {param.name: param for param, _ in recorder.params}
         self.state = [p for p, _ in recorder.params if p.is_state and not p.is_constant]
-        # What runs in Python may draw; the program knows of all else.
+        # A function in Python may draw; the program knows all other draws.
         self._draws = bool(self.notes) or recorder.tape.draws
         self._net = recorder.net
         self._before: Before | None = None
@@ -191,7 +191,7 @@ class Replay:
     def _interrupted(self, bound: Bound, left: int) -> bool:
         """Count and make the updates that the layers would have made before the last calls.
 
-        Returns whether there are any.
+        Returns whether there are any updates.
         """
         calls = self.recording.calls
         done, missed = calls[:-left], calls[-left:]

@@ -112,7 +112,7 @@ class LossStep:
     def weight(
         self, tape: Tape, outputs: Any, y: Any, updates: Any
     ) -> float | Callable[[Any], None] | None:
-        """The weight of the batch; where it depends on values, what tells it at a replay."""
+        """The weight of the batch; if it depends on values, a function that replays call."""
         mark = len(tape.calls)
         if y is not None and is_own(self.loss) and not self._tells(updates):
             try:
@@ -129,7 +129,7 @@ class LossStep:
         self._shares = weighed(chain, self._plan, self.loss, given, self.seen)
 
     def shared(self, tape: Tape, dy: dict[str, Any], updates: Any) -> dict[str, Any]:
-        """``dy``, by what other processes have of each output's loss where they count apart."""
+        """``dy`` times each output's share, if processes exchange the counts of their losses."""
         if not self._tells(updates):
             return dy
         factors = {name: np.ones((), grad.dtype) for name, grad in dy.items()}
@@ -203,7 +203,7 @@ def only_looks(measure: Any) -> bool:
 
 
 def is_shown_copies(measure: Any, loss: Any) -> bool:
-    """Whether outputs are copied for ``measure``: whole, or the positions that have a loss."""
+    """Whether outputs, or their positions that have a loss, are copied for ``measure``."""
     ignores = any(getattr(each, "ignore_index", None) is not None for each in losses_of(loss))
     return ignores or not only_looks(measure)
 

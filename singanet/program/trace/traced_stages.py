@@ -125,7 +125,7 @@ class TracedStages:
         told: float | Callable[[Any], None] | None,
         outputs: Any,
     ) -> str | None:
-        """Tell ``chain`` the weight of a batch, or what tells it at a replay.
+        """Tell ``chain`` the weight of a batch; ``told`` is it, or the function that tells it.
 
         Returns why accumulators among the stages cannot be recorded, if so.
         """

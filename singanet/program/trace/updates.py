@@ -137,7 +137,7 @@ class Updates:
         return bool(self._local) or any(stage.weighs for stage in self.stages)
 
     def begin(self, weight: float | Callable[[Any], None] | None, outputs: Any) -> None:
-        """Tell stages the ``weight`` of a batch, or what tells it at a replay."""
+        """Tell stages the ``weight`` of a batch; a function tells it at each replay."""
         if self._local and (callable(weight) or weight == 0):
             raise NotRecordableError("a rank that has no samples for a step updates nothing")
         self._why = self._traced.weigh(self.chain, weight, outputs) or self._why
