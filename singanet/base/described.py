@@ -239,11 +239,17 @@ def _equal(one: Any, two: Any, parts: Callable[[Any, Any], bool]) -> bool:
         return one.keys() == two.keys() and all(parts(one[key], two[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)):
         return len(one) == len(two) and all(map(parts, one, two))
-    if hasattr(one, "dtype") or hasattr(two, "dtype"):
+    arrays = [each for each in (one, two) if hasattr(each, "dtype")]
+    if arrays:
         import numpy as np  # One of them is an array, so it is imported already.
 
-        return np.array_equal(one, two)
-    return isinstance(one, bool) == isinstance(two, bool) and bool(one == two)
+        # Sparse matrices have a dtype too. They are not compared, and count as changed.
+        return all(hasattr(each, "__array__") for each in arrays) and np.array_equal(one, two)
+    try:
+        return isinstance(one, bool) == isinstance(two, bool) and bool(one == two)
+    except (TypeError, ValueError):
+        # Two frames, say, are compared by elements. They count as changed too.
+        return False
 
 
 def shown(name: str, settings: Mapping[str, Any], *first: str) -> str:

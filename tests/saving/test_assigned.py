@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import singanet
 from singanet.base.described import Configurable
@@ -342,3 +343,21 @@ def test_a_forged_spec_is_refused(entry):
         singanet.FeedForwardNet.from_config({**config, "specs": {"b/weight": entry}})
     with pytest.raises(ConfigError, match="'specs' to name parameters"):
         singanet.FeedForwardNet.from_config({**config, "specs": {"no": {}}})
+
+
+class Framed(Layer):
+    """A user's layer with a table beside its numbers."""
+
+    def __init__(self, name, table):
+        super().__init__(name)
+        self.table = table
+
+    def setup(self, in_shapes):
+        return in_shapes
+
+
+def test_values_that_have_no_one_answer_to_equality_are_taken():
+    layer = Framed("framed", sparse.csr_matrix(np.eye(2)))
+    layer.table = sparse.csr_matrix(np.ones((2, 2)))
+    assert layer.build((3,)) == (3,)
+    assert layer.out_shapes == (3,)
