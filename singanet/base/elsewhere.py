@@ -91,7 +91,7 @@ _INSTEAD = {
     "sequential": "leave it out: recorded steps run in the order of recording",
     "spars": "say ratio=, the share of the elements that is sent, as with topK=True, or threshold=,"
     " the magnitude from which on they are sent, as with topK=False",
-    "topK": "leave it out: ratio= sends the largest, as topK=True, and threshold= what reaches it",
+    "topK": "leave it out: ratio= sends the largest, as topK=True, threshold= those from it on",
     "trainable": "assign layer.trainable = False",
     "use_graph": "leave it out: steps are recorded by themselves; net.programs.enabled = False"
     " turns it off",
@@ -165,7 +165,7 @@ _OF_DEVICES = {
     "RunGraph": _RECORDED,
     "SetSkipIteration": _TIMES,
     "SetVerbosity": _TIMES,
-    "Sync": "leave it out: what is read has been computed",
+    "Sync": "leave it out: a value is computed by the time it is read",
 }
 
 _GONE = {

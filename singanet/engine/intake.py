@@ -34,7 +34,7 @@ def _is_own_array(x: Any) -> bool:
     kind = type(x)
     if kind is np.ndarray or isinstance(x, np.ndarray):
         return True
-    # PyTorch's tensors on a device have the attribute too, but not CuPy's interface.
+    # PyTorch's tensors have the attribute too, and are converted.
     return hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "detach")
 
 
