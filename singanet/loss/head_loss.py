@@ -18,6 +18,7 @@ from singanet.loss.layer import reciprocal, spread
 from singanet.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from singanet.loss.targets import class_labels
 from singanet.ops.interface import Ops
+from singanet.ops.kernel import widened
 from singanet.types import Array, GivenShapes, Shapes
 
 
@@ -142,7 +143,7 @@ class HeadBatch:
         self.loss, self.turned = layer.loss, dense.W_transpose
         self.shape, self.positions = features.shape, features.shape[:-1]
         self.half = features.dtype == "float16"
-        self.params = {suffix: self._exact(array) for suffix, array in ctx.params.items()}
+        self.params = {suffix: widened(array) for suffix, array in ctx.params.items()}
         # Checks ask for its shape and type.
         scores = unmade_scores((*self.positions, dense.num_output), score_type(features.dtype))
         try:
@@ -154,7 +155,7 @@ class HeadBatch:
             self._seen = [(each, each.targets(ops, scores, known)) for each in metrics]
         except SingaNetError as error:
             raise error.within(f"output of layer {layer.name!r}") from None
-        rows = self._exact(as_rows(features))
+        rows = widened(as_rows(features))
         # An ignored row may hold NaN.
         self.rows = rows if self.there is None else ops.where(self.there[:, None], rows, 0)
         self.count: Any = len(rows) if self.there is None else self.there.sum()
@@ -162,9 +163,6 @@ class HeadBatch:
         self.dx: Array | None = None
         self.grads: dict[str, Array] = {}
         self._found: list[list[Array]] = [[] for _ in metrics]
-
-    def _exact(self, array: Array) -> Array:
-        return array.astype("float32") if self.half else array
 
     @property
     def found(self) -> list[Array]:
@@ -238,8 +236,7 @@ class HeadBatch:
     def _factors(self, dy: Array) -> Array:
         """The factors of the gradients of the rows' losses, (R,)."""
         ops, samples = self.ops, self.positions[0]
-        dy = dy.astype("float32") if self.half else dy
-        whole = self.loss.reduction == "sum"
+        dy, whole = widened(dy), self.loss.reduction == "sum"
         dy = dy * (samples if whole else reciprocal(ops, self.count, dy) * samples)
         factors = ops.zeros(self.positions, dy)
         factors += spread(dy, factors)
