@@ -71,7 +71,7 @@ class Counts:
 
     @property
     def weight(self) -> float | None:
-        """The weight of the batch's gradients beside those of others; None for sums."""
+        """The weight of the batch's gradients beside other batches; None for sums."""
         if len(self.sums) == len(self.by_output):
             return None
         counts = {*self.by_output.values()}
