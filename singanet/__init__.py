@@ -96,5 +96,5 @@ def _objects() -> Codec:
 
 use_codec(_objects)
 
-if not TYPE_CHECKING:  # or any name would do
+if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_when_asked(__name__, __all__)

@@ -19,7 +19,7 @@ from singanet.types import Array
 
 __all__ = ["Device", "cpu", "cuda", "describe", "get_default_device"]
 
-if not TYPE_CHECKING:  # or any name would do
+if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__ = names_of(__name__, __all__)
 
 
@@ -33,7 +33,7 @@ class Device:
     changes: tuple[Callable[[Device], Device], ...] = field(default=(), repr=False, compare=False)
     """The functions that gave the plain device other kernels, in order, for pickles."""
 
-    if not TYPE_CHECKING:  # or any name would do
+    if not TYPE_CHECKING:  # else type checkers accept any name
         __getattr__ = missing_attribute
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Device:

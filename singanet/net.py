@@ -53,7 +53,7 @@ class FeedForwardNet(Net):
     imported when it is first called.
     """
 
-    if not TYPE_CHECKING:  # or any name would do
+    if not TYPE_CHECKING:  # else type checkers accept any name
         __getattr__ = missing_attribute
 
     def make_executor(self) -> Programs:

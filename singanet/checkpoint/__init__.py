@@ -39,5 +39,5 @@ __all__ = [
     "write_state",
 ]
 
-if not TYPE_CHECKING:  # or any name would do
+if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__ = names_of(__name__, __all__)

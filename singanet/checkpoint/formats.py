@@ -25,7 +25,7 @@ LATEST = "latest"
 class Format:
     """A format's name, its suffixes, and where its reader and writer are found when needed.
 
-    One ``by_layers`` is written with the layers of a net, whose layouts it has.
+    A format ``by_layers`` stores arrays in another library's layouts, and needs a net's layers.
     """
 
     name: str

@@ -28,9 +28,9 @@ def load_into(
     ``strict`` refuses a file that lacks an array, has one too many, or one that does not fit;
     otherwise those are left as they are. Every array is read and its checksum compared before
     the first is assigned, so that a damaged file changes nothing. A read-only target is not
-    assigned; values that it does not have do not fit. Targets that are members of one of ``packed``
+    assigned: an array fits if it has the same values. Targets that are members of one of ``packed``
     may come in that one array. Errors: `StateMismatchError`, whose ``report`` has the table, and
-    those of `Reader.read`.
+    the errors of `Reader.read`.
     """
     rename = checked_rename(rename, reader.where)
     packs = {each.name: each for each in in_file(packed, reader.entries, targets, rename)}
@@ -77,7 +77,7 @@ def _has(target: Target, reader: Reader, found: Match) -> bool:
 
 
 def _fitted(array: Array, target: Target) -> Array:
-    """``array`` in the shape and type of the net's."""
+    """``array`` in the shape and type of its target."""
     turned = array.shape != target.shape and array.shape == target.shape[::-1]
     array = array.T if turned else array.reshape(target.shape)
     return np.asarray(array, dtype=target.dtype)

@@ -19,7 +19,7 @@ from singanet.types import Array, Shape
 class Target:
     """An array of the net: what shape and type must come, and the rule by which it is asked for.
 
-    Where the net's array is read-only, ``has`` tells whether another one has its values.
+    If the net's array is read-only, ``has`` tells whether an array has the same values.
     ``older_dtype`` is a narrower type that earlier versions wrote; such an array is widened.
     """
 

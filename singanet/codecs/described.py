@@ -46,9 +46,9 @@ _SILENT = frozenset({
     "batch_shape", "data_format", "dtype", "name", "renorm_clipping", "renorm_momentum", "seed",
     "trainable", "unit_forget_bias", "unroll", "zero_output_for_mask",
 })  # fmt: skip
-"""Settings that say how a layer begins, what its model says for it, or what another switches on.
+"""Settings that change no output: of the start, of the whole model, or without another setting.
 
-What a recurrent layer yields at steps that are not there is the model's to look after.
+The reader of the model checks the masked steps of recurrent layers (``zero_output_for_mask``).
 """
 
 
@@ -131,7 +131,7 @@ class DescribedLayer:
         return found or None
 
     def expect_all_taken(self) -> None:
-        """Refuse what nobody has looked at, and may make another layer.
+        """Refuse settings that no reader has looked at, since they may change the layer.
 
         Errors: `FileFormatError`.
         """

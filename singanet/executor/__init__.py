@@ -8,5 +8,5 @@ from singanet.executor.symbols import GradientSymbol, from_loader, gradients
 
 __all__ = ["Executor", "GradientSymbol", "from_loader", "gradients"]
 
-if not TYPE_CHECKING:  # or any name would do
+if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__ = names_of(__name__, __all__)

@@ -51,7 +51,7 @@ class Executor(metaclass=CheckedType):
     in their batches. The guide is ``docs/executor.md``.
     """
 
-    if not TYPE_CHECKING:  # or any name would do
+    if not TYPE_CHECKING:  # else type checkers accept any name
         __getattr__ = missing_attribute
 
     def __init__(
@@ -82,7 +82,7 @@ class Executor(metaclass=CheckedType):
             self._expect_one_optimizer(name, program)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without programs of outputs asked at run time, which go by the ids of these."""
+        """Leave out programs for outputs asked at run time: their keys are ids of this process."""
         return {**vars(self), "_asked": OrderedDict()}
 
     def __repr__(self) -> str:
@@ -194,8 +194,8 @@ class Executor(metaclass=CheckedType):
 
         Parameters, each optimizer's state, the positions of loaders, the generator. The format
         goes by the suffix, as for the state of a training: ``run.npz``; a name without one gets
-        ``.npz``. All of several ranks call it, and the first one writes, also what is each rank's
-        own. Errors: `FileAccessError`, `ArgumentError` for a folder.
+        ``.npz``. With several ranks all call it; the first one writes, for every rank.
+        Errors: `FileAccessError`, `ArgumentError` for a folder.
         """
         state.save(path, self._trained())
 
@@ -204,8 +204,8 @@ class Executor(metaclass=CheckedType):
         """Go on to the bit from where the executor that wrote ``path`` stood.
 
         Errors: `StateMismatchError` for a file of other parameters, optimizers or loaders,
-        `FileFormatError`, `FileAccessError`. After any of them all is as it was. All of several
-        ranks call it, and the first one reads; as many as saved go on to the bit.
+        `FileFormatError`, `FileAccessError`. After any of them all is as it was. With several
+        ranks all call it, and the first one reads; the same number of ranks goes on to the bit.
         """
         state.load(path, self._trained())
 
@@ -267,7 +267,7 @@ class Executor(metaclass=CheckedType):
         self._owners |= {param: (optimizer, name) for param, optimizer in program.params.items()}
 
     def _trained(self) -> state.Trained:
-        """What is saved, of ranks that have met."""
+        """The parts that are saved; ranks that have not met meet first."""
         optimizers = []
         for program in [*self._programs.values(), *self._asked.values()]:
             if program.optimizer is not None:

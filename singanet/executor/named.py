@@ -75,14 +75,14 @@ class NamedProgram:
         self._single = self.inputs[0] if len(self.inputs) == 1 else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without functions, which a copy makes anew: they know losses and metrics."""
+        """Leave out the readers, which refer to losses and metrics: a copy makes its own."""
         state = {name: value for name, value in vars(self).items() if name != "_readers"}
-        # First, as the copy of an optimizer has met it where it is there already.
+        # The view comes first: a reducer's copy looks for the copy of the net that it has met.
         return {"view": self.view, **state}
 
     @cached_property
     def _readers(self) -> list[Callable[[Mapping[str, Any]], Any]]:
-        """What finds the values of the items in the outputs of a run."""
+        """Functions that take the items' values from the outputs of a run."""
         return [self._reader(item) for item in self.items]
 
     # -- what is run ------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class NamedProgram:
             if not isinstance(item, (Update, GradientSymbol))
             for symbol in symbols_of(item, self.where)
         ]
-        # What weighs gradients is computed before them.
+        # Weights of gradients have to be computed before the gradients.
         symbols += [dy for ask in self._asks for dy in ask.dys if dy is not None and dy.call.inputs]
         nodes = [self._drawing.port(symbol, self.where)[0] for symbol in symbols]
         return list(dict.fromkeys([*first, *nodes]))
@@ -232,7 +232,7 @@ class NamedProgram:
     def _gradients(
         self, given: dict[str, Any], outputs: Mapping[str, Any]
     ) -> dict[GradientSymbol, Any]:
-        """The gradients asked for; one walk for all gradients of the same ys and dys."""
+        """The gradients asked for, by one backward walk for each pair of ys and dys."""
         found: dict[GradientSymbol, Any] = {}
         alike: dict[Any, list[GradientSymbol]] = {}
         for ask in self._asks:
@@ -253,7 +253,7 @@ class NamedProgram:
     def _head(
         self, y: Symbol, dy: Symbol | None, batch: int, given: Any, outputs: Mapping[str, Any]
     ) -> Any:
-        """The gradient that the walk begins with at ``y``, None for ones."""
+        """The gradient at ``y``, with which the walk begins; None stands for ones."""
         net = self._drawing.net
         if dy is None:
             is_loss = self._drawing.is_loss(y)

@@ -31,14 +31,14 @@ from singanet.types import Array
 
 FORMAT = "singanet executor"
 _FORMATS = ("npz", "safetensors", "hdf5", "sharded", "pickle")
-"""That hold arrays of all types under any names."""
+"""The formats that store arrays of all types under any names."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What is saved: a ``net``, the ``optimizers`` of its programs, the loaders that they draw of.
+    """The parts of an executor that are saved: net, optimizers, and loaders (``draws``).
 
-    ``ranks`` are the processes that train it, which have met.
+    ``ranks`` are the processes that train it; they have met.
     """
 
     net: FeedForwardNet
@@ -47,7 +47,7 @@ class Trained:
     ranks: World
 
     def own_sources(self) -> list[Source]:
-        """The arrays that this rank has."""
+        """The arrays of this rank: parameters and the state of the optimizers."""
         found = param_sources(self.net.params(), "net/")
         for k, optimizer in enumerate(self.optimizers):
             found += named_below(f"optimizer/{k}", state_sources(optimizer))
@@ -112,7 +112,7 @@ def load(path: str | PathLike[str], trained: Trained) -> None:
             raise
         raise _mismatch("a state of this executor", f"{type(error).__name__}: {error}") from error
     net.rng.bit_generator.state, net.seed = generator.state, seed
-    # What one rank has put into a table comes before what others push there.
+    # No rank may push to a table before the first one has put the loaded values there.
     ranks.of_first(None, "the end of loading")
 
 
@@ -136,7 +136,7 @@ def _file(path: str | PathLike[str]) -> Path:
 
 
 def _file_to_write(path: str | PathLike[str]) -> Path:
-    """`_file`. Errors, on all ranks: a format that does not hold arrays of all types and names."""
+    """As `_file`. Errors, on all ranks: a format that is not among `_FORMATS`."""
     file = _file(path)
     name = by_suffix(file)
     if name not in _FORMATS:

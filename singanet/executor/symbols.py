@@ -19,7 +19,7 @@ Head: TypeAlias = Symbol | None
 
 
 class GradientSymbol:
-    """The gradient of ``ys``, weighed by ``dys``, by ``x``, a symbol or parameter: `gradients`."""
+    """The gradient of Σ ``ys`` · ``dys`` by ``x``, a symbol or parameter; see `gradients`."""
 
     __slots__ = ("dys", "x", "ys")
 
@@ -31,7 +31,7 @@ class GradientSymbol:
 
     @property
     def heads(self) -> list[Symbol]:
-        """The symbols that have to be computed for it, but for ``x``."""
+        """The symbols, apart from ``x``, that have to be computed first."""
         return [*self.ys, *(dy for dy in self.dys if dy is not None)]
 
     def __repr__(self) -> str:
@@ -46,12 +46,11 @@ def gradients(
 ) -> list[GradientSymbol]:
     """The gradients of the sum of ``ys`` by each of ``xs``.
 
-    These are symbols, or parameters by name or as `Param`. Of a loss, a symbol of one number a
-    sample, they are those of its mean; of another symbol those of the sum of its elements. A
-    symbol of ``dys``, of the shape of its y, weighs the elements instead, and has no gradient of
-    its own: they are those of Σ y · dy. They are computed as in evaluation, as
-    `FeedForwardNet.gradients` does. Errors: other kinds of arguments, or another number or shape
-    of ``dys``.
+    ``xs`` are symbols, or parameters by name or as `Param`. A y that is a loss, one number a
+    sample, counts as its mean; any other y counts as the sum of its elements. With a symbol in
+    ``dys``, of the shape of its y, y counts as Σ y · dy; dy itself is taken as constant. Layers
+    compute as in evaluation, as in `FeedForwardNet.gradients`. Errors: other kinds of arguments,
+    or another number or shape of ``dys``.
     """
     heads = _listed(ys, "the symbol of a loss, or several")
     among = [xs] if isinstance(xs, (Symbol, Param, str)) else list(xs)
@@ -110,7 +109,7 @@ class Draw:
         self._batches: Iterator[Batch] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the batches under way: the loader knows its position."""
+        """Leave out the iterator: the loader knows its position."""
         return {**vars(self), "_batches": None}
 
     def next(self) -> dict[str, Any]:
@@ -144,14 +143,14 @@ Feed: TypeAlias = Mapping[Symbol, Any] | Mapping[str, Any] | Mapping[Symbol | st
 
 
 class DrawnInput(Symbol):
-    """An input that a loader fills, by the name of the program that reads it, or of all."""
+    """An input that loaders fill: one for each program by name, or one (None) for all."""
 
     __slots__ = ("draws",)
 
     draws: Mapping[str | None, Draw]
 
     def draw_of(self, program: str) -> Draw | None:
-        """What fills it in the ``program``; None where it has to be fed."""
+        """The draw that fills it in ``program``; None if it has to be fed."""
         return self.draws.get(program, self.draws.get(None))
 
 
@@ -164,9 +163,9 @@ def from_loader(
     A program that reads them draws a batch at each run where nothing is fed in their place, and
     begins the next epoch behind the last one; programs that read the same symbols draw from one
     position. A dict of loaders has one for each program, by its name, and other programs are fed.
-    Shapes and types are those of the batch to come, which stays to come. Inputs are called
-    ``names``, those of dicts by their keys. Errors: what is no loader, or gives no batch; loaders
-    whose batches have other shapes or types.
+    Shapes and types are taken from the next batch, which stays the next one. Inputs are called
+    ``names``, or by their keys if batches have dicts. Errors: an object that is no loader, or gives
+    no batch; loaders whose batches differ in shape or type.
     """
     loaders: Mapping[Any, Any] = loader if isinstance(loader, Mapping) else {None: loader}
     draws = {program: Draw(each, []) for program, each in loaders.items()}
@@ -185,7 +184,7 @@ def from_loader(
 
 
 def _first(loader: Any) -> tuple[Any, Any]:
-    """The batch to come, which stays to come. Errors: no loader, or no batch."""
+    """The next batch, which stays the next one. Errors: no loader, or no batch."""
     if not all(hasattr(loader, do) for do in ("__iter__", "state_dict", "load_state_dict")):
         raise ArgumentError(
             "from_loader",

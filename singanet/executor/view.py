@@ -93,7 +93,7 @@ class View:
         self._chosen: list[Param] = []
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the part, which knows parameters by their ids."""
+        """Leave out the part: it finds parameters by ids of this process."""
         return {**vars(self), "_part": None}
 
     device = property(attrgetter("net.device"), doc="The net's.")

@@ -52,5 +52,5 @@ __all__ = [
     "from_spec",
 ]
 
-if not TYPE_CHECKING:  # or any name would do
+if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__ = names_of(__name__, __all__)

@@ -198,5 +198,5 @@ __all__ = [
     "steps_to_padded",
 ]
 
-if not TYPE_CHECKING:  # or any name would do
+if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_when_asked(__name__, __all__)

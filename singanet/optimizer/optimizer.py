@@ -84,7 +84,7 @@ class Optimizer(Counted, Configurable, ABC):
         """Hyper-parameters are read at every update."""
         cls.asked_anew = cls.hypers
 
-    if not TYPE_CHECKING:  # or any name would do
+    if not TYPE_CHECKING:  # else type checkers accept any name
         __getattr__ = missing_attribute
 
     def __init__(

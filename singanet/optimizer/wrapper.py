@@ -56,7 +56,7 @@ class Wrapper(Counted, Configurable, ABC):
     over_parts: Callable[[Any], Any] | None = None
     """What sums a number over the processes that have the other parts of gradients, if any."""
 
-    if not TYPE_CHECKING:  # or any name would do
+    if not TYPE_CHECKING:  # else type checkers accept any name
         __getattr__ = missing_attribute
 
     def __init__(self, optimizer: Optimizer | Wrapper) -> None:

@@ -14,5 +14,5 @@ if TYPE_CHECKING:  # else when they are asked for: every net imports this room
 
 __all__ = ["PeakMemory", "Program", "ProgramReport", "Programs"]
 
-if not TYPE_CHECKING:  # or any name would do
+if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_when_asked(__name__, __all__)

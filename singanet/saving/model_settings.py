@@ -66,7 +66,7 @@ def describe(net: Net, compiled: Compiled) -> dict[str, Any]:
 
 
 def _registered(net: Net, rule: Any) -> dict[str, Any]:
-    """By parameter what was registered with the ``rule``, and goes before the net's own spec."""
+    """The specs that were registered with the ``rule`` and override the parameters' own."""
     if not isinstance(rule, Optimizer):
         return {}
     pairs = [(param, rule.spec_of(param)) for param in distinct_params(net.nodes())]

@@ -36,9 +36,9 @@ MOST_NODES = 10_000
 
 FORMAT = "singanet net"
 VERSION = 2
-"""Raised when what is written today could not be read by yesterday's library.
+"""Raised when an older library could not read what is written now.
 
-A net is written in the first version that has a place for all of it.
+A net is written in the lowest version that can describe all of it.
 """
 
 _WISHES = {"recomputed": True, "kept": False}
@@ -50,10 +50,10 @@ def net_to_config(net: Net, metric: bool = True) -> dict[str, Any]:
 
     Without ``metric`` that of the net is left out. ``inputs`` and ``outputs`` are there where
     symbols gave their order, ``most_steps`` where the net knows, ``adapted`` (low-rank pairs),
-    ``frozen``, ``untrained`` (parameter names), ``specs`` (that were assigned to parameters),
+    ``frozen``, ``untrained`` (parameter names), ``specs`` (if assigned to parameters),
     ``recomputed`` and ``kept`` (layers) where there is something to say. Errors: a class that is
     neither singanet's nor registered, an argument JSON cannot hold, an attribute that no argument
-    gives, or more than `MOST_NODES` in all, which no reader takes.
+    gives, or more than `MOST_NODES` nodes, the limit of all readers.
     """
     config: dict[str, Any] = {
         "format": FORMAT,
@@ -140,9 +140,9 @@ def _uses(net: Net) -> list[dict[str, Any]]:
 
 
 def _expect_alike(name: str, nested: Net, around: Mapping[str, Node]) -> None:
-    """Errors: `ConfigError` for what was assigned to a layer of one net, and not of the other.
+    """Errors: `ConfigError` if a layer and its copy were assigned different attributes.
 
-    Layers of a net are copied into the net around, and the ``nested`` one is described.
+    The net around has copies of the layers of ``nested``; the description is of ``nested``.
     """
     for node in nested.nodes():
         copied = around.get(f"{name}/{node.name}")
@@ -258,7 +258,7 @@ def _add_uses(net: Net, entries: Sequence[Any]) -> None:
 
 
 def _fix(params: list[Param], names: list[str]) -> None:
-    """Let the parameters called ``names`` alone not be trained, running state stay as it is."""
+    """Train all parameters but those called ``names``; running state called so stays constant."""
     _expect_among(params, "untrained", names)
     fixed = {*names}
     for param in params:

@@ -76,7 +76,7 @@ def register(name: str) -> Callable[[_C], _C]:
 def object_to_config(thing: Configurable) -> dict[str, Any]:
     """The class and constructor arguments of a layer, loss, metric or optimizer.
 
-    What was assigned to it since is among them.
+    Attributes that were assigned after construction count as arguments.
     """
     kind = type(thing)
     name = next((key for key, value in {**_TABLE, **_registered}.items() if value is kind), None)
@@ -123,7 +123,7 @@ def object_from_config(entry: Any, shared: Mapping[str, Param], *bases: type) ->
 
 
 def _always_written(kind: type[Configurable]) -> list[str]:
-    """`Configurable._always_written`, of which a subclass of the user's own need not take all."""
+    """The arguments of `Configurable._always_written` that ``kind``, a user's subclass, takes."""
     names = kind._always_written
     return [name for name in names if name in inspect.signature(kind).parameters] if names else []
 
@@ -138,7 +138,7 @@ def _unregistered(name: Any) -> str:
 def value_to_config(owner: str, key: str, value: Any) -> Any:
     """``value``, the argument ``key`` of the class ``owner``, as JSON types.
 
-    Errors: `ConfigError` for what is no data.
+    Errors: `ConfigError` for a value that is no data.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -163,7 +163,7 @@ def value_to_config(owner: str, key: str, value: Any) -> Any:
 
 
 def value_from_config(owner: str, value: Any, shared: Mapping[str, Param]) -> Any:
-    """What `value_to_config` described; ``shared`` are the parameters of the layers so far."""
+    """The inverse of `value_to_config`; ``shared`` are the parameters of the layers so far."""
     if isinstance(value, list):
         # Shapes are tuples; a list of them stands for several inputs.
         parts = [value_from_config(owner, part, shared) for part in value]
@@ -192,7 +192,7 @@ def spec_to_config(spec: ParamSpec) -> dict[str, Any]:
 
 
 def spec_from_config(name: str, entry: Any) -> ParamSpec:
-    """What `spec_to_config` described. Errors: `ConfigError` for what no parameter has."""
+    """The inverse of `spec_to_config`. Errors: `ConfigError` for an invalid spec."""
     where = f"the spec of {name!r}"
     if not isinstance(entry, Mapping) or not entry.keys() <= _SPEC.keys():
         raise wrong(where, f"an object with {one_of(_SPEC)}", kind_of(entry))

@@ -202,9 +202,10 @@ def _no_place(f: str | PathLike[str], format: str) -> ArgumentError:
 def _fixed(
     param: Param, strict: bool, own: Callable[[], Array] | None = None
 ) -> Callable[[Array], bool] | None:
-    """What tells whether an array has the values of a read-only ``param``, or its ``own``.
+    """A test whether an array equals a read-only ``param``, or the array that ``own`` gives.
 
-    Errors: `CallOrderError` where it is ``strict`` and the array has others.
+    None if ``param`` may change. Errors of the test: `CallOrderError` for other values, if
+    ``strict``.
     """
     if not param.is_constant:
         return None

@@ -26,7 +26,7 @@ class History(dict[str, list[float]]):
         self.epochs: list[int] = []
         self.stopped: str | None = None
 
-    if not TYPE_CHECKING:  # or any name would do
+    if not TYPE_CHECKING:  # else type checkers accept any name
         __getattr__ = missing_attribute
 
     def record(self, epoch: int, logs: Mapping[str, float]) -> None:

@@ -17,5 +17,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Alone", "Communicator", "Exchanged", "ReduceOp", "Request"]
 
-if not TYPE_CHECKING:  # or any name would do
+if not TYPE_CHECKING:  # else type checkers accept any name
     __getattr__, __dir__ = names_when_asked(__name__, __all__)
