@@ -127,7 +127,7 @@ class ParameterServer(RankReducer):
         self.reduction: Pushes = Pushes(self, self.expect_servers, several, recorded)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what servers have, whose state a copy takes to servers that serve it."""
+        """Leave out the servers and what they hold; a copy loads the state into its own servers."""
         own = (
             {}
             if self.alone
@@ -261,7 +261,7 @@ class ParameterServer(RankReducer):
         yield from GradientRound(self, self._norms, (), "preview").previewed(items)
 
     def _listen(self) -> None:
-        """Take part in what others sum before they push, until nobody has a batch."""
+        """Join the sums that other workers make before they push, until none has a batch."""
         while not self.by_itself:
             heard = announced(self.comm, "")
             kind = heard.wait().kind
@@ -302,7 +302,7 @@ class ParameterServer(RankReducer):
         super().unify(net, samples)
 
     def _push_gathered(self) -> None:
-        """Push what caches have gathered, on all ranks: it is a step of its own."""
+        """Push the gradients in caches, on all ranks, as a step of their own."""
         if any(isinstance(rows, CachedRows) for rows in self._rows.values()):
             for rows in self._rows.values():
                 rows.flush()
@@ -375,7 +375,7 @@ class ParameterServer(RankReducer):
     def state_dict(self) -> dict[str, Array]:
         """The state of the optimizers on all servers.
 
-        All workers call it: what the caches of each have gathered is pushed before.
+        All workers call it, so that the gradients in their caches are pushed first.
         """
         if self.alone:
             return super().state_dict()
@@ -388,7 +388,7 @@ class ParameterServer(RankReducer):
         return {**own, **self._hyper_state()}
 
     def _hyper_state(self) -> dict[str, Array]:
-        """Of schedules and rates, which servers follow: `Optimizer.hyper_state`."""
+        """The `Optimizer.hyper_state` of the rule here: servers follow its schedules and rates."""
         rule = UpdateChain(self.rule).own_rule
         return {} if rule is None else rule.hyper_state()
 

@@ -88,14 +88,14 @@ def _whole() -> Communicator:
 
 
 def _servers_of_job(ranks: ServerRanks) -> Any:
-    """How ``ranks`` are pickled: those of the job of whoever reads them."""
+    """How ``ranks`` are pickled: the reader gets the server ranks of its own job."""
     return servers, ()
 
 
 def _by_init(comm: Any) -> Any:
-    """How ``comm`` is pickled: whoever reads it talks to the ranks of its own job.
+    """How ``comm`` is pickled: the reader gets the communicator of its own job.
 
-    Errors: `ArgumentError` for a group of some ranks, which no other process has.
+    Errors: `ArgumentError` for a group of some of the ranks.
     """
     if comm.size != _world().size:
         raise ArgumentError(

@@ -73,7 +73,7 @@ class Measures:
         return self.metrics.values()
 
     def gather(self, found: Iterable[Array], out: Any, y: Any, weight: Any = None) -> None:
-        """As called with ``out``, of which each metric has ``found`` what it needs by rows."""
+        """As a call with ``out``, for metrics that have ``found`` what they need by rows."""
         self.count(out, y)
         there = self.of.where_counted(out, y)
         for (name, metric), rows in zip(self.metrics.items(), found, strict=True):

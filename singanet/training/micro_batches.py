@@ -53,7 +53,7 @@ class MicroBatches:
                 start = number * self._size
                 part = slice(start, start + self._size)
                 given = cut(weight, part)
-                # Where only others have more, nobody hears of this rank's part.
+                # If only other ranks have more samples, this rank shows no part.
                 heard = (on_layer, measure) if start < samples else (None, None)
                 loss = self._step(cut(x, part), cut(y, part), given, *heard)
                 total += loss * float(gathered.weight)

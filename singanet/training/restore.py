@@ -78,7 +78,7 @@ def restore(session: Session, state: Mapping[str, Array]) -> None:
 
 
 def _assigned_rates(session: Session) -> dict[str, Array]:
-    """The numbers that were assigned to the rule, as its `hyper_state` has them."""
+    """The numbers that were assigned to the rule, under the names of its `hyper_state`."""
     rule = UpdateChain(session.optimizer).own_rule
     state = {} if rule is None else rule.hyper_state()
     return {key: array for key, array in state.items() if "." not in key}
@@ -87,10 +87,10 @@ def _assigned_rates(session: Session) -> dict[str, Array]:
 def state_here(
     state: Mapping[str, Array], ranks: World, were: int, shapes: Mapping[str, Shape]
 ) -> dict[str, Array]:
-    """What of a ``state`` of so many ranks as there ``were`` this one of ``ranks`` goes on with.
+    """The arrays with which this one of ``ranks`` goes on, from the ``state`` of ``were`` ranks.
 
-    Of as many it is what this rank had. Of others it is what all had, the arrays of ``shapes`` put
-    together.
+    If there are as many ranks as before, they are this rank's own. Otherwise they are the common
+    ones, with the arrays of ``shapes`` put together from all ranks.
     """
     were = max(were, 1)
     if ranks.size != were:
@@ -100,7 +100,7 @@ def state_here(
 
 
 def expect_ranks_of_parts(where: str, are: int, were: int, state: Mapping[str, Array]) -> None:
-    """Errors: parts of micro-batches, which say nothing to other ranks than there ``were``."""
+    """Errors: gradients gathered between micro-batches, if there ``were`` more or fewer ranks."""
     keys = (key.split("/", 2)[2] if is_own(key) else key for key in state)
     if any(key.startswith("optimizer/") and key.endswith("/gathered") for key in keys):
         expected = f"as many ranks as were, {were}, between micro-batches"

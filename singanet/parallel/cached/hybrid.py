@@ -72,11 +72,11 @@ class Hybrid(AllReduce):
             self._ranks.expect_workers("Hybrid", self.comm)
         self._rows: dict[str, TableRows] = {}
         self._holder: Servers | _OwnTables | None = None
-        # State that goes to the tables when they are there.
+        # State for the tables, kept until they are made.
         self._carried: dict[str, Array] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the tables, whose state a copy takes to tables of its own."""
+        """Leave out the tables; a copy loads their state into its own tables."""
         carried = {k: a for k, a in self.state_dict().items() if self._is_served(k)}
         own = {"_rows": {}, "_holder": None, "_carried": {**self._carried, **carried}}
         return {**super().__getstate__(), **own}
@@ -145,13 +145,13 @@ class Hybrid(AllReduce):
     def state_dict(self) -> dict[str, Array]:
         """As `Wrapper.state_dict`, with the state that is beside the tables.
 
-        Of several ranks all call it: what they have pushed arrives before.
+        With several ranks all call it, so that all pushed gradients arrive first.
         """
         if self._holder is None:
             return {**super().state_dict(), **self._carried}
         self._arrive()
         there = self._holder.state_dict()
-        # Schedules and rates are those of the rule here, which the others follow.
+        # Schedules and rates are taken from the rule here; the tables' rules follow it.
         own = {key: array for key, array in there.items() if not key.startswith("*/")}
         return {**super().state_dict(), **own}
 

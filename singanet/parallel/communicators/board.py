@@ -138,7 +138,7 @@ def page_of(folder: Path, rank: int) -> Path:
 
 
 def trace_part(trace: Path, rank: int) -> Path:
-    """The file of a rank beside that of the ``trace``."""
+    """The trace file of one rank, beside ``trace``."""
     return trace.with_name(f"{trace.name}.rank-{rank}")
 
 
@@ -168,7 +168,7 @@ def process_state(pid: int) -> str:
 
 
 def process_time(pid: int) -> int:
-    """The processor time that a process has had, in ticks of the system."""
+    """The processor time of a process so far, in ticks of the system."""
     return sum(map(int, _status(pid)[11:13]))
 
 

@@ -88,7 +88,7 @@ def assigned(
 
 
 def is_input(step: NodeStep) -> bool:
-    """Whether a step hands on what it is fed with."""
+    """Whether a step is an input: it returns the array that is fed."""
     return step.fed and type(step.layer) is Dummy
 
 

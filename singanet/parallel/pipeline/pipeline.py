@@ -215,7 +215,7 @@ class Pipeline:
         return step.loss, step.score
 
     def _whole(self, net: Net, chain: UpdateChain, loss: Any) -> Callable[[Counts], Counts] | None:
-        """What makes the counts of the whole batch of a replica's, if gradients need them first."""
+        """A function from this replica's counts to the whole batch's; None if not needed."""
         plan = net.execution_plan()
         synchronized = plan.settings().synchronized and self.replicas.size > 1
         if not (synchronized or tells(plan, loss)):
@@ -448,7 +448,7 @@ class Pipeline:
     def _hand_back(self, stages: Sequence[Wrapper] = ()) -> None:
         """Send shared parameters from the stage that updates them to the other stages with them.
 
-        So are their moving averages, where ``stages`` of the optimizer have some.
+        With them go their moving averages, if ``stages`` of the optimizer keep any.
         """
         averages = [stage.averages for stage in stages if isinstance(stage, Averaged)]
         for name, owner, others in self._shared():

@@ -24,7 +24,7 @@ from singanet.types import Array, RowSparse
 
 @dataclass
 class Told:
-    """What the last stage has seen of a batch so far: sums of losses and counts, and the score.
+    """Sums over the micro-batches that the last stage has seen: losses, counts and the score.
 
     Scores weigh by samples; without a score it is None.
     """
@@ -57,8 +57,8 @@ class StageRun:
 
     ``feed`` has the inputs of the whole net. Contexts are let go of as their micro-batch goes
     back; ``alive`` is how many were there at once, ``told`` what the last stage has seen.
-    ``whole`` gives what the batch counts, of all processes, from what this stage's micro-batches
-    do, where that has to be known before the first of them goes back: all are forward by then.
+    If gradients depend on the counts of the whole batch, on all processes, ``whole`` makes these
+    from the counts of this stage's micro-batches: all go forward before the first goes back.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class StageRun:
     def _from_loss(
         self, i: int, outputs: dict[str, Any], request: StepRequest, chain: UpdateChain
     ) -> tuple[float, dict[int, Array]]:
-        """What the gradients of micro-batch ``i`` weigh, NaN for sums, and they by slot."""
+        """The weight of micro-batch ``i``, NaN for sums, and its gradients by slot."""
         part, counts = self.part, self._counts(i, outputs, request)
         if self._of_whole is not None and self._whole is None:
             rest = [self._counts(k, left, request) for k, (left, _) in self._left.items()]

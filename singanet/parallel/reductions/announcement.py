@@ -1,4 +1,4 @@
-"""What ranks come for, and what their gradients weigh."""
+"""The exchange that opens a step: what each rank is about to do, and its gradients' weight."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _KINDS = ("agree", "count", "preview", "step")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What all ranks have come for, "" if none has a batch, and the weights of their gradients.
+    """What all ranks are about to do: one of `_KINDS`, or "" if none has a batch.
 
-    If all weights are equal, ``even``, each is 1, which saves a product.
+    This rank's gradients weigh its count times ``factor``. If all counts are equal (``even``),
+    each weight is 1, which saves a product.
     """
 
     kind: str
@@ -27,7 +28,7 @@ class Said:
 
 
 class Announcement:
-    """What each rank comes for, told before anything else is: those without a batch listen."""
+    """The exchange under way; ranks without a batch start it too, with no kind."""
 
     def __init__(self, comm: Communicator, numbers: Array) -> None:
         self._comm = comm
@@ -38,7 +39,7 @@ class Announcement:
         return self._request.test()
 
     def wait(self) -> Said:
-        """What all ranks have told. Errors: `RankError` if they contradict each other."""
+        """The result. Errors: `RankError` if ranks contradict each other."""
         numbers = self._request.wait()
         came = [(k, int(n)) for k, n in zip(_KINDS, numbers, strict=False) if n]
         refused, summed, *weights = numbers[len(_KINDS) :].tolist()
@@ -69,9 +70,10 @@ class Announcement:
 def announced(
     comm: Communicator, kind: str, count: float | None = 0.0, refused: bool = False
 ) -> Announcement:
-    """Tell what this rank comes for: one of `_KINDS`, or nothing. ``count`` None is a sum.
+    """Tell the others what this rank is about to do: one of `_KINDS`, or "" without a batch.
 
-    For "agree" it is how many micro-batches are left of the update, this one too.
+    ``count`` is the weight of its gradients, None for sums; for "agree" it is the number of
+    micro-batches left of the update, this one included.
     """
     came = [float(kind == each) for each in _KINDS]
     weights = [0.0] * comm.size

@@ -91,7 +91,7 @@ class LocalUpdates(RankReducer):
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. Errors: as `met`."""
         if not self.alone and self.has_met and self.is_new(net, around):
-            # What is not trained from now on would stay as each rank has it.
+            # Parameters that are frozen now would stay different on each rank.
             self._average_all()
         self.met(net, around)
 
@@ -281,7 +281,7 @@ class LocalUpdates(RankReducer):
         progress = self._progress
         progress.steps, progress.turn = int(parsed[0]), int(parsed[1])
         progress.pending = np.array(parsed[2:])
-        # What moving averages have followed since is of another course.
+        # Steps that moving averages have followed belong to the training before.
         self._followed = 0.0
 
 

@@ -86,7 +86,7 @@ class PowerSGD(AllReduce):
         return made
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`: what was not sent yet, and where all ranks begin."""
+        """As `Wrapper.turn`, for gradients that were not sent yet and the directions kept."""
         self.reduction.unsent.turn(params, other, self.reduction.directions.kept)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:

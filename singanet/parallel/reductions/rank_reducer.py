@@ -39,15 +39,12 @@ class RankReducer(Reducer):
 
     comm: Communicator
     heard: ClassVar[tuple[str, ...]] = ()
-    """Settings that may be assigned later, beside properties; others are what they were made as."""
+    """Settings that may be assigned after construction, apart from properties."""
     meets_anew: ClassVar[bool] = False
-    """Whether a copy has to meet the copy of its net, as nothing of that is served yet."""
+    """Whether a copy has to meet the copy of its net, since no server serves that yet."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Errors: `ArgumentError` for a setting that would not be heard, or that it does not have.
-
-        Else it would be shown, and do nothing.
-        """
+        """Errors: `ArgumentError` for a setting that is unknown, or fixed after construction."""
         before = vars(self).get(name, value)
         fixed = is_plain(before) and is_plain(value) and name[0] != "_" and name not in self.heard
         if fixed and before != value:
@@ -146,18 +143,18 @@ class RankReducer(Reducer):
 
     @property
     def net(self) -> NetCore | None:
-        """The net of the last meeting, for as long as somebody has it."""
+        """The net of the last meeting, while it exists."""
         return None if self._net is None else self._net()
 
     def knows(self, net: Any) -> bool:
         return self.has_met and self.net is net
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but what it has met: other processes meet again."""
+        """Leave out the nets that it has met: in another process it meets them again."""
         return {**vars(self), "_net": None, "_nets": [], "_met": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> RankReducer:
-        """A copy that has met the copies of its nets that are copied along."""
+        """A copy that has met the nets' copies, if they are copied along."""
         made: RankReducer = type(self).__new__(type(self))
         memo[id(self)] = made
         vars(made).update(copy.deepcopy(self.__getstate__(), memo))
@@ -191,17 +188,17 @@ class RankReducer(Reducer):
         return self._gathered(counts)
 
     def _gathered(self, counts: Array) -> Array:
-        """The sum of the ``counts`` of all ranks, of which one without a batch has none."""
+        """The sum of the ``counts`` of all ranks; a rank without a batch gives an empty array."""
         parts = self.comm.all_gather(counts, "what the losses of the outputs count")
         total: Array = np.sum([part for part in parts if part.size], axis=0)
         return total
 
     def shares(self, samples: float, counts: Mapping[str, float | None]) -> Mapping[str, float]:
-        """What a loop of one's own multiplies the gradients of outputs by, before the walk back.
+        """The factors by which a loop of your own multiplies the gradients of outputs.
 
-        This rank has ``samples``, and the loss of an output is a mean over so many of ``counts``,
-        None for a sum. Weighed by samples these gradients then make those of all in one batch. All
-        ranks come here.
+        This rank has ``samples``; the loss of each output is a mean over its number in ``counts``,
+        None for a sum. Multiply before the walk back: weighed by samples, the gradients of all
+        ranks then add up to the gradients of one batch. All ranks call it.
         """
         sums = frozenset(name for name, count in counts.items() if count is None)
         own = Counts(samples, {name: count or 0.0 for name, count in counts.items()}, sums, True)

@@ -32,7 +32,7 @@ class SparseAllReduce(AllReduce):
 
     Each rank sends the ``ratio`` of largest magnitude, exactly ceil(ratio · n) of n elements,
     0.001 by default; with ``threshold`` instead all of at least that, in the unit of its part of
-    the mean; after ten steps of which nothing was sent it warns. What was not sent is added
+    the mean. It warns after ten steps in which it sent nothing. What was not sent is added
     to the next gradient (``error_feedback``: Strom 2015, Aji and Heafield 2017), and takes one
     array a parameter. Small parameters are chosen from together. Row-sparse gradients are sent
     whole. The sum is an ordinary gradient, zero where nobody has sent, for what is inside. A lone
@@ -163,7 +163,7 @@ class SparseAllReduce(AllReduce):
         return made
 
     def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`: what was not sent yet."""
+        """As `Wrapper.turn`, for gradients that were not sent yet."""
         self.reduction.unsent.turn(params, other)
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:

@@ -22,7 +22,7 @@ Choice = Callable[[Array, int], Array]
 """``choice(values, count)``: the rising places to send of flat ``values``, ``count`` known."""
 
 _SILENT = 10
-"""Steps of which nothing is sent after which it is said."""
+"""The number of steps without an element sent after which a warning comes."""
 
 _NONE, _DENSE = -1, 0
 """How a rank's gradient of a parameter comes; above 0 are rows, one less than the number."""
@@ -41,7 +41,7 @@ class SparseRound(Round):
     def __init__(self, owner: RankReducer, window: int, unsent: Unsent, choice: Choice) -> None:
         super().__init__(owner, window)
         self.unsent, self._choice, self._keeps = unsent, choice, True
-        # The largest element offered, whether any passed, and in how many steps before none did.
+        # Of this step the largest element and whether any was sent; the steps before without one.
         self._found, self._passed = 0.0, False
         self._silent: int | None = 0
 

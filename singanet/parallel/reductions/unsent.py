@@ -35,7 +35,7 @@ class Unsent:
         """Rank and number of ranks that this one was before others died."""
 
     def turn(self, params: Sequence[Param], other: bool, *beside: dict[str, Any]) -> None:
-        """As `Wrapper.turn`, with what ``beside`` has of the parameters."""
+        """As `Wrapper.turn`; ``beside`` are other dicts by parameter that turn with it."""
         for param in params:
             self._owners.turn(param.name, param.root, self.sums, self.momenta, *beside)
         self.steps = self._owners.turn_all([p.root for p in params], other, self.steps, 0)

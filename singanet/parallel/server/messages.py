@@ -225,7 +225,7 @@ class ServerRanks:
         self._answers: dict[int, Message] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ServerRanks:
-        """Itself: a copy of what they serve is served by the same processes."""
+        """Itself: the same processes serve the copy of an optimizer."""
         return self
 
     def expect_workers(self, where: str, comm: Communicator) -> None:

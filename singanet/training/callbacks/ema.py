@@ -78,7 +78,7 @@ class EMA(Callback):
                 param.here[...] = own[param.name]
 
     def _put(self, params: Iterable[Param]) -> None:
-        """Have the averages as the values of ``params``; read-only ones are their own averages."""
+        """Write the averages over the values of ``params``; read-only ones never differ."""
         for param in params:
             if not param.is_constant:
                 param.here[...] = average_of(self.averages, param)

@@ -189,12 +189,12 @@ class World:
         samples: float = 1.0,
         first_rows: dict[str, int] | None = None,
     ) -> tuple[list[Source], list[Mapping[str, Any]]]:
-        """What a file keeps of all, of which this rank has ``own()``; nothing on ranks but 0.
+        """The arrays that a file keeps, on rank 0, and the ``stands`` of each of several ranks.
 
-        ``own`` is asked when nothing waits any more for other ranks: what was pushed has arrived,
-        and parameters are the same on all. Running state of ``net`` is that of all, in which this
-        rank weighs by its ``samples``. With ``first_rows`` each rank gets what it is to write; see
-        `training_sources`. Beside it what each of several ranks says of itself, as ``stands`` does.
+        Ranks meet first: gradients that were pushed arrive, parameters become the same on all, and
+        the running state of ``net`` becomes that of all ranks, weighed by their ``samples``. Then
+        ``own`` is called for this rank's arrays. With ``first_rows`` each rank gets the arrays that
+        it writes itself; see `training_sources`. Other ranks than 0 get no arrays otherwise.
         """
         return own(), []
 
