@@ -287,6 +287,7 @@ def _plain(given):
     return tuple(given) if isinstance(given, tuple) else given
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("seed", range(40))
 def test_refused_steps_never_happened(seed):
     run(seed)

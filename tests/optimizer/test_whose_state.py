@@ -89,6 +89,7 @@ def cases():
             yield pytest.param(name, way, id=f"{name}-{way.__name__}")
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(("name", "way"), [*cases()])
 def test_nets_that_take_turns_train_as_each_alone(name, way):
     first, second, shared = net_of(1), net_of(2), OPTIMIZERS[name]()
@@ -102,6 +103,7 @@ def test_nets_that_take_turns_train_as_each_alone(name, way):
     assert same(second, alone[1][0])
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize(("name", "way"), [*cases()])
 def test_each_fold_begins_anew(name, way, gone):
