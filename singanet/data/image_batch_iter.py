@@ -64,7 +64,7 @@ class ImageBatchIter(Described):
         self._ahead: Background[ImageBatch] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the thread: a copy is to be started."""
+        """Leave out the thread: a copy has to be started."""
         return {**vars(self), "_batches": None, "_ahead": None}
 
     def start(self) -> None:

@@ -55,7 +55,7 @@ class Prefetch(Described):
         self._ahead = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the iteration and its thread: a copy goes on behind the last batch taken."""
+        """Leave out the iteration and its thread: a copy goes on after the last batch taken."""
         gone = {"_running": None, "_left": None, "_ahead": self._is_ahead}
         return {**vars(self), **gone, "_state": self.state_dict()}
 
@@ -100,7 +100,7 @@ class Prefetch(Described):
 
     @property
     def _is_ahead(self) -> bool:
-        """Whether the loader's position may be one of batches that nobody has taken."""
+        """Whether the loader may be further than the last batch taken."""
         running = self._running is not None and self._running() is not None
         return running or self._left is not None or self._ahead
 
@@ -111,7 +111,7 @@ class Prefetch(Described):
         self.loader.load_state_dict(state)
 
     def _put_back(self) -> None:
-        """Undo what a thread did in the loader, and wait for one that was left there."""
+        """Put the loader back to the last batch taken; a thread that was left in it ends first."""
         if self._left is not None:
             self._left.wait()
             self._left, self._ahead = None, True

@@ -16,14 +16,14 @@ from typing import Any
 from singanet.parallel.communicators.board import JOB
 
 ASKED = "asked"
-"""The file in a job's folder that says that ranks were asked where they are."""
+"""The file in a job's folder that exists once ranks were asked for their stacks."""
 
 _PREFIX = "singanet-job-"
 _MEMORY = Path("/dev/shm")
 
 
 def tells_of_others(report: Mapping[str, Any]) -> bool:
-    """Whether an error that a rank reports is that others are dead, or do not answer."""
+    """Whether a rank reports that other ranks are dead, or do not answer."""
     kind = str(report["kind"])
     unanswered = kind.startswith("RankError") and "no answer" in str(report["text"])
     return unanswered or kind.startswith("RankLostError")

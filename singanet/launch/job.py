@@ -52,17 +52,17 @@ _AGAIN = 5.0
 """Seconds after which ranks are asked again to end at a checkpoint."""
 
 _SHOWN = 8
-"""Ranks that a message has a line for, and lines of each."""
+"""The most ranks in a message, and the most lines of each."""
 
 _STARTS = 300.0
-"""Seconds in which a rank that computes may still come to where all begin."""
+"""Seconds after the launch in which a rank that computes, as in imports, is not late."""
 
 _TELLS = 0.5
-"""Seconds in which a rank has to tell where it is."""
+"""Seconds in which ranks have to write their stacks."""
 
 
 _RANK = f"{os.sep}launch{os.sep}rank.py"
-"""The end of the file that runs a rank's program, of which nobody needs a line."""
+"""The end of the file that runs a rank's program; its lines are left out of stacks."""
 
 
 def _unchanged(program: Sequence[str]) -> Sequence[str]:
@@ -267,7 +267,7 @@ class Job:
             self._ask_where(ranks)
 
     def _ask_where(self, ranks: Mapping[int, int]) -> None:
-        """Have those ranks that wait for nobody write down where they are, once."""
+        """Ask the ranks that wait for no other to write their stacks, once."""
         asked = self.folder.path / ASKED
         if asked.exists():
             return
@@ -283,10 +283,10 @@ class Job:
         asked.touch()
 
     def _where(self, rank: int) -> list[str]:
-        """The lines of the program in which a rank is, the innermost first; [] where untold."""
+        """The stack that a rank has written, the innermost line first; [] if there is none."""
         with suppress(OSError):
             text = (self.folder.path / f"stack-{rank}").read_text(errors="replace")
-            # The first thread is the last that is told.
+            # The main thread comes last.
             lines = text.rpartition("most recent call first):\n")[2].splitlines()
             own = [line for line in lines if "runpy" not in line and _RANK not in line]
             return own[:_SHOWN]
@@ -336,7 +336,7 @@ class Job:
     def _look_at_starting(
         self, ranks: Mapping[int, int], boards: Sequence[RankStatus], now: float
     ) -> None:
-        """Note when a rank has last computed on its way to where all begin, as in imports."""
+        """Note when a rank last computed before all have met, as in imports."""
         self._launched = now if self._launched is None else self._launched
         begun = {each.rank for each in boards if each.joined or each.waits or each.ended}
         had = {pid: process_time(pid) for pid, rank in ranks.items() if rank not in begun}
@@ -397,7 +397,7 @@ class Job:
                     os.kill(pid, mpirun.LEAVE)
 
     def _fail(self, why: str, now: float, rank: int = -1) -> None:
-        """End the job, because of what is seen first, of a ``rank`` that has ended or of another.
+        """End the job. The first ``why`` counts; ``rank`` is the one that has ended, if any.
 
         The last words of ranks come before it.
         """
@@ -458,7 +458,7 @@ class Job:
     ) -> tuple[int, int, str] | None:
         """The rank that ended the job, or −1, the exit status and its words; None for no failure.
 
-        What ranks tell of others that they have waited for in vain is not the cause.
+        A report that others do not answer is not the cause, unless there is nothing else.
         """
         reported = {int(each["rank"]) for each in reports}
         if self._failure:
@@ -480,7 +480,7 @@ class Job:
     def _wordless(
         self, reports: Sequence[Mapping[str, Any]], status: int, said: str
     ) -> tuple[int, int, str]:
-        """The rank for which others waited in vain, the exit status, and its last words."""
+        """The rank that others waited for in vain, the exit status, and its last words."""
         silent = self._silent({int(each["rank"]) for each in reports})
         if reports and reports[0]["kind"] != "RankLostError":
             self.dead |= silent
@@ -522,7 +522,7 @@ class Job:
 
 
 def _ended_by(reports: Sequence[Mapping[str, Any]]) -> str:
-    """How the first of ``reports`` ended, and who ended alike."""
+    """How the rank of the first of ``reports`` ended, and which ranks ended alike."""
     first = reports[0]
     how = f"by {first['kind']}" if first["kind"] else f"with status {first['status']}"
     also = [str(each["rank"]) for each in reports[1:] if each["kind"] == first["kind"]]
@@ -548,7 +548,7 @@ def _end_with_parent() -> None:
 
 
 def say(*lines: str) -> None:
-    """Tell the user, where there is still somebody to read it."""
+    """Tell the user on stderr, if it is still open."""
     if sys.stderr is not None:
         with suppress(OSError):
             sys.stderr.write("singanet launch: " + "\n  ".join(lines) + "\n")

@@ -23,7 +23,7 @@ LEAVE = getattr(signal, "SIGURG", signal.SIGINT)
 """What asks ranks to end at a checkpoint: a signal that does nothing to who does not know it."""
 
 STACKS = getattr(signal, "SIGQUIT", signal.SIGINT)
-"""What asks a rank to write down where it is, be it that it hangs."""
+"""The signal that asks a rank to write its stack, even while it hangs."""
 
 RESIZED = ("--map-by", "slot", "--forward-signals", "SIGURG")
 """Options of mpirun for a job whose ranks may change in number."""

@@ -41,7 +41,7 @@ _ENDED = (INTERRUPTED, 143)
 _TAIL = 12
 
 _SEEN = 2.0
-"""Seconds in which the launcher, before others are ended, asks where they are."""
+"""Seconds that a rank waits at its end until the launcher has asked others for their stacks."""
 
 _MEMORY = "OMPI_MCA_btl_sm_backing_directory"
 """Open MPI's variable with the place of the memory that ranks talk through."""
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> None:
     if LEAVES in os.environ:
         signal.signal(LEAVE, LEAVING.ask)
     if folder.is_dir():
-        # It has to stay open. Who has a board can be asked.
+        # Before this rank has a board: then the launcher may ask for its stack.
         stack = (folder / f"stack-{rank}").open("w", encoding="utf-8")
         faulthandler.register(STACKS, stack)
     # The first to be registered is the last to run, before MPI's own end.
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _await_stacks(folder: Path) -> None:
-    """Wait until the launcher has asked the others where they are: mpirun will end them."""
+    """Wait until the launcher has asked others for their stacks: then mpirun ends them."""
     end = time.monotonic() + _SEEN
     while not (folder / ASKED).exists() and time.monotonic() < end:
         time.sleep(0.02)

@@ -60,7 +60,7 @@ def launch(options: JobOptions) -> int:
 
 
 def _open_missing() -> None:
-    """Open nothing in the place of streams that were closed: pipes would get their numbers."""
+    """Open the null device for closed standard streams, or pipes would get their numbers."""
     with suppress(OSError):
         while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
             pass

@@ -39,7 +39,7 @@ class _PairPlace(NamedTuple):
     """The module of transformers that a weight of ours is.
 
     Its ``sides`` are how many numbers go in and come out; ``as_ours`` says that its matrix is
-    (in, out), as GPT-2 has it, and ``turned`` that ours is (out, in).
+    (in, out), as in GPT-2, and ``turned`` that ours is (out, in).
     """
 
     module: str
@@ -83,7 +83,7 @@ def expect_savable(net: PretrainedNet) -> None:
 
 
 def _savable(net: PretrainedNet, places: Mapping[str, _PairPlace]) -> dict[str, tuple[Layer, str]]:
-    """Who has the pairs of ``net``, by the names of weights."""
+    """The layer and the parameter's suffix of each pair of ``net``, by the names of weights."""
     found = {
         f"{layer.name}/{suffix}": (layer, suffix)
         for layer in net.layers
@@ -117,9 +117,9 @@ def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str
     """Put the pairs of an adapter that peft or `save_adapter` wrote beside weights of ``net``.
 
     The net is frozen as by `net.adapt`, of whose kind the pairs are then; returned are the names
-    of the weights. Where training began with the first A0 and B0 taken out of the weights (PiSSA,
-    OLoRA), they are computed from the net's weights again, and the pair is that of B A - B0 A0, of
-    twice the rank: the weights stay as they are. Everything is read and checked before. Errors:
+    of the weights. PiSSA and OLoRA subtract the first B0 A0 from the weights. Here the weights stay
+    as they are: A0 and B0 are computed from them again, and the pair has the product B A - B0 A0,
+    of twice the rank. Everything is read and checked before. Errors:
     `ConfigError` for settings that would make another model, by their names; `StateMismatchError`
     for arrays that do not belong to the net; those of `net.adapt`; `FileFormatError`,
     `FileAccessError`.
@@ -206,7 +206,7 @@ def _modules(
 def _from_start(
     config: AdapterConfig, pair: LowRank, sides: list[Array], param: Param, place: _PairPlace
 ) -> tuple[LowRank, list[Array]]:
-    """The pair beside a weight that stays as it is, of one from which the first pair was taken.
+    """The pair with the product B A - B0 A0, for a weight from which B0 A0 was not subtracted.
 
     PiSSA (Meng et al. 2024) takes the largest singular values, OLoRA (Büyükakyüz 2024) the first
     columns of QR.
@@ -232,7 +232,7 @@ def _from_start(
 
 
 def _first_factors(start: str, weight: Array, pair: LowRank) -> tuple[Array, Array]:
-    """The factors whose product, times the pair's scale, was taken out of ``weight``."""
+    """The first factors: their product, times the pair's scale, was subtracted from ``weight``."""
     if start == "olora":
         left, right = np.linalg.qr(weight)
         return left[:, : pair.rank], right[: pair.rank]
@@ -250,7 +250,7 @@ def _module_of(there: str) -> tuple[str, str]:
 
 
 def _config(net: PretrainedNet, pairs: Mapping[str, LowRank], targets: list[str]) -> dict[str, Any]:
-    """What peft is told: the rank and alpha of the most modules, and those of others by name."""
+    """The settings for peft: the commonest rank and alpha, and by module the ones that differ."""
     architecture = str((net.config.get("architectures") or [""])[0])
     task = next((task for end, task in _TASKS if architecture.endswith(end)), None)
     rank, _ = Counter(pair.rank for pair in pairs.values()).most_common(1)[0]

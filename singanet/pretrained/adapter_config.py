@@ -13,10 +13,10 @@ from singanet.layers.low_rank import LowRank
 from singanet.pretrained.config import Config
 
 MOVED = ("pissa", "olora")
-"""Starts that take the first A and B out of the weight, and can be computed from it again."""
+"""Starts that subtract the first B A from the weight, which can be computed from it again."""
 
 _STARTS = (True, False, "gaussian", "orthogonal", "eva", "mica", *MOVED)
-"""Starts of A and B. But for those of `MOVED` they leave the weights alone."""
+"""Starts of A and B that can be loaded. All but `MOVED` leave the weights alone."""
 
 _OFF = (
     "alora_invocation_tokens", "arrow_config", "ensure_weight_tying", "kasa_config",
@@ -31,13 +31,13 @@ _SILENT = frozenset({
     "inference_mode", "loftq_config", "lora_ga_config", "megatron_core", "merge_weights",
     "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type",
 })  # fmt: skip
-"""Keys that say nothing of what is computed, or belong to a key of `_OFF` or another start."""
+"""Keys that change no output, or only with a key of `_OFF` or a start that is refused."""
 
 _WORDS = re.compile(r"(\^?)((?:[\w-]|\\?\.)+)")
 
 
 class AdapterConfig(NamedTuple):
-    """What adapter_config.json says. ``start`` is one of `MOVED`, or ""."""
+    """The settings in adapter_config.json. ``start`` is one of `MOVED`, or ""."""
 
     where: str
     pair: LowRank
@@ -82,9 +82,9 @@ class _Settings(Config):
 
 
 def read_config(values: Any, where: str) -> AdapterConfig:
-    """The settings in ``values``. What is absent has peft's default.
+    """The settings in ``values``. Absent keys have peft's defaults.
 
-    Errors: `ConfigError` that names the key, for what would make another model.
+    Errors: `ConfigError` that names the key, for a value that would make another model.
     """
     told = _Settings(values, where)
     told.choice("peft_type", {"LORA": True})
@@ -122,7 +122,7 @@ def read_config(values: Any, where: str) -> AdapterConfig:
 
 
 def _by_module(told: Config, key: str, fits: Callable[[Any], bool]) -> dict[str, Any]:
-    """Numbers by the ends of modules' names, or by whole names, which begin with a "^"."""
+    """The numbers of ``key`` by the ends of modules' names; after a "^" the name is whole."""
     values = told.take(key, {})
     if not isinstance(values, dict):
         raise told.refused(key, "an object of numbers by modules", values)
@@ -138,7 +138,7 @@ def _by_module(told: Config, key: str, fits: Callable[[Any], bool]) -> dict[str,
 
 
 def _first(patterns: Iterable[str], module: str) -> str:
-    """The first of ``patterns`` that means ``module``, or ""."""
+    """The first of ``patterns`` that fits ``module``, or ""."""
     fitting = (p for p in patterns if p == f"^{module}" or f".{module}".endswith(f".{p}"))
     return next(fitting, "")
 

@@ -245,7 +245,7 @@ def _scaling(
 ) -> dict[str, Any] | None:
     """The scaling of rotary positions as transformers tells it."""
     factor = c.number_or_none("rope.scaling.factor") or None
-    # As llama.cpp has it: a factor alone is a linear one.
+    # As in llama.cpp, a factor without a type is linear.
     kind = c.take("rope.scaling.type", "none" if factor is None else "linear")
     original = c.count_or_none("rope.scaling.original_context_length")
     gain = c.number_or_none("rope.scaling.attn_factor")

@@ -84,7 +84,7 @@ class Estimator(BaseEstimator):
         # They have state, and the estimator's own are to serve for the next fit.
         optimizer, rule = deepcopy(self.optimizer), rule_of(self.optimizer)
         if isinstance(rule, Optimizer):
-            # What it has of another net, which it has trained elsewhere, is not this one's.
+            # The estimator's own may have trained another net: this one begins without its state.
             rule_of(optimizer).load_state_dict(rule.hyper_state())
         net.compile(optimizer, loss, deepcopy(self.metrics))
         self._accept(net)

@@ -168,16 +168,16 @@ class LayerCase:
                         np.testing.assert_allclose(on_host(b), on_host(a), rtol=1e-10, atol=1e-12)
 
     def _outcome(self, layer: Layer, x: Any, train: bool, layout: int) -> list[Any]:
-        """Outputs and gradients, of inputs and a gradient in one of the `laid_out` memories."""
+        """Outputs and gradients; inputs and ``dy`` have memory ``layout`` of `laid_out`."""
         ctx, y = self.run(layer, map_parts(lambda a: laid_out(a)[layout], x), train)
         dy = map_parts(lambda a: laid_out(a)[layout], self.gradient_like(y))
         dx, grads = self.run_backward(layer, ctx, dy)
         return [*parts_of(y), *parts_of(dx), *grads.values()]
 
     def narrowed(self) -> list[Self]:
-        """The case for one sample, with each axis in turn, and then all, of one element.
+        """Cases of one sample, with an extent of 1 along each axis in turn, and then along all.
 
-        Those are left out that the layer refuses, or that `draw` does not know.
+        Shapes that the layer refuses, or that `draw` does not know, are left out.
         """
         shapes = self.in_shapes if isinstance(self.in_shapes, list) else [self.in_shapes]
         rank, found = max(map(len, shapes)), []

@@ -45,13 +45,13 @@ def spread(array: Any) -> Any:
 
 
 LAYOUTS = 4
-"""How many memories `laid_out` gives."""
+"""The number of arrays that `laid_out` gives."""
 
 
 def laid_out(array: Any) -> list[Any]:
-    """The same values in memory without gaps, `spread`, backwards, and with its axes swapped.
+    """The same values in four memories: without gaps, `spread`, backwards, with swapped axes.
 
-    Where an axis has one element, its stride is one that no kernel may read.
+    In the last one the stride of an axis of one element is wrong: no kernel may read it.
     """
     xp = ops_for(array).xp
     swapped = xp.ascontiguousarray(array.swapaxes(0, -1)).swapaxes(0, -1)

@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 27
 MAX_SETTINGS = 1 << 24
 _SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
 _SPLITS = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
-"""How the words of byte-level pairs are parted, by the class that transformers has for them."""
+"""How byte-level pairs split words, by the class of transformers."""
 _MAKE = (
     "write a tokenizer.json by transformers:"
     " AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
@@ -86,11 +86,11 @@ def _flag(folder: Path, settings: Mapping[str, Any], key: str, usual: bool | Non
 
 
 def _with_added(folder: Path, settings: Mapping[str, Any], made: Any) -> Any:
-    """The tokenizer with its special tokens marked. What would make other ids is refused."""
+    """The tokenizer with its special tokens marked. Errors: settings that would change ids."""
     usual = {"do_basic_tokenize": True, "add_bos_token": False, "add_eos_token": False}
-    for key, value in {**usual, "never_split": None}.items():
-        if settings.get(key, value) not in (value, None):
-            raise _unknown(folder, key, repr(value), settings[key])
+    for key in (*usual, "never_split"):
+        if settings.get(key) not in (usual.get(key), None):
+            raise _unknown(folder, key, repr(usual.get(key)), settings[key])
     if (folder / "added_tokens.json").exists() and _read_json(
         folder, "added_tokens.json", MAX_SETTINGS
     ):

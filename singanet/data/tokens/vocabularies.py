@@ -31,8 +31,8 @@ def byte_level(
 ) -> Any:
     """Byte-level byte-pair encoding (Radford et al. 2019): a merge a line, two tokens with a blank.
 
-    Texts get a ``blank`` in front where they have none. Errors: `DataError` for a ``split`` that is
-    not known, and merges that do not fit.
+    With ``blank`` a text that does not begin with a blank gets one. Errors: `DataError` for an
+    unknown ``split``, and merges that do not fit.
     """
     if split not in _SPLITS:
         raise DataError(
@@ -69,8 +69,8 @@ def word_piece(
 ) -> Any:
     """Word pieces as BERT has them (Devlin et al. 2019), ``words`` in the order of their ids.
 
-    ``accents`` are taken off, by default where text is made ``lowercase``; ``chinese`` characters
-    are words of their own.
+    ``accents`` says whether accents are removed, None as ``lowercase``; ``chinese`` whether Chinese
+    characters are words of their own.
     """
     found = tokenizers()
     vocabulary = {word: k for k, word in enumerate(words)}
@@ -127,7 +127,7 @@ def of_gguf(metadata: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
             settings[f"{name}_token"] = tokens[int(place)]
     if metadata.get("tokenizer.ggml.add_sep_token"):
         raise _bad("texts with no separator around them", "add_sep_token=True")
-    # As llama.cpp has it where a file says nothing.
+    # The defaults of llama.cpp.
     usual = {"bos": str(split).startswith("llama"), "eos": False}
     bos, eos = (
         settings.get(f"{name}_token", "")
