@@ -26,7 +26,7 @@ from singanet.params.files import param_sources, put_params
 from singanet.training.files import read_session, session_entry
 from singanet.training.ranks import World
 from singanet.training.restore import below, check_net, expect_ranks_of_parts, state_here
-from singanet.training.sources import below as named_below
+from singanet.training.sources import named_below
 from singanet.types import Array
 
 FORMAT = "singanet executor"

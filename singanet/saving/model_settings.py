@@ -17,6 +17,7 @@ from singanet.saving.model_layout import FIT, OPTIMIZER, PRECISION
 from singanet.saving.nets import distinct_params
 from singanet.saving.objects import (
     kind_of,
+    mapping_at,
     object_from_config,
     object_to_config,
     refusing,
@@ -115,7 +116,7 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
         outputs = described.get("outputs", {})
         compile_net(net, optimizer, None, _by_output(metrics, outputs), precision)
         net.metric = _same(measure, metrics.values())
-        for name, entry in _mapping(described, "registered").items():
+        for name, entry in mapping_at("the training", described, "registered").items():
             optimizer.register(name, spec_from_config(name, entry))
         state = states(OPTIMIZER)
         optimizer.load_state_dict(state)
@@ -126,13 +127,6 @@ def compile_as(net: Net, described: Any, states: Callable[[str], dict[str, Array
         for number, (clip, clip_by, accumulate) in enumerate(fits):
             own = states(f"{FIT}{number}/")
             compiled.clipped(clip, clip_by, accumulate).load_state_dict({**state, **own})
-
-
-def _mapping(described: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = described.get(key, {})
-    if not isinstance(found, Mapping):
-        raise wrong("the training", f"an object under {key!r}", kind_of(found))
-    return found
 
 
 def _weighted(compiled: Compiled, described: Mapping[str, Any]) -> frozenset[str]:

@@ -17,6 +17,7 @@ from singanet.metric import Metric
 from singanet.params.param import Param
 from singanet.saving.objects import (
     kind_of,
+    mapping_at,
     object_from_config,
     object_to_config,
     refusing,
@@ -199,11 +200,10 @@ def _net(kind: type[_Net], config: Mapping[str, Any], seed: int | None) -> _Net:
         net.freeze(name)
     if "adapted" in config:
         with refusing("adapted"):
-            pairs_from_config(own_layers(net), _mapping(config, "adapted"))
+            pairs_from_config(own_layers(net), mapping_at("a configuration", config, "adapted"))
     params = distinct_params(net.nodes())
     _fix(params, _names(config, "untrained") if "untrained" in config else [])
-    if "specs" in config:
-        _respecify(params, _mapping(config, "specs"))
+    _respecify(params, mapping_at("a configuration", config, "specs"))
     for key, flag in _WISHES.items():
         if key in config:
             _wish(net, key, flag, _names(config, key))
@@ -300,13 +300,6 @@ def _sequence(config: Mapping[str, Any], key: str) -> Sequence[Any]:
     value = config.get(key)
     if not isinstance(value, (list, tuple)):
         raise wrong("a configuration", f"a list under {key!r}", kind_of(value))
-    return value
-
-
-def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = config[key]
-    if not isinstance(value, Mapping):
-        raise wrong("a configuration", f"an object under {key!r}", kind_of(value))
     return value
 
 

@@ -236,6 +236,14 @@ def kind_of(value: Any) -> str:
     return f"{one_of(map(str, value))}" if isinstance(value, Mapping) else type(value).__name__
 
 
+def mapping_at(where: str, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object under ``key``, empty if it is absent. Errors: `ConfigError` for another value."""
+    found = config.get(key, {})
+    if not isinstance(found, Mapping):
+        raise wrong(where, f"an object under {key!r}", kind_of(found))
+    return found
+
+
 def wrong(where: str, expected: str, received: str) -> ConfigError:
     """The error for what `object_to_config` or `net_to_config` would not have written."""
     return ConfigError(

@@ -58,11 +58,11 @@ def own_sources(
         first_rows |= {f"optimizer/{name}": first for name, first in begins.items()}
     return [
         *param_sources(ranks.here(course.net).params(), "net/"),
-        *below("optimizer", learnt),
+        *named_below("optimizer", learnt),
         *(
             source
             for start, each in keepers(course, ranks).items()
-            for source in below(start, sources_of(each.state_dict(), WHERE))
+            for source in named_below(start, sources_of(each.state_dict(), WHERE))
         ),
     ]
 
@@ -85,8 +85,8 @@ def callbacks_by_name(course: Course) -> dict[str, Stateful]:
     }
 
 
-def below(start: str, sources: Sequence[Source]) -> list[Source]:
-    """``sources`` with names that begin with ``start``."""
+def named_below(start: str, sources: Sequence[Source]) -> list[Source]:
+    """``sources`` with ``start`` and a slash in front of their names."""
     return [replace(each, name=f"{start}/{each.name}") for each in sources]
 
 
