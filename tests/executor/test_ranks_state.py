@@ -10,36 +10,17 @@ from singanet.checkpoint import open_state
 from singanet.layers import BatchNormalization, Dense, Dropout, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import Accumulator, Adam
-from singanet.parallel import (
-    AllReduce,
-    Hybrid,
-    LocalSGD,
-    ParameterServer,
-    PartialUpdate,
-    PowerSGD,
-    Sharded,
-    SparseAllReduce,
-)
-from tests.parallel.nets import together
+from tests.parallel.nets import together, values_of
 from tests.parallel.server.ranks import served
+from tests.saving import states
 
 RNG = np.random.default_rng(5)
 IDS = RNG.integers(0, 20, (40, 8, 3))
 LABELS = RNG.integers(0, 4, (40, 8))
 
-REDUCERS = {
-    "parallel=": lambda rule, comm: rule,
-    "gathered": lambda rule, comm: Accumulator(rule, 2),
-    "all-reduce": AllReduce,
-    "sparse": lambda rule, comm: SparseAllReduce(rule, comm, ratio=0.2),
-    "power": lambda rule, comm: PowerSGD(rule, comm, rank=1),
-    "sharded 1": lambda rule, comm: Sharded(rule, comm, smallest=0),
-    "sharded 2": lambda rule, comm: Sharded(rule, comm, level=2, smallest=0),
-    "local": lambda rule, comm: LocalSGD(rule, comm, every=3),
-    "partial": lambda rule, comm: PartialUpdate(rule, comm, partitions=3),
-    "hybrid": lambda rule, comm, ranks=None: Hybrid(rule, comm, servers=ranks),
-    "servers": lambda rule, comm, ranks: ParameterServer(rule, comm=comm, servers=ranks),
-}
+# Of "alone" and "gathered" the executor itself reduces, by parallel=.
+REDUCERS = {**states.REDUCERS, "gathered": lambda rule, comm, ranks: Accumulator(rule, 2)}
+del REDUCERS["sharded 3"]
 
 
 class Job:
@@ -51,8 +32,8 @@ class Job:
         body = Dropout("drop", 0.3)(BatchNormalization("bn")(Dense("a", 12)(body)))
         loss = SoftmaxCrossEntropy()(Dense("b", 4)(body), y)
         self.rule = Adam(lr=0.05)
-        given = self.rule, comm, *([] if ranks is None else [ranks])
-        programs = {"train": [loss, REDUCERS[name](*given).minimize(loss)], "look": [loss]}
+        optimizer = REDUCERS[name](self.rule, comm, ranks)
+        programs = {"train": [loss, optimizer.minimize(loss)], "look": [loss]}
         self.executor = Executor(programs, seed=seed, parallel=comm)
         even = comm is None or comm.size != 2
         self.part = slice(None) if even else [slice(0, 3), slice(3, 8)][comm.rank]
@@ -62,7 +43,7 @@ class Job:
         return [self.executor.run("train", feed)[0] for feed in feeds]
 
     def values(self):
-        return {param.name: param.peek().copy() for param in self.executor.net.params()}
+        return values_of(self.executor.net)
 
 
 def ranks(name, work):
@@ -109,7 +90,7 @@ def test_ranks_go_on_to_the_bit(tmp_path, name):
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("name", ["parallel=", "sharded 2", "local", "hybrid"])
+@pytest.mark.parametrize("name", ["alone", "sharded 2", "local", "hybrid"])
 def test_other_ranks_go_on_from_the_same_values(tmp_path, name):
     """Of two ranks in one process and back; they draw unlike, as their running state shows."""
     path, back = tmp_path / "run.npz", tmp_path / "back.npz"

@@ -14,7 +14,7 @@ from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 from singanet.parallel import Hybrid, Sharded
 from singanet.params.files import keep_params, param_sources, put_params
-from tests.parallel.nets import together
+from tests.parallel.nets import together, values_of
 
 X = np.arange(12).reshape(4, 3) % 7
 Y = np.array([0, 1, 0, 1])
@@ -40,12 +40,8 @@ def blocks(seed=1, lora=2):
     return net
 
 
-def values(net):
-    return {param.name: param.peek().copy() for param in net.params()}
-
-
 def expect_same(net, want):
-    for name, value in values(net).items():
+    for name, value in values_of(net).items():
         np.testing.assert_array_equal(value, want[name], err_msg=name)
 
 
@@ -63,13 +59,13 @@ def test_no_writer_takes_what_stands_for_a_table(tmp_path, write):
     write_state(tmp_path / "w.npz", {param.name: param.peek() for param in net.params()})
     twin = words(2)
     twin.load(tmp_path / "w.npz")
-    expect_same(twin, values(net))
+    expect_same(twin, values_of(net))
 
 
 def test_sources_and_copies_are_the_values_wherever_they_are():
     net = words()
     net.step(X, Y, Hybrid(SGD(lr=0.5)))
-    want, kept = values(net), {}
+    want, kept = values_of(net), {}
     for source in param_sources(net.params(), "net/"):
         np.testing.assert_array_equal(source.array(), want[source.name.removeprefix("net/")])
     keep_params(net.params(), kept)
@@ -85,7 +81,7 @@ def test_blocks_stay_as_they_are_where_a_file_has_their_values(tmp_path, name):
     net, twin = blocks(), blocks()
     x = np.random.default_rng(0).standard_normal((8, 64), np.float32)
     net.step(x, np.arange(8) % 2, SGD(lr=0.5))
-    want = values(net)
+    want = values_of(net)
     net.save(tmp_path / name)
     assert twin.load(tmp_path / name).complete
     expect_same(twin, want)
@@ -95,11 +91,11 @@ def test_blocks_stay_as_they_are_where_a_file_has_their_values(tmp_path, name):
 def test_blocks_of_other_values_are_refused_before_anything_changes(tmp_path):
     net, other = blocks(1), blocks(2)
     net.save(tmp_path / "w.npz")
-    before = values(other)
+    before = values_of(other)
     with pytest.raises(CallOrderError, match=r"read-only array of 'a/weight'.*as_type"):
         other.load(tmp_path / "w.npz")
     with pytest.raises(StateMismatchError, match=r"'a/weight'.*in blocks of 8 bits"):
-        put_params(other.params(), values(net), other.device.put, "here")
+        put_params(other.params(), values_of(net), other.device.put, "here")
     expect_same(other, before)
     report = other.load(tmp_path / "w.npz", strict=False)
     assert [found.name for found in report.mismatched] == ["a/weight", "b/weight"]

@@ -52,7 +52,7 @@ from singanet.training.callbacks import (
     ModelCheckpoint,
     ReduceOnPlateau,
 )
-from tests.parallel.nets import together
+from tests.parallel.nets import together, values_of
 from tests.parallel.server.ranks import served
 
 SAMPLES, CLASSES = 8, 4
@@ -315,7 +315,7 @@ class Going:
                 stage.unify(self.net)
 
     def values(self) -> dict[str, Any]:
-        return {param.name: np.array(param.peek()) for param in self.net.params()}
+        return values_of(self.net)
 
     def predicted(self) -> Any:
         x, _ = batch(self.given, 99)
@@ -439,9 +439,7 @@ class Ways:
         return {"layout": "torch"} if given.file == "torch" else {"format": given.file}
 
     def _states(self, one: Going) -> Any:
-        arrays = {param.name: np.array(param.peek()) for param in one.net.params()}
-        learnt = one.optimizer.state_dict()
-        return arrays, learnt, one.net.rng.bit_generator.state
+        return one.values(), one.optimizer.state_dict(), one.net.rng.bit_generator.state
 
     def back(self, other: Going, told: Any) -> Going:
         """``other`` goes on from what was saved and ``told``."""

@@ -22,7 +22,6 @@ from singanet.metric import (
     Accuracy,
     ConfusionMatrix,
     FBeta,
-    Metric,
     Perplexity,
     PrecisionScore,
     RecallScore,
@@ -32,27 +31,12 @@ from singanet.parallel import AllReduce
 from singanet.report import ConfusionLog
 from singanet.report.confusion_log import write_confusion
 from singanet.testing import communicators
+from tests.training.test_weighted_metrics import Share
 
 sk = pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
 
 CLASSES = 4
 LOSSES = [SoftmaxCrossEntropy, CategoricalCrossEntropy, SoftmaxFocal]
-
-
-class Share(Metric):
-    """A user's own, which knows no weights: how many positions are of class 0."""
-
-    gathered = ("samples", "zeros")
-
-    def reset(self):
-        self.samples = self.zeros = 0
-
-    def update(self, x, y):
-        self.samples += len(y)
-        self.zeros += int((y == 0).sum())
-
-    def compute(self):
-        return self.zeros / self.samples
 
 
 def _probabilities(scores):

@@ -25,7 +25,9 @@ W = RNG.random(50).astype(np.float32)
 
 
 class Share(Metric):
-    """A user's own, which knows no weights: how many samples are of class 0."""
+    """A user's own, which takes no weights: the share of class 0."""
+
+    gathered = ("samples", "zeros")
 
     def reset(self):
         self.samples = self.zeros = 0
