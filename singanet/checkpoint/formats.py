@@ -97,7 +97,7 @@ def write_state(
             f"file {str(path)!r}",
             expected="a format of names and arrays",
             received=f"{found.name!r}, which is written with the layers of a net",
-            advice="call net.save, or choose another suffix, such as '.npz'",
+            advice="call net.save, or choose another format, such as 'npz'",
         )
     found.write(path, state, **options)
 
