@@ -1,4 +1,4 @@
-"""What SINGA, MXNet and Hetu have, and how each of it is reached here or where it is told."""
+"""Features of SINGA, MXNet and Hetu: each has a test here, or a sentence in a guide."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ATTRIBUTES = [
     (lambda net, drawn: parallel.worker_init, "singanet launch"),
     (lambda net, drawn: singanet.executor.dataloader_op, "from_loader"),
 ]
-"""Attributes of SINGA and Hetu, and words of what is said of each."""
+"""Attributes of SINGA and Hetu, and words of the error for each."""
 
 ARGUMENTS = [
     (lambda net, drawn: net.compile("sgd", use_graph=True), "net.programs.enabled"),
@@ -97,7 +97,7 @@ ARGUMENTS = [
     (lambda net, drawn: parallel.SparseAllReduce(SGD(0.1), topK=True), "ratio=.*threshold="),
     (lambda net, drawn: parallel.SparseAllReduce(SGD(0.1), corr=True), "called error_feedback"),
 ]
-"""Arguments of theirs, and words of what is said of each."""
+"""Their arguments, and words of the error for each."""
 
 
 @pytest.mark.parametrize(("ask", "words"), ATTRIBUTES)
@@ -184,7 +184,7 @@ def drawn_at_random(rng):
 
 
 def answered_as_asked(seed):
-    """Answers of backward beside those of net.gradients, which asks another way."""
+    """Compare the gradients of backward with those of net.gradients, which walks otherwise."""
     rng = np.random.default_rng(seed)
     made = drawn_at_random(rng)
     made.programs.enabled = bool(rng.integers(2))
@@ -221,7 +221,7 @@ def test_answers_are_those_of_gradients_3000():
 
 
 def test_layers_that_nothing_trained_is_behind_are_answered(net):
-    """Also where the walk would not come by any layer."""
+    """Even if the walk passes no layer."""
     x, z = Input("x", (3,)), Input("z", (3,))
     made = FeedForwardNet(inputs=[x, z], outputs=[layers.Flatten("a")(x), layers.Flatten("b")(z)])
     made.forward(True, {"x": ROWS, "z": ROWS})
@@ -397,7 +397,7 @@ def test_layers_run_without_python_when_recorded(parts):
 
 
 def test_sources_and_readers_of_layers():
-    """What the advice on src_of_layer, dst_of_layer and topo_sort writes."""
+    """The code in the advice on src_of_layer, dst_of_layer and topo_sort."""
     made = two_inputs()
     sources = {n.name: [source.name for source, _ in n.inputs] for n in made.nodes()}
     assert sources == {
@@ -500,7 +500,7 @@ def test_several_executors_of_one_graph(drawn):
     one, two = trained(drawn, seed=1), trained(drawn, seed=1)
     feed = {"x": ROWS, "y": np.array([0, 1, 0, 1])}
     first = [one.run("train", feed)[0] for _ in range(3)]
-    # Layers and parameters are those of the graph, so the other one goes on from there.
+    # Both have the layers and parameters of the graph, so the other one goes on from there.
     assert two.run("train", feed)[0] < first[-1] < first[0]
 
 
@@ -528,7 +528,7 @@ SECTIONS = {
 
 
 def test_each_item_is_reached_by_a_program_or_told_on_a_page():
-    """``carried_on.txt``: a line an item, with the test that reaches it, or the page's words."""
+    """``carried_on.txt`` has a line for each item, with its test or the words of a guide."""
     root = Path(__file__).parents[1]
     found, section, texts = dict.fromkeys(SECTIONS, 0), "", {}
     for line in (root / "tests" / "carried_on.txt").read_text("utf-8").splitlines():

@@ -60,7 +60,7 @@ COPIED = [copy.deepcopy, copy.copy, lambda ahead: pickle.loads(pickle.dumps(ahea
 
 @given(st.integers(0, 14), st.integers(1, 4), st.booleans(), st.sampled_from(COPIED[::2]))
 def test_a_copy_goes_on_behind_the_last_batch_taken(taken, capacity, generated, copied):
-    """And its source goes on as well, whose thread is further."""
+    """Its source goes on too, though the thread there is further."""
 
     def fresh():
         return GeneratorLoader(rows_of_epoch) if generated else numbers()
@@ -73,7 +73,7 @@ def test_a_copy_goes_on_behind_the_last_batch_taken(taken, capacity, generated, 
     assert made.state_dict() == ahead.state_dict()
     assert rows(islice(running, 5)) == straight[taken : taken + 5]
     for _ in range(2):
-        # Left within an epoch and begun again, as well.
+        # An epoch that was left and begun again goes on, too.
         other = endless(made)
         assert rows(islice(other, 5)) == straight[taken : taken + 5]
         other.close()

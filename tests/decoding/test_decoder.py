@@ -360,7 +360,7 @@ def test_kernels_of_few_rows_that_are_coarse_do_not_make_a_net_refused(monkeypat
 @pytest.mark.parametrize("recurrent", [False, True])
 @pytest.mark.parametrize("length", [12, -1])
 def test_masked_attention_knows_which_earlier_steps_were_there(length, recurrent):
-    """Parts, parts of unequal lengths, forks and written words give what the whole gives."""
+    """Parts, parts of unequal lengths, forks and written words give the outputs of the whole."""
     rng = np.random.default_rng(4)
     most = None if length > 0 else 20
     text = Input("text", (length,), dtype="int64")

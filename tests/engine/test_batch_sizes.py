@@ -1,4 +1,4 @@
-"""Inputs of unlike batch sizes are refused before anything is computed, whatever they meet in."""
+"""Every layer with several inputs refuses unlike batch sizes before anything is computed."""
 
 import numpy as np
 import pytest

@@ -282,7 +282,7 @@ def test_a_step_tells_the_metric_of_its_batch(blocks):
 
 
 def test_an_ignored_row_that_is_no_number_spoils_no_gradient(blocks):
-    """Nor the metric, which does not see it."""
+    """The metric does not see it either."""
     blocks(3)
     x, y = batch(0, ignored=-1)
     net = net_of(SoftmaxCrossEntropy(ignore_index=-1), metric=_Highest(), tied=False)

@@ -1,4 +1,4 @@
-"""Arrays of other libraries and lists come in wherever arrays do, and give what NumPy's give."""
+"""Every call takes lists and other libraries' arrays, with the results of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ W = np.linspace(0.5, 2, 6, dtype=np.float32)
 
 
 class ByDlpack:
-    """An array that says nothing of NumPy."""
+    """An array that has `__dlpack__` alone."""
 
     def __init__(self, array):
         self._array = np.ascontiguousarray(array)
@@ -71,13 +71,13 @@ def weights(net):
 
 
 def answers(net, x, y, w):
-    """What every way that takes arrays gives, by the way; those that train come last."""
+    """The results of all calls that take arrays, by name; calls that train come last."""
     found = {"predict": net.predict(x), "forward": net.forward(False, x)}
     found["predictor"] = net.predictor()(x)
     found["evaluate"] = [net.evaluate(x, y), net.evaluate(x, y, sample_weight=w)]
     found["evaluate in batches"] = net.evaluate(x, y, batch_size=4, sample_weight=w)
     if not isinstance(x, (list, tuple)):
-        # These stand for batches.
+        # Lists and tuples stand for batches.
         found["predict in batches"] = net.predict(x, batch_size=4)
         if not isinstance(x, pd.DataFrame):
             feed = {"input": x, "targets": y, "sample_weight": w}

@@ -1,4 +1,4 @@
-"""A step that is refused leaves all as it was: beside twins to which it never happened."""
+"""A refused step changes nothing: nets are compared with twins that never had it."""
 
 import numpy as np
 import pytest
@@ -34,11 +34,11 @@ CLASSES, FEATURES = 3, 4
 
 
 class StumbleError(Exception):
-    """What a user's own code raises."""
+    """An error of a user's own code."""
 
 
 class Switch:
-    """Raises ``error`` where it is asked at the place ``at``."""
+    """Raises ``error`` when called with the place ``at``."""
 
     at, error = "", StumbleError
 
@@ -48,7 +48,7 @@ class Switch:
 
 
 class Own(Layer):
-    """A user's layer that draws, counts in its state, and stumbles where it is told to."""
+    """A user's layer that draws, counts in its state, and raises at the switch's place."""
 
     def __init__(self, name, switch):
         super().__init__(name)
@@ -73,7 +73,7 @@ class Own(Layer):
 
 
 class OwnLoss(Loss):
-    """The squared distance from the labels, which stumbles where it is told to."""
+    """The squared distance from the labels; it raises at the switch's place."""
 
     def __init__(self, switch):
         super().__init__()
@@ -90,7 +90,7 @@ class OwnLoss(Loss):
 
 
 class Rate:
-    """A rate that is no number where it is told to be none."""
+    """A rate that is NaN while the switch is at "rate"."""
 
     def __init__(self, switch):
         self.switch = switch
@@ -114,7 +114,7 @@ OPTIMIZERS = [
 
 
 class Subject:
-    """A random net with its optimizer, and the actions; all of one ``seed`` are alike."""
+    """A random net with its optimizer, and actions on them; equal seeds give equal subjects."""
 
     def __init__(self, seed):
         rng = np.random.default_rng(seed)
@@ -168,14 +168,14 @@ class Subject:
             self.switch.at = ""
 
     def refused(self, rng, batch):
-        """A step, forward, or ``train`` that is refused, of a random kind; its name."""
+        """Make a random refused step, forward or ``train``. Returns its name."""
         x, y, weight = batch
         error = (StumbleError, KeyboardInterrupt)[int(rng.integers(2))]
 
         def raises(*_):
             raise error("it")
 
-        # Of a user's own loss they are NumPy's.
+        # A user's own loss raises NumPy's errors.
         wrong, out = (SingaNetError, IndexError, ValueError), y.copy()
         out[-1] = CLASSES + 2
         kinds = {
@@ -228,7 +228,7 @@ class Subject:
     # -- what is done ------------------------------------------------------------------------
 
     def done(self, rng, batch):
-        """An action that is taken; what it gives."""
+        """Do a random action. Returns its result."""
         x, y, weight = batch
         kind = int(rng.choice(6, p=[0.55, 0.1, 0.1, 0.1, 0.1, 0.05]))
         if kind == 0:
@@ -260,13 +260,13 @@ def same(one, other):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
         return np.array_equal(one, other, equal_nan=True)
-    # A loss that is no number, too.
+    # NaN losses are equal, too.
     return one == other or (one != one and other != other)
 
 
 @np.errstate(all="ignore")
 def run(seed, actions=20):
-    """The names of the steps that were refused in so many actions; errors where a twin differs."""
+    """Do random actions, and compare with a twin. Returns the names of the refused steps."""
     subject, twin = Subject(seed), Subject(seed)
     choices = np.random.default_rng([seed, 1])
     refused = []
@@ -407,7 +407,7 @@ def test_a_rate_that_is_none_at_the_last_micro_batch(recorded):
 
 
 def test_what_a_layers_backward_refuses_below_others_that_were_updated():
-    # A documented limit: gradients are let go layer by layer, and so are the values before.
+    # A documented limit: gradients and old values are let go layer by layer.
     switch = Switch()
     layers = [Dense("fc", 6, input_sample_shape=(FEATURES,)), Own("own", switch)]
     net = FeedForwardNet([*layers, Dense("out", CLASSES)], loss=SoftmaxCrossEntropy(), seed=1)

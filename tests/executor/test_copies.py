@@ -50,7 +50,7 @@ def expect_same(one, other):
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_goes_on_and_its_source_too(way, steps):
-    """Amid an epoch of a loader, recorded or not yet, with metrics and gradients."""
+    """In the middle of an epoch, recorded or not yet, with metrics and gradients."""
     one, twin = executor(), executor()
     run(one, steps), run(twin, steps)
     made = WAYS[way](one)

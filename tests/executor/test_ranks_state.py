@@ -18,13 +18,13 @@ RNG = np.random.default_rng(5)
 IDS = RNG.integers(0, 20, (40, 8, 3))
 LABELS = RNG.integers(0, 4, (40, 8))
 
-# Of "alone" and "gathered" the executor itself reduces, by parallel=.
+# With "alone" and "gathered" the executor itself reduces, by parallel=.
 REDUCERS = {**states.REDUCERS, "gathered": lambda rule, comm, ranks: Accumulator(rule, 2)}
 del REDUCERS["sharded 3"]
 
 
 class Job:
-    """An executor of this rank, whose rank takes an uneven part of each batch."""
+    """The executor of one rank, which takes an uneven part of each batch."""
 
     def __init__(self, name, comm, ranks=None, seed=1):
         ids, y = Input("x", (3,), dtype="int64"), Input("y", (), dtype="int64")
@@ -47,7 +47,7 @@ class Job:
 
 
 def ranks(name, work):
-    """What ``work`` of a communicator, and of servers where there are some, gives on two ranks."""
+    """The results of ``work(comm)`` or ``work(comm, servers)`` on two ranks."""
     return (served if name in ("hybrid", "servers") else together)(work)
 
 
@@ -92,7 +92,7 @@ def test_ranks_go_on_to_the_bit(tmp_path, name):
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["alone", "sharded 2", "local", "hybrid"])
 def test_other_ranks_go_on_from_the_same_values(tmp_path, name):
-    """Of two ranks in one process and back; they draw unlike, as their running state shows."""
+    """From two ranks to one and back; after that each rank has random draws of its own."""
     path, back = tmp_path / "run.npz", tmp_path / "back.npz"
 
     def saved(comm, *servers):

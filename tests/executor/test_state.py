@@ -122,7 +122,7 @@ def test_save_and_load_mean_one_file(tmp_path, monkeypatch):
 
 
 def test_a_file_of_before_is_read(tmp_path, monkeypatch):
-    """Without a suffix it was SINGA's, which takes no counts of steps: only new ones were."""
+    """Files without a suffix were of SINGA's format, which refuses counts of steps."""
     monkeypatch.chdir(tmp_path)
     one = executor()
     one.save("run.npz")

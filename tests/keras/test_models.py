@@ -443,7 +443,7 @@ def test_borders_of_steps_whose_channels_are_first(tmp_path):
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
 @pytest.mark.parametrize("ways", [1, 2])
 def test_rules_of_recurrent_layers_come_along(kind, ways, tmp_path):
-    """A step of SGD is Keras'; a bias that is a sum of two here moves twice as far."""
+    """A step of SGD equals Keras'; a bias that is the sum of two here moves twice as far."""
     rules = {
         "kernel_regularizer": keras.regularizers.L2(0.3),
         "recurrent_regularizer": keras.regularizers.L1(0.2),

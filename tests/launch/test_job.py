@@ -449,7 +449,7 @@ def test_an_end_that_mpi_tells_nobody_of_ends_an_elastic_job(started, monkeypatc
     assert "has ended, of which MPI has told no other rank" in err
 
 
-# Others tell that they have waited in vain for the last rank, which hangs or leaves no report.
+# The last rank hangs or leaves no report; the others report that it does not answer.
 VAIN = (
     HEAD
     + """
@@ -491,7 +491,7 @@ def test_a_rank_that_ends_without_a_report_is_named_with_its_last_lines(started)
 
 
 def test_a_rank_that_still_computes_has_not_missed_where_all_begin(started):
-    """As one whose imports take longer on a busy machine than a short deadline."""
+    """Imports on a busy machine may take longer than a short deadline."""
     text = (
         BEGINS.partition("how = ")[0]
         + """

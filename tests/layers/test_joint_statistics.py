@@ -138,7 +138,7 @@ def test_a_loop_of_ones_own_tells_what_its_loss_counts(told):
 @pytest.mark.parametrize("clipped", [False, True])
 @pytest.mark.parametrize("recorded", [False, True])
 def test_all_ranks_skip_a_step_of_which_gradients_of_one_are_not_finite(recorded, clipped):
-    """It is the last layer's alone: the layers below ask other ranks in the walk back."""
+    """The last layer's alone: the layers below exchange with other ranks in the walk back."""
     x, y = X.astype(np.float16), np.eye(4, dtype=np.float32)[Y]
 
     def build():

@@ -85,7 +85,7 @@ def test_a_net_that_gives_another_shape_is_refused_by_name():
 
 
 class Later(Layer):
-    """Its setup needs what its user assigns after it was made."""
+    """Its setup needs an attribute that the user assigns after construction."""
 
     def setup(self, in_shapes):
         self.add_param("factor", (self.size,))

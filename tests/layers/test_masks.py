@@ -203,7 +203,7 @@ def test_losses_and_metrics_on_symbols_leave_masked_steps_out(kind):
 
 
 def test_masked_queries_look_at_keys_without_a_mask():
-    """Padded text looks at an image: its own mask goes on, and the others' steps are the same."""
+    """Padded text attends to an image: its mask goes on; steps of the mask change no others."""
     rng = np.random.default_rng(5)
     text, image = Input("text", (6,), dtype="int64"), Input("image", (4, 8))
     ids = np.array([[3, 1, 2, 0, 0, 0], [4, 4, 1, 2, 3, 0]])

@@ -21,27 +21,27 @@ torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 MOST = 60000.0
-"""Magnitudes up to here, and results above, which float16 may not have."""
+"""The largest input; float16 results above it may be infinite and are not compared."""
 
 TOLERANCE = {"float64": 1e-8, "float32": 3e-4, "float16": 2e-2}
-"""Of the largest number of an array."""
+"""The difference allowed, relative to the largest number of an array."""
 
 FLOOR = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-3}
-"""Of a gradient of 1, or a slope of an input."""
+"""The difference allowed, relative to a gradient of 1 or the slope by an input."""
 
 LEAST = {"float64": 0.0, "float32": 1e-44, "float16": 6e-8}
 """The least number of the type."""
 
 
 class Drawn:
-    """A layer, its sample shapes, what PyTorch makes of ``(params, x)``, and how large x may be."""
+    """A layer, its sample shapes, PyTorch's function of ``(params, x)``, and the largest x."""
 
     def __init__(self, make, shapes, torchs=None, magnitude=MOST):
         self.make, self.shapes, self.torchs, self.magnitude = make, shapes, torchs, magnitude
 
 
 def small(rng, most=4):
-    """An extent, 1 as often as not."""
+    """An extent, which is 1 in half of the cases."""
     return 1 if rng.random() < 0.5 else int(rng.integers(1, most + 1))
 
 
@@ -310,7 +310,7 @@ FAMILIES = [convolution, depthwise, pooling, over_all, batch_norm, layer_norm, g
 
 
 class Case:
-    """A drawn layer with numbers that float16 has, and the gradients of its outputs."""
+    """A drawn layer with inputs, parameters and gradients that are exact in float16."""
 
     def __init__(self, rng):
         self.rng = rng
@@ -331,7 +331,7 @@ class Case:
         self.train = yes(rng)
         self.dys = None
         sizes = [np.abs(x[x != 0]) for x in self.x]
-        # Each row has a slope of its own where it is divided by its length.
+        # Layers that divide each row by its length have one slope for each row.
         if isinstance(one, (layers.L2Norm, layers.RMSNorm)):
             self.slope = 1 / max(float(sizes[0].min(initial=MOST)), 1e-3)
         else:
@@ -380,7 +380,7 @@ class Case:
         return {"y0": y.detach().numpy(), "dx0": x.grad.numpy(), **grads}
 
     def recorded(self, dtype, ops, layout):
-        """Expect the bits of the layers where they are recorded."""
+        """Expect the same bits from recorded steps as by layers."""
         pair = RecordedPair([self.built(dtype) for _ in range(2)])
         for net in pair.nets:
             net.to_device(Device("cpu", ops))
@@ -394,9 +394,9 @@ class Case:
 
 
 def expect_close(found, exact, dtype, slope=1.0):
-    """The same numbers; ``slope`` is how large gradients of the inputs may be.
+    """Expect the same numbers; ``slope`` is the size of the inputs' gradients.
 
-    Those of a row that is constant are what is left of a sum that vanishes.
+    Gradients of a constant row are the rounding errors of a sum that is 0.
     """
     for name, wanted in exact.items():
         if name not in found:

@@ -1,4 +1,4 @@
-"""Losses of float16: they are those of the same numbers in float32, and so are their gradients."""
+"""Losses and gradients of float16 equal those of the same numbers in float32."""
 
 from __future__ import annotations
 

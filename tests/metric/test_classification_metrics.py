@@ -219,7 +219,7 @@ def test_of_maps_the_labels_are_the_channels(make: Any, labels: int) -> None:
 @pytest.mark.parametrize("curve", ["roc", "pr"])
 @pytest.mark.parametrize("seed", range(3))
 def test_auc_of_several_labels_is_sklearns_mean(curve, seed):
-    """In parts and weighed; labels of which one kind came have none."""
+    """In parts and weighed; a label that is always 0 or always 1 has no AUC."""
     sk = pytest.importorskip("sklearn.metrics", reason="compares: pip install '.[peers]'")
     rng = np.random.default_rng(seed)
     scores, y = rng.normal(size=(40, 5)).round(1), rng.integers(0, 2, (40, 5))

@@ -160,7 +160,7 @@ def test_equals_keras(name):
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("error")
 def test_float16_is_measured_in_float32(name):
-    """Of the same numbers, up to 60,000 where they are no probabilities."""
+    """The same numbers in both types, up to 60,000 unless they are probabilities."""
     make, x, y = CASES[name]
     if x is REAL:
         x, y = 20000 * x.clip(-3, 3), (20000 * y.clip(-3, 3)).astype(np.float16)

@@ -142,7 +142,7 @@ def test_no_product_of_a_recurrent_layer_is_one_of_float16(kind, mode, rng, monk
 
 
 def test_gradients_of_first_states_come_out(rng):
-    """A kernel that is lifted works on copies, so what it makes it has to return."""
+    """A lifted kernel works on copies, so it has to return its result."""
     ops = cpu().ops
     x, weights, bias = (
         rng.random((4, 2, 3)),
@@ -206,7 +206,7 @@ def test_rows_above_256_are_normalised(name, largest, way, rng):
 
 
 def test_running_statistics_are_kept_in_float32(rng, tmp_path):
-    """A variance above 65504 is none that float16 has; through types and files it stays."""
+    """float16 cannot store a variance above 65504; changes of type and files keep it."""
     net = singanet.FeedForwardNet(loss=SquaredError(), seed=0)
     net.add(BatchNormalization("norm", momentum=0.01, input_sample_shape=(3,)))
     net.as_type("float16")

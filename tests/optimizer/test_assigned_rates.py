@@ -90,7 +90,7 @@ def test_a_state_of_other_schedules_changes_nothing():
         with pytest.raises(DataError):
             other.load_state_dict(wrong)
         assert (other.lr, other.momentum) == (0.2, 0.3)
-    # The number goes before the schedule that it took the place of.
+    # An assigned number overrides the schedule.
     plain = SGD(lr=0.2)
     plain.lr = 0.04
     one.load_state_dict(plain.state_dict())
@@ -99,7 +99,7 @@ def test_a_state_of_other_schedules_changes_nothing():
 
 
 def test_a_fit_goes_on_at_the_rate_that_was_assigned(tmp_path):
-    """What is assigned before a fit that is resumed stays where the file says nothing of it."""
+    """A rate that is assigned before resuming stays, if the file has none."""
 
     def fit(assigned, folder, **options):
         net, optimizer = net_of(), SGD(lr=0.1)

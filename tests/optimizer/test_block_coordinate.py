@@ -43,7 +43,7 @@ def values_of(net):
 
 
 def badam(net, data, steps, order, lr=0.02):
-    """The paper's loop: of the block, Adam from zero moments for so many steps."""
+    """The paper's loop: some steps of Adam on one block, from zero moments."""
     for t, (x, y) in enumerate(data):
         block = order[t // steps]
         if t % steps == 0:

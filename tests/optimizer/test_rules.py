@@ -47,7 +47,7 @@ def adagrad(w: Any, gs: Any, lr: float) -> Iterator[Any]:
 
 
 def beside(t: int, after: bool) -> float:
-    """ε beside √v̂: added to it, or to √v before that was corrected."""
+    """ε is added to √v̂, or to √v before the correction."""
     return 0.01 if after else 0.01 / float(np.sqrt(1 - 0.9**t))
 
 
@@ -444,7 +444,7 @@ def test_equals_keras(
 def test_files_and_pickles_from_before_mean_what_they_meant(
     name: str, rng: np.random.Generator
 ) -> None:
-    """They say nothing of epsilon's place; what is written now does, whatever the default."""
+    """Old files do not say where ε is added; new ones do, whatever the default."""
     kind = getattr(opt, name)
     entry = {"class": kind().to_config()["class"], "arguments": {"lr": 0.02, "epsilon": 0.1}}
     said = kind(0.02, epsilon=0.1, epsilon_after_correction=True)

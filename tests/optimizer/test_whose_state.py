@@ -1,4 +1,4 @@
-"""State belongs to the parameters that it was made for; twins with optimizers of their own."""
+"""State belongs to its parameters: shared optimizers are compared with one for each net."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""What each sample counts on ranks, stages and in micro-batches is what it counts in one batch.
+"""A sample counts the same on ranks, stages and in micro-batches as in one batch.
 
 Trainings are drawn at random: synchronized statistics, ignored labels, sums, several outputs,
 clipping, accumulation, averages, float16. The whole batch is computed by formulas in NumPy.
@@ -32,7 +32,7 @@ WAYS += ["server", "stages", "rows"]
 
 @dataclass
 class Given:
-    """A training as it was drawn."""
+    """The settings of a training."""
 
     way: str
     ranks: int
@@ -56,7 +56,7 @@ class Given:
 
 
 def draw(seed):
-    """The training of this number."""
+    """Random settings."""
     rng = random.Random(seed)
 
     def maybe(share):
@@ -73,7 +73,7 @@ def draw(seed):
     half = maybe(0.25) and not (way in ("parameters", "sparse", "power") or by_itself)
     clip = maybe(0.3) and not by_itself and not (way == "server" and half)
     if by_itself and not normed and outputs == 2:
-        # Each rank's own means, of which one weight makes those of all.
+        # Each rank updates by its own means, and has one weight for all outputs.
         ignore = False, False
     overflows = half and way != "server" and maybe(0.5)
     return Given(
@@ -100,7 +100,7 @@ def draw(seed):
 
 
 def batches(given):
-    """Inputs, targets by output and weights of each step; of some parts all labels are ignored."""
+    """Inputs, targets by output and weights of each step; in some parts all labels are ignored."""
     rng = np.random.default_rng(given.seed)
     n, made = given.samples, []
     for step in range(STEPS):
@@ -123,15 +123,15 @@ def batches(given):
 
 
 def rows_of(given):
-    """How many parts a batch has for the ranks."""
+    """The number of parts of a batch."""
     return {"stages": 1, "rows": 2}.get(given.way, given.ranks)
 
 
 def parts(given, step):
-    """The part of each rank, which may be empty where ranks may have none."""
+    """The part of each rank; it may be empty, except in rows of a pipeline."""
     count = rows_of(given)
     if given.way == "rows":
-        # Each row has as many micro-batches as it has samples for.
+        # A row needs samples for its micro-batches.
         edges = [given.samples * k // count for k in range(count + 1)]
     else:
         edges = [0, *sorted(c % (given.samples + 1) for c in given.cuts[step][: count - 1])]
@@ -163,12 +163,12 @@ class Twin:
             a = made["hat"] * w["n/gamma"] + w["n/beta"]
         made["t"] = np.tanh(a)
         made["m"] = np.tanh(made["t"] @ w["m/weight"] + w["m/bias"])
-        # Its weight is that of the layer before.
+        # It shares the weight of the layer before.
         made["l"] = np.tanh(made["m"] @ w["m/weight"] + w["l/bias"])
         return made
 
     def losses(self, made, y, weight):
-        """By output the loss, what it counts, and the gradient of the scores."""
+        """By output the loss, its count, and the gradient of the scores."""
         found = {}
         for k, summed in enumerate(self.given.sums):
             scores = made["l"] @ self.w[f"o{k}/weight"] + self.w[f"o{k}/bias"]
@@ -188,7 +188,7 @@ class Twin:
         return 0.5 if k else 1.0
 
     def loss(self, batches):
-        """The loss of several batches, of each output its own mean."""
+        """The loss of several batches: each output has a mean of its own."""
         total = 0.0
         for k in range(self.given.outputs):
             own = [found[f"o{k}"][:2] for found in batches]
@@ -215,7 +215,7 @@ class Twin:
         return g | {"a/weight": made["x"].T @ da, "a/bias": da.sum(0)}
 
     def step(self, x, y, weight, skipped=False):
-        """One step; what was found of its losses."""
+        """Do one step. Returns its `losses`."""
         made = self.forward(x, True)
         found = self.losses(made, y, weight)
         if skipped:
@@ -305,7 +305,7 @@ def targets(given, y):
 
 
 def train(given, comm, servers=None):
-    """Values and numbers as a rank has them in the end."""
+    """The values and the history of a rank at the end."""
     net, pipeline, rank = build(given), None, comm.rank
     if given.way in ("stages", "rows"):
         pipeline = parallel.Pipeline(
@@ -378,7 +378,7 @@ def by_fit(given, net, optimizer, rank, pipeline):
 
 
 def by_hand(given):
-    """What `train` is to give."""
+    """The results that `train` has to give."""
     twin = Twin(given, values_of(build(given)))
     steps = batches(given)
     found = [
@@ -395,7 +395,7 @@ def by_hand(given):
 
 
 def difference(given):
-    """What ranks do otherwise than the formulas; empty for nothing."""
+    """Where ranks differ from the formulas; empty if they do not."""
     wanted, numbers = by_hand(given)
     if given.way == "server":
         made = served(lambda comm, servers: train(given, comm, servers), given.ranks, 1)
@@ -436,7 +436,7 @@ def test_ranks_and_stages_are_one_batch_5000(start):
 
 
 def test_a_lost_share_is_seen(monkeypatch):
-    """That outputs weigh alike, whatever ranks' losses count, is what the comparison is to find."""
+    """The comparison notices if outputs weigh alike, whatever their losses count."""
     monkeypatch.setattr(Counts, "shares", lambda self, whole: {})
     given = replace(draw(0), way="all", by="step", ranks=2, outputs=2, half=False, overflows=None)
     given = replace(given, ignore=(True, False), sums=(False, False), accumulate=1)

@@ -29,7 +29,7 @@ def words(seed=1):
 
 
 def blocks(seed=1, lora=2):
-    """Pairs beside blocks of int8; of one seed the blocks are the same."""
+    """Pairs beside blocks of int8; equal seeds give equal blocks."""
     net = FeedForwardNet(
         [Dense("a", 64, input_sample_shape=(64,)), Dense("b", 2)],
         loss=SoftmaxCrossEntropy(),

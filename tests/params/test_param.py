@@ -124,7 +124,7 @@ def test_names_that_no_file_holds_are_refused_before_training(name):
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("way", ["retype", "as_type", "value"])
 def test_the_other_byte_order_becomes_the_machines(way, dtype, tmp_path):
-    """Else files would have a type that no net computes in."""
+    """Otherwise files would have a type that no net computes in."""
     rng, other = np.random.default_rng(0), np.dtype(dtype).newbyteorder("S")
     net = singanet.FeedForwardNet([Dense("fc", 3, input_sample_shape=(4,))], seed=0)
     net.as_type(other if way == "as_type" else dtype)

@@ -205,7 +205,7 @@ def change_config(folder, **changes):
 
 
 def taken_out(start, weight, rank, scale):
-    """What a start takes out of a weight (out, in), by other formulas than those here."""
+    """The matrix that a start subtracts from a weight (out, in), by independent formulas."""
     if start == "pissa":  # The product with its own largest directions, which eigh finds.
         _, vectors = np.linalg.eigh(weight.T @ weight)
         return weight @ vectors[:, -rank:] @ vectors[:, -rank:].T

@@ -153,7 +153,7 @@ WAYS_OUT = {
     "executor pickle": ("anew", "process"),
     "executor deepcopy": ("anew",),
 }
-"""With the ways in that each has."""
+"""The ways in of each way out."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Triple:
 
 
 def drawn(seed: int, processes: float = 0.1) -> Triple:
-    """A triple, of which so many go through another process."""
+    """A random triple; the share ``processes`` of them goes through another process."""
     draw = random.Random(seed)
     way_out = draw.choice(list(WAYS_OUT))
     way_in = draw.choice([way for way in WAYS_OUT[way_out] if way != "process"])
@@ -192,14 +192,14 @@ def drawn(seed: int, processes: float = 0.1) -> Triple:
     if reducer == "servers" and workers == 1:
         reducer = "hybrid"
     if workers > 1 and way_out in ("pickle", "executor pickle", "model"):
-        # What is pickled on ranks that are threads, or described, trains alone where it is read.
+        # Pickles of ranks that are threads, and model files, train alone where they are read.
         workers, reducer = 1, "alone"
     body, storage = draw.choice(list(BODIES)), draw.choice(STORAGES)
     if draw.random() < 0.4 or (body == "words" and reducer in ("hybrid", "servers")):
-        # Of a table that is served in float32 the copies in fewer bits are rounded, as is told.
+        # A table is served in float32: copies of fewer bits are rounded, as documented.
         storage = "memory"
     if storage == "mixed" and reducer in ("local", "partial"):
-        # Ranks that skip steps by themselves lose each other, saved or not.
+        # Ranks that skip steps by themselves drift apart, saved or not.
         storage = "memory"
     return Triple(
         body=body,
@@ -230,7 +230,7 @@ def batch(given: Triple, k: int) -> tuple[Any, Any]:
 
 
 class Going:
-    """A training of ``given`` on this rank, ``comm`` if any, which is built of its ``seed``."""
+    """The training of ``given`` on one rank, with parameters from ``seed``."""
 
     def __init__(
         self, given: Triple, folder: Path, seed: int = 1, comm: Any = None, ranks: Any = None
@@ -255,7 +255,7 @@ class Going:
         given = self.given
         shape, body = BODIES[given.body]
         first, *others = body()
-        # Blocks and what is read-only are the same in all.
+        # Blocks and read-only arrays are the same in all nets.
         fixed = given.storage in ("int8", "int4", "read-only")
         net = FeedForwardNet(loss=SoftmaxCrossEntropy(), seed=1 if fixed else seed)
         net.add(
@@ -291,7 +291,7 @@ class Going:
         return made
 
     def assign(self, rate: float) -> None:
-        """Have another rate, where the state says so."""
+        """Assign a rate, if the triple says so."""
         if self.given.rule == "assigned":
             self.rule.lr = rate
 
@@ -309,7 +309,7 @@ class Going:
         return self.net.step(x, y, self.optimizer)[0]
 
     def settle(self) -> None:
-        """What all ranks do before an evaluation or a file."""
+        """Unify the ranks, as before an evaluation or a file."""
         for stage in UpdateChain(self.optimizer).reducers:
             if not stage.alone and getattr(stage, "has_met", True):
                 stage.unify(self.net)
@@ -323,7 +323,7 @@ class Going:
 
 
 class GoingExecutor(Going):
-    """A training of an executor, which draws of a loader."""
+    """A training by an executor, with batches from a loader."""
 
     def _make(self, seed: int) -> None:
         given = self.given
@@ -388,12 +388,12 @@ def expect_finite(path: Path) -> None:
 
 
 def suffix(given: Triple) -> str:
-    """Of the file of the triple."""
+    """The suffix of the triple's file."""
     return ".safetensors" if given.file == "torch" else FORMATS[given.file].suffixes[0]
 
 
 class Ways:
-    """How ``one`` is saved at ``path``, and comes back; what it carries is compared."""
+    """The ways out and in, by the file ``path``."""
 
     def __init__(self, given: Triple, folder: Path) -> None:
         self.given = given
@@ -401,7 +401,7 @@ class Ways:
         self.path = folder / f"state{suffix(given)}"
 
     def out(self, one: Going) -> Any:
-        """Save: what a process needs beside files."""
+        """Save ``one``. Returns what the way in needs beside files."""
         given, way = self.given, self.given.way_out
         first = one.comm is None or one.comm.rank == 0
         if way == "weights":
@@ -429,7 +429,7 @@ class Ways:
         return None
 
     def _own(self, one: Going, ending: str | None = None) -> Path:
-        """A file of the rank's own, but the first rank's, which all know."""
+        """The file of the rank: the first rank's is the one that all read."""
         rank = 0 if one.comm is None else one.comm.rank
         ending = suffix(self.given) if ending is None else ending
         return self.folder / (f"state{ending}" if not rank else f"rank{rank}{ending}")
@@ -494,7 +494,7 @@ def saved_and_gone_on(given: Triple, folder: Path, comm: Any = None, ranks: Any 
         twin.run(0, n)
         twin.assign(0.02)
     else:
-        # Ranks that meet now and then agree when a file is written: who saves is its own twin.
+        # Ranks that meet now and then unify when they save: such a rank is its own twin.
         twin = None
     ways = Ways(given, folder)
     before = one.values()
@@ -530,7 +530,7 @@ def saved_and_gone_on(given: Triple, folder: Path, comm: Any = None, ranks: Any 
 
 
 def compare(given: Triple, other: Going, saved: Any, shown: Any, wanted: Any) -> None:
-    """``other``, which came back, is what was ``saved``, and goes on as ``wanted``."""
+    """Compare ``other``, which came back, with ``saved``, and its next steps with ``wanted``."""
     if given.way_out == "predictor":
         x, _ = batch(given, 99)
         found = other.predictor(x)
@@ -544,7 +544,7 @@ def compare(given: Triple, other: Going, saved: Any, shown: Any, wanted: Any) ->
         and given.file == "keras"
         and given.body in ("steps", "attention")
     ):
-        # Keras has one bias for two here, of which only the sum counts.
+        # Keras has one bias for the sum of two here.
         np.testing.assert_allclose(other.predicted(), shown, rtol=0, atol=1e-5)
         return
     expect_same(other.values(), saved, "what came back")
@@ -557,7 +557,7 @@ def compare(given: Triple, other: Going, saved: Any, shown: Any, wanted: Any) ->
 
 
 def by_fit(given: Triple, folder: Path, comm: Any, ranks: Any) -> str:
-    """A fit that is resumed from a file of `ModelCheckpoint`, beside one that ran through."""
+    """Compare a fit that is resumed from a `ModelCheckpoint` with one that ran through."""
     rank = 0 if comm is None else comm.rank
     wanted = fit(going(given, folder, 1, comm, ranks), folder / "whole", 4)
     one = going(given, folder, 1, comm, ranks)
@@ -594,13 +594,13 @@ def fit(one: Going, place: Path, epochs: int, resume: bool = False) -> Any:
     history = one.net.fit(
         x, y, batch_size=6, epochs=epochs, callbacks=callbacks, verbose=False, **options
     )
-    # There are more bytes where ranks meet.
+    # Saving lets ranks meet, which takes more bytes.
     told = {name: value for name, value in history.items() if not name.startswith("bytes")}
     return told, one.values()
 
 
 def resumed(other: Going, folder: Path, wanted: Any) -> str:
-    """``other`` goes on from the file as the one that was never saved."""
+    """Resume ``other`` from the file, and compare it with the fit that was never saved."""
     found = fit(other, folder / "parts", 4, resume=True)
     expect_same(found[0], wanted[0], "history")
     expect_same(found[1], wanted[1], "values that follow")
@@ -613,7 +613,7 @@ _other: Any = None
 
 
 def elsewhere(given: Triple, folder: Path, told: Any, *compared: Any) -> str:
-    """The rest of a triple in a process that has not saved it."""
+    """Do the rest of a triple in another process."""
     global _other
     if _other is None:
         _other = multiprocessing.get_context("spawn").Pool(1)

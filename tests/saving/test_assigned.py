@@ -1,4 +1,4 @@
-"""What was assigned after construction: in descriptions, files, copies, or refused by name."""
+"""Attributes assigned after construction are saved and copied, or refused by name."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ PAIRS = [
 
 
 def plain(value):
-    """``value`` without objects, which are equal if what they have is."""
+    """``value`` with objects replaced by their class and public attributes, to compare them."""
     if isinstance(value, Configurable):
         public = {k: plain(v) for k, v in vars(value).items() if k[0] != "_" and k != "arguments"}
         return type(value).__name__, public
@@ -197,13 +197,13 @@ def test_a_net_goes_on_with_what_was_assigned(edit, way, tmp_path):
     assert losses[0] == losses[1]
     for own, other in zip(net.params(), made.params(), strict=True):
         np.testing.assert_array_equal(own.value, other.value, strict=True)
-    # What was assigned made a difference.
+    # The edit made a difference.
     trained(plain, 3)
     assert trained(plain)["loss"] != trained(net)["loss"]
 
 
 def test_what_is_registered_later_goes_before_what_was_pickled():
-    """Counts of another process decide over nothing here."""
+    """The order of edits in another process does not matter here."""
     net = net_of()
     for _ in range(50):
         respecify(net, lr_mult=3.0)
@@ -226,7 +226,7 @@ def test_predictors_predict_by_what_was_assigned(tmp_path):
 
 
 def weight_decay(net):
-    """Which is read by rules that decay apart from the gradient alone."""
+    """SGD does not read it; only rules that decay apart from the gradient do."""
     rule(net).weight_decay = 0.1
 
 

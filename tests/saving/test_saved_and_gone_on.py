@@ -1,4 +1,4 @@
-"""Whatever is saved goes on as if it never had been: states × ways out × ways in, at random."""
+"""Saved trainings go on as if never saved: random states × ways out × ways in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs that train beside weights in blocks: what keeps and restores a net leaves the blocks."""
+"""Callbacks that keep and restore nets of pairs beside blocks leave the blocks alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics beside a loss that ignores labels see the others alone, whoever asks for them."""
+"""Metrics leave out the labels that the loss ignores, in every call that measures."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ MADE = {name: make for name, (make, _) in METRICS.items()}
 
 
 def expected(p, y, ignored=-1, loss=SoftmaxCrossEntropy):
-    """What sklearn has of the positions that count: probabilities ``p`` (..., C), labels."""
+    """sklearn's results for the positions that count, of probabilities ``p`` (..., C)."""
     p, y = p.reshape(-1, CLASSES).astype(np.float64), y.reshape(-1)
     p, y = p[y != ignored], y[y != ignored]
     found = {name: judge(p, y) for name, (_, judge) in METRICS.items()}
     if loss is CategoricalCrossEntropy:
-        # It is of probabilities, whose softmax Perplexity takes.
+        # Perplexity takes the softmax of its inputs, here of probabilities.
         found["perplexity"] = METRICS["perplexity"][1](_probabilities(p), y)
     return found
 
@@ -153,7 +153,7 @@ def test_the_metric_of_a_net(name):
 
 
 def test_matrices_of_several_outputs_with_a_mask_and_weights():
-    """Weighted ones too; what the mask leaves out and what is ignored do not count."""
+    """Weighted ones too; neither masked nor ignored positions count."""
     x, y = _data("steps")
     there = np.random.default_rng(4).random((24, 5)) < 0.7
     weight = np.random.default_rng(5).random((24, 5)).astype(np.float32)
@@ -226,7 +226,7 @@ def test_the_file_of_a_confusion_log(tmp_path):
 
 
 def test_ranks_merge_what_their_losses_count():
-    """One rank has a batch of which nothing counts."""
+    """One rank has a batch of ignored labels alone."""
     x, y = _data("steps", samples=23)
     names = [name for name in METRICS if name != "share"]
     whole = _net("steps", SoftmaxCrossEntropy)

@@ -211,7 +211,7 @@ def test_a_rate_that_falls_by_what_was_seen_falls_on_the_servers_too(tmp_path):
 @pytest.mark.parametrize("cache", [None, Cache("lfu", 20, 3, 3)])
 @pytest.mark.parametrize("kind", [Hybrid, ParameterServer])
 def test_the_state_of_all_is_there_after_each_step(kind, cache):
-    """What all have pushed arrives before any rank asks the servers for their state."""
+    """All pushed gradients arrive before any rank asks the servers for their state."""
 
     def work(comm, ranks):
         net, optimizer = words_net(cache), kind(Adam(lr=0.05), comm=comm, servers=ranks)

@@ -545,7 +545,7 @@ def test_the_loss_told_of_a_sum_is_its_mean_over_what_counts():
 
 
 def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
-    """The stage that does not update it averaged it no step."""
+    """The stage that does not update it has its average, too."""
 
     def fitted(net):
         net.compile(SGD(lr=0.3))
@@ -569,7 +569,7 @@ def test_averages_of_a_table_of_two_stages_are_those_of_one_process():
 
 
 def drawn_from_inputs(layers):
-    """Of two inputs, with so many layers that compute."""
+    """A net of two inputs, with some layers that compute."""
     ends = [Input("x", (6,)), Input("y", (6,))]
     h = Add("sum")(ends)
     for k in range(layers - 1):
@@ -579,7 +579,7 @@ def drawn_from_inputs(layers):
 
 @pytest.mark.parametrize("stages", ["balance", "measure", None])
 def test_inputs_are_no_stage_of_their_own(stages):
-    """They ended in an IndexError."""
+    """It raised an IndexError."""
 
     def work(comm, layers):
         net = drawn_from_inputs(layers)

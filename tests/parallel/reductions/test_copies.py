@@ -1,4 +1,4 @@
-"""Copies of nets and the reducers that train them, within a training and before it."""
+"""Copies of nets and their reducers, during a training and before it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_copies_go_on_with_the_same_ranks(name, steps):
 
 
 def test_a_copy_of_the_optimizer_alone_meets_its_net_anew():
-    """It knows no net by the number that an object of this process had."""
+    """A copy does not know nets by the ids of this process."""
     net, optimizer = net_of(), AllReduce(Adam())
     net.step(*data(), optimizer)
     for made in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):

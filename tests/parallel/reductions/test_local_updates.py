@@ -411,7 +411,7 @@ def test_settings_that_differ_between_ranks_are_found(other):
 
 
 def test_a_net_that_is_met_again_has_the_mean_and_each_rank_its_own_state():
-    """Another net in between takes nothing away: neither what a rank has learnt nor has seen."""
+    """Another net in between loses neither a rank's updates nor its running state."""
 
     def work(comm):
         net, other = (

@@ -537,7 +537,7 @@ def test_a_threshold_that_nothing_reaches_is_told():
         fed(optimizer, net, [(1, grad)] * 12)
 
     with communicators(2) as comms, ThreadPoolExecutor() as pool, warnings.catch_warnings():
-        # What is caught is of all threads: the other one has to be quiet.
+        # Warnings of all threads are caught: the other one must not warn.
         other = pool.submit(quiet, comms[1])
         work(comms[0])
         other.result()
@@ -595,7 +595,7 @@ ASSIGNED = [
 @pytest.mark.parametrize(("kind", "made", "name", "value"), ASSIGNED)
 @pytest.mark.parametrize("after", [0, 5])
 def test_what_is_assigned_is_heard(kind, made, name, value, after):
-    """As if it had been made so, recorded or not: the twin's steps before are its own."""
+    """As with a reducer constructed so, recorded or not."""
 
     def work(comm):
         found = []
