@@ -61,8 +61,6 @@ class LocalUpdates(RankReducer):
     own, and a training state of `fit` has that of all.
     """
 
-    heard = ("window",)
-
     def __init__(
         self,
         optimizer: Optimizer | Wrapper,
@@ -72,11 +70,20 @@ class LocalUpdates(RankReducer):
         window: int,
     ) -> None:
         super().__init__(optimizer, comm)
-        self.window = checked_count(type(self).__name__, "window", window, 1)
+        self.window = window
         self._every = every
         self._progress = _Progress(parts)
         # Samples since moving averages of the values were those of all ranks.
         self._followed = 0.0
+
+    @property
+    def window(self) -> int:
+        """The most reductions under way at once."""
+        return self._window
+
+    @window.setter
+    def window(self, window: int) -> None:
+        self._window = checked_count(type(self).__name__, "window", window, 1)
 
     @abstractmethod
     def _like(self, optimizer: Optimizer | Wrapper) -> LocalUpdates:

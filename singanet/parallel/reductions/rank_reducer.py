@@ -38,15 +38,13 @@ class RankReducer(Reducer):
     """
 
     comm: Communicator
-    heard: ClassVar[tuple[str, ...]] = ()
-    """Settings that may be assigned after construction, apart from properties."""
     meets_anew: ClassVar[bool] = False
     """Whether a copy has to meet the copy of its net, since no server serves that yet."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Errors: `ArgumentError` for a setting that is unknown, or fixed after construction."""
+        """Errors: `ArgumentError` for a setting that is unknown, or that is no property."""
         before = vars(self).get(name, value)
-        fixed = is_plain(before) and is_plain(value) and name[0] != "_" and name not in self.heard
+        fixed = is_plain(before) and is_plain(value) and name[0] != "_"
         if fixed and before != value:
             raise ArgumentError(
                 f"{type(self).__name__}, {name}",

@@ -46,7 +46,6 @@ class SparseAllReduce(AllReduce):
     has that of all. From the state of another rank it is left out.
     """
 
-    heard = ("warm_up",)
     copies = 8
     """With what is not sent yet, momentum, and magnitudes to choose among: measured."""
 
@@ -76,15 +75,8 @@ class SparseAllReduce(AllReduce):
             self.ratio = 0.001 if ratio is None else ratio
         else:
             self.threshold = threshold
+        self.warm_up = warm_up
         momentum = at(checked(where, "momentum", momentum, 0.0, 1.0), 0)
-        self.warm_up = checked_count(where, "warm_up", warm_up, 0)
-        if self.warm_up and self.ratio is None:
-            raise ArgumentError(
-                f"{where}(warm_up=)",
-                expected="a ratio, which it comes down to",
-                received=f"threshold={threshold!r}",
-                advice="pass ratio= in place of threshold=",
-            )
         self._check_momentum(momentum, bool(error_feedback))
         unsent = Unsent(where, bool(error_feedback), momentum)
         self.reduction: SparseRound = SparseRound(self, self.window, unsent, self._chosen)
@@ -100,12 +92,29 @@ class SparseAllReduce(AllReduce):
 
     @property
     def threshold(self) -> float | None:
-        """The least magnitude that is sent; assigning it takes the place of the ratio."""
+        """The least magnitude that is sent; assigning it replaces the ratio and its warm-up."""
         return self._least
 
     @threshold.setter
     def threshold(self, threshold: float) -> None:
-        self._least, self._ratio = _within("threshold", threshold), None
+        self._least, self._ratio, self._warm_up = _within("threshold", threshold), None, 0
+
+    @property
+    def warm_up(self) -> int:
+        """The number of first steps that send more than the ratio."""
+        return self._warm_up
+
+    @warm_up.setter
+    def warm_up(self, steps: int) -> None:
+        steps = checked_count(type(self).__name__, "warm_up", steps, 0)
+        if steps and self.ratio is None:
+            raise ArgumentError(
+                f"{type(self).__name__}(warm_up=)",
+                expected="a ratio, which it comes down to",
+                received=f"threshold={self.threshold!r}",
+                advice="give a ratio in place of the threshold",
+            )
+        self._warm_up = steps
 
     @property
     def error_feedback(self) -> bool:

@@ -632,11 +632,14 @@ def test_what_is_assigned_is_heard(kind, made, name, value, after):
         (lambda: SparseAllReduce(SGD(lr=0.1)), "spars", 0.1),
         (lambda: SparseAllReduce(SGD(lr=0.1)), "dtype", "float16"),
         (lambda: SparseAllReduce(SGD(lr=0.1)), "ratio", 1.5),
+        (lambda: SparseAllReduce(SGD(lr=0.1)), "warm_up", -1),
+        (lambda: SparseAllReduce(SGD(lr=0.1), threshold=0.1), "warm_up", 3),
         (lambda: SparseAllReduce(SGD(lr=0.1), momentum=0.5), "error_feedback", False),
         (lambda: SparseAllReduce(SGD(lr=0.1, momentum=0.9)), "momentum", 0.5),
         (lambda: PowerSGD(SGD(lr=0.1)), "rank", 2),
         (lambda: PowerSGD(SGD(lr=0.1)), "gain", 3.0),
         (lambda: LocalSGD(SGD(lr=0.1)), "every", 2),
+        (lambda: LocalSGD(SGD(lr=0.1)), "window", 0),
         (lambda: LocalSGD(SGD(lr=0.1)), "error_feedback", True),
         (lambda: PartialUpdate(SGD(lr=0.1)), "partitions", 2),
         (lambda: Sharded(SGD(lr=0.1)), "level", 2),
@@ -650,6 +653,14 @@ def test_what_would_not_be_heard_is_refused(optimizer, name, value):
     with pytest.raises(SingaNetError):
         setattr(made, name, value)
     assert repr(made) == before
+
+
+def test_a_threshold_replaces_the_warm_up_too():
+    """It could not be put around another optimizer, as `fit` with ``clip`` does."""
+    made = SparseAllReduce(SGD(lr=0.1), ratio=0.1, warm_up=3)
+    made.threshold = 0.05
+    other = made.around(SGD(lr=0.1))
+    assert (other.ratio, other.threshold, other.warm_up) == (None, 0.05, 0)
 
 
 # -- refusals -------------------------------------------------------------------------------------
