@@ -312,7 +312,6 @@ def _expect_plain(d: DescribedLayer) -> dict[str, Any]:
     """Query, value and key in this order, as ours."""
     if d.config.get("attention_axes") != [1]:
         d.expect(attention_axes=None)
-    d.taken.add("use_causal_mask")
     return {
         "causal": bool(d.call.get("use_causal_mask", False)),
         "mask": "boolean" if d.masked else None,

@@ -52,12 +52,16 @@ The reader of the model checks the masked steps of recurrent layers (``zero_outp
 """
 
 
-class _Read(dict[str, Any]):
-    """A config that notes which of its keys were looked at."""
+class _Noted(dict[str, Any]):
+    """Settings that note which of their keys were read."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
         self.keys_read: set[str] = set()
+
+    def left(self) -> list[str]:
+        """The keys that were not read."""
+        return [key for key in self if key not in self.keys_read]
 
     def __getitem__(self, key: str) -> Any:
         self.keys_read.add(key)
@@ -83,11 +87,11 @@ class DescribedLayer:
     prefix: str = ""
     call: Mapping[str, Any] = field(default_factory=dict)
     masked: bool = False
-    taken: set[str] = field(default_factory=set)
     marks: dict[str, WeightGroup] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "config", _Read(self.config))
+        for name in ("config", "call"):
+            object.__setattr__(self, name, _Noted(getattr(self, name)))
 
     @property
     def name(self) -> str:
@@ -125,7 +129,6 @@ class DescribedLayer:
         for what, read in (("regularizer", _regularizer), ("constraint", _constraint)):
             key = f"{array}_{what}"
             given = self.config.get(key)
-            self.taken.add(key)
             if given is not None:
                 found[what] = read(f"{self.where}, {key}", given, axes)
         return found or None
@@ -135,13 +138,13 @@ class DescribedLayer:
 
         Errors: `FileFormatError`.
         """
-        left = [key for key in self.call if key not in self.taken]
-        if left:
-            raise unknown(self.where, "a call with its inputs alone", str(left)[:60])
-        read: _Read = self.config  # type: ignore[assignment]
-        known = read.keys_read | self.taken | _SILENT
-        for key, value in read.items():
-            if value is not None and key not in known and not key.endswith("_initializer"):
+        call: Any = self.call
+        config: Any = self.config
+        if call.left():
+            raise unknown(self.where, "a call with its inputs alone", str(call.left())[:60])
+        for key in config.left():
+            value = self.config[key]
+            if value is not None and key not in _SILENT and not key.endswith("_initializer"):
                 raise unknown(self.where, f"{key}=None", f"{key}={str(value)[:60]!r}")
 
     def activated(self, layer: Layer) -> list[Layer]:

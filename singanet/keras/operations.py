@@ -58,7 +58,6 @@ def _place(place: Any) -> Any:
 
 
 def _arguments(d: DescribedLayer) -> tuple[Any, Any]:
-    d.taken.add("args")
     first, second = d.call["args"]
     return first, second
 
