@@ -97,7 +97,7 @@ def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
         raise BackendError(
             _WHERE,
             expected="measured routes to be in use",
-            received=f"{route_file.VARIABLE}={route_file.OFF}",
-            advice=f"unset {route_file.VARIABLE}, or let it name the file to keep them in",
+            received=route_file.why_none(),
+            advice=f"let {route_file.VARIABLE} name the file to keep them in",
         )
     return chooser, runtime, path

@@ -282,7 +282,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(path,
 
 def test_switched_off_there_is_nothing_to_tune(path, monkeypatch):
     monkeypatch.setenv("SINGANET_ROUTES", "off")
-    with pytest.raises(BackendError, match=r"received SINGANET_ROUTES=off; unset"):
+    with pytest.raises(BackendError, match=r"received SINGANET_ROUTES=off; let"):
         make().tune_kernels(4)
 
 

@@ -29,9 +29,10 @@ class KeptCode:
 
     def __init__(self, *parts: str) -> None:
         self._folder: Path | None = None
-        if os.environ.get(VARIABLE, "") != "off" and (lines := _lines()):
+        folder = None if os.environ.get(VARIABLE, "") == "off" else cache_folder()
+        if folder is not None and (lines := _lines()):
             mark = hashlib.sha256("\n".join([lines, *parts]).encode()).hexdigest()[:16]
-            self._folder = cache_folder() / f"code-{mark}"
+            self._folder = folder / f"code-{mark}"
 
     def read(self, name: str) -> bytes | None:
         """What was kept by that name, whole and by this user; None if there is no such thing."""

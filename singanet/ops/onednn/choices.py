@@ -84,7 +84,7 @@ class Measured:
         """How many choices are in use, and where they lie."""
         count, path = len(self.choices(runtime)), route_file.path_of(runtime.library.version)
         if path is None:
-            return f"convolutions as estimated, {route_file.VARIABLE}={route_file.OFF}"
+            return f"convolutions as estimated, {route_file.why_none()}"
         if not count:
             return "convolutions as estimated, none measured: singanet tune"
         return f"{count} convolutions as measured with {runtime.threads} threads, {path}"

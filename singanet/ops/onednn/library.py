@@ -64,7 +64,10 @@ def find_library() -> str | None:
     named = os.environ.get(PATH_VARIABLE)
     if named:
         return named
-    folders = [Path(sys.prefix) / "lib", Path(site.getuserbase()) / "lib"]
+    folders = [Path(sys.prefix) / "lib"]
+    # Without a home it is a folder of the working directory, which may be anybody's.
+    if os.path.isabs(site.getuserbase()):
+        folders.append(Path(site.getuserbase()) / "lib")
     folders += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if p]
     folders += [Path(folder) for folder in _SYSTEM_FOLDERS]
     for folder in folders:

@@ -38,14 +38,24 @@ class NotRoutesError(ValueError):
 
 
 def path_of(onednn: str) -> Path | None:
-    """Where the routes of this machine lie for that version of oneDNN; None if switched off."""
+    """Where the routes of this machine lie for that version of oneDNN; None as `why_none` says."""
     named = os.environ.get(VARIABLE, "")
     if named:
         return None if named == OFF else Path(named)
+    folder = cache_folder()
+    if folder is None:
+        return None
     # A file of another version lies beside, and is none of ours.
     told = {**machine(onednn), "version": _VERSION}
     mark = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
-    return cache_folder() / f"routes-{mark}.json"
+    return folder / f"routes-{mark}.json"
+
+
+def why_none() -> str:
+    """Why `path_of` is None."""
+    if os.environ.get(VARIABLE, "") == OFF:
+        return f"{VARIABLE}={OFF}"
+    return f"{VARIABLE} unset, and no absolute HOME or XDG_CACHE_HOME"
 
 
 def machine(onednn: str) -> dict[str, str]:

@@ -186,6 +186,12 @@ def test_where_the_file_lies(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert route_file.path_of("3.9.1").parent == tmp_path / "home" / ".cache" / "singanet"
+    monkeypatch.setenv("HOME", "relative")
+    assert route_file.path_of("3.9.1") is None
+    assert "HOME" in route_file.why_none()
+    named = tmp_path / "routes.json"
+    monkeypatch.setenv("SINGANET_ROUTES", str(named))
+    assert route_file.path_of("3.9.1") == named
 
 
 def test_the_processor_has_a_name():
