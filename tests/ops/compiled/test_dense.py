@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("llvmlite")
+
 from singanet.ops.compiled.dense import product, width_of
 from singanet.ops.compiled.engine import compiled
 from singanet.ops.compiled.sizes import LANES

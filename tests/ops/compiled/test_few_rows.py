@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("llvmlite")
+
 from singanet.checkpoint.gguf.blocks import BLOCKS
 from singanet.ops.compiled import held as compiled
 from singanet.ops.compiled.blocks import product as product_of_blocks

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("llvmlite")
+
 from singanet.ops import numpy_ops
 from singanet.ops.compiled import normalise
 from singanet.ops.compiled.engine import compiled
