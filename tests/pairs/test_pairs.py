@@ -14,7 +14,7 @@ from singanet.parallel.pipeline.part import Elsewhere
 from tests.pairs import training
 from tests.pairs.comparing import comparison_of, difference, expected
 from tests.pairs.declared import BITS, CLOSE, NAMES, OUTCOMES, PAGE, PAIRS, page_with_table
-from tests.pairs.training import HAS_BFLOAT16, Case, carried_out, net_of, shape_of
+from tests.pairs.training import Case, carried_out, net_of, rounds_to_bfloat16, shape_of
 
 
 def named(features):
@@ -23,7 +23,7 @@ def named(features):
 
 def tried(features, folder):
     """The case, what differs from what it is compared with, and what was left out of it."""
-    skip_without_onednn(features)
+    skip_without_bfloat16(features)
     made = comparison_of(features)
     case = Case(shape_of(features), features, made.dtype)
     with warnings.catch_warnings():
@@ -42,9 +42,9 @@ def expect_unchanged(case):
             np.testing.assert_array_equal(param.peek(), fresh[param.name].astype(param.array_type))
 
 
-def skip_without_onednn(features):
-    if "bfloat16" in features and not HAS_BFLOAT16:
-        pytest.skip("no oneDNN here")
+def skip_without_bfloat16(features):
+    if "bfloat16" in features and not rounds_to_bfloat16():
+        pytest.skip("bfloat16 needs oneDNN's kernels and a processor with AVX-512")
 
 
 @pytest.mark.parametrize("features", [frozenset({name}) for name in NAMES], ids=named)
@@ -126,7 +126,7 @@ def test_pairs_that_are_refused_have_changed_nothing(features, tmp_path):
 def test_what_changes_results_changes_them(name, tmp_path):
     """Else its pairs would be compared with nothing."""
     shape = frozenset({name})
-    skip_without_onednn(shape)
+    skip_without_bfloat16(shape)
     with_it = carried_out(Case(shape, shape), tmp_path)[0]
     without = carried_out(Case(shape, frozenset()), tmp_path)[0]
     same = (np.array_equal(each, without.values[n]) for n, each in with_it.values.items())

@@ -76,8 +76,19 @@ HYBRID = frozenset({"all-reduce", "parameter server"})
 LONG = {frozenset({"one block at a time"}): 6, frozenset({"recorded", "accumulation"}): 4}
 """How many epochs it takes until each step came twice, of features with steps of several kinds."""
 
-HAS_BFLOAT16 = isinstance(cpu().ops, OneDnnBase) and cpu().ops.library() is not None
-"""Whether there is a oneDNN, which plays products of bfloat16 where the processor has none."""
+
+def rounds_to_bfloat16() -> bool:
+    """Whether there is a oneDNN that multiplies bfloat16, or plays it, as it does with AVX-512.
+
+    Elsewhere it multiplies float32, and the feature would change nothing.
+    """
+    ops = cpu().ops
+    library = ops.library() if isinstance(ops, OneDnnBase) else None
+    return library is not None and bool(library.c.dnnl_get_effective_cpu_isa() & _AVX512)
+
+
+_AVX512 = 0x20
+"""The bit of ``dnnl_cpu_isa_t`` that all instruction sets with AVX-512 share."""
 
 
 PRECISIONS = {"float16", "bfloat16"}
@@ -540,7 +551,7 @@ def by_blocks() -> Iterator[None]:
 
 @contextmanager
 def multiplying_bfloat16() -> Iterator[None]:
-    """Inside, oneDNN multiplies bfloat16, played where the processor cannot."""
+    """Inside, oneDNN multiplies bfloat16, played where the processor has AVX-512 without it."""
     library = cpu().ops.library()
     before = library.bfloat16
     object.__setattr__(library, "bfloat16", True)
