@@ -22,6 +22,9 @@ def without(monkeypatch):
     """A Linux machine without the library, on which nobody has said what kernels to take."""
     monkeypatch.delenv("SINGANET_OPS", raising=False)
     monkeypatch.setattr(selection, "_chosen", numpy_ops)
+    # The device that there is has the kernels that were chosen before.
+    made = device.Device("cpu", numpy_ops)
+    monkeypatch.setattr(device, "cpu", lambda: made)
     for module in (library, faster):
         monkeypatch.setattr(module, "find_library", lambda: None)
         monkeypatch.setattr(module, "has_wheel", lambda: True)
