@@ -69,6 +69,8 @@ def taken(ops, monkeypatch):
 @pytest.mark.parametrize("kernel", ["forward", "data", "weights"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_the_measured_route_is_taken_and_right(ops, path, taken, kernel, route):
+    if route == "compiled" and not has_compiler():
+        pytest.skip("llvmlite is not installed")
     choose(ops, path, kernel, route)
     got = run(ops, kernel)
     wanted = run(numpy_ops, kernel, np.float64)

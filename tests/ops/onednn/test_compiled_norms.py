@@ -9,12 +9,15 @@ import singanet
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
+from singanet.ops.compiled import has_compiler
 from singanet.ops.onednn import OneDnnOps, compiled_norms, set_threads
 from singanet.ops.onednn.compiled_plan import CompiledPlan, shared
 from singanet.ops.onednn.narrow import narrowed
 from singanet.ops.workers import do
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
+
+pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 
 
 @pytest.fixture

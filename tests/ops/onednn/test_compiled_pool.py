@@ -9,11 +9,14 @@ import singanet
 from singanet.layers import Conv2D, Dense, Flatten, MaxPooling2D
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
+from singanet.ops.compiled import has_compiler
 from singanet.ops.onednn import OneDnnOps, compiled_pool, set_threads
 from singanet.ops.onednn.narrow import narrowed
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
+
+pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 
 
 @pytest.fixture
