@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -17,7 +18,11 @@ class Struck(BaseException):
     """As KeyboardInterrupt, which pytest would take for its own."""
 
 
-def struck_at(line, action):
+def _strike():
+    raise Struck
+
+
+def struck_at(line, action, strike=_strike):
     """Whether ``action`` was ended by an interrupt at the ``line``-th line that it ran of ours.
 
     Lines of contextlib count: an interrupt may strike between a block and what follows it.
@@ -32,7 +37,7 @@ def struck_at(line, action):
         if event == "line":
             left -= 1
             if left == 0:
-                raise Struck
+                strike()
         return trace
 
     before = sys.gettrace()
@@ -44,6 +49,15 @@ def struck_at(line, action):
     finally:
         sys.settrace(before)
     return left <= 0
+
+
+def signalled_at(line, action):
+    """As `struck_at`, but by Ctrl-C's signal, which code may let act later."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: _strike())
+    try:
+        return struck_at(line, action, lambda: signal.raise_signal(signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def threads_gone(before):

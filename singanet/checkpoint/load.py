@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from singanet.base.interrupts import interrupted_after
 from singanet.checkpoint.entry import RUN
 from singanet.checkpoint.matching import Target, checked_rename, match
 from singanet.checkpoint.packed import Packed, fold, in_file
@@ -27,10 +28,10 @@ def load_into(
 
     ``strict`` refuses a file that lacks an array, has one too many, or one that does not fit;
     otherwise those are left as they are. Every array is read and its checksum compared before
-    the first is assigned, so that a damaged file changes nothing. A read-only target is not
-    assigned: an array fits if it has the same values. Targets that are members of one of ``packed``
-    may come in that one array. Errors: `StateMismatchError`, whose ``report`` has the table, and
-    the errors of `Reader.read`.
+    the first is assigned, so that a damaged file changes nothing. Ctrl-C acts before the first is
+    assigned or after the last. A read-only target is not assigned: an array fits if it has the same
+    values. Targets that are members of one of ``packed`` may come in that one array. Errors:
+    `StateMismatchError`, whose ``report`` has the table, and the errors of `Reader.read`.
     """
     rename = checked_rename(rename, reader.where)
     packs = {each.name: each for each in in_file(packed, reader.entries, targets, rename)}
@@ -59,16 +60,17 @@ def load_into(
             left -= nbytes
         else:
             reader.verify_array(found.file_name)
-    for found in assigned:
-        array = held.pop(found.file_name, None)
-        if array is None:
-            array = reader.read(found.file_name)
-        array = _fitted(array, targets[found.name])
-        if found.name in packs:
-            packs[found.name].assign(array)
-        else:
-            assign(found.name, array)
-        del array  # before the next one is read, not after
+    with interrupted_after():
+        for found in assigned:
+            array = held.pop(found.file_name, None)
+            if array is None:
+                array = reader.read(found.file_name)
+            array = _fitted(array, targets[found.name])
+            if found.name in packs:
+                packs[found.name].assign(array)
+            else:
+                assign(found.name, array)
+            del array  # before the next one is read, not after
     return report
 
 

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from singanet.base.interrupts import interrupted_after
 from singanet.base.seeding import seeded_apart
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import FORMATS, by_suffix, checked_path, open_state, write_state
@@ -76,10 +77,16 @@ def save(path: str | PathLike[str], trained: Trained) -> None:
 
 
 def load(path: str | PathLike[str], trained: Trained) -> None:
-    """See `Executor.load`. What takes arrays is asked first; parameters come last."""
-    net, ranks = trained.net, trained.ranks
+    """See `Executor.load`."""
     file = _file(path)
-    found = ranks.spread(lambda: _read(file if file.exists() else Path(path)))
+    found = trained.ranks.spread(lambda: _read(file if file.exists() else Path(path)))
+    _adopt(found, trained)
+
+
+@interrupted_after()
+def _adopt(found: Mapping[str, Array], trained: Trained) -> None:
+    """Go on from what was ``found``. What takes arrays is asked first; parameters come last."""
+    net, ranks = trained.net, trained.ranks
     about = read_session(found, FORMAT, "executor.load", _refused)
     every = about.get("ranks", [])
     if not isinstance(every, list) or not all(isinstance(each, dict) for each in every):

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copyreg
 import os
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from singanet.base.interrupts import interrupted_after
 from singanet.device import Device
 from singanet.errors import ArgumentError, BackendError
 from singanet.ops.threads import cores, set_threads
@@ -114,7 +113,8 @@ def _ending_all() -> Iterator[None]:
     Without a launcher of ours nobody else does so: MPI would wait in its end for the others.
     """
     try:
-        with _interrupted_after():
+        # Not where MPI has begun and nobody has it. MPI looks at no signal while it waits.
+        with interrupted_after():
             yield
     except BaseException:
         begun = sys.modules.get("mpi4py.MPI")
@@ -123,27 +123,6 @@ def _ending_all() -> Iterator[None]:
             sys.stderr.flush()
             begun.COMM_WORLD.Abort(1)
         raise
-
-
-@contextmanager
-def _interrupted_after() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block, not where MPI has begun and nobody has it.
-
-    Nothing is lost: MPI looks at no signal while it waits for the others.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    main = threading.current_thread() is threading.main_thread()
-    if before is not signal.default_int_handler or not main:
-        yield
-        return
-    heard: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if heard:
-        raise KeyboardInterrupt
 
 
 def _expect_understood() -> None:

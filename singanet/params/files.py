@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from singanet.base.interrupts import interrupted_after
 from singanet.checkpoint.entry import Source
 from singanet.errors import StateMismatchError
 from singanet.ops import ops_for
@@ -54,6 +55,7 @@ def put_params(
 
     A read-only parameter, such as one in blocks, stays as it is; its array may be left out.
     Errors: `StateMismatchError`, before anything changes, if its array has other values.
+    Ctrl-C acts before the first array is written or after the last.
     """
     changing = []
     for param in params:
@@ -66,8 +68,9 @@ def put_params(
                 received="other values",
                 advice=constant_advice(param),
             )
-    for param in changing:
-        param.put(put(arrays[param.name]))
+    with interrupted_after():
+        for param in changing:
+            param.put(put(arrays[param.name]))
 
 
 def same_values(own: Array, given: Array) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from singanet.base.interrupts import interrupted_after
 from singanet.checkpoint import (
     LoadReport,
     Target,
@@ -142,9 +143,10 @@ def load_parameters(
     layers = keras_layers(net, data_format)
     with KerasReader(Path(f), layers) as keras:
         slots = None if optimizer is None else read_slots(keras, layers, optimizer)
-        report = load_into(keras, targets({}), assign, rename, strict, cast)
-    if optimizer is not None and slots is not None:
-        optimizer.load_state_dict(slots)
+        with interrupted_after():
+            report = load_into(keras, targets({}), assign, rename, strict, cast)
+            if optimizer is not None and slots is not None:
+                optimizer.load_state_dict(slots)
     return report
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+from singanet.base.interrupts import interrupted_after
 from singanet.base.seeding import seeded_apart
 from singanet.engine.model import Model
 from singanet.errors import SingaNetError, one_of
@@ -24,12 +25,14 @@ from singanet.types import Array, Shape
 _Loaded = list[tuple[Stateful, dict[str, Array]]]
 
 
+@interrupted_after()
 def restore(session: Session, state: Mapping[str, Array]) -> None:
     """Bring ``session`` to where the one of `training_sources` stood.
 
     Errors: `StateMismatchError` for parameters or callbacks that differ, naming them with both
     shapes, and for state that data, optimizer, metrics or callbacks do not take; `FileFormatError`
-    for a state that is not whole; `VersionError`. After any of them all is as it was.
+    for a state that is not whole; `VersionError`. After any of them all is as it was. Ctrl-C acts
+    when all is loaded.
     """
     net, ranks = session.net, session.ranks
     progress = parse_progress(state, net.rng.bit_generator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import signal
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from singanet.layers import BatchNormalization, Dense, Dropout, Embedding, Flatt
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, schedules
 from singanet.parallel import Hybrid
+from singanet.params.param import Param
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((30, 4)).astype(np.float32)
@@ -53,6 +55,26 @@ def test_training_goes_on_to_the_bit(tmp_path, suffix):
     for name, value in values(one).items():
         assert np.array_equal(value, values(other)[name]), name
     assert one.net.seed == other.net.seed
+
+
+def test_an_interrupt_amid_a_load_comes_after_it(tmp_path, monkeypatch):
+    """It left optimizers of the file beside a net of before."""
+    one = executor()
+    one.run("all"), one.run("top")
+    one.save(tmp_path / "run.npz")
+    wanted = [one.run(name)[0] for _ in range(2) for name in ("all", "top")]
+    for kind, name in [(Adam, "load_state_dict"), (SGD, "load_state_dict"), (Param, "put")]:
+        other, method = executor(seed=7), getattr(kind, name)
+
+        def struck(self, state, method=method):
+            signal.raise_signal(signal.SIGINT)
+            method(self, state)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, name, struck)
+            with pytest.raises(KeyboardInterrupt):
+                other.load(tmp_path / "run.npz")
+        assert [other.run(name)[0] for _ in range(2) for name in ("all", "top")] == wanted
 
 
 def test_what_does_not_fit_leaves_all_as_it_was(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from singanet import parallel
+from singanet.base.interrupts import interrupted_after
 from singanet.errors import ArgumentError, BackendError
 from singanet.parallel import start
 
@@ -81,7 +82,7 @@ def test_an_interrupt_while_ranks_begin_is_heard_when_they_have():
     """It came out of the import of MPI, which had begun, and waited in its end for the others."""
     done = []
 
-    @start._interrupted_after()
+    @interrupted_after()
     def begins():
         os.kill(os.getpid(), signal.SIGINT)
         done.append(sum(range(1000)))

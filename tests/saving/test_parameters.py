@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import signal
+from collections import Counter
+from functools import partial
+
 import numpy as np
 import pytest
 
 from singanet import layers
-from singanet.checkpoint import write_state
+from singanet.checkpoint import load, write_state
 from singanet.codecs import keras_layers
 from singanet.errors import (
     ArgumentError,
@@ -13,7 +17,12 @@ from singanet.errors import (
     ChecksumError,
     StateMismatchError,
 )
+from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
+from singanet.optimizer import Adam
+from singanet.params.files import put_params
+from singanet.params.param import Param
+from tests.interrupts import signalled_at
 
 FILES = ["m", "m.bin", "m.pickle", "m.h5", "m.npz", "m.safetensors", "m.weights.h5"]
 
@@ -45,6 +54,85 @@ def test_what_is_saved_is_loaded(tmp_path, name):
     assert values(other) == values(net)
     # In place: whoever holds the live arrays still does.
     assert all(a is b for a, b in zip(arrays, other.param_values(), strict=True))
+
+
+@pytest.fixture
+def at_each_put(monkeypatch):
+    """Lets Ctrl-C come when the parameter of that number has been written."""
+    put, left = Param.put, []
+
+    def struck(param, array):
+        put(param, array)
+        left[:] = [number - 1 for number in left]
+        if 0 in left:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Param, "put", struck)
+    return left
+
+
+@pytest.mark.parametrize("run", [load.RUN, 0], ids=["small", "large"])
+@pytest.mark.parametrize("name", FILES)
+def test_an_interrupt_amid_a_load_comes_after_it(tmp_path, monkeypatch, at_each_put, name, run):
+    """It left a net of two files."""
+    monkeypatch.setattr(load, "RUN", run)
+    net = make(1)
+    net.save(tmp_path / name)
+    for number in range(1, len(net.params()) + 1):
+        other = make(2)
+        at_each_put[:] = [number]
+        with pytest.raises(KeyboardInterrupt):
+            other.load(tmp_path / name)
+        assert values(other) == values(net)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_amid_arrays_that_are_put_back_comes_after_it(at_each_put):
+    net, other = make(1), make(2)
+    arrays = dict(zip(net.param_names(), net.param_values(), strict=True))
+    at_each_put[:] = [1]
+    with pytest.raises(KeyboardInterrupt):
+        put_params(other.params(), arrays, other.device.put, "test")
+    assert values(other) == values(net)
+
+
+def test_an_interrupt_before_the_optimizer_is_loaded_comes_after_it(tmp_path, at_each_put):
+    net, adam = make(1), Adam(lr=0.01)
+    rng = np.random.default_rng(0)
+    net.compile(adam, SoftmaxCrossEntropy())
+    net.step(rng.standard_normal((4, 1, 4, 4)).astype(np.float32), np.arange(4) % 3, adam)
+    net.save(tmp_path / "m.weights.h5", optimizer=adam)
+    other, loaded = make(2), Adam(lr=0.01)
+    at_each_put[:] = [len(net.params())]
+    with pytest.raises(KeyboardInterrupt):
+        other.load(tmp_path / "m.weights.h5", optimizer=loaded)
+    assert values(other) == values(net)
+    wanted, found = adam.state_dict(), loaded.state_dict()
+    assert wanted.keys() == found.keys()
+    assert all(np.array_equal(found[key], wanted[key]) for key in wanted)
+
+
+# A file that was being opened is closed by the collector. h5py ends what strikes within its own
+# calls of ours by errors of its own.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [load.RUN, 0], ids=["small", "large"])
+@pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".h5")])
+def test_an_interrupt_at_any_line_leaves_a_net_whole(tmp_path, monkeypatch, name, run):
+    monkeypatch.setattr(load, "RUN", run)
+    net = make(1)
+    net.save(tmp_path / name)
+    before, after, line, ends = values(make(2)), values(net), 1, Counter()
+    step = np.random.default_rng(0)
+    while True:
+        other = make(2)
+        if not signalled_at(line, partial(other.load, tmp_path / name)):
+            break
+        found = values(other)
+        assert found in (before, after)
+        ends["all" if found == after else "none"] += 1
+        line += int(step.integers(1, 8))
+    assert min(ends["all"], ends["none"]) > 10, ends
 
 
 def test_singas_arguments(tmp_path):
