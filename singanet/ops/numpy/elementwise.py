@@ -21,13 +21,29 @@ def zeros(ops: Ops, shape: Shape, like: Array) -> Array:
 
 
 @kernel(half="lift")
-def total(ops: Ops, x: Array, /, *axis: Any, **named: Any) -> Array:
-    return ops.xp.sum(x, *axis, **named)
+def total(
+    ops: Ops,
+    x: Array,
+    /,
+    axis: int | tuple[int, ...] | None = None,
+    dtype: Any = None,
+    out: Array | None = None,
+    keepdims: bool = False,
+) -> Array:
+    return ops.xp.sum(x, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
 
 @kernel(half="lift")
-def mean(ops: Ops, x: Array, /, *axis: Any, **named: Any) -> Array:
-    return ops.xp.mean(x, *axis, **named)
+def mean(
+    ops: Ops,
+    x: Array,
+    /,
+    axis: int | tuple[int, ...] | None = None,
+    dtype: Any = None,
+    out: Array | None = None,
+    keepdims: bool = False,
+) -> Array:
+    return ops.xp.mean(x, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
 
 
 @kernel(half="lift")
