@@ -151,7 +151,8 @@ def _compare(
             return Mismatch(name, entry.name, target.shape, entry.shape, why)
         rules.append(f"{fitting[0].title}, before {fitting[0].version}")
     if entry.dtype != target.dtype:
-        if not cast and entry.dtype != target.older_dtype:
+        # A dtype equals None where it is float64.
+        if not cast and (target.older_dtype is None or entry.dtype != target.older_dtype):
             why = f"{entry.dtype}, not {target.dtype}"
             return Mismatch(name, entry.name, target.shape, entry.shape, why)
         rules.append(f"{entry.dtype} cast to {target.dtype}")
