@@ -226,7 +226,11 @@ def _planned(
     work = sum(work_of(call, tape.tokens) for call in calls)
     objects = 0 if there else _calls(recording, turns, walks) * CALL_BYTES // turns
     report = ProgramReport(
-        recording.kernels, recording.buffers, recording.layout, kept_bytes=recording.kept_bytes
+        recording.kernels,
+        recording.buffers,
+        recording.layout,
+        kept_bytes=recording.kept_bytes,
+        undo_bytes=recorder.undo_bytes,
     )
     packed = zlib.compress(pickle.dumps(report), 1)
     del recorder, recording, calls, tape, report
@@ -298,7 +302,7 @@ def _memory(
     other = [size for key, size in held.items() if key not in own]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
-    other += [tape.beside, recording.lowering.beside]
+    other += [tape.beside, recording.lowering.beside, recorder.undo_bytes]
     bindings, plans = len(recording.bound), len(recording.plans)
     # Python's objects are no memory of a device.
     calls = 0 if tape.far is not None else _calls(recording, turns, walks)

@@ -55,7 +55,7 @@ class Replay:
         self.notes = recorder.notes
         self.guard = recorder.guard
         self.values = {param.name: param for param, _ in recorder.params}
-        self.state = [p for p, _ in recorder.params if p.is_state and not p.is_constant]
+        self.state, self._undo_bytes = recorder.state, recorder.undo_bytes
         # A function in Python may draw; the program knows all other draws.
         self._draws = bool(self.notes) or recorder.tape.draws
         self._net = recorder.net
@@ -255,7 +255,7 @@ class Replay:
             traffic,
             0 if self._reduction is None else self._reduction.rank,
             None if bound is None else bound.launches(),
-            0 if self._loss is None else sum(param.nbytes for param in self.state),
+            self._undo_bytes,
         )
 
 

@@ -105,6 +105,16 @@ class Recorder:
                 if isinstance(one, Layer):
                     self.guard.ties(one)
 
+    @property
+    def state(self) -> list[Param]:
+        """The running state of the net."""
+        return [param for param, _ in self.params if param.is_state and not param.is_constant]
+
+    @property
+    def undo_bytes(self) -> int:
+        """Bytes of the copy of running state that a refused step goes back to."""
+        return 0 if self.loss is None else sum(param.nbytes for param in self.state)
+
     def evaluation(self, feed: Mapping[str, Any], finish: Finish | None = None) -> None:
         """A forward pass in evaluation, and what comes out: what ``finish`` makes of it."""
         self._expect_unpatched()
