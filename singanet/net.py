@@ -56,6 +56,14 @@ class FeedForwardNet(Net):
     if not TYPE_CHECKING:  # else type checkers accept any name
         __getattr__ = missing_attribute
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, with this net's state in the compiled optimizer."""
+        if self.compiled is not None:
+            from singanet.training.compiled import expect_compiled
+
+            expect_compiled(self, "net").turn(self)
+        return vars(self)
+
     def make_executor(self) -> Programs:
         """Passes and steps run as recorded programs where a call comes again."""
         return Programs()

@@ -82,7 +82,12 @@ class Executor(metaclass=CheckedType):
             self._expect_one_optimizer(name, program)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out programs for outputs asked at run time: their keys are ids of this process."""
+        """Leave out programs for outputs asked at run time: their keys are ids of this process.
+
+        Optimizers have the state of this graph.
+        """
+        for optimizer in self._optimizers():
+            UpdateChain(optimizer).turn(self.net)
         return {**vars(self), "_asked": OrderedDict()}
 
     def __repr__(self) -> str:

@@ -51,6 +51,7 @@ class Trained:
         """The arrays of this rank: parameters and the state of the optimizers."""
         found = param_sources(self.net.params(), "net/")
         for k, optimizer in enumerate(self.optimizers):
+            UpdateChain(optimizer).turn(self.net)
             found += named_below(f"optimizer/{k}", state_sources(optimizer))
         return found
 

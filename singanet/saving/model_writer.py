@@ -33,6 +33,7 @@ def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) ->
     own = param_sources(params, NET)
     state += stored_as(own, words_among((NET + p.name, p) for p in params), "net.save_model")
     if compiled is not None:
+        compiled.turn(net)
         state += settings.sources(compiled)
     write_state(path, state, CONTAINER)
 

@@ -27,6 +27,7 @@ from singanet.checkpoint.packed import Packed
 from singanet.checkpoint.torch.naming import TorchView, torch_sources
 from singanet.codecs import keras_layers, torch_layers
 from singanet.errors import ArgumentError, CallOrderError
+from singanet.optimizer.chain import UpdateChain
 from singanet.params.files import constant_advice, param_sources, same_values
 from singanet.params.held import words_among
 from singanet.saving.recurrent import packed_layers
@@ -80,6 +81,8 @@ def save_parameters(
         return
     if name == "keras":
         layers = keras_layers(net, data_format)
+        if optimizer is not None:
+            UpdateChain(optimizer).turn(net)
         write_state(f, param_sources(params), name, layers=layers, optimizer=optimizer)
     elif name == "keras-legacy":
         write_state(f, param_sources(params), name, layers=keras_layers(net, data_format))
@@ -147,6 +150,8 @@ def load_parameters(
             report = load_into(keras, targets({}), assign, rename, strict, cast)
             if optimizer is not None and slots is not None:
                 optimizer.load_state_dict(slots)
+                # From now on it is of this net, whichever trains first.
+                UpdateChain(optimizer).turn(net)
     return report
 
 

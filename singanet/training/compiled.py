@@ -17,6 +17,7 @@ from singanet.errors import ArgumentError, CallOrderError, GraphError, one_of
 from singanet.loss import Loss, MultiLoss
 from singanet.metric import Metric
 from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
+from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import FACTORS, ScaledUpdates, as_precision
 from singanet.training.measures import Measures
 from singanet.training.named import as_loss, as_metric, as_optimizer
@@ -84,6 +85,10 @@ class Compiled:
             # Averages of many fits, say, need not stay.
             self._scaled = [*self._scaled[1 - _SCALED :], found]
         return found
+
+    def turn(self, net: Net) -> None:
+        """Have the state of ``net`` in optimizer and precision, as another net may have trained."""
+        UpdateChain(self.scaled(self.trained_by)).turn(net)
 
     @property
     def around(self) -> dict[tuple[Any, ...], Optimizer | Wrapper]:

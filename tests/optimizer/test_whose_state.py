@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 
-from singanet import FeedForwardNet
+from singanet import FeedForwardNet, load_model
 from singanet.executor import Executor
 from singanet.layers import Activation, BatchNormalization, Dense, Input
 from singanet.loss import SoftmaxCrossEntropy
@@ -259,6 +259,82 @@ def test_executors_that_take_turns_train_as_each_alone():
             (loss,) = some[k % 2].run("train", {"x": X[k], "y": Y[k]})[:1]
             some[k % 2].last = loss
         assert np.array_equal(ours[k % 2].last, theirs[k % 2].last)
+
+
+def by_file(net, tmp_path):
+    net.save_model(tmp_path / "net.singanet")
+    return load_model(tmp_path / "net.singanet")
+
+
+def by_weight_file(net, tmp_path):
+    net.save(tmp_path / "net.weights.h5", optimizer=net.compiled.optimizer)
+    other, rule = net_of(9), SGD(schedules.Exponential(0.1, 3, 0.5), momentum=0.9)
+    rule.update(["fc/bias"], [np.zeros(5, np.float32)], [np.ones(5, np.float32)])
+    other.load(tmp_path / "net.weights.h5", optimizer=rule)
+    other.compile(rule)
+    net_of(8).step(X[0], Y[0], rule)  # what was loaded is the net's, whichever trains first
+    return other
+
+
+WAYS_OUT = {
+    "copy": lambda net, tmp_path: copy.deepcopy(net),
+    "pickle": lambda net, tmp_path: pickle.loads(pickle.dumps(net)),
+    "file": by_file,
+    "weight file": by_weight_file,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [(name, way) for name in OPTIMIZERS for way in WAYS_OUT if way != "weight file"]
+    + [("momentum", "weight file")],
+)
+def test_what_leaves_a_net_is_its_own_state_though_another_one_trained_last(name, way, tmp_path):
+    shared, first, last, twin = OPTIMIZERS[name](), net_of(1), net_of(2), net_of(1)
+    for net, rule in ((first, shared), (last, shared), (twin, OPTIMIZERS[name]())):
+        net.compile(rule)
+    for k in range(4):
+        by_step(first, shared, k)
+        by_step(twin, twin.compiled.optimizer, k)
+    for k in range(5):
+        by_step(last, shared, k)
+    made = WAYS_OUT[way](first, tmp_path)
+    for k in range(4, 8):
+        for net in (made, first, twin):
+            net.train_on_batch(X[k], Y[k])
+    assert same(made, twin)
+    assert same(first, twin)
+
+
+@pytest.mark.parametrize("way", ["copy", "file"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_leaves_an_executor_is_its_own_state(name, way, tmp_path):
+    def made(seed, rule):
+        x, y = Input("x", (4,)), Input("y", (), dtype="int64")
+        head = Dense("out", 3)
+        loss = SoftmaxCrossEntropy()(head(Dense("fc", 5)(x)), y)
+        whole, part = rule.minimize(loss), rule.minimize(loss, head)
+        return Executor({"whole": [loss, whole], "head": [loss, part]}, seed=seed)
+
+    def run(executor, counts):
+        for k in counts:
+            executor.run("head" if k % 3 == 2 else "whole", {"x": X[k], "y": Y[k]})
+
+    shared = OPTIMIZERS[name]()
+    first, last, twin = made(1, shared), made(2, shared), made(1, OPTIMIZERS[name]())
+    run(first, range(4))
+    run(twin, range(4))
+    run(last, range(6))
+    if way == "copy":
+        other = copy.deepcopy(first)
+    else:
+        first.save(tmp_path / "first.npz")
+        other = made(3, OPTIMIZERS[name]())
+        other.load(tmp_path / "first.npz")
+    for executor in (other, first, twin):
+        run(executor, range(4, 9))
+    assert same(other.net, twin.net)
+    assert same(first.net, twin.net)
 
 
 def test_an_offloaded_net_and_one_in_memory_take_turns(tmp_path):
