@@ -425,6 +425,8 @@ class Accumulator(Wrapper):
         self._counts = {name: count for name, (_, count, *_) in parsed.items()}
         self._weights = {name: weight for name, (_, _, weight, _) in parsed.items()}
         self._unit = next((unit for *_, unit in parsed.values()), 0.0)
+        # What was not gathered for was frozen, and has zeros before where it is thawed.
+        self._trained = frozenset(parsed) or None
         self.weigh(1.0)
 
 

@@ -306,6 +306,21 @@ def test_what_leaves_a_net_is_its_own_state_though_another_one_trained_last(name
     assert same(first, twin)
 
 
+@pytest.mark.parametrize("every", [2, 3])
+@pytest.mark.parametrize("way", ["copy", "pickle", "file"])
+def test_what_is_thawed_within_a_mean_goes_on_as_if_nothing_was_saved(way, every, tmp_path):
+    twin = net_of(1)
+    twin.compile(Accumulator(SGD(0.1), every))
+    twin.freeze("out")
+    twin.train_on_batch(X[0], Y[0])
+    made = WAYS_OUT[way](twin, tmp_path)
+    for net in (made, twin):
+        net.unfreeze()
+        for k in range(1, 6):
+            net.train_on_batch(X[k], Y[k])
+    assert same(made, twin)
+
+
 @pytest.mark.parametrize("way", ["copy", "file"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_leaves_an_executor_is_its_own_state(name, way, tmp_path):
