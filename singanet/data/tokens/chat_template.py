@@ -10,7 +10,7 @@ from singanet.base.budget import FOREIGN
 from singanet.data.tokens.extra import jinja2
 from singanet.errors import DataError
 
-MAX_TEMPLATE = 1 << 20
+MAX_TEMPLATE = 1 << 17
 """Characters of a template; published ones have some thousands."""
 Message = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ class ChatTemplate:
         sandbox = ChatSandbox()
         try:
             return sandbox, sandbox.from_string(self.source)
-        except (found.TemplateError, RecursionError, ValueError, MemoryError) as error:
+        except (found.TemplateError, SyntaxError, *FOREIGN) as error:
             raise DataError(
                 "chat template",
                 expected="a Jinja template",

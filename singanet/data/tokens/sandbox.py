@@ -1,6 +1,8 @@
 """Jinja's sandbox for chat templates, which are programs of strangers.
 
-A template reaches nothing but its variables; what it makes and how long it goes on is bounded.
+A template reaches nothing but its variables. Whatever it makes is paid for from one budget of
+bytes; a value is no larger and no deeper than a bound, so that no single operation takes long; and
+the time is looked at between operations.
 """
 
 from __future__ import annotations
@@ -8,26 +10,60 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from datetime import datetime
 from functools import wraps
+from itertools import chain
+from sys import getsizeof, maxsize
+from time import perf_counter, thread_time
+from types import ModuleType
 from typing import Any
 
 from singanet.data.tokens.extra import jinja2
 
-MAX_LENGTH = 1 << 22
-"""Characters, or items, of what a template makes."""
-MAX_TURNS = 1_000_000
-"""Turns of all loops of a rendering together."""
+MADE_BYTES, MADE_TIMES = 1 << 25, 16
+"""Bytes that all values of a rendering take together: so many, and times its variables' bytes."""
+MOST_BYTES, MOST_TIMES = 1 << 22, 4
+"""The same for one value, with what its lists and dicts hold counted at each place."""
+DEEPEST = 64
+"""Levels of lists and dicts inside each other."""
+MAX_SECONDS = 1.0
+"""Processor time of a rendering."""
+MAX_TOKENS = 1 << 14
+"""Words and signs of a template's code; published ones have some thousands."""
 MAX_POWER = 64
 MAX_BITS = 4096
-_WITH_WIDTHS = (
-    *("center", "ljust", "rjust", "zfill", "expandtabs"),
-    *("indent", "wordwrap", "batch", "slice", "round"),
+MAX_WIDTH = 1 << 16
+_TURN = 128
+"""Bytes that a turn of a loop, and a part of a text that is taken to pieces, is counted for."""
+_FILTERS = (
+    *("abs", "attr", "batch", "capitalize", "center", "count", "d", "default", "dictsort", "e"),
+    *("escape", "first", "float", "format", "groupby", "indent", "int", "items", "join", "last"),
+    *("length", "list", "lower", "map", "max", "min", "reject", "rejectattr", "replace"),
+    *("reverse", "round", "safe", "select", "selectattr", "slice", "sort", "string", "sum"),
+    *("title", "tojson", "trim", "truncate", "unique", "upper", "urlencode"),
 )
+_METHODS = (
+    *("capitalize", "casefold", "center", "count", "endswith", "find", "format", "index"),
+    *("isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "islower", "isnumeric", "isspace"),
+    *("istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition", "removeprefix"),
+    *("removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip"),
+    *("split", "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill"),
+    *("copy", "get", "items", "keys", "values", "is_integer"),
+)
+"""Methods of Python's own types that a template may call."""
+_BY_ITEM = (
+    *("batch", "groupby", "list", "map", "max", "min", "reject", "rejectattr", "select"),
+    *("selectattr", "slice", "sort", "sum", "title", "unique", "urlencode"),
+)
+"""Filters that take a text to pieces."""
+_WITH_WIDTHS = ("batch", "center", "indent", "ljust", "rjust", "slice", "zfill")
+_BLANKS = [chr(code) for code in range(0x3001) if chr(code).isspace()]
 
 _jinja = jinja2()
-_nodes = _jinja.nodes
+_nodes, _runtime = _jinja.nodes, _jinja.runtime
+_MADE, _WRITTEN, _COUNTED, _TIMELY = "a made", "a written", "a counted", "a timely"
+"""Filters that `_Counted` puts in; no template can write their names."""
 
 
 class TemplateLimitError(_jinja.exceptions.TemplateError):  # type: ignore[name-defined,misc]
@@ -35,45 +71,102 @@ class TemplateLimitError(_jinja.exceptions.TemplateError):  # type: ignore[name-
 
 
 class _Rendering(threading.local):
-    """How far a thread's rendering is."""
+    """What a thread's rendering has left."""
 
     def __init__(self) -> None:
-        self.begin()
+        self.begin({})
 
-    def begin(self) -> None:
+    def begin(self, variables: Mapping[str, Any]) -> None:
         """Begin anew."""
-        self.turns = self.told = 0
+        self.told = 0
         self.answers: list[tuple[int, int]] = []
+        self._weights: dict[int, tuple[Any, int, int]] = {}
+        self._most = self._left = maxsize
+        self._soon, self._until = perf_counter() + MAX_SECONDS, thread_time() + MAX_SECONDS
+        size = self._weighed(variables)[0]
+        self._most = MOST_BYTES + MOST_TIMES * size
+        self._left = MADE_BYTES + MADE_TIMES * size
 
-    def turn(self) -> None:
-        """Count a turn of a loop, or a call."""
-        self.turns += 1
-        if self.turns > MAX_TURNS:
-            raise TemplateLimitError(f"more than {MAX_TURNS} turns of loops, and calls")
+    def spend(self, nbytes: int = 0) -> None:
+        """Take so much off what is left, and look at the time."""
+        self._left -= nbytes
+        if self._left < 0:
+            raise TemplateLimitError("more than a rendering may make: too many bytes, or turns")
+        # Processor time, so that a busy machine refuses nothing; that clock is slow to read.
+        if perf_counter() > self._soon and thread_time() > self._until:
+            raise TemplateLimitError(f"more than {MAX_SECONDS} s of processor time")
+
+    def expect(self, nbytes: int) -> int:
+        """Refuse a value of so many bytes, where that is too many."""
+        if nbytes > self._most:
+            raise TemplateLimitError(f"a value of more than {self._most} bytes")
+        return nbytes
+
+    def made(self, value: Any) -> Any:
+        """``value``, which has been made."""
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise TemplateLimitError(f"a number of more than {MAX_BITS} bits")
+        self.weight(value)
+        self.spend(getsizeof(value))
+        return value
+
+    def weight(self, value: Any) -> int:
+        """The bytes of ``value``, with what its parts take at each place where they stand."""
+        return self.expect(self._weighed(value)[0])
+
+    def _weighed(self, value: Any) -> tuple[int, int]:
+        """Bytes and levels."""
+        if isinstance(value, str):
+            return getsizeof(value), 0
+        if isinstance(value, Mapping):
+            parts: Iterable[Any] = chain.from_iterable(value.items())
+        elif isinstance(value, (list, tuple, Set, type({}.values()))):
+            parts = value
+        elif isinstance(value, (_runtime.LoopContext, _jinja.utils.Namespace, _jinja.utils.Cycler)):
+            return 2 * _TURN, DEEPEST  # what is in them changes: they stand in no list
+        else:
+            return 2 * _TURN, 0
+        if id(value) not in self._weights:
+            total, levels = 2 * _TURN, 0
+            for part in parts:
+                nbytes, inner = self._weighed(part)
+                total, levels = total + nbytes + 16, max(levels, inner)
+                self.expect(total)
+            if levels >= DEEPEST:
+                raise TemplateLimitError(f"more than {DEEPEST} lists inside each other, or a loop")
+            self._weights[id(value)] = value, total, levels + 1
+            self.spend(2 * _TURN)
+        return self._weights[id(value)][1:]
 
 
 class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore[name-defined,misc]
-    """Templates as transformers renders them, within `MAX_LENGTH` and `MAX_TURNS`.
+    """Templates as transformers renders them, within the bounds of this module.
 
     ``{% generation %}`` marks what the model is to write. Threads may render at the same time.
     """
 
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    intercepted_binops = frozenset(_jinja.sandbox.SandboxedEnvironment.default_binop_table)
 
     def __init__(self) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
+            optimized=False,  # nothing is worked out before the budget begins
+            finalize=self._written,
             extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
         )
         self._now = _Rendering()
-        kept = _jinja.filters.FILTERS.items()
-        self.filters = {name: _measured(made) for name, made in kept}
-        self.filters["tojson"] = _measured(_json)
-        self.filters["of_counted_turns"] = self._counted
-        self.filters["of_measured_length"] = _expect_length
+        own = {"tojson": self._json, "join": self._join}
+        kept = {name: own.get(name, _jinja.filters.FILTERS[name]) for name in _FILTERS}
+        self.filters = {name: self._measured(name, made) for name, made in kept.items()}
+        self.filters |= {_MADE: self._now.made, _WRITTEN: self._written}
+        self.filters |= {_COUNTED: self._counted, _TIMELY: self._timely}
+        tests = _jinja.tests.TESTS.items()
+        self.tests = {name: self._measured("", made) for name, made in tests}
+        del self.globals["lipsum"]
+        self.globals["namespace"] = _Namespace
         self.globals["raise_exception"] = _raise
-        self.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        self.globals["strftime_now"] = _now
 
     def rendered(
         self, template: Any, variables: Mapping[str, Any]
@@ -82,13 +175,12 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
 
         Errors: Jinja's, and whatever the template does wrong.
         """
-        self._now.begin()
+        self._now.begin(variables)
         parts: list[str] = []
         for part in template.generate(**variables):
             parts.append(part)
             self._now.told += len(part)
-            if self._now.told > MAX_LENGTH:
-                raise TemplateLimitError(f"a text of more than {MAX_LENGTH} characters")
+            self._now.expect(self._now.told)
         return "".join(parts), self._now.answers
 
     def marked(self, answer: str) -> None:
@@ -97,35 +189,164 @@ class ChatSandbox(_jinja.sandbox.ImmutableSandboxedEnvironment):  # type: ignore
         self._now.answers.append((told, told + len(answer)))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> Any:
-        tree = super()._parse(source, name, filename)
-        for loop in list(tree.find_all(_nodes.For)):
-            loop.iter = _filtered(loop.iter, "of_counted_turns")
-        for joined in list(tree.find_all(_nodes.Concat)):
-            # Once a part is too long, it is refused where it is joined, before it is joined anew.
-            joined.nodes = [_filtered(part, "of_measured_length") for part in joined.nodes]
+        tokens = (kind != "whitespace" for _, kind, _ in self.lexer.tokeniter(source, name))
+        if sum(tokens) > MAX_TOKENS:
+            raise TemplateLimitError(f"more than {MAX_TOKENS} words and signs of code")
+        tree = _Counted().visit(super()._parse(source, name, filename))
+        if tree.find(_nodes.EvalContextModifier):
+            raise TemplateLimitError("an autoescape block, which is for HTML")
         return tree
+
+    @_jinja.pass_context  # type: ignore[untyped-decorator]
+    def _written(self, _context: Any, value: Any) -> str:
+        """The text of ``value``, which is put into a text."""
+        if not isinstance(value, str):
+            self._now.spend(self._now.weight(value))
+            value = str(value)
+        self._now.spend(getsizeof(value))
+        return value
+
+    def _timely(self, value: Any) -> Any:
+        self._now.spend()
+        return value
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
-            self._now.turn()
+            self._now.spend(_TURN)
             yield item
+
+    def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The filter or test ``function``, with what it makes paid for."""
+        first = int(hasattr(function, "jinja_pass_arg"))  # Jinja passes its own before the value
+
+        @wraps(function)
+        def paid(*args: Any, **kwargs: Any) -> Any:
+            self._pay(name, args[first:], kwargs)
+            return self._now.made(function(*args, **kwargs))
+
+        return paid
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """The value of ``left operator right``, where it is of a sensible size."""
         if operator == "**" and max(abs(left), abs(right)) > MAX_POWER:
             raise TemplateLimitError(f"a power beyond {MAX_POWER} ** {MAX_POWER}")
         if operator == "*":
-            _expect_product(left, right)
+            for many, times in ((left, right), (right, left)):
+                if isinstance(many, (str, list, tuple)) and isinstance(times, int):
+                    self._now.expect(getsizeof(many) * times)
         if operator == "%" and isinstance(left, str):
-            _expect_narrow(left)
-        return _expect_length(super().call_binop(context, operator, left, right))
+            self._pay("format", (left, right), {})
+        return self._now.made(super().call_binop(context, operator, left, right))
 
     def call(self, context: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call ``function``, where it is a safe one, and makes nothing huge."""
-        self._now.turn()
-        owner = getattr(function, "__self__", None)
-        _expect_small(getattr(function, "__name__", ""), (owner, *args), kwargs)
-        return _expect_length(super().call(context, function, *args, **kwargs))
+        bound = getattr(function, "__wrapped__", function)  # Jinja wraps str.format
+        owner, name = getattr(bound, "__self__", None), getattr(bound, "__name__", "")
+        if isinstance(owner, str) or (
+            type(owner).__module__ == "builtins" and not isinstance(owner, (ModuleType, type(None)))
+        ):
+            if name not in _METHODS:
+                raise TemplateLimitError(f"the method {name} of a {type(owner).__name__}")
+            if name == "join":
+                args = tuple(self._now.made(list(each)) for each in args)
+            self._pay(name, (owner, *args), kwargs)
+        elif isinstance(function, _runtime.LoopContext):
+            args = (self._counted(args[0]), *args[1:])
+        self._now.spend(_TURN)
+        return self._now.made(super().call(context, function, *args, **kwargs))
+
+    def _pay(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuse what ``name`` would make of ``args``, before it does, where that is too much."""
+        if name in _BY_ITEM and args and isinstance(args[0], str):
+            self._now.spend(_TURN * len(args[0]))
+        given = [*args[1:], *kwargs.values()]
+        widths = [each for each in given if isinstance(each, int)] if name in _WITH_WIDTHS else []
+        if max(map(abs, widths), default=0) > MAX_WIDTH:
+            raise TemplateLimitError(f"a width, or a count, of more than {MAX_WIDTH}")
+        if name in _COSTS and args:
+            weight = sum(map(self._now.weight, given))
+            self._now.spend(self._now.expect(_COSTS[name](args[0], given, weight)))
+
+    def _json(
+        self,
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        """Plain JSON: Jinja's own filter writes ``<`` and ``'`` as HTML needs them."""
+        if (indent and len(" " * indent) > 8) or (separators and max(map(len, separators)) > 8):
+            raise TemplateLimitError("an indent, or a separator, of more than 8 characters")
+        self._now.spend(self._now.weight(value))
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    @_jinja.pass_context  # type: ignore[untyped-decorator]
+    def _join(self, context: Any, value: Any, d: str = "", attribute: Any = None) -> Any:
+        """Jinja's own, of parts that are weighed."""
+        if attribute is not None:
+            value = _jinja.filters.do_map(context, value, attribute=attribute)
+        parts = self._now.made(list(value))
+        self._now.spend(self._now.expect(self._now.weight(d) * len(parts)))
+        return _jinja.filters.do_join(context.eval_ctx, parts, d)
+
+
+class _Counted(_jinja.visitor.NodeTransformer):  # type: ignore[name-defined,misc]
+    """Has what an expression makes paid for, and the time looked at."""
+
+    def visit_made(self, node: Any) -> Any:
+        """What makes a list, a tuple or a dict."""
+        self.generic_visit(node)
+        return node if getattr(node, "ctx", "load") != "load" else _filtered(node, _MADE)
+
+    visit_List = visit_Tuple = visit_Dict = visit_made  # noqa: N815 - Jinja's names
+
+    def visit_For(self, node: Any) -> Any:  # noqa: N802
+        """A loop, whose turns are counted."""
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, _COUNTED)
+        return node
+
+    def visit_Concat(self, node: Any) -> Any:  # noqa: N802
+        """Joined texts; once a part is too long, it is refused before it is joined."""
+        self.generic_visit(node)
+        node.nodes = [_filtered(part, _WRITTEN) for part in node.nodes]
+        return _filtered(node, _MADE)
+
+    def visit_Getitem(self, node: Any) -> Any:  # noqa: N802
+        """A part of a value; the key may be long."""
+        self.generic_visit(node)
+        if isinstance(node.arg, _nodes.Slice):
+            return _filtered(node, _MADE)
+        return self._of_time(node, "arg")
+
+    def visit_Compare(self, node: Any) -> Any:  # noqa: N802
+        """A comparison, of values that may be long."""
+        self.generic_visit(node)
+        return self._of_time(node, "expr")
+
+    visit_Operand = visit_Compare  # noqa: N815
+
+    def visit_Pair(self, node: Any) -> Any:  # noqa: N802
+        """An entry of a dict."""
+        self.generic_visit(node)
+        return self._of_time(node, "key")
+
+    def visit_TemplateData(self, node: Any) -> Any:  # noqa: N802
+        """Text between blocks, which a loop repeats."""
+        return _nodes.Const(node.data).set_lineno(node.lineno)
+
+    def _of_time(self, node: Any, field: str) -> Any:
+        inner = getattr(node, field)
+        if not isinstance(inner, _nodes.Const):
+            setattr(node, field, _filtered(inner, _TIMELY))
+        return node
 
 
 class GenerationTag(_jinja.ext.Extension):  # type: ignore[name-defined,misc]
@@ -145,6 +366,13 @@ class GenerationTag(_jinja.ext.Extension):  # type: ignore[name-defined,misc]
         return answer
 
 
+class _Namespace(_jinja.utils.Namespace):  # type: ignore[name-defined,misc]
+    """Jinja's own, which is not written with all that is in it."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
 def _filtered(node: Any, name: str) -> Any:
     return _nodes.Filter(node, name, [], [], None, None).set_lineno(node.lineno)
 
@@ -153,67 +381,59 @@ def _raise(message: str) -> None:
     raise _jinja.exceptions.TemplateError(message)
 
 
-def _json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON: Jinja's own filter writes ``<`` and ``'`` as HTML needs them."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+def _now(form: str) -> str:
+    if len(form) > 256:
+        raise TemplateLimitError("a form of a date of more than 256 characters")
+    return datetime.now().strftime(form)
 
 
-def _measured(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter ``function``, which makes nothing huge."""
-
-    @wraps(function)
-    def small(*args: Any, **kwargs: Any) -> Any:
-        _expect_small(getattr(function, "__name__", "").removeprefix("do_"), args, kwargs)
-        return _expect_length(function(*args, **kwargs))
-
-    return small
-
-
-def _expect_length(value: Any) -> Any:
-    if isinstance(value, (str, list, tuple)):
-        _expect_sum(len(value))
-    elif isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise TemplateLimitError(f"a number of more than {MAX_BITS} bits")
-    return value
-
-
-def _expect_product(left: Any, right: Any) -> None:
-    for many, times in ((left, right), (right, left)):
-        if isinstance(many, (str, list, tuple)) and isinstance(times, int):
-            _expect_sum(len(many) * times)
-
-
-def _expect_small(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Refuse widths and repetitions before what they ask for is made."""
-    given = [*args, *kwargs.values()]
-    texts = [value for value in given if isinstance(value, str)]
-    if name in _WITH_WIDTHS:
-        _expect_sum(max((abs(value) for value in given if isinstance(value, int)), default=0))
-    elif name == "replace" and len(texts) > 2:
-        _expect_sum(len(texts[0]) * (len(texts[2]) + 1))
-    elif name == "format" and texts:
-        _expect_narrow(texts[0])
-    elif name == "join":
-        for value in given:
-            if isinstance(value, (list, tuple)):
-                between = len(value) * sum(map(len, texts))
-                _expect_sum(between + sum(len(part) for part in value if isinstance(part, str)))
-
-
-def _expect_narrow(form: str) -> None:
-    """Refuse a format that asks for many digits or blanks, or takes their number from elsewhere."""
-    if re.search(r"[0-9]{4}|[*]|\{[^}]*\{", form):
+def _format_cost(form: Any, given: list[Any], weight: int) -> int:
+    """Refuses a format that asks for many digits, or takes their number from elsewhere."""
+    if re.search(r"[0-9]{4}|[*]|\{[^}]*\{", str(form)):
         raise TemplateLimitError("a width of four digits in a format")
+    return (str(form).count("%") + str(form).count("{")) * weight
 
 
-def _expect_sum(length: int) -> None:
-    if length > MAX_LENGTH:
-        raise TemplateLimitError(f"a value of more than {MAX_LENGTH} characters or items")
+def _replace_cost(text: Any, given: list[Any], weight: int) -> int:
+    old, new = (*map(str, given[:2]), "", "")[:2]
+    return (str(text).count(old) + 1) * len(new)
+
+
+def _split_cost(text: Any, given: list[Any], weight: int) -> int:
+    ends = given[:1] if given and isinstance(given[0], str) and given[0] else _BLANKS
+    return _TURN * sum(map(str(text).count, ends))
+
+
+def _int_cost(text: Any, given: list[Any], weight: int) -> int:
+    if isinstance(text, str) and len(text) > MAX_BITS:
+        raise TemplateLimitError(f"a number of more than {MAX_BITS} digits")
+    return 0
+
+
+def _round_cost(number: Any, given: list[Any], weight: int) -> int:
+    if any(isinstance(each, int) and abs(each) > MAX_POWER for each in given):
+        raise TemplateLimitError(f"a number of more than {MAX_POWER} decimals")
+    return 0
+
+
+def _sum_cost(items: Any, given: list[Any], weight: int) -> int:
+    if any(isinstance(each, (list, tuple)) for each in given):
+        raise TemplateLimitError("a sum of lists")
+    return 0
+
+
+_COSTS: Mapping[str, Callable[[Any, list[Any], int], int]] = {
+    "format": _format_cost,
+    "indent": lambda text, given, weight: (str(text).count("\n") + 1) * (
+        weight + sum(each for each in given if isinstance(each, int))
+    ),
+    "int": _int_cost,
+    "join": lambda text, given, weight: weight + len(text) * sum(map(len, given)),
+    "replace": _replace_cost,
+    "round": _round_cost,
+    "rsplit": _split_cost,
+    "split": _split_cost,
+    "splitlines": lambda text, given, weight: _split_cost(text, [], 0),
+    "sum": _sum_cost,
+}  # fmt: skip
+"""Bytes that a filter or method makes of a value and more arguments of some weight together."""

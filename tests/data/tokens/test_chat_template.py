@@ -49,6 +49,36 @@ GEMMA = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}
 {% set role = 'model' if message['role'] == 'assistant' else message['role'] %}
 {{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}
 {%- endfor %}{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"""
+PHI = """{% for message in messages %}{% if message['role'] in ['system', 'user'] %}
+{{'<|' + message['role'] + '|>\n' + message['content'] + '<|end|>\n'}}
+{% elif message['role'] == 'assistant' %}{{'<|assistant|>\n' + message['content'] + '<|end|>\n'}}
+{% endif %}{% endfor %}
+{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"""
+QWEN = """{%- set ns = namespace(multi=true, last=messages|length - 1, all=[]) %}
+{%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi and message.role == "user" and not (message.content.startswith('<tool>')) %}
+        {%- set ns.multi = false %}{%- set ns.last = index %}
+    {%- endif %}{%- set ns.all = ns.all + [message.role] %}
+{%- endfor %}
+{%- macro told(content, count) %}{{- content | trim | indent(2) ~ count }}{%- endmacro %}
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {%- if '</think>' in content %}
+        {%- set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1] %}
+        {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+    {%- endif %}
+    {%- if loop.index0 > ns.last or (loop.last and thought is defined and thought) %}
+        {{- '<|im_start|>%s\n<think>\n' % message.role ~ content ~ '<|im_end|>\n' }}
+    {%- else %}{{- '<|im_start|>{}\n'.format(message.role) + content + '<|im_end|>' + '\n' }}
+    {%- endif %}
+    {%- for name, value in message | dictsort %}{{ name | upper }}{{ value | tojson | length }}
+    {%- endfor %}{{- told(content, loop.length) }}
+    {%- if not loop.last and loop.nextitem.role != message.role %}{{ '|' }}{% endif %}
+{%- endfor %}{{- ns.all | unique | sort | join(', ') }}{{ messages | map(attribute='role') | list }}
+{{ messages | selectattr('role', 'equalto', 'user') | list | tojson(indent=4) }}
+{{ messages | rejectattr('role', 'in', ['user']) | map('items') | map('list') | list }}
+{{ {'a': 1, 'b': [1.5, none, true]} | string }}{{ messages[0].items() | list | last | first }}"""
+"""As Qwen 3 goes through a conversation, and filters that others use beside."""
 LAYOUTS = {
     LLAMA3: ["Nay, answer me.<|eot_id|>", "Bernardo?<|eot_id|>"],
     MISTRAL: [" Nay, answer me.</s>", "  Bernardo? </s>"],
@@ -142,6 +172,9 @@ def test_a_template_has_variables(folder):
     ("source", "told"),
     [
         ("{% for %}", "expected a Jinja template"),
+        ("{% break %}", "expected a Jinja template; received SyntaxError"),
+        ("{% if 1 %}{% continue %}{% endif %}", "expected a Jinja template; received SyntaxError"),
+        ("{{ [" + "1, " * 20_000 + "] }}", "received TemplateLimitError: more than 16384 words"),
         ("{{ raise_exception('roles alternate') }}", "received TemplateError: roles alternate"),
         ("{{ messages[0].content + 1 }}", "received TypeError"),
         ("{{ nothing.at.all }}", "received UndefinedError"),
@@ -156,6 +189,12 @@ def test_a_template_has_variables(folder):
 def test_what_a_template_does_wrong_is_told(source, told):
     with pytest.raises(DataError, match=told):
         ChatTemplate(source, {}, ()).text(ASKED, False, {})
+
+
+GROWN = (
+    "{% set n = namespace(v=[1]) %}{% for a in range(40) %}{% set n.v = [n.v, n.v] %}{% endfor %}"
+)
+TOLD_IN_WAYS = ("", "{{ n.v }}", "{{ n.v | tojson }}", "{{ n.v ~ 'a' }}", "{{ n.v == [n.v] }}")
 
 
 @pytest.mark.parametrize(
@@ -184,12 +223,36 @@ def test_what_a_template_does_wrong_is_told(source, told):
         "{% macro f(k) %}{% if k %}{{ f(k - 1) + f(k - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
         "{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
         "{% set x %}{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}{% endset %}",
+        *(GROWN + told for told in TOLD_IN_WAYS),
+        "{{ lipsum(n=9999) }}",
+        "{{ 'a b ' * 9999 | wordwrap(1) }}",
+        "{{ 'a'.translate({97: 'a' * 99999}) }}",
+        "{{ (1).to_bytes(99999999) }}",
+        "{{ 'a'.encode() * 99999 }}",
+        "{{ {}.fromkeys(range(9999), 1) }}",
+        "{% set n = namespace(s=[]) %}{% for a in range(999) %}"
+        "{% set n.s = n.s + ['a' * 9999 ~ a] %}{% endfor %}",
+        "{% for a in range(99999) %}{% if 'a' * 90000 == 'b' %}{% endif %}{% endfor %}",
+        "{% for a in [0] recursive %}{{ loop(range(99999)) if loop.depth == 1 }}{% endfor %}",
+        "{% set x %}{% for a in range(9999) %}" + "a" * 999 + "{% endfor %}{% endset %}",
+        "{% set x = 'a' * 90000 %}{% set y %}{% for a in range(999) %}{{ x }}{% endfor %}"
+        "{% endset %}",
+        "{{ ('a' * 9999) | replace('', 'a' * 9999) }}",
+        "{{ ('\n' * 9999) | indent('a' * 9999) }}",
+        "{{ ('%(a)s' * 999) % {'a': 'a' * 9999} }}",
+        "{{ ('{0}' * 999).format('a' * 9999) }}",
+        "{{ (range(9999) | map('default', 'a') | list) | join('a' * 9999) }}",
+        "{{ [1] | tojson(indent=99999) }}",
+        "{{ 2.5 | round(99999999, 'ceil') }}",
+        "{% autoescape 'a' * 99999999 %}{% endautoescape %}",
     ],
 )
 def test_what_a_template_may_ask_for_is_bounded(monkeypatch, source):
-    monkeypatch.setattr(sandbox, "MAX_TURNS", 10_000)
-    monkeypatch.setattr(sandbox, "MAX_LENGTH", 100_000)
-    with pytest.raises(DataError, match="Limit|Overflow|more than"):
+    monkeypatch.setattr(sandbox, "MADE_BYTES", 1 << 20)
+    monkeypatch.setattr(sandbox, "MOST_BYTES", 100_000)
+    with pytest.raises(
+        DataError, match="Limit|Overflow|Syntax|more than|No filter|'lipsum' is undefined"
+    ):
         ChatTemplate(source, {}, ()).text(ASKED, False, {})
 
 
@@ -228,7 +291,7 @@ def test_equals_transformers(folder, messages):
     assert tokenizer.chat_text(messages[:-1], ask=True) == text
     json_text = "{%- for m in messages %}\n  {{- m | tojson(indent=1) }}{% endfor %}"
     plain = [each for each in messages if each["role"] != "system"]
-    for source in (THINKING, UNMARKED, json_text, *LAYOUTS):
+    for source in (THINKING, UNMARKED, json_text, PHI, QWEN, *LAYOUTS):
         peer.chat_template = source
         peer.bos_token, peer.eos_token = "<|endoftext|>", "<|im_end|>"
         mine = Tokenizer(tokenizer.backend, "<|endoftext|>", "<|im_end|>", chat_template=source)
