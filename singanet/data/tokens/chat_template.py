@@ -71,7 +71,7 @@ class ChatTemplate:
         given |= {"messages": list(messages), "add_generation_prompt": ask}
         try:
             made: tuple[str, list[tuple[int, int]]] = sandbox.rendered(template, given)
-        except (refused, *FOREIGN) as error:
+        except (refused, NameError, *FOREIGN) as error:  # 1e999 is compiled as the name inf
             raise DataError(
                 "chat template",
                 expected="messages that it takes",

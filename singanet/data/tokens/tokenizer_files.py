@@ -12,6 +12,7 @@ from singanet.base.files import expect_in_folder
 from singanet.data.magic import open_data_file
 from singanet.data.tokens.chat_template import MAX_TEMPLATE
 from singanet.data.tokens.extra import tokenizers
+from singanet.data.tokens.parts import expect_parts
 from singanet.data.tokens.vocabularies import byte_level, word_piece
 from singanet.errors import DataError, SingaNetError, one_of
 
@@ -45,13 +46,14 @@ def read_folder(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 def _read_backend(folder: Path, settings: Mapping[str, Any]) -> Any:
     if (folder / "tokenizer.json").exists():
-        raw = _read_bytes(folder, "tokenizer.json", MAX_BYTES)
+        raw, told = _read_json(folder, "tokenizer.json", MAX_BYTES)
+        expect_parts(told, _refusal(folder, "tokenizer.json"))
         with refusing(_where(folder, "tokenizer.json"), "what the package tokenizers reads"):
             return tokenizers().Tokenizer.from_buffer(raw)
     if (folder / "merges.txt").exists():
         lines = _read_text(folder, "merges.txt", MAX_BYTES).split("\n")
         merges = [line.rstrip("\r") for line in lines if line and not line.startswith("#version")]
-        vocabulary = _read_json(folder, "vocab.json", MAX_BYTES)
+        vocabulary = _read_json(folder, "vocab.json", MAX_BYTES)[1]
         kind = str(settings.get("tokenizer_class") or "GPT2Tokenizer").removesuffix("Fast")
         if kind not in _SPLITS:
             raise _unknown(folder, "tokenizer_class", one_of(_SPLITS), kind)
@@ -93,7 +95,7 @@ def _with_added(folder: Path, settings: Mapping[str, Any], made: Any) -> Any:
             raise _unknown(folder, key, repr(usual.get(key)), settings[key])
     if (folder / "added_tokens.json").exists() and _read_json(
         folder, "added_tokens.json", MAX_SETTINGS
-    ):
+    )[1]:
         raise _unknown(folder, "added_tokens.json", "no tokens beside the vocabulary's", "some")
     added = settings.get("added_tokens_decoder") or {}
     for key, token in added.items() if isinstance(added, dict) else [("", added)]:
@@ -134,7 +136,7 @@ def refusing(where: str, expected: str) -> Iterator[None]:
 
 
 def _read_settings(folder: Path, name: str) -> dict[str, Any]:
-    found = _read_json(folder, name, MAX_SETTINGS)
+    found = _read_json(folder, name, MAX_SETTINGS)[1]
     for key, value in found.items():
         # A token comes as text, or with how it is to be taken.
         if key.endswith("_token") and isinstance(value, dict):
@@ -142,12 +144,20 @@ def _read_settings(folder: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def _read_json(folder: Path, name: str, most: int) -> dict[str, Any]:
-    raw = _read_bytes(folder, name, most)
-    found = read_json(raw, Budget(len(raw), _refusal(folder, name), nodes=8_000_000), name)
+def _read_json(folder: Path, name: str, most: int) -> tuple[bytes, dict[str, Any]]:
+    """The bytes of a file, and what they say; a name that comes twice may be read in two ways."""
+    raw, refuse = _read_bytes(folder, name, most), _refusal(folder, name)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            raise refuse("names that come once in an object", f"one of {list(made)[:3]} twice")
+        return made
+
+    found = read_json(raw, Budget(len(raw), refuse, nodes=8_000_000), name, once)
     if not isinstance(found, dict):
-        raise _refusal(folder, name)("a JSON object", type(found).__name__)
-    return found
+        raise refuse("a JSON object", type(found).__name__)
+    return raw, found
 
 
 def _read_text(folder: Path, name: str, most: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from singanet.data.tokens.extra import tokenizers
+from singanet.data.tokens.parts import expect_ids
 from singanet.errors import DataError, one_of
 
 _LLAMA3 = (
@@ -45,6 +46,7 @@ def byte_level(
     pairs = [tuple(merge.split(" ")) for merge in merges]
     if max(len(vocabulary), len(pairs)) > MOST or any(len(pair) != 2 for pair in pairs):
         raise _bad(f"merges of two tokens, at most {MOST}", f"{len(pairs)} merges")
+    expect_ids(vocabulary.values(), _bad)
     ignore = split.startswith("llama")  # a word that is a token is one, whatever joins it
     made = found.Tokenizer(found.models.BPE(dict(vocabulary), pairs, ignore_merges=ignore))
     made.pre_tokenizer = _parted(found.pre_tokenizers, found.Regex, _SPLITS[split], blank)

@@ -178,6 +178,7 @@ def test_a_template_has_variables(folder):
         ("{{ raise_exception('roles alternate') }}", "received TemplateError: roles alternate"),
         ("{{ messages[0].content + 1 }}", "received TypeError"),
         ("{{ nothing.at.all }}", "received UndefinedError"),
+        ("{{ 1e999 }}", "received NameError"),
         ("{{ 1 / 0 }}", "received ZeroDivisionError"),
         ("{{ ''.__class__.__mro__ }}", "received SecurityError"),
         ("{{ messages.append(1) }}", "received SecurityError"),

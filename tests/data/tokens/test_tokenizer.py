@@ -351,10 +351,11 @@ def test_words_are_parted_as_the_models_do(split):
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("tokenizer.json", b"", "expected what the package tokenizers reads"),
-        ("tokenizer.json", b"{}", "expected what the package tokenizers reads"),
-        ("tokenizer.json", b'{"model": ' * 1000, "expected what the package tokenizers reads"),
-        ("tokenizer.json", b"\xff\xfe", "expected what the package tokenizers reads"),
+        ("tokenizer.json", b"", "expected tokenizer.json in JSON"),
+        ("tokenizer.json", b"{}", "expected a model of the kinds"),
+        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "what the package tokenizers reads"),
+        ("tokenizer.json", b'{"model": ' * 1000, "expected tokenizer.json in JSON"),
+        ("tokenizer.json", b"\xff\xfe", "expected tokenizer.json in JSON"),
         ("tokenizer_config.json", b"[]", "expected a JSON object; received list"),
         ("tokenizer_config.json", b"{", "expected tokenizer_config.json in JSON"),
         ("tokenizer_config.json", b'{"a":' * 500, "tokenizer_config.json"),
@@ -363,7 +364,7 @@ def test_words_are_parted_as_the_models_do(split):
         ("tokenizer_config.json", b'{"chat_template": 7}', "expected a string; received int"),
         ("special_tokens_map.json", b"7", "expected a JSON object; received int"),
         ("chat_template.jinja", b"a\n\xff", "received other bytes in line 2"),
-        ("chat_template.jinja", b"a" * (1 << 21), "expected at most 1048576 characters"),
+        ("chat_template.jinja", b"a" * (1 << 18), "expected at most 131072 characters"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, folder, name, content, told):
@@ -381,7 +382,11 @@ def test_a_folder_without_a_tokenizer(tmp_path):
     (tmp_path / "merges.txt").write_text("a b\n")
     with pytest.raises(DataError, match=r"vocab\.json"):
         Tokenizer.of(tmp_path)
-    (tmp_path / "vocab.json").write_text('{"a": "x"}')
+    for vocabulary in ('{"a": -1}', '{"a": 4294967295}', '{"a": "x"}'):
+        (tmp_path / "vocab.json").write_text(vocabulary)
+        with pytest.raises(DataError, match="expected ids from 0 on, below"):
+            Tokenizer.of(tmp_path)
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
     with pytest.raises(DataError, match=r"merges\.txt"):
         Tokenizer.of(tmp_path)
 
