@@ -17,6 +17,7 @@ from singanet.initializer import Constant, Uniform
 from singanet.layers.layer import Layer
 from singanet.layers.low_rank import LowRank, pair_of
 from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.params.files import constant_advice
 from singanet.params.param import Param
 from singanet.types import Array
 
@@ -100,7 +101,8 @@ def merge(net: Net) -> list[str]:
         if weight.why:
             raise _unfit(where, weight.name, weight.why)
         if weight.param.is_constant:
-            raise _unfit(where, weight.name, "its array is read-only")
+            advice = constant_advice(weight.param)
+            raise _unfit(where, weight.name, "its array is read-only", advice)
     net.refit(where)
     for weight in found:
         add_pair(weight.layer, weight.suffix, weight.param.value)
@@ -299,12 +301,12 @@ def _expect_rank(weight: _Weight, pair: LowRank) -> None:
         )
 
 
-def _unfit(where: str, name: str, why: str) -> ArgumentError:
+def _unfit(where: str, name: str, why: str, advice: str = "leave it out") -> ArgumentError:
     return ArgumentError(
         where,
         expected="weights that a pair can stand beside",
         received=f"{name!r}: {why}",
-        advice="leave it out",
+        advice=advice,
     )
 
 

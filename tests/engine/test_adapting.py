@@ -443,6 +443,16 @@ def test_twice_and_merged_without_pairs_are_refused():
         net.adapt(1, "unit")
 
 
+def test_pairs_beside_blocks_are_merged_as_the_refusal_says():
+    net = FeedForwardNet([Dense("head", 32, input_sample_shape=(32,))], seed=0)
+    net.quantize("int8")
+    net.adapt(1, "head")
+    with pytest.raises(ArgumentError, match=r"call net\.as_type\('float32'\) first"):
+        net.merge()
+    net.as_type("float32")
+    assert net.merge() == ["head/weight"]
+
+
 def test_weights_of_several_layers_are_left_out_and_refused_by_name():
     table = Embedding("words", 9, 8, input_sample_shape=(4,))
     net = FeedForwardNet([table, Dense("fc", 8)], seed=0)
