@@ -163,7 +163,7 @@ def gradients_of_loss(
     plan = made.plan
     shares: Mapping[str, float] = {}
     if chain is not None and chain.weighs:
-        shares = weighed(chain, plan, loss, out, seen)
+        shares = weighed(chain, exchanged(plan, loss), loss, out, seen)
     if chain is not None and chain.scaled is not None:
         dy = changed(dy, chain.scaled.precision.scaled)
     of_slots = check_gradients(plan, dy, made.shapes, net.device, net.dtype)
@@ -174,14 +174,22 @@ def gradients_of_loss(
     return of_slots
 
 
+def exchanged(plan: Plan, loss: Any) -> tuple[bool, bool]:
+    """Whether processes exchange counts as layers are synchronized, and as outputs count apart."""
+    return plan.settings().synchronized, tells(plan, loss)
+
+
 def weighed(
-    chain: UpdateChain, plan: Plan, loss: Any, outputs: Any, seen: Seen
+    chain: UpdateChain, exchange: tuple[bool, bool], loss: Any, outputs: Any, seen: Seen
 ) -> Mapping[str, float]:
-    """Tell the stages of ``chain`` what a batch weighs, and return its outputs' shares."""
+    """Tell the stages of ``chain`` what a batch weighs, and return its outputs' shares.
+
+    ``exchange`` says whether layers are synchronized, and whether outputs count apart.
+    """
     counts = Counts.of(loss, outputs, seen.y)
-    whole, synchronized = seen.whole or counts, plan.settings().synchronized
-    if seen.whole is None and (synchronized or tells(plan, loss)):
-        whole = counts.of_all(chain, synchronized)
+    whole = seen.whole or counts
+    if seen.whole is None and any(exchange):
+        whole = counts.of_all(chain, synchronized=exchange[0])
     if whole is counts:
         chain.begin(counts.weight)
         return {}
@@ -200,7 +208,7 @@ def _gradients_of_headed(
     except SingaNetError as error:
         raise of_output(error, plan.outputs) from None
     if chain is not None and chain.weighs:
-        weighed(chain, plan, net.loss, scores, seen)
+        weighed(chain, exchanged(plan, net.loss), net.loss, scores, seen)
     start = start_of(len(losses), net.device.ops, net.dtype, chain)
     return {plan.slots_of(plan.outputs)[0]: start}
 

@@ -73,12 +73,13 @@ class ByArray(Generic[_Known]):
 
     def note(self, array: Array, known: _Known) -> None:
         """Keep the note ``known`` on ``array``, in place of an earlier one."""
-        key = id(array)
+        key, owner = id(array), weakref.ref(self)
 
-        def forget(gone: weakref.ref[Array], every: Any = self._known) -> None:
+        def forget(gone: weakref.ref[Array]) -> None:
+            here = owner()
             # Another array may have got this id since.
-            if every.get(key, (None,))[0] is gone:
-                del every[key]
+            if here is not None and here._known.get(key, (None,))[0] is gone:
+                del here._known[key]
 
         self._known[key] = weakref.ref(array, forget), known
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.engine.counts import Counts, tells
+from singanet.engine.counts import Counts
 from singanet.engine.head import beside
 from singanet.engine.memory import arrays_in
 from singanet.engine.plan import Plan
@@ -17,6 +17,7 @@ from singanet.engine.step import (
     Seen,
     changed,
     differentiated,
+    exchanged,
     expected_loss,
     measure_of,
     of_output,
@@ -52,7 +53,8 @@ class LossStep:
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         self.net = net
         self.loss = expected_loss(net)
-        self._plan = plan
+        # Not the plan, whose layers know the tape, which knows the loss.
+        self._exchange = exchanged(plan, self.loss)
         self._shares: Mapping[str, float] = {}
         self.names = plan.outputs
         self.seen = Seen(y, weight=weight)
@@ -122,11 +124,11 @@ class LossStep:
         return partial(self._tell_weight, updates.chain)
 
     def _tells(self, updates: Any) -> bool:
-        return updates.reduction is not None and tells(self._plan, self.loss)
+        return updates.reduction is not None and self._exchange[1]
 
     def _tell_weight(self, chain: UpdateChain, outputs: Any) -> None:
         given = widened(outputs) if is_own(self.loss) else map_arrays(outputs, copied)
-        self._shares = weighed(chain, self._plan, self.loss, given, self.seen)
+        self._shares = weighed(chain, self._exchange, self.loss, given, self.seen)
 
     def shared(self, tape: Tape, dy: dict[str, Any], updates: Any) -> dict[str, Any]:
         """``dy`` times each output's share, if processes exchange the counts of their losses."""
@@ -223,6 +225,7 @@ class LossOfHead(LossStep):
 
     def __init__(self, net: Net, plan: Plan, y: Any, weight: Array | None) -> None:
         super().__init__(net, plan, y, weight)
+        self._plan = plan
         self._scores = plan.head.scores(y)
 
     def fed(self, tape: Tape, y: Any, weight: Any, chain: UpdateChain) -> dict[str, Any]:
