@@ -99,7 +99,7 @@ def test_a_rank_that_hangs_before_all_meet_is_dead_after_the_deadline(resized, m
     def later(self, alive, boards, now):
         """The deadline is over as soon as the other rank waits."""
         if any(board.stuck for board in boards):
-            self._launched = now - 90.0
+            self._launched = self._busy = now - 90.0
         look(self, alive, boards, now)
 
     monkeypatch.setattr(job.Job, "_look_for_late", later)
