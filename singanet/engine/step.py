@@ -16,7 +16,7 @@ from singanet.engine.script import Taken, carry_out
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
 from singanet.layers.activation import Activation
 from singanet.layers.softmax import Softmax
-from singanet.loss.loss import Loss, counted_positions, losses_of
+from singanet.loss.loss import counted_positions, losses_of
 from singanet.loss.multi_loss import MultiLoss
 from singanet.ops.kernel import widened
 from singanet.optimizer.chain import TwoPasses, UpdateChain
@@ -247,7 +247,7 @@ class NetMeasure:
         # The loss whose link makes what the metric looks at.
         self._link = loss if getattr(metric, "linked", False) else None
         # A user's own loss, and a loss of several outputs, need not say which positions count.
-        self._loss = loss if isinstance(loss, Loss) else None
+        self._loss = loss if hasattr(loss, "where_counted") else None
 
     def __call__(self, outputs: Any, y: Any) -> Any:
         shown = outputs if self._link is None else self._link.link(outputs)

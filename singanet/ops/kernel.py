@@ -112,6 +112,8 @@ def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) ->
 
 def widened(value: Any) -> Any:
     """``value``, an array or a dict of them, with float16 as float32, for losses and metrics."""
+    if type(value) is np.ndarray:  # nearly always, and each step asks
+        return value.astype(np.float32) if value.dtype == _FLOAT16 else value
     if isinstance(value, dict):
         return {name: widened(part) for name, part in value.items()}
     return value.astype(np.float32) if getattr(value, "dtype", None) == _FLOAT16 else value
