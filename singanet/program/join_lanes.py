@@ -6,12 +6,13 @@ A lane's temporaries are planned by themselves: how far the others are then nobo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
 from singanet.ops.workers import side_by_side
 from singanet.program.bind_call import ready_call
-from singanet.program.cost import passes_of
+from singanet.program.cost import bytes_of, passes_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, Token, refs_of
 from singanet.program.layout.arena import plan_arena
 from singanet.program.relocate import moved
@@ -44,7 +45,9 @@ def with_lanes_joined(
         for lane, inside in lanes.items():
             planned = [t for t in own[lane] if tokens[t].held is None and t not in constant]
             parts.append(_by_itself(inside, planned, tokens))
-        made.append(_joined(parts, frozenset(range(first, len(tokens)))))
+        joined = _joined(parts, frozenset(range(first, len(tokens))))
+        inside = [call for part in parts for call in part]
+        made.append(replace(joined, passes=_passes(inside, joined, tokens)))
     return made
 
 
@@ -98,6 +101,15 @@ def _by_itself(calls: list[Call], own: list[int], tokens: list[Token]) -> list[C
     return [moved(call, moves) for call in calls]
 
 
+def _passes(calls: Sequence[Call], joined: Call, tokens: Sequence[Token]) -> int:
+    """The passes of the ``joined`` call over its memory, of which each call has its own part."""
+    work = (
+        passes_of(replace(call, once=False) if call.once else call) * bytes_of(call, tokens)
+        for call in calls
+    )
+    return max(1, round(sum(work) / max(1, bytes_of(joined, tokens))))
+
+
 def _joined(lanes: list[list[Call]], inside: Collection[int]) -> Call:
     """One call that does ``lanes`` side by side; ``inside`` are the tokens of their own."""
     calls = [call for lane in lanes for call in lane]
@@ -118,7 +130,6 @@ def _joined(lanes: list[list[Call]], inside: Collection[int]) -> Call:
         phase=calls[0].phase,
         name="lanes",
         bind=bind,
-        passes=sum(map(passes_of, calls)),
         once=any(call.once for call in calls),
         parts=len(calls),
     )

@@ -119,3 +119,14 @@ def test_lanes_have_memory_of_their_own(several, rng):
         )
         for (first, size), (second, _) in pairwise(places):
             assert first + size <= second
+
+
+def test_a_step_in_lanes_is_no_more_work(monkeypatch):
+    """Each call of a lane goes over its own part of the memory alone."""
+    sizes = []
+    monkeypatch.setattr(lanes, "LEAST", 1)
+    for threads in (1, 3):
+        monkeypatch.setattr(lanes, "default_threads", lambda n=threads: n)
+        plan = by_numpy("lenet").plan(64, SGD(lr=0.1), "1GB", allow=())
+        sizes.append(plan.chosen.step.work)
+    assert sizes[1] < 2 * sizes[0]
