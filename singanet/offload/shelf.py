@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from singanet.base.files import replacing
+from singanet.base.lent import LentMemory
 from singanet.checkpoint import Entry
 from singanet.checkpoint.formats import LATEST
 from singanet.checkpoint.streaming import bytes_of
@@ -29,18 +30,16 @@ FILES = ("a.safetensors", "b.safetensors")
 _PIECE = 4 << 20
 _IDLE = 0.2
 """Seconds that the thread waits for more to do before it ends."""
-_OURS = 2
-"""References to a buffer that nobody else has: a name's, and that of the call which counts."""
 
 
 class _LoadedArray:
-    """An array in memory; ``buffer`` is the shelf's buffer that it lies in, or None."""
+    """An array in memory; ``memory`` is the shelf's that lends it, or None."""
 
-    __slots__ = ("array", "buffer", "state")
+    __slots__ = ("array", "memory", "state")
 
-    def __init__(self, array: Array, buffer: Array | None, state: str) -> None:
+    def __init__(self, array: Array, memory: LentMemory | None, state: str) -> None:
         self.array = array
-        self.buffer = buffer
+        self.memory = memory
         self.state = state  # "reading", "clean", "lent", "writing", or "unwritten": if it has to
 
 
@@ -64,7 +63,7 @@ class Shelf:
         self._parts: Mapping[str, Sequence[Entry]] = {}
         self._schedule = AccessOrder()
         self._held: dict[str, _LoadedArray] = {}
-        self._free: list[Array] = []
+        self._free: list[LentMemory] = []
         self._writes: deque[str] = deque()
         self._unwritten: dict[str, None] = {}
         self._gone: deque[str] = deque()
@@ -444,9 +443,9 @@ class Shelf:
 
     def _start_reading(self, name: str) -> str:
         entry = self.entry(name)
-        buffer = self._buffer(entry.nbytes)
-        array = buffer.view(entry.dtype).reshape(entry.shape)
-        self._hold(name, _LoadedArray(array, buffer, "reading"))
+        memory = self._memory(entry.nbytes)
+        array = memory.lend(entry.shape, entry.dtype)
+        self._hold(name, _LoadedArray(array, memory, "reading"))
         return name
 
     def _write_later(self, name: str, held: _LoadedArray) -> None:
@@ -458,16 +457,16 @@ class Shelf:
         self._writes.append(name)
 
     def _total(self) -> int:
-        free = sum(buffer.nbytes for buffer in self._free)
+        free = sum(memory.nbytes for memory in self._free)
         return self._reserved + free + sum(held.array.nbytes for held in self._held.values())
 
     def _make_room(self, nbytes: int, distance: int, outside: bool = False) -> bool:
         """Whether there is room, once what is needed later than in so many groups has gone.
 
-        In a free buffer of that size there is, unless it is for an array from ``outside``.
+        In free memory of that size there is, unless it is for an array from ``outside``.
         """
         while (total := self._total()) + nbytes > self.keep:
-            free = not outside and any(buffer.nbytes == nbytes for buffer in self._free)
+            free = not outside and any(memory.nbytes == nbytes for memory in self._free)
             if free and total <= self.keep:
                 return True
             if self._free:
@@ -483,13 +482,13 @@ class Shelf:
         return True
 
     def _evict(self, name: str) -> None:
-        buffer = self._held.pop(name).buffer
+        memory = self._held.pop(name).memory
         # Somebody may still have a view of it, as a layer's context.
-        if buffer is not None and sys.getrefcount(buffer) == _OURS:
-            self._free.append(buffer)
+        if memory is not None and not memory.is_lent:
+            self._free.append(memory)
 
-    def _buffer(self, nbytes: int) -> Array:
-        for k, buffer in enumerate(self._free):
-            if buffer.nbytes == nbytes:
+    def _memory(self, nbytes: int) -> LentMemory:
+        for k, memory in enumerate(self._free):
+            if memory.nbytes == nbytes:
                 return self._free.pop(k)
-        return self.room.new(nbytes)
+        return LentMemory(self.room.new(nbytes))

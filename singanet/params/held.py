@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.lent import LentMemory
 from singanet.checkpoint.gguf.blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
 from singanet.errors import CallOrderError
@@ -129,6 +129,7 @@ class Bfloat16Weights(HeldWeights):
         super().__init__(matrix, turned)
         self.rounding = rounding
         self.rest: Bfloat16Matrix | None = None
+        self._memory: LentMemory | None = None
         self._lent: Array | None = None
         # What rounds changes of an array that a walk has handed out, and somebody still has.
         self._rng: np.random.Generator | None = None
@@ -156,8 +157,10 @@ class Bfloat16Weights(HeldWeights):
         return _MEANWHILE * self.matrix.inputs * next(self.matrix.parts(_PIECE)).stop
 
     def _lend(self) -> Array:
-        if self._lent is None:
-            self._lent = self._exact()
+        if self._memory is None or self._lent is None:
+            made = self._exact()
+            self._memory = LentMemory(made)
+            self._lent = self._memory.lend(made.shape, made.dtype)
         return self._lent
 
     def write(self, array: Array) -> None:
@@ -166,14 +169,17 @@ class Bfloat16Weights(HeldWeights):
             self._lent[...] = self._exact()
 
     def settle(self, rng: np.random.Generator | None = None) -> None:
-        if self._lent is None:
+        if self._memory is None or self._lent is None:
             return
         self._rng = self._rng if rng is None else rng
         if self._has_changed(self._lent):
             self._put(self._lent, self._rng)
-        # The attribute and the argument: else somebody may change it later.
-        if sys.getrefcount(self._lent) <= 2:
-            self._lent = self._rng = None
+        shape, self._lent = self._lent.shape, None
+        if self._memory.is_lent:
+            # Somebody has it, and may change it later.
+            self._lent = self._memory.lend(shape, _FLOAT)
+        else:
+            self._memory = self._rng = None
 
     def _exact(self) -> Array:
         made: Array = self.matrix.xp.empty(super().factor().shape, np.float32)

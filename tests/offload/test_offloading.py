@@ -29,7 +29,7 @@ from singanet.errors import (
     FileFormatError,
     StateMismatchError,
 )
-from singanet.layers import Activation, BatchNormalization, Dense, Dropout, Layer
+from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
 from singanet.offload.generation import PlacedFile
 from singanet.offload.shelf import Shelf
@@ -46,6 +46,7 @@ from singanet.optimizer import (
 from singanet.parallel import AllReduce, LocalSGD
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint
+from tests.keeping import WAYS, keeping_net
 
 WIDTH, DEPTH, KEEP = 160, 4, 700_000
 """A layer has 102 kB, 307 kB with the state of Adam: two are in memory at a time."""
@@ -574,43 +575,22 @@ def test_an_optimizer_of_the_users_own(tmp_path, x_y, rule):
     assert same(arrays_of(net), arrays_of(plain))
 
 
-class Keeps(Layer):
-    """A layer that keeps its parameter in the context itself, and one that writes on it."""
-
-    def __init__(self, name, spoils=False):
-        super().__init__(name)
-        self.spoils = spoils
-
-    def setup(self, in_shape):
-        self.add_param("table", (WIDTH, WIDTH), fans=(WIDTH, WIDTH))
-        return in_shape
-
-    def forward(self, ctx, x):
-        ctx.save(x=x, w=ctx.params["table"])
-        if self.spoils:
-            ctx.params["table"][0] = 0
-        return x @ ctx.params["table"]
-
-    def backward(self, ctx, dy):
-        return dy @ ctx.saved["w"].T, {"table": ctx.saved["x"].T @ dy}
+@pytest.mark.parametrize("keep", [310_000, 620_000])
+@pytest.mark.parametrize("way", WAYS)
+def test_layers_may_keep_arrays(tmp_path, x_y, way, keep):
+    plain, net, here, there = *(keeping_net(WIDTH, way) for _ in range(2)), Adam(0.01), Adam(0.01)
+    net.offload(tmp_path / "net", keep)
+    for _ in range(3):
+        assert net.step(*x_y, there) == plain.step(*x_y, here)
+    assert same(arrays_of(net), arrays_of(plain))
 
 
-def test_layers_may_keep_arrays_but_not_write_on_them(tmp_path, x_y):
-    nets = []
-    for k in range(2):
-        layers = [Keeps(f"k{i}") for i in range(4)]
-        layers[0].input_sample_shape = (WIDTH,)
-        net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=1)
-        if k:
-            net.offload(tmp_path / "net", 310_000)
-        rule = Adam(lr=0.01)
-        nets.append(net)
-        for _ in range(3):
-            net.step(*x_y, rule)
-    assert same(arrays_of(nets[1]), arrays_of(nets[0]))
-    nets[1].layers[2].spoils = True
+def test_layers_may_not_write_on_arrays(tmp_path, x_y):
+    net = keeping_net(WIDTH)
+    net.offload(tmp_path / "net", KEEP)
+    net.layers[2].spoils = True
     with pytest.raises(ValueError, match="read-only"):
-        nets[1].step(*x_y, rule)
+        net.step(*x_y, Adam(lr=0.01))
 
 
 def test_layers_that_run_again(tmp_path, x_y):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 
+from singanet.base.lent import LentMemory
 from singanet.errors import RankError
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.slices.storage import Gathering, Slices
 from singanet.types import Array
 
 _KINDS = ("an evaluation", "a training forward", "the end of its batches")
-_OURS = 2
-"""References to a buffer that nobody else has: that of who asks, and of the question."""
 
 
 class Gathers(Gathering):
@@ -33,8 +31,8 @@ class Gathers(Gathering):
         """Whether a step is under way whose updates go to the slices, whatever is lent."""
         self._groups: Sequence[tuple[Slices, ...]] = ()
         self._at = self._pass = 0
-        self._held: dict[int, tuple[Array, Request]] = {}
-        self._free: list[Array] = []
+        self._held: dict[Slices, tuple[Array, Request, LentMemory]] = {}
+        self._free: list[LentMemory] = []
 
     def follow(self, kind: str, groups: Sequence[tuple[Slices, ...]]) -> int:
         """Begin a pass, whose layers need ``groups`` one after the other; its number.
@@ -79,44 +77,43 @@ class Gathers(Gathering):
         at = next((k for k in coming if slices in self._groups[k]), None)
         self._at = self._at if at is None else at
         near = [each for group in self._groups[self._at : self._at + 2] for each in group]
-        self._keep({id(slices), *map(id, near)})
+        self._keep({slices, *near})
         for each in (slices, *near):
-            if id(each) not in self._held:
-                self._held[id(each)] = self._started(each)
-        array, request = self._held[id(slices)]
+            if each not in self._held:
+                self._held[each] = self._started(each)
+        array, request, _ = self._held[slices]
         request.wait()
         if not self._groups:
             # Outside of passes nobody tells when it is not needed any more.
-            del self._held[id(slices)]
+            del self._held[slices]
         return array
 
-    def _started(self, slices: Slices) -> tuple[Array, Request]:
+    def _started(self, slices: Slices) -> tuple[Array, Request, LentMemory]:
         bounds, rank = slices.bounds, self.comm.rank
-        flat = self._buffer(bounds[-1] * slices.dtype.itemsize).view(slices.dtype)
+        memory = self._memory(bounds[-1] * slices.dtype.itemsize)
+        flat = memory.lend((bounds[-1],), slices.dtype)
         flat[bounds[rank] : bounds[rank + 1]] = slices.own.reshape(-1)
         request = self.comm.start_gather_parts(flat, bounds, f"the values of {slices.name}")
         self._counting.count_gathered(slices.nbytes, flat.nbytes)
-        return flat.reshape(slices.shape), request
+        return flat.reshape(slices.shape), request, memory
 
-    def _keep(self, wanted: set[int]) -> None:
+    def _keep(self, wanted: set[Slices]) -> None:
         """Drop all but the ``wanted``; memory of it is used again, if nobody else has it."""
-        for key in self._held.keys() - wanted:
-            array, request = self._held.pop(key)
+        for slices in self._held.keys() - wanted:
+            array, request, memory = self._held.pop(slices)
             request.wait()
-            buffer = array.base
             del array, request
-            if isinstance(buffer, np.ndarray) and sys.getrefcount(buffer) == _OURS:
-                self._free.append(buffer)
-            del buffer
+            if not memory.is_lent:
+                self._free.append(memory)
 
-    def _buffer(self, nbytes: int) -> Array:
+    def _memory(self, nbytes: int) -> LentMemory:
         for k, free in enumerate(self._free):
             if free.nbytes == nbytes:
                 return self._free.pop(k)
         most = max((sum(each.nbytes for each in group) for group in self._sizes()), default=0)
         while self._free and sum(free.nbytes for free in self._free) + nbytes > most:
             self._free.pop(0)
-        return np.empty(nbytes, np.uint8)
+        return LentMemory(np.empty(nbytes, np.uint8))
 
     def _sizes(self) -> list[list[Array]]:
         return [[each.stand_in for each in group] for group in self._groups]

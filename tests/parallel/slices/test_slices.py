@@ -14,6 +14,7 @@ from singanet.optimizer import SGD, Adam, Wrapper
 from singanet.parallel import AllReduce, Pipeline, Sharded
 from singanet.testing import communicators
 from singanet.training.callbacks import EMA, Callback, EarlyStopping, ModelCheckpoint
+from tests.keeping import WAYS, keeping_net
 from tests.parallel.nets import dense_net, expect_same_values, together, uneven_net, values_of
 
 RNG = np.random.default_rng(7)
@@ -46,7 +47,7 @@ def test_a_rank_holds_its_rows_and_two_layers_at_most(size):
 
         def watched(slices):
             found = read(slices)
-            held.append([array.nbytes for array, _ in gathers._held.values()])
+            held.append([array.nbytes for array, *_ in gathers._held.values()])
             return found
 
         gathers.read = watched
@@ -67,6 +68,19 @@ def test_a_rank_holds_its_rows_and_two_layers_at_most(size):
 def trained_is_kept(last, whole):
     """Whether all is still there when the last layer runs."""
     return sum(last) > sum(whole) / 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_layers_may_keep_arrays(way):
+    x, y = RNG.standard_normal((2, 8, 24), np.float32)
+
+    def work(comm, wrap):
+        net, optimizer = keeping_net(24, way), wrap(Adam(lr=0.01), comm)
+        losses = [net.step(x[comm.rank :: 2], y[comm.rank :: 2], optimizer)[0] for _ in range(3)]
+        return {**values_of(net), "losses": np.array(losses)}
+
+    whole, sliced = (together(lambda comm, w=wrap: work(comm, w)) for wrap in (AllReduce, cut))
+    expect_same_values([whole[0], sliced[0]])
 
 
 def test_a_net_says_on_all_ranks_what_it_says_on_one(tmp_path):
