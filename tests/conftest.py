@@ -21,7 +21,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import find, settings
+from hypothesis.strategies import booleans
 
 from singanet.device import cuda
 from singanet.testing import device_like, strict_device
@@ -38,6 +39,8 @@ def pytest_configure(config):
 
 def pytest_collection_finish():
     """Let the collector leave alone what stays to the end: 15,000 tests are a second's look."""
+    # Hypothesis makes its generator now: it warns when the collector knows of nobody who has that.
+    find(booleans(), bool)
     gc.collect()
     gc.freeze()
 

@@ -39,6 +39,25 @@ def running(path, as_written=False):
     return lambda feed: dict(zip(names, session.run(None, feed), strict=True))
 
 
+def file_of(nodes, inputs, outputs, arrays, path, opset=18, **more):
+    """A file of those nodes; inputs, of floats or of ``kinds``, and arrays by name."""
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    kinds = more.pop("kinds", {})
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info(name, kinds.get(name, kind), shape)
+            for name, shape in inputs.items()
+        ],
+        [helper.make_tensor_value_info(name, kind, None) for name in outputs],
+        [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()],
+    )
+    imports = [helper.make_opsetid("", opset), *more.pop("imports", ())]
+    onnx.save(helper.make_model(graph, opset_imports=imports, **more), path)
+    return path
+
+
 def drawn(layer, shapes, rng=None):
     """A net of that layer behind one float input for each shape, with random parameters."""
     rng = np.random.default_rng(7) if rng is None else rng

@@ -8,8 +8,7 @@ import pytest
 from singanet import layers
 from singanet.errors import FileFormatError
 from singanet.onnx import load
-from tests.onnx.runtime import onnx
-from tests.onnx.test_load import file_of
+from tests.onnx.runtime import file_of, onnx
 
 SIZES = dict(zip("Nnabcde", (5, 5, 2, 3, 4, 6, 3), strict=True))
 

@@ -12,8 +12,7 @@ from singanet.codecs import dense
 from singanet.errors import FileFormatError
 from singanet.onnx import load
 from singanet.optimizer import SGD
-from tests.onnx.runtime import onnx, ran
-from tests.onnx.test_load import file_of
+from tests.onnx.runtime import file_of, onnx, ran
 
 node = onnx.helper.make_node
 STEPS, BATCHES = 5, (1, 2, 7)

@@ -11,7 +11,7 @@ from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError
 from singanet.loss import SquaredError
 from singanet.onnx import inspect, load, save
 from singanet.optimizer import Adam
-from tests.onnx.runtime import onnx, ran
+from tests.onnx.runtime import file_of, onnx, ran
 
 torch_models = pytest.importorskip("tests.onnx.torch_models", exc_type=ImportError)
 helper = onnx.helper
@@ -24,24 +24,6 @@ LEFT_OUT = {(name, 13, False) for name in
             ("vit", "encoder", "encoder, norm last", "encoder with a mask", "attention",
              "causal attention")} | {("encoder with a mask", 23, True)}  # fmt: skip
 QUICK = {("lstm", 17, False), ("encoder", 17, False), ("mobile", 17, False)}
-
-
-def file_of(nodes, inputs, outputs, arrays, path, opset=18, **more):
-    """A file of those nodes; inputs, of floats or of ``kinds``, and arrays by name."""
-    kinds = more.pop("kinds", {})
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [
-            helper.make_tensor_value_info(name, kinds.get(name, FLOAT), shape)
-            for name, shape in inputs.items()
-        ],
-        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
-        [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()],
-    )
-    imports = [helper.make_opsetid("", opset), *more.pop("imports", ())]
-    onnx.save(helper.make_model(graph, opset_imports=imports, **more), path)
-    return path
 
 
 @pytest.mark.parametrize(

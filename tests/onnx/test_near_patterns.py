@@ -14,9 +14,8 @@ from singanet import layers
 from singanet.errors import FileFormatError
 from singanet.onnx import load
 from singanet.optimizer import SGD
-from tests.onnx.runtime import onnx, ran
+from tests.onnx.runtime import file_of, onnx, ran
 from tests.onnx.test_heads import Graph
-from tests.onnx.test_load import file_of
 
 BATCHES = (1, 2, 7)
 WIDE, LONG = 4, 5

@@ -9,8 +9,7 @@ import pytest
 
 from singanet import layers
 from singanet.onnx import load
-from tests.onnx.runtime import onnx, ran
-from tests.onnx.test_load import file_of
+from tests.onnx.runtime import file_of, onnx, ran
 
 torch = pytest.importorskip("torch")
 node = onnx.helper.make_node
