@@ -22,6 +22,7 @@ from singanet.errors import (
     UnknownNameError,
     VersionError,
 )
+from tests.checkpoint.ggml_formulas import HALVES, NUMBERS
 from tests.checkpoint.gguf_files import file_of, of_all_types, tensor, text
 
 IN_BLOCKS = [name for name, block in BLOCKS.items() if block.decode is not None]
@@ -68,17 +69,21 @@ def test_blocks_as_the_package_reads_them(name, peer):
     assert kind.value == block.code
 
 
-def test_blocks_by_their_formulas():
-    """One of each of the two oldest kinds, without a peer."""
-    scale, least = np.array([0.5, -1.25], "<f2")
-    low, high = np.arange(16, dtype="u1"), np.arange(16, dtype="u1")[::-1]
-    nibbles = (low | high << 4).tobytes()
-    first = np.frombuffer(scale.tobytes() + nibbles, "u1")[None]
-    expected = [(int(q) - 8) * 0.5 for q in (*low, *high)]
-    np.testing.assert_array_equal(BLOCKS["Q4_0"].decode(first)[0], expected)
-    second = np.frombuffer(scale.tobytes() + least.tobytes() + nibbles, "u1")[None]
-    expected = [int(q) * 0.5 - 1.25 for q in (*low, *high)]
-    np.testing.assert_array_equal(BLOCKS["Q4_1"].decode(second)[0], expected)
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_blocks_by_their_formulas(name):
+    """Of every kind, without a peer: random bytes, whose scales are numbers."""
+    rng, block = np.random.default_rng(2), BLOCKS[name]
+    raw = rng.integers(0, 256, (20, block.nbytes), np.uint8)
+    scales = () if name == "BF16" else HALVES.get(name, (0,))
+    for at in scales:
+        raw[:, at : at + 2] = rng.standard_normal((20, 1)).astype("<f2").view("u1")
+    if not scales:
+        raw[:, 1] &= 0xBF  # no infinity and no NaN
+    found = block.decode(raw)
+    expected = np.array([NUMBERS[name](row.tobytes()) for row in raw])
+    assert found.dtype == np.float32
+    # A sub-block's minimum is rounded before it is subtracted.
+    np.testing.assert_allclose(found, expected, 1e-6, 1e-6 * np.abs(expected).max())
 
 
 def test_eighths_as_the_package_makes_them(peer):
