@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeVar
@@ -14,6 +16,7 @@ from singanet.base.budget import own_errors
 from singanet.base.files import explained
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Entry
+from singanet.checkpoint.names import check_name
 from singanet.errors import (
     ArgumentError,
     FileAccessError,
@@ -26,6 +29,8 @@ from singanet.errors import (
 from singanet.types import Array
 
 Self = TypeVar("Self", bound="Reader")
+_MOST_NAMES = 100
+"""Blocks that share all their weights; each name may become a copy of the array."""
 
 
 class Reader(ABC):
@@ -107,6 +112,28 @@ class Reader(ABC):
             rows = slice(at, at + len(piece)) if piece.ndim else ...
             out[rows] = piece
             at += piece.shape[0] if piece.ndim else 1
+
+    def _share(self, metadata: Mapping[str, str]) -> dict[str, str]:
+        """List arrays that were left out as copies of others; return those by their names.
+
+        ``safetensors.torch.save_model`` writes one array of those that share memory, and in the
+        metadata from each other name to its one. Errors: `FileFormatError` for too many names.
+        """
+        shared = {
+            check_name(name, self.where): kept
+            for name, kept in metadata.items()
+            if kept in self.entries and name not in self.entries
+        }
+        if shared and max(Counter(shared.values()).values()) > _MOST_NAMES:
+            raise FileFormatError(
+                self.where,
+                expected=f"at most {_MOST_NAMES} more names for an array",
+                received="more in the metadata",
+                advice="the file is damaged or forged: get it again",
+            )
+        for name, kept in shared.items():
+            self.entries[name] = replace(self.entries[kept], name=name)
+        return shared
 
     def _known(self, name: str) -> Entry:
         if name not in self.entries:

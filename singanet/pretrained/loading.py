@@ -75,10 +75,10 @@ def load(
     with open_source(folder_of(folder, revision)) as source:
         reader = source.reader
         made = make(source.config, source.where, reader.entries, inputs, source.sentence, seed)
-        net, names = made.net, made.names
+        net, names = made.net, _with_tied(made)
         net.run_on(net.device, np.dtype(dtype if wide else "float32"))
         arrays = stored_arrays(made.drawing.places.values())
-        _expect_to_fit(reader, arrays, made)
+        _expect_to_fit(reader, arrays, names, made)
         with net.filled_by(_reading(reader, arrays, names, net.dtype)):
             net.programs.recompute = recompute
             if offload_folder is not None:
@@ -110,9 +110,20 @@ def _blocks(
     return blocks_of
 
 
-def _expect_to_fit(reader: Reader, arrays: Mapping[str, FileArray], made: MadeNet) -> None:
+def _with_tied(made: MadeNet) -> dict[str, str]:
+    """The names in the files by ours; a missing array has that of one that is tied to it."""
+    names = dict(made.names)
+    for tied, param in made.drawing.tied.items():
+        if tied in made.names:
+            names.setdefault(made.drawing.places[param.name][1].name, made.names[tied])
+    return names
+
+
+def _expect_to_fit(
+    reader: Reader, arrays: Mapping[str, FileArray], names: Mapping[str, str], made: MadeNet
+) -> None:
     """Errors: `StateMismatchError` for arrays that are missing, of other shapes, or unknown."""
-    names, drawing = made.names, made.drawing
+    drawing = made.drawing
     missing = [name for name in arrays if name not in names]
     rest = [name for name in names if name not in arrays]
     known = {*drawing.tied, *filter(made.family.is_idle, rest), *filter(drawing.keeps, rest)}

@@ -1,7 +1,10 @@
 """Every family against transformers: outputs, all gradients, steps, and the way back."""
 
+import json
+
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
 from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
@@ -94,6 +97,56 @@ def test_narrow_arrays_go_in_and_out_with_the_same_bits(dtype, shards, tmp_path)
     assert found.keys() == wanted.keys()
     assert all(found[name].dtype == wanted[name].dtype for name in wanted)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+TIED = [
+    "llama tied, biases",
+    "gemma2",
+    "gpt2",
+    "bert for words",
+    "roberta for words",
+    "t5",
+    "distilbert for words",
+]
+
+
+def one_of_each(model, last, told, folder, shards):
+    """The model's folder as safetensors.torch.save_model writes it, one name of each array."""
+    write(model, folder)
+    names, kept = {}, {}
+    state = model.state_dict()
+    for name in sorted(state, reverse=last):
+        first = names.setdefault(state[name].data_ptr(), name)
+        if first != name:
+            kept[name] = first
+    state = {name: state[name].clone() for name in names.values()}
+    (folder / "model.safetensors").unlink()
+    if not shards:
+        save_file(state, folder / "model.safetensors", kept if told else {"format": "pt"})
+        return kept
+    index = {"metadata": kept if told else {}, "weight_map": {}}
+    for k, part in enumerate((sorted(state)[::2], sorted(state)[1::2])):
+        save_file({name: state[name] for name in part}, folder / f"part-{k}.safetensors")
+        index["weight_map"] |= dict.fromkeys(part, f"part-{k}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return kept
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("last", [False, True], ids=["first name", "last name"])
+@pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
+@pytest.mark.parametrize("name", TIED)
+def test_of_tied_arrays_any_one_is_enough(name, told, last, tmp_path):
+    model = make(name)
+    kept = one_of_each(model, last, told, tmp_path / "theirs", shards=told is last)
+    assert kept or not model.config.tie_word_embeddings
+    net = pretrained.load(tmp_path / "theirs")
+    whole = pretrained.load(write(model, tmp_path / "all"))
+    for value, wanted in zip(net.param_values(), whole.param_values(), strict=True):
+        assert np.array_equal(value, wanted)
+    pretrained.save(net, tmp_path / "ours")
+    found = type(model).from_pretrained(tmp_path / "ours").state_dict()
+    assert all(torch.equal(found[key], tensor) for key, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["vit for classes", "deit"])

@@ -52,6 +52,8 @@ class SafetensorsReader(StreamReader):
             if entry.kind == BFLOAT and self._words:
                 dtype = np.dtype("<u2")
             self.entries[name] = Entry(name, entry.shape, dtype, entry.stored, checksum, entry.kind)
+        for name, kept in self._share(self.metadata).items():
+            self._places[name] = self._places[kept]
 
     def _our_checksums(self) -> dict[str, str] | None:
         """The checksums of a file of ours, which are taken out of the metadata."""

@@ -51,7 +51,11 @@ class ShardedReader(Reader):
     def _open_shards(self, words: bool) -> None:
         for name in dict.fromkeys(name for names in self._shards_of.values() for name in names):
             shard = self._shards[name] = self._opened(name, words)
-            foreign = [key for key in shard.entries if name not in self._shards_of.get(key, ())]
+            foreign = [
+                key
+                for key in shard.entries
+                if name not in self._shards_of.get(key, ()) and key not in shard.metadata
+            ]
             if foreign:
                 raise self._disagree(f"in {name!r} the arrays that the map has there", foreign)
             self.metadata = {**shard.metadata, **self.metadata}
@@ -61,6 +65,7 @@ class ShardedReader(Reader):
             if missing:
                 raise self._disagree("every array of the map in its file", missing)
             self.entries[name] = self._joined(name, [part for part in parts if part is not None])
+        self._shared = self._share(self.metadata)
 
     def _joined(self, name: str, parts: list[Entry]) -> Entry:
         """What is put together of the rows ``parts``."""
@@ -86,19 +91,21 @@ class ShardedReader(Reader):
         return broken(self.where, expected, one_of(names[:5])[:300])
 
     def _read(self, entry: Entry) -> Array:
-        shards = self._shards_of[entry.name]
+        name = self._shared.get(entry.name, entry.name)
+        shards = self._shards_of[name]
         if len(shards) == 1:
-            return self._shards[shards[0]].read(entry.name)
+            return self._shards[shards[0]].read(name)
         whole, at = np.empty(entry.shape, entry.dtype), 0
         for shard in shards:
-            rows = self._shards[shard].entries[entry.name].shape[0]
-            self._shards[shard].read_into(entry.name, whole[at : at + rows])
+            rows = self._shards[shard].entries[name].shape[0]
+            self._shards[shard].read_into(name, whole[at : at + rows])
             at += rows
         return whole
 
     def _pieces(self, entry: Entry) -> Iterator[Array]:
-        for shard in self._shards_of[entry.name]:
-            yield from self._shards[shard].pieces(entry.name)
+        name = self._shared.get(entry.name, entry.name)
+        for shard in self._shards_of[name]:
+            yield from self._shards[shard].pieces(name)
 
     def close(self) -> None:
         super().close()
