@@ -17,7 +17,8 @@ from singanet.layers.cache import Cache
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer, ParamSpecs, Traits
 from singanet.layers.masking import Masking
-from singanet.types import Array, GivenShape, RowSparse, Shape, Shapes
+from singanet.params.gradients import dense_gradient
+from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,16 @@ class Embedding(Layer):
     """y = weight[x] for integer samples x of any shape, from 0 to ``vocabulary_size`` - 1.
 
     ``weight`` has shape (vocabulary_size, num_output); its gradient is `RowSparse`, so that a
-    step costs by the rows it used. A `Dense` with ``W_transpose=True`` and
-    ``W_specs=embedding.params["weight"]`` shares the table.
+    step costs by the rows it used, and an optimizer leaves the others as they are. Without
+    ``sparse`` it is an array of all rows, as PyTorch's: momentum moves every row at every step, and
+    weight decay shrinks it. A `Dense` with ``W_transpose=True`` and
+    ``W_specs=embedding.params["weight"]`` shares the table; it gives all rows gradients anyway.
 
     The row ``padding_index`` starts as zeros and has no gradient from here, as PyTorch's
     ``padding_idx``.
 
     Where its rows are served, as by `parallel.Hybrid`, those of a batch come when they are looked
-    up; with a ``cache`` some of them stay.
+    up; with a ``cache`` some of them stay. Their gradients are row-sparse always.
 
     Steps of the index ``mask_index`` are masked, in lists and on symbols: see `Traits`.
     """
@@ -91,6 +94,7 @@ class Embedding(Layer):
         *,
         padding_index: int | None = None,
         mask_index: int | None = None,
+        sparse: bool = True,
     ) -> None:
         super().__init__(name, input_sample_shape)
         self.mask_layer: Masking | None = None
@@ -114,6 +118,7 @@ class Embedding(Layer):
                 name, "padding_index", padding_index, 0, "pass the index of padding", most
             )
         self.padding_index = padding_index
+        self.sparse = bool(sparse)
 
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape s → (*s, num_output)."""
@@ -142,7 +147,7 @@ class Embedding(Layer):
         look_up = rows.look_up if ctx.train else rows.see
         return ctx.ops.look_up(look_up, x, (*x.shape, self.num_output), rows.dtype)
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, RowSparse]]:
+    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Gradient]]:
         """The gradients of the rows that were used, added up for each; none for the indices."""
         x = ctx.saved["x"]
         rows = dy.reshape(prod(x.shape), self.num_output)
@@ -151,7 +156,10 @@ class Embedding(Layer):
         served = self.params["weight"].served
         # What was looked up is known by its rows already.
         runs = None if served is None else served.runs
-        return None, {"weight": RowSparse(*ctx.ops.sum_rows(x.reshape(-1), rows, runs))}
+        grad = RowSparse(*ctx.ops.sum_rows(x.reshape(-1), rows, runs))
+        if self.sparse or served is not None:
+            return None, {"weight": grad}
+        return None, {"weight": dense_gradient(ctx.ops, grad, self.params["weight"].shape)}
 
     def _expect_integers(self, x: Array) -> None:
         if x.dtype.kind not in "iu":

@@ -133,7 +133,7 @@ class SplitEmbedding(Embedding):
         y = ctx.ops.gather_rows(ctx.params["weight"], (x - start) * here)
         return self.shared.summed(ctx, y * here[..., None].astype(y.dtype), self.name)
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, RowSparse]]:
+    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Gradient]]:
         """The gradients of the rows, or parts of rows, that are on this rank."""
         x = ctx.saved["x"]
         if self.split == "columns":

@@ -85,5 +85,6 @@ def add_gradients(ops: Ops, a: Gradient, b: Gradient, over: bool = False) -> Gra
 def dense_gradient(ops: Ops, grad: Gradient, shape: Shape) -> Array:
     """``grad`` as an array of ``shape``, that of its parameter."""
     if isinstance(grad, RowSparse):
-        return ops.add_to_rows(ops.zeros(shape, grad.rows), grad.indices, grad.rows)
+        whole = ops.zeros(shape, grad.rows)
+        return ops.add_to_rows(whole, grad.indices, grad.rows, whole)
     return grad

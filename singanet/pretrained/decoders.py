@@ -19,7 +19,8 @@ def draw(d: ModelDrawing) -> Symbol:
     inputs = d.ids(("input_ids",), others=("attention_mask", "segments"))
     base = d.prefix("model.")
     padding = d.padding(m.vocabulary)
-    table = Embedding("embed_tokens", m.vocabulary, m.width, padding_index=padding)
+    headed = m.tied and not d.is_bare
+    table = Embedding("embed_tokens", m.vocabulary, m.width, padding_index=padding, sparse=headed)
     x = d.embedding(inputs["input_ids"], table, f"{base}embed_tokens")
     if m.embedding_scale != 1.0:
         x = Scale("embed_scale", m.embedding_scale)(x)
@@ -31,7 +32,7 @@ def draw(d: ModelDrawing) -> Symbol:
     if d.is_bare:
         return x
     d.expect_words()
-    tied = table.params["weight"] if m.tied else None
+    tied = table.params["weight"] if headed else None
     return d.head(x, m.vocabulary, "lm_head.weight", tied, softcap=m.final_softcap)
 
 

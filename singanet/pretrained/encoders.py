@@ -136,7 +136,10 @@ def draw(d: ModelDrawing) -> Symbol:
     more = ("attention_mask", "token_type_ids") if m.types > 1 else ("attention_mask",)
     inputs = d.ids(("input_ids",), more)
     base = d.prefix(kind.base)
-    table = Embedding("word_embeddings", m.vocabulary, m.width, padding_index=m.padding)
+    for_words = d.architecture.endswith("ForMaskedLM")
+    table = Embedding(
+        "word_embeddings", m.vocabulary, m.width, padding_index=m.padding, sparse=for_words
+    )
     x = _embedded(d, m, inputs, table, f"{base}embeddings")
     mask = inputs.get("attention_mask")
     for k in range(m.depth):
@@ -147,7 +150,7 @@ def draw(d: ModelDrawing) -> Symbol:
     if d.is_bare:
         d.keep(f"{base}pooler.dense.weight", f"{base}pooler.dense.bias")
         return x if d.sentence is None else d.sentence.draw(x, mask)
-    head = kind.words if d.architecture.endswith("ForMaskedLM") else kind.classes
+    head = kind.words if for_words else kind.classes
     return head(d, m, base, x, table)
 
 
@@ -159,7 +162,7 @@ def _embedded(
     x = d.embedding(ids, table, f"{own}.word_embeddings")
     place = ArrayPlace(f"{own}.token_type_embeddings.weight")
     if "token_type_ids" in inputs:
-        types = Embedding("token_type_embeddings", m.types, m.width)
+        types = Embedding("token_type_embeddings", m.types, m.width, sparse=False)
         x = d.add("types_add", x, d.put(types, inputs["token_type_ids"], weight=place))
     elif m.types:
         # Without an input all steps are of the first type.
@@ -169,7 +172,13 @@ def _embedded(
     if m.counts_from is None:
         x = d.put(PositionEmbedding("position_embeddings", m.longest), x, weight=place)
     else:
-        rows = Embedding("position_embeddings", m.longest, m.width, padding_index=m.counts_from)
+        rows = Embedding(
+            "position_embeddings",
+            m.longest,
+            m.width,
+            padding_index=m.counts_from,
+            sparse=False,
+        )
         positions = Positions("positions", m.counts_from)(ids)
         x = d.add("positions_add", x, d.put(rows, positions, weight=place))
     x = d.layer_norm(x, "embeddings_norm", m.epsilon, f"{own}.LayerNorm")

@@ -31,7 +31,8 @@ def draw(d: ModelDrawing) -> Symbol:
     d.most_steps = longest
     inputs = d.ids(("input_ids",), others=("attention_mask",))
     base, mask = d.prefix("transformer."), inputs.get("attention_mask")
-    table = Embedding("wte", vocabulary, width)
+    tied = c.flag("tie_word_embeddings", True)
+    table = Embedding("wte", vocabulary, width, sparse=tied and not d.is_bare)
     x = d.embedding(inputs["input_ids"], table, f"{base}wte")
     x = d.put(PositionEmbedding("wpe", longest), x, weight=ArrayPlace(f"{base}wpe.weight"))
     x = d.dropout(x, "drop", c.share("embd_pdrop", 0.1))
@@ -56,7 +57,6 @@ def draw(d: ModelDrawing) -> Symbol:
         y = d.dropout(y, f"{name}/unit_drop", dropout)
         x = d.add(f"{name}/unit_add", x, y)
     x = d.layer_norm(x, "last_hidden_state" if d.is_bare else "norm", epsilon, f"{base}ln_f")
-    tied = c.flag("tie_word_embeddings", True)
     if d.is_bare:
         return x
     d.expect_words()

@@ -78,7 +78,9 @@ def draw(d: ModelDrawing) -> Symbol:
     alone = d.architecture == _ENCODER
     words = ("input_ids",) if alone else ("input_ids", "decoder_input_ids")
     inputs = d.ids(words, ("attention_mask",), () if alone else ("decoder_attention_mask",))
-    table = Embedding("shared", m.vocabulary, m.width)
+    apart = not tied and (d.names is None or "lm_head.weight" in d.names)
+    headed = not (apart or alone or d.is_bare)
+    table = Embedding("shared", m.vocabulary, m.width, sparse=headed)
     x = d.embedding(inputs["input_ids"], table, "shared")
     d.copies(table.params["weight"], "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     mask = inputs.get("attention_mask")
@@ -95,8 +97,7 @@ def draw(d: ModelDrawing) -> Symbol:
     if scaled:
         y = Scale("logits_scale", m.width**-0.5)(y)
     d.expect_words()
-    apart = not tied and (d.names is None or "lm_head.weight" in d.names)
-    return d.head(y, m.vocabulary, "lm_head.weight", None if apart else table.params["weight"])
+    return d.head(y, m.vocabulary, "lm_head.weight", table.params["weight"] if headed else None)
 
 
 class _Stack:

@@ -9,7 +9,7 @@ from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.layers import Concat, Dense, Dummy, Embedding, Flatten, Input, Merge, Slice
 from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet
-from singanet.optimizer import Adam
+from singanet.optimizer import Adam, AdamW
 from singanet.testing import LayerCase, check_net_gradients
 from singanet.types import RowSparse
 
@@ -39,6 +39,11 @@ class TestEmbeddingOfAnImageOfBytes(TestEmbedding):
         return super().draw(rng, batch).astype(np.uint8)
 
 
+class TestEmbeddingOfAllRows(TestEmbedding):
+    def make(self):
+        return Embedding("words", 7, 3, sparse=False)
+
+
 class TestEmbeddingWithPadding(TestEmbedding):
     """Numerical derivatives of the padded row are not zero, so none is looked up here."""
 
@@ -47,6 +52,31 @@ class TestEmbeddingWithPadding(TestEmbedding):
 
     def draw(self, rng, batch):
         return rng.choice([0, 1, 3, 4, 5, 6], (batch, *self.in_shapes))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("uses", [1, 2])
+def test_rows_that_rest_move_as_in_pytorch_unless_gradients_are_sparse(uses, recorded, rng):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peers extra")
+    ids = Input("ids", (4,), dtype="int64")
+    table = Embedding("words", 9, 3, sparse=False)
+    y = table(ids)
+    if uses == 2:
+        y = Merge("sum")(y, Embedding("again", 9, 3, W_specs=table.params["weight"])(ids))
+    net = FeedForwardNet(SquaredError(), inputs=ids, outputs=Flatten("flat")(y), seed=0)
+    net.programs.enabled = recorded
+    theirs = torch.nn.Parameter(torch.tensor(net.param_values()[0].copy()))
+    optimizer = AdamW(lr=0.05, weight_decay=0.1, epsilon_after_correction=True)
+    peer = torch.optim.AdamW([theirs], lr=0.05, weight_decay=0.1)
+    for _ in range(20):
+        x = rng.integers(0, 9, (2, 4))
+        target = rng.standard_normal((2, 12), np.float32)
+        net.step(x, target, optimizer)
+        peer.zero_grad()
+        out = uses * theirs[torch.tensor(x)].reshape(2, 12)
+        (0.5 * (out - torch.tensor(target)) ** 2).sum(1).mean().backward()
+        peer.step()
+    np.testing.assert_allclose(net.param_values()[0], theirs.detach(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("recorded", [False, True])

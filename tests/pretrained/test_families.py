@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
 from singanet.loss import SquaredError
-from singanet.optimizer import SGD
+from singanet.optimizer import SGD, AdamW
 from singanet.pretrained.table import FAMILIES
 from singanet.types import RowSparse
 from tests.pretrained.peers import MODELS, batch, make, theirs, torch, write
@@ -190,3 +190,36 @@ def test_recorded_steps_are_those_of_the_layers(model, tmp_path):
     assert nets[0].programs.reports()
     for a, b in zip(nets[0].params(), nets[1].params(), strict=True):
         assert np.array_equal(a.value, b.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "llama tied, biases",
+        "gpt2 untied",
+        "bert for classes",
+        "roberta for classes",
+        "t5 1.1",
+    ],
+)
+def test_losses_of_adamw_are_those_of_torch(name, tmp_path):
+    """Of few words each step names some, and weight decay and momentum move all."""
+    model = make(name).double()
+    net = pretrained.load(write(model, tmp_path), "float64", seed=0)
+    ours = AdamW(lr=0.01, weight_decay=0.1, epsilon_after_correction=True)
+    peer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
+    rng = np.random.default_rng(3)
+    for k in range(20):
+        x = batch(net, seed=k)
+        x["input_ids"] = np.where(x["input_ids"] > 12, 5 + k % 3, x["input_ids"])
+        shape = net.forward(False, x).shape
+        targets = rng.integers(0, shape[-1], shape[:-1])
+        fed = {key: torch.from_numpy(array) for key, array in x.items()}
+        logits = model(**fed).logits.reshape(-1, shape[-1])
+        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets).reshape(-1))
+        peer.zero_grad()
+        loss.backward()
+        peer.step()
+        found = net.step(x, targets, ours)[0]
+        assert abs(found - loss.item()) < 1e-5 * abs(loss.item()), k
