@@ -126,20 +126,34 @@ def _read_reshape(use: Use) -> Tensor:
         raise RefusedError("a shape that is known", "what depends on an input of the net")
     zeros = bool(use.attribute("allowzero", 0)) and 0 in targets[0]
     fixed = use.sheet.fixed_batch
-    plain = x.axis == 0 and targets[0] == targets[1] and len(targets[0]) > 0
-    if plain and fixed is not None and targets[0][0] == fixed:
-        extents, rest = x.dims(BATCHES[0])[1:], targets[0][1:]
-        kept = [
-            extents[k] if not size and k < len(extents) else size for k, size in enumerate(rest)
-        ]
-        if -1 in rest or prod(x.sample) == prod(kept):
-            # Exported for so many samples, whose number the file has everywhere.
-            targets = [[n, *rest] for n in BATCHES]
+    if fixed is not None and x.axis is not None and targets[0] == targets[1]:
+        targets = _of_any_batch(x, targets[0], zeros, fixed)
     return in_shape(
         use,
         x,
         [resolved(t, x.dims(n), zeros) for t, n in zip(targets, BATCHES, strict=True)],
     )
+
+
+def _of_any_batch(x: Tensor, target: list[int], zeros: bool, fixed: int) -> list[list[int]]:
+    """``target``, which a file has for ``fixed`` samples, for each of `BATCHES`.
+
+    The samples move to the axis that has the fewest others merged with them, rather not the last.
+    """
+    dims = x.dims(fixed)
+    sizes = resolved(target, dims, zeros)
+    in_front = prod(dims[: x.axis]) * x.before
+    found = []
+    for k, size in enumerate(sizes):
+        before, more = divmod(in_front, prod(sizes[:k]))
+        times, part = divmod(size, fixed)
+        if not (more or part or times % before):
+            stays = sizes == dims and k == x.axis
+            found.append((not stays, 0 < k == len(sizes) - 1, before, times, k != x.axis, k))
+    at = min(found)[-1] if found else 0
+    if not found or target[at] < 1:
+        return [target] * len(BATCHES)
+    return [[*target[:at], target[at] // fixed * n, *target[at + 1 :]] for n in BATCHES]
 
 
 def _read_flatten(use: Use) -> Tensor:

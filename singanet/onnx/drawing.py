@@ -136,7 +136,7 @@ class NodeDrawer:
             return self._branch(use)
         known = [v for v in use.values if v is not None]
         if all(isinstance(v, Known) for v in known) or use.node.op in ("Shape", "Size"):
-            found = fold(use.node, use.values, self._budget)
+            found = fold(use.node, use.values, self._budget, self._sheet.fixed_batch)
             if found is not None:
                 return found
             if use.node.op in OF_CONSTANTS and known:

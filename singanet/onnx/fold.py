@@ -20,6 +20,7 @@ from singanet.codecs.onnx.values import (
     RefusedError,
     Tensor,
     Value,
+    alike,
     norm_axis,
     resolved,
     slices,
@@ -34,8 +35,13 @@ MOST = 1 << 22
 Folding = Callable[..., Any]
 
 
-def fold(node: FileNode, values: Sequence[Value | None], budget: Budget) -> list[Known] | None:
-    """The outputs of a node whose inputs are known, or a Shape; None if layers have to do it."""
+def fold(
+    node: FileNode, values: Sequence[Value | None], budget: Budget, fixed_batch: int | None = None
+) -> list[Known] | None:
+    """The outputs of a node whose inputs are known, or a Shape; None if layers have to do it.
+
+    ``fixed_batch`` is the number of samples that the file was exported for.
+    """
     function = FOLDS.get(node.op)
     if function is None:
         return None
@@ -52,7 +58,7 @@ def fold(node: FileNode, values: Sequence[Value | None], budget: Budget) -> list
             else None
             for value in values
         ]
-        asked = _Node(node, budget)
+        asked = _Node(node, budget, fixed_batch)
         for array in given[_UNREAD.get(node.op, 0) :]:
             asked.reads(array)
         with np.errstate(all="ignore"):  # as in the graph, where nobody is told
@@ -78,8 +84,9 @@ class _Shaped:
 class _Node:
     """What folding asks of a node."""
 
-    def __init__(self, node: FileNode, budget: Budget) -> None:
+    def __init__(self, node: FileNode, budget: Budget, fixed_batch: int | None) -> None:
         self.op, self.opset, self.outputs = node.op, node.opset, node.outputs
+        self.fixed_batch = fixed_batch
         self._attributes, self._budget = node.attributes, budget
 
     def get(self, name: str, usual: Any = None) -> Any:
@@ -163,7 +170,12 @@ def _split(node: _Node, x: Array, sizes: Array | None = None) -> list[Array]:
 
 
 def _expand(node: _Node, x: Array, shape: Array) -> Array:
-    wanted = np.broadcast_shapes(x.shape, tuple(shape.tolist()))
+    target = tuple(shape.tolist())
+    for k in range(-min(x.ndim, len(target)), 0):
+        # The same for each of the samples that the file was exported for: once, for any number.
+        if target[k] != x.shape[k] == node.fixed_batch and alike(x, k):
+            x = x.take([0], k)
+    wanted = np.broadcast_shapes(x.shape, target)
     if prod(wanted) > 1 << 40:
         raise RefusedError("an array that can be made", f"shape {wanted}"[:80])
     return np.broadcast_to(x, wanted)

@@ -86,11 +86,13 @@ def outputs(sheet: Sheet, where: str, names: Sequence[str]) -> list[Symbol]:
         value = sheet.values[name]
         tensor = value if isinstance(value, Tensor) else _constant(sheet, where, name, value)
         found.append(tensor.symbol)
-    # The net's outputs are nodes of its own: one symbol twice, or an input, is passed on.
+    # The net's outputs are nodes of its own: one symbol twice, an input, or one of several arrays
+    # that a layer makes, is passed on.
     seen: set[Symbol] = set()
     ends = []
     for name, symbol in zip(names, found, strict=True):
-        passed_on = symbol in seen or not symbol.call.inputs
+        one_of_several = isinstance(symbol.call.layer.out_shapes, list)
+        passed_on = symbol in seen or one_of_several or not symbol.call.inputs
         seen.add(symbol)
         ends.append(layers.Dummy(sheet.names.take(name))(symbol) if passed_on else symbol)
     return ends

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from singanet.optimizer import Adam
 from tests.onnx.runtime import file_of, onnx, ran
 
 torch_models = pytest.importorskip("tests.onnx.torch_models", exc_type=ImportError)
+torch = torch_models.torch
 helper = onnx.helper
 FLOAT = onnx.TensorProto.FLOAT
 
@@ -57,6 +59,122 @@ def test_what_pytorch_writes_predicts_as_in_onnx_runtime_and_trains(name, opset,
     (there,) = ran(path, {"x": many}).values()
     for other in (there, load(path).forward(False, many)):
         np.testing.assert_allclose(other, found, rtol=0, atol=1e-5 * np.abs(found).max())
+
+
+RECURRENT = [
+    (kind, *form)
+    for kind in ("LSTM", "GRU", "RNN")
+    for form in itertools.product(
+        (1, 2), (False, True), (True, False), ("all", "steps", "last", "states")
+    )
+]
+FOR_SO_MANY = [
+    (form, count, dynamo)
+    for form in [*torch_models.MODELS, *RECURRENT]
+    for count in (1, 2, None)
+    for dynamo in (True, False)
+    if count is not None or isinstance(form, tuple)
+]
+QUICKLY = {
+    (("GRU", 1, True, True, "all"), 2, False),
+    (("LSTM", 2, True, False, "states"), 1, False),
+    (("LSTM", 1, False, True, "last"), 2, False),
+    ("encoder, norm last", 1, False),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "count", "dynamo"),
+    [
+        pytest.param(*case, marks=() if case in QUICKLY else pytest.mark.slow)
+        for case in FOR_SO_MANY
+    ],
+)
+def test_what_pytorch_writes_for_so_many_samples_takes_any(form, count, dynamo, tmp_path):
+    if isinstance(form, tuple):
+        module = torch_models.ready(lambda: torch_models.Recurrent(*form))
+        axis = 0 if module.batch_first else 1
+        many = torch.randn(6, 4, 5)
+    else:
+        (module, _), axis = torch_models.made(form), 0
+        many = torch.cat([torch_models.made(form)[1]] * 3)
+    exported = many[: count or 2].movedim(0, axis)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        free = axis if count is None else None
+        torch_models.write(module, exported, tmp_path / "net.onnx", 18, dynamo, free)
+    net = load(tmp_path / "net.onnx", batch_axis=axis)
+    for n in (1, 2, 5):
+        with torch.no_grad():
+            wanted = module(many[:n].movedim(0, axis))
+        # Of time-major modules that give all steps the samples stand second, too.
+        wanted = wanted.movedim(axis, 0) if wanted.ndim == 3 else wanted
+        found = net.predict(many[:n].numpy())
+        assert found.shape == tuple(wanted.shape)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * float(wanted.abs().max()))
+
+
+def recurrent_for(count, steps, ways):
+    """What the newer exporter writes of a GRU: the number of samples stands in its constants."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node(
+            "GRU", ["t", "w", "r", "", "", "h"], ["s"], hidden_size=4, linear_before_reset=1,
+            direction="bidirectional" if ways == 2 else "forward",
+        ),
+        helper.make_node("Transpose", ["s"], ["d"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["d", "sizes"], ["m"]),
+        helper.make_node("Transpose", ["m"], ["y"], perm=[1, 0, 2]),
+    ]  # fmt: skip
+    shapes = {"w": (ways, 12, 3), "r": (ways, 12, 4), "h": (ways, count, 4)}
+    return nodes, shapes, {"sizes": [steps, count, 4 * ways]}
+
+
+def heads_for(count, steps, heads):
+    """The shapes of attention in time-major order: merged with heads, with steps, and apart."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("MatMul", ["t", "w"], ["p"]),
+        helper.make_node("Reshape", ["p", "split"], ["h"]),
+        helper.make_node("Transpose", ["h"], ["hn"], perm=[1, 0, 2]),
+        helper.make_node("Reshape", ["hn", "apart"], ["four"]),
+        helper.make_node("Transpose", ["four"], ["back"], perm=[2, 0, 1, 3]),
+        helper.make_node("Reshape", ["back", "rows"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "v"], ["g"]),
+        helper.make_node("Reshape", ["g", "sizes"], ["whole"]),
+        helper.make_node("Expand", ["start", "spread"], ["starts"]),
+        helper.make_node("Add", ["whole", "starts"], ["sum"]),
+        helper.make_node("Transpose", ["sum"], ["y"], perm=[1, 0, 2]),
+    ]
+    wide = 4 * heads
+    shapes = {"w": (3, wide), "v": (wide, 5), "start": (1, 1, 5)}
+    return nodes, shapes, {
+        "split": [steps, count * heads, 4], "apart": [count, heads, steps, 4],
+        "rows": [steps * count, wide], "sizes": [steps, count, 5], "spread": [1, count, 5],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("graph", [recurrent_for, heads_for])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_a_graph_for_so_many_samples_takes_any(graph, count, tmp_path):
+    rng = np.random.default_rng(count)
+    for steps, more in ((5, 1), (4, 2), (1, 2)):
+        nodes, shapes, sizes = graph(count, steps, more)
+        arrays = {name: 0.3 * rng.standard_normal(shape) for name, shape in shapes.items()}
+        # Only what is the same for every sample is known of any other number of them.
+        arrays = {
+            name: np.repeat(a[:, :1], a.shape[1], 1) if name == "h" else a
+            for name, a in arrays.items()
+        }
+        arrays = {name: a.astype(np.float32) for name, a in arrays.items()} | {
+            name: np.array(shape) for name, shape in sizes.items()
+        }
+        path = file_of(nodes, {"x": [count, steps, 3]}, ["y"], arrays, tmp_path / "net.onnx")
+        many = rng.standard_normal((2 * count, steps, 3)).astype(np.float32)
+        halves = [ran(path, {"x": many[k : k + count]})["y"] for k in (0, count)]
+        net = load(path)
+        np.testing.assert_allclose(net.predict(many), np.concatenate(halves), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(net.predict(many[:1]), halves[0][:1], rtol=0, atol=1e-5)
 
 
 def test_exported_attention_is_a_layer_of_it_again(tmp_path):

@@ -304,28 +304,55 @@ MODELS = {
 }
 
 
+class Recurrent(nn.Module):
+    """One of PyTorch's recurrent layers, of which ``head`` takes all steps, the last, or states."""
+
+    def __init__(self, kind, stacks, bidirectional, batch_first, head):
+        super().__init__()
+        self.r = getattr(nn, kind)(
+            5, 7, stacks, bidirectional=bidirectional, batch_first=batch_first
+        )
+        self.fc = nn.Linear(14 if bidirectional else 7, 3)
+        self.head, self.batch_first = head, batch_first
+
+    def forward(self, x):
+        y, state = self.r(x)
+        if self.head == "states":
+            h = state[0] if isinstance(state, tuple) else state
+            y = h[-2:].transpose(0, 1).flatten(1)[:, : self.fc.in_features]
+        elif self.head == "last":
+            y = y[:, -1] if self.batch_first else y[-1]
+        return y if self.head == "all" else self.fc(y)
+
+
 def made(name):
     """The module in evaluation mode, with running statistics as after a training, and inputs."""
-    torch.manual_seed(0)
     make, x = MODELS[name]
+    return ready(make), x
+
+
+def ready(make):
+    """A module as `made` has it."""
+    torch.manual_seed(0)
     module = make().eval()
     for each in module.modules():
         if getattr(each, "running_var", None) is not None:
             each.running_var.uniform_(0.5, 2.0)
             each.running_mean.uniform_(-1.0, 1.0)
-    return module, x
+    return module
 
 
 def export(name, path, opset, dynamo):
     """Write the module to ``path`` with a free batch."""
-    module, x = made(name)
-    names = {"input_names": ["x"], "opset_version": opset}
+    write(*made(name), path, opset, dynamo)
+
+
+def write(module, x, path, opset, dynamo, batch_axis=0):
+    """Write the module to ``path`` with a free batch, or with None for as many as ``x`` has."""
+    free = {} if batch_axis is None else {batch_axis: torch.export.Dim("batch", min=1)}
+    named = {"input_names": ["x"], "opset_version": opset, "verbose": False}
     if dynamo:
-        batch = {0: torch.export.Dim("batch", min=1)}
-        torch.onnx.export(
-            module, (x,), path, dynamo=True, dynamic_shapes=(batch,), verbose=False, **names
-        )
+        more = {"dynamic_shapes": (free,)} if free else {}
     else:
-        torch.onnx.export(
-            module, (x,), path, dynamo=False, dynamic_axes={"x": {0: "batch"}}, **names
-        )
+        more = {"dynamic_axes": {"x": dict.fromkeys(free, "batch")}}
+    torch.onnx.export(module, (x,), path, dynamo=dynamo, **more, **named)

@@ -10,7 +10,15 @@ from typing import Any, TypeAlias
 
 from singanet import layers
 from singanet.codecs.onnx.sheet import Sheet
-from singanet.codecs.onnx.values import BATCHES, FileNode, Known, RefusedError, Tensor, Value
+from singanet.codecs.onnx.values import (
+    BATCHES,
+    FileNode,
+    Known,
+    RefusedError,
+    Tensor,
+    Value,
+    alike,
+)
 from singanet.layers.joins import Combine
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
@@ -187,8 +195,8 @@ class Use:
             return value.array.reshape((1,) * (rank - value.array.ndim) + value.array.shape)
         arrays = [a.reshape((1,) * (rank - a.ndim) + a.shape) for a in value.at]
         for array, batch in zip(arrays, BATCHES, strict=True):
-            if array.shape[axis] not in (1, batch) or (
-                array.shape[axis] > 1 and bool((array != array.take([0], axis)).any())
+            if array.shape[axis] not in (1, batch, self.sheet.fixed_batch) or not alike(
+                array, axis
             ):
                 raise RefusedError(
                     "constants that are the same for every sample", f"shape {array.shape}"

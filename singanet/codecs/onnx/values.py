@@ -113,8 +113,8 @@ class Tensor:
         return len(self.sample) - len(self.folds) + (self.axis is not None)
 
     def dims(self, batch: int) -> list[int]:
-        """The shape in the graph for so many samples, one of `BATCHES`."""
-        steps = STEPS[BATCHES.index(batch)]
+        """The shape in the graph for so many samples, with the steps that go with `BATCHES`."""
+        steps = STEPS[BATCHES.index(batch) if batch in BATCHES else 0]
         sample = [steps if size == -1 else size for size in self.sample]
         if self.axis is None:
             return sample
@@ -164,6 +164,11 @@ def resolved(target: Sequence[int], dims: Sequence[int], zeros: bool = False) ->
     if any(size < 1 for size in wanted) or _product(wanted) != count:
         raise RefusedError(f"a shape for {count} elements", f"{list(target)}")
     return wanted
+
+
+def alike(array: Array, axis: int) -> bool:
+    """Whether what stands along ``axis`` is the same everywhere."""
+    return array.shape[axis] == 1 or bool((array == array.take([0], axis)).all())
 
 
 def _product(sizes: Any) -> int:
