@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -11,22 +12,43 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("**/*.md"))]
 NEEDED = {"scikit-learn.md": ["sklearn"], "tables.md": ["pandas"]}
 """What pages are about that is no dependency."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     for package in NEEDED.get(page.name, ()):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
+    for _ in after_each_block(page):
+        pass
+
+
+def test_the_nets_of_the_readme_learn(tmp_path, monkeypatch):
+    """As they are written there: at half the loss of guessing or less, on data they never saw."""
+    monkeypatch.chdir(tmp_path)
+    losses = []
+    for names in after_each_block(README):
+        data = names["data"]
+        losses.append(names["net"].evaluate(data.x_test, data.y_test).loss)
+    assert len(losses) == 2
+    assert max(losses) < math.log(data.num_classes) / 2
+    assert names["history"]["val_loss"][-1] < math.log(data.num_classes) / 2
+
+
+def after_each_block(page):
+    """Run ``page``'s blocks, yielding their namespace after each."""
     namespace = {"__name__": "__page__"}
-    for block in BLOCK.finditer(page.read_text("utf-8")):
+    text = page.read_text("utf-8")
+    for block in BLOCK.finditer(text):
         # Blank lines in front, so that a traceback shows the line of the page.
-        lines_before = page.read_text("utf-8")[: block.start(1)].count("\n")
+        lines_before = text[: block.start(1)].count("\n")
         exec(compile("\n" * lines_before + block.group(1), str(page), "exec"), namespace)
+        yield namespace
 
 
 @pytest.mark.slow
