@@ -81,6 +81,30 @@ def test_rows_end_with_any_of_several_stops(rng):
         assert ended.tolist() == row[: ends[0] if ends else 30]
 
 
+@pytest.mark.parametrize(
+    ("stop", "runs"),
+    [
+        (0, [[0]]),
+        (np.int64(0), [[0]]),
+        ([0], [[0]]),
+        ([[0]], [[0]]),
+        ([5, 0], [[5], [0]]),
+        (np.array([0, 2]), [[0], [2]]),
+        ([[0, 0], (8, 0)], [[0, 0], [8, 0]]),
+    ],
+)
+def test_id_0_stops_as_others_do(stop, runs, rng):
+    net = model("char_rnn")
+    prompts = rng.integers(0, WORDS, (40, 4))
+    free = [row.tolist() for row in net.generate(prompts, 30, seed=1)]
+    stopped = 0
+    for row, ended in zip(free, net.generate(prompts, 30, seed=1, stop=stop), strict=True):
+        ends = [k for k in range(1, 31) for run in runs if row[:k][-len(run) :] == run]
+        assert ended.tolist() == row[: min(ends, default=30)]
+        stopped += bool(ends)
+    assert stopped
+
+
 @pytest.mark.parametrize("stop", [-1, "ab", [[]], [1, [2, -1]], 1.5, [None]])
 def test_stops_that_are_no_ids_are_refused(stop):
     with pytest.raises(ArgumentError, match="argument stop: expected an id"):
@@ -150,6 +174,8 @@ def test_draws_come_as_often_as_they_should(temperature, top_k, top_p):
     bound = 4 * np.sqrt(20000 * want * (1 - want))
     assert (abs(counts - 20000 * want) <= bound).all()
     assert not counts[want == 0].any()
+    told = Sampling(temperature, top_k, top_p).adjusted(p[None])
+    np.testing.assert_allclose(told, want[None], rtol=0, atol=1e-12)
 
 
 def test_unless_told_otherwise_ids_are_drawn_by_their_probabilities(rng):

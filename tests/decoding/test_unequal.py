@@ -288,6 +288,16 @@ def test_a_fixed_memory_goes_with_its_sequence(rng):
     close(got[:, 0], [want[0, 4], want[1, 7], want[2, 4], want[2, 6], want[1, 9]])
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [(2, 1), (1, 2), (2, 2)])
+def test_parts_of_any_lengths_are_of_one_sequence_and_one_output(inputs, outputs):
+    ids = [Input(f"in{k}", (T, E)) for k in range(inputs)]
+    x = Add("sum")(*ids) if inputs > 1 else ids[0]
+    made = [attention(f"out{k}")(x) for k in range(outputs)]
+    decoder = FeedForwardNet(inputs=ids, outputs=made, seed=0).decoder()
+    with pytest.raises(ArgumentError, match="decoder.read: expected a net of one sequence and one"):
+        decoder.read([np.zeros((2, E)), np.zeros((3, E))])
+
+
 def test_layers_of_a_user_s_own_are_refused_where_they_count_one_number(rng):
     class Counting(Total):
         def forward(self, ctx, x):

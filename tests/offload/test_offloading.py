@@ -224,6 +224,34 @@ def test_shared_frozen_and_added_parameters(tmp_path, x_y):
     assert same(arrays_of(copy.deepcopy(nets[1])), arrays_of(nets[0]))
 
 
+@pytest.mark.parametrize("way", ["predict", "loop", "gradients"])
+@pytest.mark.parametrize("stepped", [False, True])
+def test_layers_that_are_added_go_to_the_folder_before_any_pass(tmp_path, x_y, way, stepped):
+    plain, net = net_of(), net_of()
+    net.offload(tmp_path / "net", KEEP)
+    made, added = [], {"top/weight", "top/bias"}
+    for each in (plain, net):
+        rule = Adam(lr=0.01)
+        if stepped:
+            each.step(*x_y, rule)
+        each.add(Dense("top", WIDTH))
+        if way == "predict":
+            made.append({"y": each.predict(x_y[0])})
+        elif way == "loop":
+            each.loss.forward(True, each.forward(True, x_y[0]), x_y[1])
+            walk = each.backward(each.loss.backward())
+            made.append(
+                {n: g for names, _, grads in walk for n, g in zip(names, grads, strict=True)}
+            )
+        else:
+            feed = {"input": x_y[0], "targets": x_y[1]}
+            made.append(dict(enumerate(each.gradients("loss", ["top/weight", "fc0/weight"], feed))))
+        assert added <= {param.name for param in each.params()}
+    assert same(*made)
+    assert not net.layers[-1].params["weight"].storage.in_memory
+    assert same(arrays_of(net), arrays_of(plain))
+
+
 def test_values_may_be_changed_between_steps(tmp_path, x_y):
     plain, net = net_of(), net_of()
     net.offload(tmp_path / "net", KEEP)

@@ -52,6 +52,21 @@ def test_max_norm_bounds_the_weights_after_the_update() -> None:
     np.testing.assert_array_equal(zero, 0)
 
 
+@pytest.mark.parametrize(
+    "constraint", [ClipNorm(0.5), L2Constraint(0.5), MaxNorm(0.5), MaxNorm(0.5, axis=0)]
+)
+@pytest.mark.parametrize("rows", [[1, 3, 4], [2, 3, 4]])
+def test_gradients_of_rows_are_bounded_as_one(constraint, rows):
+    """Of more numbers than go through a rule at a time, with rows apart or side by side."""
+    table, grad = rng.normal(size=(6, 40_000)), rng.normal(size=(3, 40_000))
+    scattered, expected = table.copy(), table.copy()
+    SGD(lr=0.5, constraint=constraint).update(["t"], [scattered], [RowSparse(np.array(rows), grad)])
+    alone = table[rows]
+    SGD(lr=0.5, constraint=constraint).update(["t"], [alone], [grad])
+    expected[rows] = alone
+    np.testing.assert_allclose(scattered, expected, rtol=1e-12)
+
+
 def test_norm_of_rows_of_large_and_of_strided_gradients() -> None:
     rows = rng.normal(size=(5, 3))
     assert sum_of_squares(RowSparse(np.arange(5), rows)) == pytest.approx((rows**2).sum())

@@ -113,8 +113,11 @@ def test_settings_without_a_value_are_refused(name, change, told, tmp_path):
 
 def test_models_and_tokenizers_of_other_kinds_are_refused(tmp_path):
     found = pytest.importorskip("tokenizers")
-    for name in ("gpt2", "bert"):
-        folder = published(CONFIGS[name] | {"vocab_size": 400}, tmp_path / name)
+    # None of them; a causal model that ggml has no kind of; a model that is not causal.
+    others = {name: CONFIGS[name] for name in ("gpt2", "bert", "olmo2")}
+    others["whole"] = LLAMA | {"architectures": ["LlamaModel"]}
+    for name, config in others.items():
+        folder = published(config | {"vocab_size": 400}, tmp_path / name)
         with pytest.raises(ConfigError, match="a causal model of 'gemma2'"):
             pretrained.save(pretrained.load(folder), tmp_path / "m.gguf")
     net = pretrained.build(LLAMA, seed=0)

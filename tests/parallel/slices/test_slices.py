@@ -6,9 +6,12 @@ import pickle
 import numpy as np
 import pytest
 
+from singanet import FeedForwardNet
+from singanet.base.lent import LentMemory
 from singanet.checkpoint import open_state
 from singanet.errors import ArgumentError, RankError, SingaNetError
-from singanet.layers import BatchNormalization
+from singanet.layers import BatchNormalization, Dense
+from singanet.loss import SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam, Wrapper
 from singanet.parallel import AllReduce, Pipeline, Sharded
@@ -63,6 +66,86 @@ def test_a_rank_holds_its_rows_and_two_layers_at_most(size):
         # Layers b and c are two.
         assert max(map(sum, held)) <= sum(sorted(whole)[-2:]) + 2 * 2000
         assert not trained_is_kept(held[-1], whole)
+
+
+def held_at_each_read(gathers):
+    """A list that has, after each read, the names of what is held and the bytes that are free."""
+    seen, read = [], gathers.read
+
+    def watched(slices):
+        found = read(slices)
+        names = sorted(each.name for each in gathers._held)
+        seen.append((names, sum(memory.nbytes for memory in gathers._free)))
+        return found
+
+    gathers.read = watched
+    return seen
+
+
+def test_a_layer_is_gathered_while_the_one_before_it_is_used():
+    """The next one in the order of the pass, forward and back, and no further one."""
+    names = [f"d{k}/weight" for k in range(6)]
+
+    def work(comm):
+        layers = [Dense(f"d{k}", 24, use_bias=False) for k in range(6)]
+        layers[0].input_sample_shape = (24,)
+        net = FeedForwardNet(layers, loss=SquaredError(), seed=1)
+        optimizer, x = cut(Adam(lr=0.01), comm), np.zeros((4, 24), np.float32)
+        net.step(x, x, optimizer)
+        seen = held_at_each_read(net.executor.gathers)
+        net.forward(False, x)
+        evaluated = seen[:]
+        seen.clear()
+        net.step(x, x, optimizer)
+        return evaluated, seen
+
+    def following(order):
+        return [sorted({*order[k : k + 2]}) for k in range(len(order))]
+
+    for evaluated, seen in together(work):
+        assert [held for held, _ in evaluated] == following(names)
+        # The last one is there when the way back begins. The first one passes no gradient on, so it
+        # needs no values there.
+        assert [held for held, _ in seen] == [
+            *following(names), names[-1:], *following(names[-2:0:-1])
+        ]  # fmt: skip
+
+
+def test_memory_of_layers_that_were_is_used_again(monkeypatch):
+    made = []
+
+    class Counted(LentMemory):
+        def __init__(self, owner):
+            super().__init__(owner)
+            made.append(self)
+
+    def work(comm):
+        net = keeping_net(24, depth=12)
+        cut(Adam(lr=0.01), comm).meet(net)
+        net.forward(False, np.zeros((4, 24), np.float32))
+
+    monkeypatch.setattr("singanet.parallel.slices.gathers.LentMemory", Counted)
+    together(work)
+    # Two on each rank, and some that another thread had for a moment longer.
+    assert 4 <= len(made) <= 12
+
+
+def test_memory_that_fits_no_layer_is_let_go():
+    """What is free never exceeds the largest layer, with layers of different sizes."""
+    widths = range(80, 40, -4)
+
+    def work(comm):
+        layers = [Dense(f"d{n}", n, use_bias=False) for n in widths]
+        layers[0].input_sample_shape = (84,)
+        net = FeedForwardNet(layers, loss=SoftmaxCrossEntropy(), seed=1)
+        cut(Adam(lr=0.01), comm).meet(net)
+        seen = held_at_each_read(net.executor.gathers)
+        net.forward(False, np.zeros((4, 84), np.float32))
+        return [free for _, free in seen], [param.nbytes for param in net.params()]
+
+    for free, sizes in together(work):
+        assert len(free) == len(sizes) == len(widths)
+        assert max(free) <= max(sizes)
 
 
 def trained_is_kept(last, whole):
@@ -206,6 +289,20 @@ def test_walks_left_half_way_and_forwards_without_one_leave_no_trace():
     expect_same_values([one[0], two[0], two[1]])
 
 
+@pytest.mark.parametrize("stage", [AllReduce, lambda rule, comm: Nudged(AllReduce(rule, comm))])
+def test_an_optimizer_that_knows_no_slices_updates_whole_values(stage):
+    def work(comm, slices):
+        net, optimizer = uneven_net(), stage(SGD(0.1, momentum=0.9), comm)
+        if slices:
+            cut(SGD(0.0), comm).meet(net)
+        for _ in range(3):
+            net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer)
+        return values_of(net)
+
+    one, two = (together(lambda c, s=s: work(c, s)) for s in (False, True))
+    expect_same_values([one[0], two[0], two[1]])
+
+
 @pytest.mark.parametrize("way", ["recompute", "frozen", "by layer"])
 def test_other_ways_to_run_it(way):
     def work(comm, wrap):
@@ -215,13 +312,20 @@ def test_other_ways_to_run_it(way):
         if way == "frozen":
             net.freeze("c")
         net, optimizer = trained(comm, lambda: net, wrap)
-        seen = []
-        look = (lambda item: seen.append(item.names)) if way == "by layer" else None
-        net.step(X[comm.rank :: 2], Y[comm.rank :: 2], optimizer, look)
-        return values_of(net)
+        seen = {}
+
+        def look(item):
+            for name, value, grad in zip(item.names, item.values, item.grads, strict=True):
+                seen[f"value/{name}"], seen[f"grad/{name}"] = value.copy(), grad.copy()
+
+        batch = X[comm.rank :: 2], Y[comm.rank :: 2]
+        net.step(*batch, optimizer, look if way == "by layer" else None)
+        assert len(seen) == (2 * len(net.params()) if way == "by layer" else 0)
+        return {**values_of(net), **seen}
 
     one, two = (together(lambda c, w=wrap: work(c, w)) for wrap in (AllReduce, cut))
-    expect_same_values([one[0], two[0], two[1]])
+    for whole, sliced in zip(one, two, strict=True):
+        expect_same_values([whole, sliced])
 
 
 def test_ranks_that_do_different_things_are_told():
