@@ -109,7 +109,7 @@ class LivePage(Callback):
         write_page(self.folder / REPORT, page(read_run(self.folder), self._progress(), _SECONDS))
 
     def _progress(self) -> str:
-        session, steps = self.session, self.session.data.steps
+        session, steps = self.session, self.session.data.expected
         said = {
             "epoch": f"{min(session.epoch + 1, session.epochs):,} of {session.epochs:,}",
             "steps of it": f"{session.batch:,}" + (f" of {steps:,}" if steps else ""),

@@ -28,12 +28,19 @@ class Batches(ABC):
     steps: int | None
     smallest: int | None
     """Samples of the smallest batch, None if unknown."""
+    last: int | None = None
+    """How many batches the epoch before had, None before its end."""
     counted: tuple[str, int] = ("samples", 1)
     """What a speed is told in, and how many of these a sample has."""
     may_be_empty = False
     """Whether other processes may have batches where this one has none."""
     _given: int | None = None
     _stream: Iterator[WeightedBatch] | None = None
+
+    @property
+    def expected(self) -> int | None:
+        """Batches of an epoch: ``steps``, or else as many as before; None before the first."""
+        return self.steps or self.last
 
     def epoch(self, done: int = 0) -> Iterator[WeightedBatch]:
         """The batches of an epoch of which ``done`` were handed out before.
@@ -51,6 +58,7 @@ class Batches(ABC):
                 del item
             if count == 0 and not self.may_be_empty:
                 raise ended("at least one batch", "none")
+            self.last = count
             return
         for k in range(done, self._given):
             batch = self._next()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TextIO, TypeVar
 
@@ -13,6 +13,7 @@ INTERVAL = 0.1
 USUAL_WIDTH = 80
 
 Self = TypeVar("Self", bound="EpochLine")
+Batch = TypeVar("Batch")
 
 
 class EpochFigures(Protocol):
@@ -27,6 +28,7 @@ class EpochFigures(Protocol):
 class EpochLine:
     """One epoch's loss, metrics and samples per second; use it in a with statement.
 
+    ``batches`` is None where nobody knows how many come: they are counted then, without a bar.
     ``counted`` is what the speed is told in, and how many of these a sample has;
     ``before`` are samples of the epoch that were done before the line began.
 
@@ -38,7 +40,7 @@ class EpochLine:
     def __init__(
         self,
         title: str,
-        batches: int,
+        batches: int | None,
         stream: TextIO | None = None,
         counted: tuple[str, int] = ("samples", 1),
         before: int = 0,
@@ -49,10 +51,10 @@ class EpochLine:
         self.batches = batches
         self.stream = stream or sys.stderr
         self.start = time.perf_counter()
+        self._trained: float | None = None
         self._bar: Any = None
         self._figures: list[str] = []
         self._width: int | None = None
-        self._shown = 0
         self._due = 0.0
 
     def __enter__(self: Self) -> Self:
@@ -66,7 +68,7 @@ class EpochLine:
                 total=self.batches,
                 desc=self.title,
                 file=self.stream,
-                bar_format="{desc} {n_fmt}/{total_fmt} |{bar}|{postfix} {elapsed}<{remaining}",
+                bar_format=_form(self.batches),
                 ncols=None if width else USUAL_WIDTH,
                 dynamic_ncols=bool(width),
                 leave=False,
@@ -79,19 +81,43 @@ class EpochLine:
 
     def show(self, measures: EpochFigures, batch: int) -> None:
         """Show the mean loss so far, ``batch`` batches into the epoch."""
-        self._due = time.perf_counter() + INTERVAL
-        figures = self._said({"loss": measures.loss()}, measures.samples)
-        self._bar.set_postfix_str("  ".join(figures), refresh=False)
-        self._bar.update(batch - self._shown)
-        self._shown = batch
+        self._show(batch, "  ".join(self._said({"loss": measures.loss()}, measures.samples)))
+
+    def trained(self) -> None:
+        """Stop the clock of the speed: what comes now is no training."""
+        self._trained = time.perf_counter()
+
+    def validating(self, batches: Iterable[Batch], count: int | None) -> Iterator[Batch]:
+        """``batches`` of the validation, ``count`` if that is known, with a bar of their own."""
+        if self._bar is not None:
+            self._bar.set_description_str(f"{self.title}, validation", refresh=False)
+            self.batches = self._bar.total = count
+            self._bar.bar_format = _form(count)
+            self._bar.reset()
+        for done, batch in enumerate(batches, 1):
+            yield batch
+            # Let go before the next one is drawn.
+            del batch
+            if self.due():
+                self._show(done)
 
     def finish(self, logs: Mapping[str, float], samples: int) -> None:
         """Say, when the block ends, what the epoch came to, ``logs`` by name."""
         self._figures = self._said(logs, samples)
 
+    def _show(self, done: int, figures: str = "") -> None:
+        self._due = time.perf_counter() + INTERVAL
+        if self.batches is not None and done > self.batches:
+            # More than the epoch before had.
+            self.batches = self._bar.total = None
+        self._bar.bar_format = _form(self.batches, figures)
+        self._bar.n = done
+        self._bar.refresh()
+
     def _said(self, logs: Mapping[str, float], samples: int) -> list[str]:
         what, each = self.counted
-        rate = (samples - self._before) * each / max(time.perf_counter() - self.start, 1e-9)
+        end = time.perf_counter() if self._trained is None else self._trained
+        rate = (samples - self._before) * each / max(end - self.start, 1e-9)
         return [*(f"{name} {value:.4f}" for name, value in logs.items()), f"{rate:,.0f} {what}/s"]
 
     def __exit__(
@@ -105,6 +131,15 @@ class EpochLine:
         if self._figures and kind is None:
             self.stream.write(filled([self.title, *self._figures], self._width) + "\n")
             self.stream.flush()
+
+
+def _form(batches: int | None, figures: str = "") -> str:
+    """The form of a bar, or of a count alone, as tqdm reads it."""
+    said = figures.replace("{", "{{").replace("}", "}}")
+    said = f"  {said}  " if said else "  "
+    if batches is None:
+        return "{desc}  {n_fmt}" + said + "{elapsed}"
+    return "{desc}  {n_fmt}/{total_fmt} |{bar}|" + said + "{elapsed}<{remaining}"
 
 
 def filled(parts: Sequence[str], width: int | None) -> str:

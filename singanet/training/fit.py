@@ -136,22 +136,26 @@ def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:
         hook(epoch)
     session.is_whole()
     session.ranks.follow(session)
-    steps = session.data.steps or 0
+    data, validation = session.data, session.validation
     title = f"epoch {epoch + 1}/{session.epochs}"
     # Of an epoch that is gone on with, what an earlier process did took no time of this one's.
     before = session.ranks.figures(session.measures).samples if session.batch else 0
-    told = EpochLine(title, steps, counted=session.data.counted, before=before) if verbose else None
+    told = EpochLine(title, data.expected, None, data.counted, before) if verbose else None
     with told or nullcontext() as line:
         if not _batches(session, hooks, line):
             return
         session.phase = "step"
+        if line is not None:
+            line.trained()
         ranks, measures = session.ranks, session.measures
         ranks.unify(session.net, measures)
         ranks.merge(measures)
         logs, samples = measures.result(), measures.samples
-        if session.validation is not None:
+        if validation is not None:
             measures.start()
-            batches = ranks.evaluated(session.net, session.validation.epoch())
+            batches = ranks.evaluated(session.net, validation.epoch())
+            if line is not None:
+                batches = line.validating(batches, validation.expected)
             gather(session.net, batches, measures)
             ranks.merge(measures)
             logs |= {f"val_{name}": value for name, value in measures.result().items()}
