@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 
 from singanet.base.files import expect_suffix, replacing
+from singanet.picture.colours import LIGHT, coloured
 
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 40
@@ -24,7 +25,7 @@ Points = Sequence[tuple[float, float]]
 
 # Every rule is bound to the charts: in a notebook it must not reach what stands around them.
 RULES = """
-.singanet-chart{max-width:100%;height:auto;font:11px system-ui,sans-serif}
+.singanet-chart{font:11px system-ui,sans-serif}
 .singanet-chart text{fill:var(--faint)}
 .singanet-chart .title{fill:var(--ink);font-weight:600;font-size:13px}
 .singanet-chart .rule{stroke:var(--rule)}.singanet-chart .line{fill:none;stroke-width:2}
@@ -33,9 +34,6 @@ RULES = """
 .singanet-chart .dot{fill:var(--card);stroke-width:1.6}.singanet-chart .heat{fill:var(--s0)}
 .singanet-chart .bad{fill:none;stroke:var(--bad)}.singanet-chart .cross{stroke:var(--bad)}
 """
-
-LIGHT = """--page:#fff;--card:#f6f8fa;--ink:#18212b;--faint:#47535f;
---rule:#d5dbe1;--s0:#0b5fa5;--s1:#b3430c;--s2:#1d7044;--s3:#7a3fa8;--bad:#b42318"""
 
 
 def line_chart(
@@ -107,7 +105,7 @@ def stand_alone(charts: Sequence[str]) -> str:
     width = max(len(charts), 1) * WIDTH
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {HEIGHT}" '
-        f'width="{width}" height="{HEIGHT}"><style>.singanet-chart{{{LIGHT}}}{RULES}</style>'
+        f'width="{width}" height="{HEIGHT}"><style>{coloured(RULES, LIGHT)}</style>'
         f'<rect width="100%" height="100%" fill="#fff"/>{drawn}</svg>\n'
     )
 

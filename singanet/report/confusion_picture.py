@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from singanet.errors import ArgumentError
-from singanet.picture.line_chart import LIGHT, RULES, write_chart
+from singanet.picture.colours import LIGHT, coloured
+from singanet.picture.line_chart import RULES, write_chart
 
 _MOST_CLASSES = 200
 _MOST_NUMBERED = 32
 """Classes up to which each cell has its number: beyond, one could not read it."""
 _LETTER = 6.6
+_RULES = RULES + ".singanet-chart .count{fill:var(--ink)}"
 
 
 def plot_confusion(
@@ -59,14 +61,14 @@ def _drawn(matrix: Any, names: Sequence[str]) -> str:
     said = [[f"{value:,.6g}" for value in row] for row in matrix.tolist()]
     widest = max(len(cell) for row in said for cell in row)
     side = max(26.0, 12 + _LETTER * widest) if numbered else 12.0
-    left, top = 34 + _LETTER * longest, 40 + 0.72 * _LETTER * longest
+    left, top = 46 + _LETTER * longest, 40 + 0.72 * _LETTER * longest
     edge = side * classes
     width, height = left + edge + 16 + 0.72 * _LETTER * longest, top + edge + 14
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="singanet-chart" role="img" '
         f'aria-label="confusion matrix" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}"><style>.singanet-chart{{{LIGHT}}}{RULES}'
-        '.singanet-chart .count{fill:var(--ink)}</style><rect width="100%" height="100%" '
+        f'width="{width:.0f}" height="{height:.0f}"><style>{coloured(_RULES, LIGHT)}</style>'
+        '<rect width="100%" height="100%" '
         f'fill="#fff"/><text class="title" x="{left:.0f}" y="16">taken for</text>'
         f'<text class="title" text-anchor="end" x="{left - 6:.0f}" y="{top - 8:.0f}">class</text>'
     ]

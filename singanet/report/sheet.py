@@ -7,7 +7,8 @@ from html import escape
 from pathlib import Path
 
 from singanet.base.files import replacing
-from singanet.picture.line_chart import LIGHT, RULES
+from singanet.picture.colours import DARK, LIGHT, variables
+from singanet.picture.line_chart import RULES
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -50,10 +51,11 @@ def details(title: str, content: str) -> str:
 
 # Text has a contrast of 7 : 1 or more against its ground in both schemes, lines of 3 : 1 or more;
 # lines differ in dashes and cells have numbers or names, so that nothing rests on hue.
-_COLOURS = f":root{{color-scheme:light dark;{LIGHT}}}"
+_COLOURS = (
+    f":root{{color-scheme:light dark;{variables(LIGHT)}}}"
+    f"@media (prefers-color-scheme:dark){{:root{{{variables(DARK)}}}}}"
+)
 _SHEET = """
-@media (prefers-color-scheme:dark){:root{--page:#11161c;--card:#1a2129;--ink:#eef2f6;
---faint:#b9c4ce;--rule:#39444f;--s0:#6db8f7;--s1:#f5a368;--s2:#6fd09b;--s3:#cfa3f2;--bad:#ff8a7d}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 main{max-width:1080px;margin:0 auto;padding:24px}
@@ -73,5 +75,6 @@ figure{margin:0}figcaption{max-width:460px}
 p{margin:.3em 0}p.none,summary,caption,figcaption{color:var(--faint)}caption{text-align:left}
 details{margin-top:10px}summary{cursor:pointer}
 img{max-width:100%;border-radius:6px}
+.singanet-chart{max-width:100%;height:auto}
 """
 STYLE = _COLOURS + _SHEET + RULES

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from singanet.base.files import replacing
 from singanet.base.sizes import bytes_text
+from singanet.picture.colours import coloured
 from singanet.program.layout.liveness import lifetimes
 from singanet.program.report.shares import PHASES
 
@@ -22,17 +23,26 @@ _LEAST = 0.25
 """Pixels; a buffer lower than that is not drawn."""
 
 # Fills differ in lightness as well as in hue, and each rectangle names its phase when pointed at.
-_STYLE = """
-.sn-arena{--page:#fff;--ink:#1b2530;--faint:#46535f;--edge:#fff;
---input:#8a97a3;--forward:#9cc7ec;--loss:#5a3b86;--recompute:#4f7fb8;--backward:#d9812e;--communication:#b8377a;
---update:#2b7a4b}
-@media (prefers-color-scheme:dark){.sn-arena{--page:#14191f;--ink:#eef2f5;--faint:#c3ccd4;
---edge:#14191f}}
+_LIGHT = {
+    "page": "#fff",
+    "ink": "#1b2530",
+    "faint": "#46535f",
+    "input": "#8a97a3",
+    "forward": "#9cc7ec",
+    "loss": "#5a3b86",
+    "recompute": "#4f7fb8",
+    "backward": "#d9812e",
+    "communication": "#b8377a",
+    "update": "#2b7a4b",
+}
+_DARK = {"page": "#14191f", "ink": "#eef2f5", "faint": "#c3ccd4"}
+_RULES = """
+.sn-arena .page{fill:var(--page)}
 .sn-arena text{fill:var(--faint)}.sn-arena .title{fill:var(--ink);font-weight:600}
-.sn-arena .box{stroke:var(--edge);stroke-width:.3}
+.sn-arena .box{stroke:var(--page);stroke-width:.3}
 .sn-arena path{fill:none;stroke:var(--ink);stroke-width:1.2}
 .sn-arena line{stroke:var(--faint);stroke-opacity:.35}
-"""
+""" + "".join(f".sn-arena .{phase}{{fill:var(--{phase})}}" for phase in ("input", *PHASES))
 
 
 def plot_arena(report: Figures, path: str | PathLike[str] | None) -> str:
@@ -52,8 +62,8 @@ def arena_svg(report: Figures) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="sn-arena" role="img" '
         f'aria-label="{title}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
         f'height="{_HEIGHT}" font-family="system-ui,sans-serif" font-size="11">'
-        f"<style>{_STYLE}</style>",
-        '<rect width="100%" height="100%" style="fill:var(--page)"/>',
+        f"<style>{coloured(_RULES, _LIGHT, _DARK)}</style>",
+        '<rect class="page" width="100%" height="100%"/>',
         f'<text class="title" x="{_LEFT}" y="18">{title}</text>',
         *_axes(scale),
         *_boxes(report, scale),
@@ -111,8 +121,8 @@ def _boxes(report: Figures, scale: _Scale) -> Iterator[str]:
             f"{min(last, len(report.kernels) - 1)}"
         )
         yield (
-            f'<rect class="box" x="{left:.2f}" y="{high:.2f}" width="{right - left:.2f}" '
-            f'height="{low - high:.2f}" style="fill:var(--{phase})"><title>{words}</title></rect>'
+            f'<rect class="box {phase}" x="{left:.2f}" y="{high:.2f}" width="{right - left:.2f}" '
+            f'height="{low - high:.2f}"><title>{words}</title></rect>'
         )
 
 
@@ -142,6 +152,6 @@ def _legend(report: Figures) -> Iterator[str]:
     for name in reversed(names):
         right -= 7.0 * len(name) + 26
         yield (
-            f'<rect x="{right:.1f}" y="9" width="10" height="10" style="fill:var(--{name})"/>'
+            f'<rect class="{name}" x="{right:.1f}" y="9" width="10" height="10"/>'
             f'<text x="{right + 14:.1f}" y="18">{name}</text>'
         )

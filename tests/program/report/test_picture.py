@@ -17,13 +17,13 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def boxes(svg):
-    """Title → (left, top, width, height, fill) of every buffer's rectangle."""
+    """Title → (left, top, width, height, class) of every buffer's rectangle."""
     found = {}
     for rect in ElementTree.fromstring(svg).iter(f"{SVG}rect"):
         title = rect.find(f"{SVG}title")
         if title is not None:
             place = tuple(float(rect.get(key)) for key in ("x", "y", "width", "height"))
-            found[title.text.split(",")[0]] = (*place, rect.get("style"))
+            found[title.text.split(",")[0]] = (*place, rect.get("class"))
     return found
 
 
@@ -37,11 +37,11 @@ def test_every_buffer_of_the_arena_is_shown_for_as_long_as_it_is_needed():
     assert found["dw"][3] == pytest.approx(3 * found["x"][3], abs=0.02)
     assert found["y"][1] == found["relu"][1]  # in place
     assert found["dw"][0] == pytest.approx(found["x"][0] + 3 * wide, abs=0.02)
-    styles = {name: box[4] for name, box in found.items()}
-    assert styles["x"] == "fill:var(--input)"
-    assert styles["relu"] == "fill:var(--forward)"
-    assert styles["dy"] == "fill:var(--loss)"
-    assert styles["dw"] == "fill:var(--backward)"
+    classes = {name: box[4] for name, box in found.items()}
+    assert classes["x"] == "box input"
+    assert classes["relu"] == "box forward"
+    assert classes["dy"] == "box loss"
+    assert classes["dw"] == "box backward"
 
 
 def test_rectangles_of_nothing_but_pairs_in_place_overlap():

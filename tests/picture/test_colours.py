@@ -1,0 +1,61 @@
+"""Pictures in programs other than browsers, which know no CSS variables."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from io import BytesIO
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from singanet.models import build
+from singanet.report import plot_confusion
+from singanet.training.history import History
+from singanet.training.rate_range import RateRange
+from tests.program.report.test_report import report
+
+RSVG = shutil.which("rsvg-convert")
+OF_NO_COLOUR = {"shared", "singanet-chart", "sn-arena", "sn-net", "title"}
+
+
+def history():
+    made = History()
+    made.record(0, {"loss": 2.0, "val_loss": 1.5})
+    made.record(1, {"loss": 1.0, "val_loss": 1.0})
+    return made.plot()
+
+
+PICTURES = {
+    "net": lambda: build("mlp", (4,), 3).plot(),
+    "history": history,
+    "rates": lambda: RateRange(np.geomspace(1e-3, 1, 20).tolist(), [1.0] * 20).plot(),
+    "confusion": lambda: plot_confusion(np.eye(3)),
+    "arena": lambda: report().plot(),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_colours_are_written_out(name):
+    svg = PICTURES[name]()
+    assert "var(" not in svg
+    rules = "".join(each.text for each in ElementTree.fromstring(svg).iter() if "style" in each.tag)
+    plain = rules.partition("@media")[0]
+    coloured = set(re.findall(r"\.([\w-]+)\{[^}]*(?:fill|stroke):#", plain))
+    used = {each for classes in re.findall('class="([^"]+)"', svg) for each in classes.split()}
+    assert used - OF_NO_COLOUR <= coloured | {"line"}
+    # Sizes are attributes: "auto" is a height of nothing for some.
+    assert "auto" not in rules
+
+
+@pytest.mark.skipif(RSVG is None, reason="no rsvg-convert on this machine: librsvg2-bin has it")
+@pytest.mark.parametrize("name", PICTURES)
+def test_they_are_dark_on_light_without_a_browser(name):
+    image = pytest.importorskip("PIL.Image")
+    done = subprocess.run([RSVG], input=PICTURES[name]().encode(), capture_output=True, check=True)
+    pixels = np.asarray(image.open(BytesIO(done.stdout)).convert("L"))
+    assert (pixels < 20).mean() < 0.05
+    assert pixels[0, 0] == 255
+    assert (pixels < 128).any()
