@@ -1,6 +1,7 @@
 """Matrices of fewer bits: what they hold, and products with them against float64."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -180,3 +181,19 @@ def test_a_copy_is_apart():
     other = copy.deepcopy(held)
     other.words[...] = 0
     np.testing.assert_array_equal(np.asarray(held), floats)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", *KINDS])
+@pytest.mark.parametrize("rows", [1, 8, 64])
+def test_without_products_of_bfloat16_nothing_is_widened_by_onednn(kind, rows, monkeypatch):
+    """Its copies from other layouts take a hundred times as long without AVX-512."""
+    ops = cpu().ops
+    library = ops.library() if isinstance(ops, OneDnnBase) else None
+    if library is None:
+        pytest.skip("oneDNN is not installed")
+    monkeypatch.setattr(type(ops), "library", lambda self: replace(library, bfloat16=False))
+    monkeypatch.setattr(type(ops), "runs", None)
+    held, floats = made(kind, 96, 200)
+    for matrix, plain in ((held, floats), (held.T, floats.T)):
+        x = np.random.default_rng(rows).standard_normal((rows, len(plain)), np.float32)
+        np.testing.assert_allclose(ops.multiply_held(x, matrix), x @ plain, rtol=0, atol=1e-3)

@@ -29,6 +29,13 @@ def product(kind: str, rows: int) -> Code:
     return _Product(kind, rows).code
 
 
+def whole_of(code: Code, kind: str, word: Value, block: int, four: int) -> Value:
+    """The whole number of one of ``four`` inputs in a word; of 4 bits from 0 to 15."""
+    if kind == "Q8_0":
+        return code.signed(word, 8 * four, 8)
+    return code.unsigned(word, 8 * four + 4 * block, 4)
+
+
 class _Product:
     """What the parts of the function have in common."""
 
@@ -75,14 +82,9 @@ class _Product:
                 number = code.sum(self._group_of(row, GROUP), code.times(step, 4), BLOCK * b + four)
                 factor = code.all_of(self.x, code.times(number, 4))
                 for v, word in enumerate(words):
-                    whole = self._whole(word, b, four)
+                    whole = whole_of(code, self.kind, word, b, four)
                     sums[b, row, v] = code.add_product(sums[b, row, v], factor, whole)
         return sums
-
-    def _whole(self, word: Value, block: int, four: int) -> Value:
-        if self.kind == "Q8_0":
-            return self.code.signed(word, 8 * four, 8)
-        return self.code.unsigned(word, 8 * four + 4 * block, 4)
 
     def _add(self, sums: Sums, totals: dict[tuple[int, int], Value]) -> None:
         """Add to the products what ``sums`` are with their scales and minima."""

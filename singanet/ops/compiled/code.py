@@ -166,10 +166,13 @@ class Code:
         """The long integer ``one`` where ``number`` is not 0, else the ``other``."""
         return self._at.select(self._at.icmp_signed("!=", number, _LONG(0)), one, other)
 
-    def fetch(self, pointer: Value, offset: Value, size: int) -> None:
-        """Have ``size`` bytes brought near that are read soon, if those at ``offset`` are now."""
+    def fetch(self, pointer: Value, offset: Value, size: int, ahead: Value = _AHEAD) -> None:
+        """Have ``size`` bytes brought near that are read soon, if those at ``offset`` are now.
+
+        They lie so many bytes ``ahead``.
+        """
         for line in range(0, size, _LINE):
-            place = self._at.gep(pointer, [self.sum(offset, _AHEAD + line)])
+            place = self._at.gep(pointer, [self.sum(offset, ahead, line)])
             # To be read, and kept in all caches, as data.
             self._at.call(self._fetch, [place, _INT(0), _INT(3), _INT(1)])
 
@@ -304,6 +307,33 @@ class Code:
         cut = at.and_(lowered, _same((1 << bits) - 1)) if first + bits < 32 else lowered
         # Below 2^31 they are the same as signed ones, which all processors convert.
         return at.sitofp(cut, _FLOATS)
+
+    def turn(self, source: Value, target: Value, width: int) -> None:
+        """Put the transpose of a square matrix, of so many floats a row, into another."""
+        with self.each(0, width, LANES) as row, self.each(0, width, LANES) as column:
+            start, line = (self.times(k, 4 * width) for k in (row, column))
+            here, there = self.sum(start, self.times(column, 4)), self.sum(line, self.times(row, 4))
+            lines = [self.floats(source, self.sum(here, 4 * width * k)) for k in range(LANES)]
+            # Of lines a distance apart the halves, quarters and so on change places.
+            apart = LANES // 2
+            while apart:
+                lines = self._exchanged(lines, apart)
+                apart //= 2
+            for k, each in enumerate(lines):
+                self.store(each, target, self.sum(there, 4 * width * k))
+
+    def _exchanged(self, lines: list[Value], apart: int) -> list[Value]:
+        """Lanes with the bit ``apart`` of one line in the place of those without it of another."""
+        made = [*lines]
+        upper = [k & apart != 0 for k in range(LANES)]
+        first = [LANES + k - apart if up else k for k, up in enumerate(upper)]
+        second = [LANES + k if up else k + apart for k, up in enumerate(upper)]
+        for k in range(LANES):
+            if not k & apart:
+                pair = lines[k], lines[k + apart]
+                for at, order in ((k, first), (k + apart, second)):
+                    made[at] = self._at.shuffle_vector(*pair, ir.Constant(_INTS, order))
+        return made
 
     def add(self, one: Value, other: Value) -> Value:
         """The sum of vectors of floats."""

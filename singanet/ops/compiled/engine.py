@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from singanet.base.forks import free_in_children
 from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.kept import KeptCode
+from singanet.ops.processor import within
 
 _lock = free_in_children(Lock())
 """LLVM is not to be called by two threads at a time."""
@@ -112,7 +113,7 @@ def _kept() -> KeptCode:
     import llvmlite.binding as llvm
 
     versions = llvmlite.__version__, ".".join(map(str, llvm.llvm_version_info))
-    return KeptCode(*versions, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+    return KeptCode(*versions, llvm.get_host_cpu_name(), _features().flatten())
 
 
 def _machine(processor: str | None) -> Any:
@@ -120,7 +121,7 @@ def _machine(processor: str | None) -> Any:
 
     return _target(llvm).create_target_machine(
         cpu=processor or llvm.get_host_cpu_name(),
-        features="" if processor else llvm.get_host_cpu_features().flatten(),
+        features="" if processor else _features().flatten(),
         opt=2,
         jit=True,
     )
@@ -129,9 +130,17 @@ def _machine(processor: str | None) -> Any:
 @cache
 def is_wide() -> bool:
     """Whether this processor has 32 registers of 512 bits."""
+    return bool(_features().get("avx512f", False))
+
+
+@cache
+def _features() -> Any:
+    """What the processor has, by LLVM's names."""
     import llvmlite.binding as llvm
 
-    return bool(llvm.get_host_cpu_features().get("avx512f", False))
+    found = llvm.get_host_cpu_features()
+    found.update(within(found))
+    return found
 
 
 @cache

@@ -1,6 +1,7 @@
-"""Few rows times matrices that are held in fewer bits, which are widened in registers.
+"""Rows times matrices that are held in fewer bits.
 
-The time goes into reading the matrix once, in the order in which it lies.
+Of few rows the time goes into reading the matrix once, in the order in which it lies: numbers are
+widened in registers. For more rows a block at a time is widened in the nearest cache.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
 
 import numpy as np
 
-from singanet.base.addresses import address
+from singanet.base.addresses import address, steps
+from singanet.ops.compiled.sizes import LANES
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
@@ -22,14 +25,19 @@ _FEW = 4
 """Rows up to which the sums of a panel stay in registers."""
 _SHARED = 1 << 21
 """Bytes from which two threads read: some 0.2 ms alone, a multiple of what waking one takes."""
+_ADDS_A_BYTE = 8
+"""Multiply-adds in the time in which a byte is read."""
 
 
 def _fits(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
+    return len(x) <= _FEW and not held.turned and _fits_any(ops, x, held)
+
+
+def _fits_any(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
     return (
-        0 < len(x) <= _FEW
+        x.size > 0
         and ops.xp is np
         and isinstance(held, (Bfloat16Matrix, BlockMatrix))
-        and not held.turned
         and x.dtype == np.float32
         and has_compiler()
     )
@@ -56,6 +64,115 @@ def _multiply(
 
 
 few_rows = Route("compiled", _multiply, _fits)
+
+
+class _Run(NamedTuple):
+    """Columns or inputs of a matrix: units of 64 of a slab, of which a last one has fewer."""
+
+    slab: int
+    first: int
+    stop: int
+    numbers: slice
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all units have 64."""
+        return self.numbers.stop - self.numbers.start == PANEL * (self.stop - self.first)
+
+    def cut(self, parts: int) -> list[_Run]:
+        """Itself in so many parts, where it has as many units."""
+        found = []
+        for first, stop in cuts(self.stop - self.first, parts if self.is_whole else 1):
+            start = self.numbers.start + PANEL * first
+            end = min(self.numbers.start + PANEL * stop, self.numbers.stop)
+            units = self.first + first, self.first + stop
+            found.append(_Run(self.slab, *units, slice(start, end)))
+        return found
+
+
+def _runs(part: slice, slab: int = 0) -> list[_Run]:
+    units, rest = divmod(part.stop - part.start, PANEL)
+    between = part.start + PANEL * units
+    whole = [_Run(slab, 0, units, slice(part.start, between))] if units else []
+    return whole + [_Run(slab, units, units + 1, slice(between, part.stop))] * (rest > 0)
+
+
+def _multiply_any(
+    ops: Ops, x: Array, held: Bfloat16Matrix | BlockMatrix, *, out: Array | None = None
+) -> Array:
+    """By calls of the runs of columns and of inputs; those of fewer than 64 by way of a copy."""
+    numbers: tuple[int, ...]
+    if isinstance(held, BlockMatrix):
+        kind, slabs = held.kind, list(held.slabs)
+        minima = held.scales if held.minima is None else held.minima
+        places = address(held.codes), address(held.scales), address(minima)
+        numbers = held.groups, held.panels, held.groups * GROUP
+    else:
+        kind, slabs = "words", [(0, slice(0, held.outputs))]
+        panels, pairs = held.words.shape[:2]
+        places, numbers = (address(held.words),) * 3, (pairs, panels, 2 * pairs)
+    columns = [run for slab, part in slabs for run in _runs(part, slab)]
+    inputs = _runs(slice(0, held.inputs))
+    made, summed = (inputs, columns) if held.turned else (columns, inputs)
+    fits = out is not None and steps(out)[1] == out.itemsize and out.dtype == np.float32
+    y = out if out is not None and fits else np.empty((len(x), held.shape[1]), np.float32)
+    if steps(x)[1] != x.itemsize:
+        x = np.ascontiguousarray(x)
+    given = [_lines(x, run) for run in summed]
+    call = _panels(kind, held.turned)
+
+    def make(run: _Run) -> None:
+        lines = y[:, run.numbers] if run.is_whole else np.empty((len(x), PANEL), np.float32)
+        for k, (other, rows) in enumerate(zip(summed, given, strict=True)):
+            panels, groups = (other, run) if held.turned else (run, other)
+            call(
+                *places,
+                address(rows),
+                address(lines),
+                panels.slab,
+                *numbers,
+                len(x),
+                steps(rows)[0],
+                steps(lines)[0],
+                panels.first,
+                panels.stop,
+                groups.first,
+                groups.stop,
+                k,
+            )
+        if not run.is_whole:
+            y[:, run.numbers] = lines[:, : run.numbers.stop - run.numbers.start]
+
+    if held.nbytes + len(x) * held.size // _ADDS_A_BYTE < _SHARED:
+        for run in made:
+            make(run)
+    else:
+        threads, side_by_side = ops.team()
+        parts = [run.cut(threads) for run in made]
+        side_by_side([[partial(make, run) for run in part] for part in _dealt(parts, threads)])
+    if out is None or y is out:
+        return y
+    out[...] = y
+    return out
+
+
+def _lines(x: Array, run: _Run) -> Array:
+    """The numbers of the rows that a run multiplies, with zeros up to 64."""
+    some = x[:, run.numbers]
+    if run.is_whole:
+        return some
+    whole = np.zeros((len(x), PANEL), np.float32)
+    whole[:, : some.shape[1]] = some
+    return whole
+
+
+def _dealt(parts: list[list[_Run]], threads: int) -> list[list[_Run]]:
+    """To each thread the part of its own of every run."""
+    dealt = [[part[k] for part in parts if k < len(part)] for k in range(threads)]
+    return [each for each in dealt if each]
+
+
+any_rows = Route("compiled", _multiply_any, _fits_any)
 
 
 def _by_words(ops: Ops, x: Array, held: Bfloat16Matrix, y: Array) -> None:
@@ -107,6 +224,15 @@ def _words(rows: int) -> Callable[..., None]:
     from singanet.ops.compiled import engine, words
 
     return engine.known(words.product, rows).call
+
+
+@cache
+def _panels(kind: str, turned: bool) -> Callable[..., None]:
+    from singanet.ops.compiled import engine, panels
+
+    # As many vectors of a row's sums as there are registers for.
+    together = PANEL // LANES if engine.is_wide() else 1
+    return engine.known(panels.product, kind, turned, together).call
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.ops.compiled import few_rows
+from singanet.ops.compiled import any_rows, few_rows
 from singanet.ops.held import HeldMatrix, WatchedMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import in_order, kernel
@@ -12,6 +12,8 @@ from singanet.types import Array
 
 FEW = 4
 """Rows up to which the time goes into reading the matrix."""
+_IN_CACHE_ROWS = 64
+"""Rows up to which it pays to widen no more than the nearest caches take."""
 
 
 @kernel(half="product")
@@ -30,7 +32,7 @@ def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None 
         for part in held.parts():
             # CuPy's products fill nothing that lies apart.
             y[:, part] = ops.matmul(x, held.columns(part.start, part.stop))
-    elif len(x) <= FEW:
+    elif len(x) <= _IN_CACHE_ROWS:
         y[...] = held.few(x)
     else:
         for part in held.parts():
@@ -38,7 +40,7 @@ def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None 
     return y
 
 
-multiply_held = in_order(few_rows, last=multiply_widened)
+multiply_held = in_order(few_rows, any_rows, last=multiply_widened)
 
 
 def matmul(ops: Any, a: Array, held: HeldMatrix, out: Array | None) -> Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from singanet.ops.compiled import few_rows
+from singanet.ops.compiled import any_rows, few_rows
 from singanet.ops.held import Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import held as by_numpy
@@ -31,7 +31,7 @@ def _multiply(
     made = None
     if isinstance(held, Bfloat16Matrix) and not held.turned:
         made = _by_words(ops, x, held, out)
-    if made is None and (held.turned or len(x) > by_numpy.FEW):
+    if made is None and rounds(ops) and (held.turned or len(x) > by_numpy.FEW):
         made = by_widened(ops, x, held, out)
     return made
 
@@ -39,6 +39,7 @@ def _multiply(
 multiply_held = in_order(
     few_rows,
     Route("onednn", _multiply, lambda ops, x, held, out=None: ops.serves(1, x)),
+    any_rows,
     last=by_numpy.multiply_widened,
 )
 

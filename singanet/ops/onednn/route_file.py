@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeGuard
 from singanet.base.cache_folder import cache_folder
 from singanet.ops.onednn.cases import KERNELS, ROUTES, Case, Choices
 from singanet.ops.onednn.speeds import Speeds
+from singanet.ops.processor import limit
 from singanet.ops.window import Window
 
 VARIABLE = "SINGANET_ROUTES"
@@ -60,7 +61,11 @@ def why_none() -> str:
 
 def machine(onednn: str) -> dict[str, str]:
     """The conditions under which measured times hold."""
-    return {"processor": processor(), "onednn": onednn}
+    limited = limit()
+    return {
+        "processor": processor() + (f", {limited} at most" if limited else ""),
+        "onednn": onednn,
+    }
 
 
 @lru_cache(maxsize=1)

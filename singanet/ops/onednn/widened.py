@@ -1,7 +1,7 @@
 """Products of many rows with matrices that are held in fewer bits.
 
-Some columns at a time become float32, and are multiplied while they are in the cache: as they are,
-or rounded to bfloat16 where the processor multiplies that much faster.
+Some columns at a time become float32, and are rounded to bfloat16 while they are in the cache,
+where the processor multiplies that much faster.
 """
 
 from __future__ import annotations
@@ -36,23 +36,18 @@ def by_widened(ops: OneDnnBase, x: Array, held: HeldMatrix, out: Array | None) -
     if runtime is None:
         return None
     y: Array = np.empty((len(x), held.shape[1]), np.float32) if out is None else out
-    product = _rounded if rounds(ops) else _exact
     x, many = ops.ordered(x), False
     for part, plain in _parts(ops, runtime, held):
         if not held.turned:
-            product(ops, y[:, part], x, plain, False)
+            _rounded(ops, y[:, part], x, plain, False)
         elif not many:
-            product(ops, y, x[:, part], plain, True)
+            _rounded(ops, y, x[:, part], plain, True)
         else:
             beside = runtime.working("beside", y.shape)
-            product(ops, beside, x[:, part], plain, True)
+            _rounded(ops, beside, x[:, part], plain, True)
             np.add(y, beside, out=y)
         many = True
     return y
-
-
-def _exact(ops: OneDnnBase, y: Array, x: Array, plain: Array, turned: bool) -> None:
-    np.matmul(x, plain.T if turned else plain, out=y)
 
 
 def _rounded(ops: OneDnnBase, y: Array, x: Array, plain: Array, turned: bool) -> None:
@@ -60,7 +55,7 @@ def _rounded(ops: OneDnnBase, y: Array, x: Array, plain: Array, turned: bool) ->
     across = tuple(steps(each)[0] // 4 for each in (y, x, plain))
     key = m, k, n, turned, *across
     if not ops.runs(_product, key, y, x, plain, passes=ops.passes(k)):
-        _exact(ops, y, x, plain, turned)
+        np.matmul(x, plain.T if turned else plain, out=y)
 
 
 def _product(

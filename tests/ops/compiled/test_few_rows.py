@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("llvmlite")
@@ -19,6 +19,7 @@ from singanet.ops.compiled import held as compiled
 from singanet.ops.compiled.blocks import product as product_of_blocks
 from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.engine import compiled as function_of
+from singanet.ops.compiled.panels import product as product_of_panels
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.compiled.words import product as product_of_words
 from singanet.ops.held import PANEL, Bfloat16Matrix, BlockMatrix
@@ -193,3 +194,94 @@ def test_a_process_that_multiplies_nothing_held_does_not_load_it():
 
 def test_a_panel_is_a_whole_number_of_vectors():
     assert PANEL % LANES == 0
+
+
+SHARED = type(
+    "Shared",
+    (),
+    {
+        "xp": np,
+        "team": lambda self: (3, lambda parts: [do() for part in parts[::-1] for do in part]),
+    },
+)()
+"""Three threads, of which the last one comes first."""
+
+
+def assert_any_rows(rng, kind):
+    """Some rows, as they may lie, times a matrix or its transpose, put where they may be asked."""
+    inputs = int(rng.integers(1, 7)) * FLOATS[kind]
+    if kind == "bfloat16":
+        inputs = int(rng.integers(1, 200))
+    outputs = int(rng.choice([1, 63, 64, 65, 4200, rng.integers(1, 200)]))
+    held, floats = matrix(kind, inputs, outputs, int(rng.integers(99)))
+    if rng.integers(2):
+        held, floats = held.T, floats.T
+    (wide, high), rows = floats.shape, int(rng.integers(1, 20))
+    x = rng.standard_normal((2 * rows, 2 * wide), np.float32)
+    whole = x[:rows, :wide]
+    x = (np.ascontiguousarray(whole), whole, x[::2, ::2], np.asfortranarray(whole)[::-1])[
+        rng.integers(4)
+    ]
+    room = np.full((rows, 2 * high), np.nan, np.float32)
+    out = (None, room[:, :high], room[:, ::2])[rng.integers(3)]
+    ops = (numpy_ops, SHARED)[rng.integers(2)]
+    assert compiled.any_rows.fits(ops, x, held)
+    y = compiled.any_rows.run(ops, x, held, out=out)
+    assert out is None or y is out
+    assert y.shape == (rows, high)
+    assert_is_product(y, x, floats)
+    assert np.isnan(room).sum() >= room.size // 2
+
+
+@settings(max_examples=20)
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.integers(0, 1 << 30))
+def test_any_rows_are_the_product_of_the_numbers(kind, seed):
+    assert_any_rows(np.random.default_rng(seed), kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_thousands_of_any_rows(kind, monkeypatch):
+    monkeypatch.setattr(compiled, "_SHARED", 1 << 12)
+    rng = np.random.default_rng(11)
+    for _ in range(3000):
+        assert_any_rows(rng, kind)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_that_share_any_rows_make_the_same_bits(kind, turned, monkeypatch):
+    held, floats = matrix(kind, 160, 4200)
+    held, floats = (held.T, floats.T) if turned else (held, floats)
+    x = np.random.default_rng(5).standard_normal((7, len(floats)), np.float32)
+    alone = compiled.any_rows.run(numpy_ops, x, held)
+    monkeypatch.setattr(compiled, "_SHARED", 0)
+    np.testing.assert_array_equal(compiled.any_rows.run(SHARED, x, held), alone)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_plainest_processor_multiplies_any_rows(kind, turned, monkeypatch):
+    def plain(kind, turned):
+        return function_of(product_of_panels(kind, turned, 1), processor="generic").call
+
+    monkeypatch.setattr(compiled, "_panels", plain)
+    held, floats = matrix(kind, 96, 100)
+    held, floats = (held.T, floats.T) if turned else (held, floats)
+    x = np.random.default_rng(3).standard_normal((8, len(floats)), np.float32)
+    assert_is_product(compiled.any_rows.run(numpy_ops, x, held), x, floats)
+
+
+def test_a_limit_of_the_processor_holds_for_what_is_compiled():
+    """A vector of 512 bits is compiled for those that the processor may use."""
+    for name, told in (("AVX2", "avx512"), ("SSE41", "avx")):
+        check = (
+            "from singanet.ops.compiled import engine;"
+            f"print([n for n, on in engine._features().items() if on and n.startswith({told!r})])"
+        )
+        environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": name}
+        done = subprocess.run(
+            [sys.executable, "-c", check], check=True, env=environment, capture_output=True
+        )
+        assert done.stdout.strip() == b"[]"
