@@ -1,25 +1,28 @@
-"""Whether a net goes by steps: a sequence run whole and in parts gives the same."""
+"""Whether a net goes by steps: a sequence run whole and in parts gives the same.
+
+A net of layers that go by steps is one. So each layer is tried by itself, alike ones once: blocks
+of a language model are many and alike, and the first text waits for it. Where that shows nothing,
+as steps may change places and back, the net is tried as a whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from singanet.base.edits import changes
 from singanet.engine.net import Net
-from singanet.engine.plan import Plan
+from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.layers.layer import Layer
 from singanet.layers.multi_head_attention import MultiHeadAttention
+from singanet.layers.past import Past
 from singanet.ops.numpy.held import FEW
 from singanet.types import Array
-
-if TYPE_CHECKING:
-    from singanet.layers.past import Past
 
 _TRIED = 256
 """The steps that a new decoder tries at most: a layer may read steps that are this far apart."""
@@ -85,8 +88,113 @@ class Trial:
         known = _known.setdefault(self.plan, {})
         case = self._case()
         if case not in known:
-            known[case] = self._tried_by(run, pasts, anew)
+            found = self._by_layers() or self._tried_by(run, pasts, anew)
+            self._expect_limit(found)
+            known[case] = found
         return known[case]
+
+    def _expect_limit(self, kept: KeptSteps) -> None:
+        if kept.counts and self.limit is None:
+            raise ArgumentError(
+                "net.decoder, argument max_length",
+                expected="how many steps a sequence has at most, as layers count them",
+                received="None, for a net of any length",
+                advice=f"pass max_length=1000, or as many as positions were learned{self._others}",
+            )
+
+    @property
+    def _others(self) -> str:
+        """The advice for a net whose inputs may not all be sequences."""
+        if len(self.sequences) == 1:
+            return ""
+        return f", or fixed={{{self.sequences[0]!r}: array}} for what is no sequence of steps"
+
+    def _by_layers(self) -> KeptSteps | None:
+        """What layers keep, each tried by itself; None if one does not go by steps there."""
+        steps = [self.plan.by_name[name] for name in self.readers]
+        # What a layer of the user's own reads may have a meaning.
+        if self.fixed or any(step.foreign for step in steps):
+            return None
+        made = {slot: step for step in steps for slot in step.out_slots}
+        alike: dict[Hashable, Past] = {}
+        pasts: dict[str, Past] = {}
+        for step in steps:
+            given = [made.get(slot) for slot in step.in_slots]
+            shapes = [self.plan.slot_shapes[slot] for slot in step.in_slots]
+            if step.fed:
+                fed = step.layer.in_shapes
+                shapes = fed if isinstance(fed, list) else [fed]
+            elif None in given:
+                return None
+            like = repr(step.layer).replace(repr(step.layer.name), "", 1)
+            case = like, str(shapes), step.floats, *(each and each.gives_integers for each in given)
+            past = alike.get(case)
+            if past is None:
+                past = self._tried_alone(step, shapes, given)
+                if past is None:
+                    return None
+                alike[case] = past
+            pasts[step.name] = past
+        return KeptSteps.by(pasts)
+
+    def _tried_alone(
+        self, step: NodeStep, shapes: Sequence[Any], given: Sequence[NodeStep | None]
+    ) -> Past | None:
+        """What a layer keeps of random steps; None if parts do not give what the whole gives."""
+        rng, count = np.random.default_rng(0), min(self.limit or _TRIED, self._steps_of(step))
+        whole = []
+        for k, shape in enumerate(shapes):
+            if not shape or min(shape[1:], default=1) < 1:
+                return None
+            size = 1, count, *shape[1:]
+            source = None if step.fed else given[k]
+            if k in step.integers or (source is not None and source.gives_integers):
+                kind = step.fed_type(k) if step.fed else np.int64
+                whole.append(rng.integers(0, 2, size).astype(kind))
+            else:
+                whole.append(rng.standard_normal(size).astype(step.floats))
+        end = Past(self.limit, 0)
+        try:
+            want = self._ran(step, whole, slice(0, count), end)
+            if end.is_unused:
+                # What a step in the middle is made of, neither what is before nor what is behind.
+                cuts = [slice(count // 2, count // 2 + 1)]
+                past = end
+            else:
+                cuts = [slice(*cut) for cut in pairwise(sorted({0, 1, count}))]
+                past = Past(self.limit, 0)
+            for cut in cuts:
+                got = self._ran(step, whole, cut, past)
+                pairs = zip(want, got, strict=True)
+                if not all(self._near(a[:, cut], b, a.shape[1] == count) for a, b in pairs):
+                    return None
+        except (SingaNetError, ValueError, IndexError, TypeError):
+            return None
+        return end
+
+    def _ran(self, step: NodeStep, whole: list[Array], part: slice, past: Past) -> list[Array]:
+        """The outputs of a layer for a part of its inputs."""
+        device = self.net.device
+        with device.scope():
+            x: Any = [device.put(array[:, part]) for array in whole]
+            several = step.many_in or len(x) > 1
+            y, _ = run_step(
+                step, x if several else x[0], {}, device.ops, self.net.rng, False, False, past=past
+            )
+        past.advance(part.stop - part.start)
+        host = device.ops.host
+        return [np.asarray(host(each), np.float64) for each in (y if step.many_out else [y])]
+
+    def _steps_of(self, step: NodeStep) -> int:
+        return _FEW if _is_near(step.layer) else _TRIED
+
+    def _near(self, want: Array, got: Array, whole: bool = True) -> bool:
+        """Whether outputs are the same, but for rounding."""
+        if not whole or got.shape != want.shape:
+            return False
+        step = max(np.finfo(self.net.dtype).eps, self.net.executor.can.coarse)
+        bound = step**0.5 * np.abs(want).max(initial=0.0)
+        return bool(np.allclose(got, want, rtol=0.0, atol=bound, equal_nan=True))
 
     def _case(self) -> Hashable:
         """The case of a trial beside the plan; an edit of any layer is a new case."""
@@ -118,22 +226,14 @@ class Trial:
             for name, array in self.fixed.items()
         }
         names = [*self.readers, *self.plan.outputs]
-        others = f", or fixed={{{self.sequences[0]!r}: array}} for what is no sequence of steps"
-        others = others if len(self.sequences) > 1 else ""
         try:
             whole = run(x, names, fixed)
         except SingaNetError as error:
             raise error.within("net.decoder, tried on a sequence").advising(
-                f"pass max_length, the steps that the net has positions for{others}"
+                f"pass max_length, the steps that the net has positions for{self._others}"
             ) from error
         kept = KeptSteps.by(pasts())
-        if kept.counts and self.limit is None:
-            raise ArgumentError(
-                "net.decoder, argument max_length",
-                expected="how many steps a sequence has at most, as layers count them",
-                received="None, for a net of any length",
-                advice=f"pass max_length=1000, or as many as positions were learned{others}",
-            )
+        self._expect_limit(kept)
         anew()
         parts: list[dict[str, Any]] = []
         cuts = sorted({0, min(1, steps), (steps + 1) // 2, steps})
@@ -177,9 +277,7 @@ class Trial:
                 return False
             if joined.shape != want.shape or (name in self.plan.outputs and want.shape[1] != steps):
                 return False
-            step = max(np.finfo(self.net.dtype).eps, self.net.executor.can.coarse)
-            bound = step**0.5 * np.abs(want).max(initial=0.0)
-            if not np.allclose(joined, want, rtol=0.0, atol=bound, equal_nan=True):
+            if not self._near(want, joined):
                 return False
         return True
 
