@@ -7,13 +7,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from singanet.data.magic import check_md5, describe, open_data_file
 from singanet.errors import DataError
-
-if TYPE_CHECKING:
-    import tarfile
 
 _LARGEST = 1 << 28
 _LONGEST_NOTE = 1 << 16
@@ -94,9 +91,11 @@ def _from_archive(
     unpacked = 0
     with (
         _broken_named(where, path),
-        tarfile.open(path, "r:gz", tarinfo=_bounded_headers()) as archive,
+        _bounded_stream(path) as unpacking,
+        tarfile.open(fileobj=unpacking, mode="r:") as archive,
     ):
         for count, member in enumerate(archive):
+            unpacking.left = _LONGEST_NOTE
             unpacked += member.size
             if count > _MOST_MEMBERS or unpacked > 2 * _LARGEST:
                 raise _too_large(f"{where}, file {member.name[:80]!r}")
@@ -105,6 +104,7 @@ def _from_archive(
                 continue
             if member.size > _LARGEST:
                 raise _too_large(f"{where}, file {member.name!r}")
+            unpacking.left = member.size + _LONGEST_NOTE
             stream = archive.extractfile(member)
             found[base] = b"" if stream is None else stream.read()
     end = ".bin" if f"{files[0]}.bin" in found else ""
@@ -114,19 +114,24 @@ def _from_archive(
     return [(f"{where}, file {file + end!r}", found[file + end]) for file in files]
 
 
-def _bounded_headers() -> type[tarfile.TarInfo]:
-    """Members of an archive whose long names and notes, which are read whole, are not too long."""
+def _bounded_stream(path: Path) -> Any:
+    """What the archive unpacks to, of which ``left`` bytes more can be read.
+
+    Long names and notes between its members are read whole before anybody sees them.
+    """
+    import gzip
     import tarfile
 
-    class Bounded(tarfile.TarInfo):
-        @classmethod
-        def frombuf(cls, buf: Any, encoding: str, errors: str) -> Any:
-            found = super().frombuf(buf, encoding, errors)
-            if not found.isreg() and not found.isdir() and found.size > _LONGEST_NOTE:
-                raise tarfile.ReadError(f"a note of {found.size} bytes")
-            return found
+    class Bounded(gzip.GzipFile):
+        left = _LONGEST_NOTE
 
-    return Bounded
+        def read(self, size: int | None = -1) -> bytes:
+            if size is None or size < 0 or size > self.left:
+                raise tarfile.ReadError(f"a note of more than {_LONGEST_NOTE} bytes")
+            self.left -= size
+            return super().read(size)
+
+    return Bounded(path)
 
 
 @contextmanager
