@@ -62,18 +62,25 @@ class Region:
             return
         left, errors = iter(parts), []
         contexts = iter([copy_context() for _ in parts])
+        caller, ended = threading.get_ident(), False
 
         def enter(_: Any) -> None:
+            nonlocal ended
+            called = threading.get_ident() == caller
             try:
                 context = next(contexts)
                 for part in left:
                     context.run(do, part)
             except BaseException as error:  # noqa: BLE001 - nothing may pass through C
                 errors.append(error)
+            ended = ended or called
 
         self._parallel(_Body(enter), None, len(parts), 0)
         if errors:
             raise errors[0]
+        if not ended:
+            # Ctrl-C outside of the block above, which ctypes tells and drops.
+            raise KeyboardInterrupt
 
     def begin(self, threads: int) -> None:
         """Have so many threads of the calling one's own, which do nothing."""

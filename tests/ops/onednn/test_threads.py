@@ -204,3 +204,30 @@ def test_threads_that_openmp_binds_are_counted(library_path):
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert run.stdout.split() == [str(threads.cores())] * 2
+
+
+def test_ctrl_c_that_ctypes_drops_comes_out(region):
+    """Where it strikes before a part is begun, and in noting the error of one."""
+    done = []
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_name == "enter" and event == "line":
+            raise KeyboardInterrupt
+        return trace
+
+    def interrupted():
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            region.side_by_side([[lambda: done.append(0)], [lambda: done.append(1)]])
+        finally:
+            sys.settrace(before)
+
+    dropped = []
+    hook, sys.unraisablehook = sys.unraisablehook, lambda told: dropped.append(told.exc_type)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    finally:
+        sys.unraisablehook = hook
+    assert dropped == [KeyboardInterrupt]
