@@ -163,6 +163,8 @@ class KernelPlan:
         for memory, address in zip(self.recipe.operands, addresses, strict=True):
             self._point(memory, address)
         if scratch != self._base:
+            # An interrupt on the way leaves some at the old address.
+            self._base = 0
             for memory, offset in self.recipe.inside:
                 self._point(memory, scratch + offset)
             self._base = scratch

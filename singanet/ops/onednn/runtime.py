@@ -168,9 +168,11 @@ class Runtime:
         if plan.scratch > len(self._buffer) - PAGE:
             self._buffer = np.empty(0, np.uint8)
             with small_pages():
-                self._buffer = np.empty(plan.scratch + PAGE, np.uint8)
-            start = self._buffer.ctypes.data
+                buffer = np.empty(plan.scratch + PAGE, np.uint8)
+            start = buffer.ctypes.data
+            # Last the buffer: an interrupt on the way leaves none, not one with an old address.
             self._base = start + -start % PAGE
+            self._buffer = buffer
         plan.run([array.__array_interface__["data"][0] for array in arrays], self._base)
 
 

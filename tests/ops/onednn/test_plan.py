@@ -7,11 +7,13 @@ import gc
 import numpy as np
 import pytest
 
+from singanet.base.written import PAGE
 from singanet.ops import threads
 from singanet.ops.compiled import has_compiler
 from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.window import Window
+from tests.interrupts import struck_at
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 POOL = Window((2, 2), (2, 2), ((0, 0), (0, 0)))
@@ -206,3 +208,28 @@ def aligned(array):
 def run_bound(plan, operands):
     scratch = aligned(np.zeros(plan.scratch, np.uint8))
     plan.bound([array.ctypes.data for array in operands], scratch.ctypes.data)()
+
+
+def test_scratch_memory_is_its_own_wherever_an_interrupt_strikes(ops):
+    """As it grows, and as a plan is pointed at it: the old one is given back."""
+    runtime, rng = ops.runtime(), np.random.default_rng(0)
+
+    def convolved(channels):
+        x, w = (
+            rng.standard_normal(s, np.float32) for s in ((2, channels, 9, 9), (8, channels, 3, 3))
+        )
+        return ops.conv2d(x, w, None, WINDOW)
+
+    # Plans that are made already, and one of them with more scratch than the other.
+    for channels in (3, 40):
+        convolved(channels)
+    line, struck = 0, True
+    while struck:
+        line += 1
+        runtime.trim()
+        convolved(3)
+        struck = struck_at(line, lambda: convolved(40))
+        buffer = runtime._buffer
+        first = buffer.ctypes.data
+        assert not len(buffer) or first <= runtime._base <= first + PAGE, line
+    assert line > 20
