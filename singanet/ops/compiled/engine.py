@@ -10,12 +10,16 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from singanet.base.forks import free_in_children
+from singanet.base.interrupts import interrupted_after
 from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.kept import KeptCode
 from singanet.ops.processor import within
 
 _lock = free_in_children(Lock())
-"""LLVM is not to be called by two threads at a time."""
+"""LLVM is not to be called by two threads at a time, nor left by Ctrl-C.
+
+llvmlite gives memory back twice if an interrupt strikes before it has noted the first time.
+"""
 _engines: list[Any] = []
 """What owns the memory of the functions, for as long as the process lives."""
 
@@ -46,7 +50,7 @@ def compiled(code: Code, processor: str | None = None) -> CompiledFunction:
 
     Without one it is for that which this is.
     """
-    with _lock:
+    with _lock, interrupted_after():
         return _loaded(_built(code, processor))
 
 
@@ -55,7 +59,7 @@ def known(write: Callable[..., Code], *given: Any) -> CompiledFunction:
 
     It is written and compiled if no process has done so before, see `KeptCode`.
     """
-    with _lock:
+    with _lock, interrupted_after():
         kept, name = _kept(), f"{write.__module__}.{write.__qualname__}{given!r}"
         built = _read(kept.read(name))
         if built is None:
@@ -138,7 +142,8 @@ def _features() -> Any:
     """What the processor has, by LLVM's names."""
     import llvmlite.binding as llvm
 
-    found = llvm.get_host_cpu_features()
+    with interrupted_after():
+        found = llvm.get_host_cpu_features()
     found.update(within(found))
     return found
 
