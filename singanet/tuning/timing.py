@@ -25,7 +25,7 @@ from singanet.program.replay.bound_program import Bound
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.recorder import Recorder, rehearse
-from singanet.program.trace.tape import Tape
+from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.traced import Traced, plain
 from singanet.tuning.choosers import OneRoute, OpenRoutes
 from singanet.types import Array
@@ -196,7 +196,7 @@ class _Alone:
             tape.adopt(made)
             return made.view(Traced)
 
-        with tape, np.errstate(all="ignore"):
+        with recording_on(tape), np.errstate(all="ignore"):
             arguments, options = map_arrays(operands, entered)
             given = arrays_in((arguments, options))
             self._mark(tape, "feed", given, given)

@@ -38,7 +38,7 @@ from singanet.program.trace.losses import LossOfHead, LossStep, copies_shown
 from singanet.program.trace.recorded_step import RecordedStep, RehearsedStep
 from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
 from singanet.program.trace.sparse_rows import sources
-from singanet.program.trace.tape import Tape
+from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.traced import plain
 from singanet.program.trace.update_scalars import Numbers
 from singanet.program.trace.updates import Member, Updates
@@ -291,7 +291,7 @@ class Recorder:
     @contextmanager
     def _running(self) -> Iterator[None]:
         # Values that are not there may overflow.
-        with self.net.rehearsal(), self.tape, np.errstate(all="ignore"):
+        with self.net.rehearsal(), recording_on(self.tape), np.errstate(all="ignore"):
             yield
 
     def _fed(self, feed: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,18 @@ def current_tape() -> Tape | None:
     return getattr(_active, "tape", None)
 
 
+@contextmanager
+def recording_on(tape: Tape) -> Iterator[None]:
+    """A block in which kernels write what they do on ``tape``."""
+    before = current_tape()
+    try:
+        with tape:
+            yield
+    finally:
+        # Once more, as an interrupt may strike where `Tape.__exit__` begins.
+        _active.tape = before
+
+
 class Tape:
     """Calls in the order in which they were made, and the memory they read and write."""
 
@@ -129,7 +141,7 @@ class Tape:
 
     def write(self, array: Array, ranges: Ranges) -> None:
         """Count those bytes of an array of `adopt_room` as written from now on."""
-        known: Any = self._known[id(root_of(array))]
+        known: Any = self._known_as(root_of(array))
         token = self.tokens[known.token]
         token.written = union((*(token.written or ()), *ranges))
         self._more(known, resident_bytes(token.written, token.nbytes) - known.nbytes)
@@ -173,7 +185,7 @@ class Tape:
         if placed is None:
             self._enter(root, Token(root.nbytes, root, constant, poison=poison))
             return
-        known = self._known.get(id(root))
+        known = self._known_as(root)
         # Its memory is that of its parts.
         bucket = self._enter(root, Token(0, root)).token if known is None else known.token
         start = address(array)
@@ -205,6 +217,14 @@ class Tape:
         self.tokens.append(token)
         return known
 
+    def _known_as(self, array: Any) -> _Root | _Part | None:
+        """What is known of this very object.
+
+        One that has gone may have had its id, where an interrupt ended what was to forget it.
+        """
+        known = self._known.get(id(array))
+        return known if type(known) is not _Root or known() is array else None
+
     def near(self, array: Array) -> Array:
         """``array``, or what stands for it where it is a device's."""
         return array if self.far is None else self.far.near(array)
@@ -231,13 +251,13 @@ class Tape:
 
     def knows(self, array: Array) -> bool:
         """Whether the memory of ``array`` has a number."""
-        return id(root_of(array)) in self._known
+        return self._known_as(root_of(array)) is not None
 
     def ref(self, array: Array) -> Ref:
         """``array`` as a place in numbered memory; what was not met before is held from outside."""
         # Mostly a view of what a kernel has made, or of a parameter.
         owner: Any = array if array.base is None else array.base
-        known = self._known.get(id(owner))
+        known = self._known_as(owner)
         if known is None:
             known, owner = self._owner(array)
         number = known.token
@@ -267,7 +287,7 @@ class Tape:
 
     def _owner(self, array: Any) -> tuple[_Root | _Part, Any]:
         """The first of ``array``, its base, the base of that, ... that is known."""
-        while (known := self._known.get(id(array))) is None:
+        while (known := self._known_as(array)) is None:
             base = base_of(array)
             if base is not None:
                 array = base

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, NAdam
 from singanet.optimizer.schedules import Cosine
+from singanet.program.trace import tape
 from tests.interrupts import struck_at
 
 RULES = {
@@ -67,3 +71,35 @@ def test_wherever_it_is_interrupted(rule, each):
     line = 1
     while expect_to_go_on(rule, line):
         line += each
+
+
+def test_an_interrupt_in_forgetting_an_array_leaves_the_program_right(monkeypatch):
+    """As a step is recorded: the next array may get the id of one that has gone."""
+    gone = []
+    # Python drops what strikes there, and the recording goes on.
+    monkeypatch.setattr(tape, "_forgetting", lambda mine: gone.append)
+    net, twin = small(True), small(False)
+    optimizers = Adam(0.01), Adam(0.01)
+    for _ in range(4):
+        net.step(X, Y, optimizers[0])
+        twin.step(X, Y, optimizers[1])
+    assert len(gone) > 5
+    for a, b in zip(net.param_values(), twin.param_values(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def test_an_interrupt_in_leaving_a_recording_leaves_none_open():
+    def trace(frame, event, argument):
+        if frame.f_code is tape.Tape.__exit__.__code__:
+            raise KeyboardInterrupt
+        return trace
+
+    net, optimizer = small(True), Adam(0.01)
+    net.step(X, Y, optimizer)
+    before = sys.gettrace()
+    sys.settrace(trace)
+    with suppress(KeyboardInterrupt):
+        net.step(X, Y, optimizer)
+    sys.settrace(before)
+    assert tape.current_tape() is None
+    net.memory(6)  # which refuses a recording within a recording
