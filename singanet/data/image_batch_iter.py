@@ -71,6 +71,7 @@ class ImageBatchIter(Described):
         """Start the thread, at the first round. Called again, it starts anew."""
         self.end()
         self._ahead = Background(self._forever(), self.capacity, "singanet-images")
+        self._ahead.start()
         self._batches = iter(self._ahead)
 
     def next(self) -> ImageBatch:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing
-from queue import Empty, Queue
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from singanet.base.arguments import checked_count
@@ -16,6 +16,9 @@ from singanet.errors import ArgumentError
 
 T = TypeVar("T")
 _END = object()
+
+_LOOK = 0.5
+"""Seconds after which a thread whose items nobody takes looks whether anybody still may."""
 
 
 class Prefetch(Described):
@@ -51,12 +54,13 @@ class Prefetch(Described):
         self._state = loader.state_dict()
         # Weak, so that leaving a loop drops the last reference and with it ends the thread.
         self._running: weakref.ref[Generator[Batch, None, None]] | None = None
-        self._left: Background[Any] | None = None
+        # The thread that has the loader, until it is put back to the last batch taken.
+        self._walker: Background[Any] | None = None
         self._ahead = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the iteration and its thread: a copy goes on after the last batch taken."""
-        gone = {"_running": None, "_left": None, "_ahead": self._is_ahead}
+        gone = {"_running": None, "_walker": None, "_ahead": self._is_ahead}
         return {**vars(self), **gone, "_state": self.state_dict()}
 
     @property
@@ -101,8 +105,7 @@ class Prefetch(Described):
     @property
     def _is_ahead(self) -> bool:
         """Whether the loader may be further than the last batch taken."""
-        running = self._running is not None and self._running() is not None
-        return running or self._left is not None or self._ahead
+        return self._walker is not None or self._ahead
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved position; an iteration that is running is closed."""
@@ -111,99 +114,126 @@ class Prefetch(Described):
         self.loader.load_state_dict(state)
 
     def _put_back(self) -> None:
-        """Put the loader back to the last batch taken; a thread that was left in it ends first."""
-        if self._left is not None:
-            self._left.wait()
-            self._left, self._ahead = None, True
+        """Put the loader back to the last batch taken, once no thread is in it."""
+        if self._walker is not None:
+            self._walker.stop()
+            self._walker.wait()
+            self._walker, self._ahead = None, True
         if self._ahead:
             self.loader.load_state_dict(self._state)
             self._ahead = False
 
     def _batches(self) -> Generator[Batch, None, None]:
-        ahead = Background(self._with_states(), self.capacity, "singanet-prefetch")
+        # Known before it starts: an interrupt may strike anywhere.
+        walker = self._walker = Background(
+            _with_states(self.loader, self.each), self.capacity, "singanet-prefetch"
+        )
         try:
-            with closing(iter(ahead)) as items:
-                for batch, state in items:
-                    self._state = state
-                    if batch is not None:
-                        yield batch
-                    # The next one is waited for, and this one may be let go.
-                    del batch
+            walker.start()
+            for batch, state in walker:
+                self._state = state
+                if batch is not None:
+                    yield batch
+                # The next one is waited for, and this one may be let go.
+                del batch
         finally:
-            self._running = None
-            if ahead.ended:
-                self.loader.load_state_dict(self._state)
-            else:
-                self._left = ahead
+            walker.stop()
+            if walker.ended and self._walker is walker:
+                self._put_back()
 
-    def _with_states(self) -> Iterator[tuple[Batch | None, dict[str, Any]]]:
-        for batch in self.loader:
-            state = self.loader.state_dict()
-            yield batch if self.each is None else self.each(batch), state
-        # Some loaders learn only here that the epoch is over.
-        yield None, self.loader.state_dict()
+
+def _with_states(
+    loader: Loader, each: Callable[[Batch], Batch] | None
+) -> Iterator[tuple[Batch | None, dict[str, Any]]]:
+    for batch in loader:
+        state = loader.state_dict()
+        yield batch if each is None else each(batch), state
+    # Some loaders learn only here that the epoch is over.
+    yield None, loader.state_dict()
 
 
 class Background(Generic[T]):
     """The items of ``source``, made by a thread that stays at most ``capacity`` ahead.
 
-    An error in the thread is raised to the taker, with the thread's traceback, after the
-    items that came before it.
+    The thread ends soon after nobody has this object any more. An error in it is raised to the
+    taker, with the thread's traceback, after the items that came before it.
     """
 
     def __init__(self, source: Iterable[T], capacity: int, name: str) -> None:
-        self._queue: Queue[Any] = Queue(capacity)
-        self._stopped = threading.Event()
-        self._error: BaseException | None = None
+        self._way = _Way(capacity)
+        work = partial(_walk, source, self._way, weakref.ref(self))
         # A daemon, so that an iterator left lying about cannot keep the program from ending.
-        self._thread = threading.Thread(target=self._work, args=(source,), name=name, daemon=True)
-        self._thread.start()
+        self._thread = threading.Thread(target=work, name=name, daemon=True)
 
     @property
     def ended(self) -> bool:
         """Whether the thread is out of the source for good."""
         return not self._thread.is_alive()
 
+    def start(self) -> None:
+        """Let the thread begin."""
+        self._thread.start()
+
     def __iter__(self) -> Generator[T, None, None]:
-        try:
-            while (item := self._queue.get()) is not _END:
-                yield item
-                del item
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
-        finally:
-            self.stop()
+        way = self._way
+        while (item := way.items.get()) is not _END:
+            way.room.put(None)
+            yield item
+            del item
+        if way.error is not None:
+            error, way.error = way.error, None
+            raise error
 
     def stop(self) -> None:
         """End the thread, which ends after the item in the making; wait for a second at most.
 
         A source that hangs must not keep the program from ending at the first interrupt.
         """
-        self._stopped.set()
-        # One place in the queue lets the thread out of put(), after which it sees the event.
-        try:
-            while True:
-                self._queue.get_nowait()
-        except Empty:
-            pass
+        self._way.stopped = True
+        self._way.room.put(None)
         self.wait(1.0)
 
     def wait(self, seconds: float | None = None) -> None:
         """Return when the thread has ended, or after so many seconds."""
-        if self._thread is not threading.current_thread():
+        if self._thread is not threading.current_thread() and not self.ended:
             self._thread.join(seconds)
 
-    def _work(self, source: Iterable[T]) -> None:
-        try:
-            for item in source:
-                if self._stopped.is_set():
-                    break
-                self._queue.put(item)
-                if self._stopped.is_set():
-                    break
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it is wanted
-            self._error = error
-        finally:
-            if not self._stopped.is_set():
-                self._queue.put(_END)
+
+class _Way:
+    """From the thread to the taker: items, and room for as many more as it may be ahead.
+
+    Of C's queues: an interrupt may leave a `queue.Queue`, or an `Event`, locked for ever.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.items: SimpleQueue[Any] = SimpleQueue()
+        self.room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(capacity):
+            self.room.put(None)
+        self.stopped = False
+        self.error: BaseException | None = None
+
+
+def _walk(source: Iterable[Any], way: _Way, taker: weakref.ref[Any]) -> None:
+    """The work of a thread: bring the items of ``source`` on their ``way``, until it is stopped."""
+
+    def put(item: Any) -> bool:
+        while not way.stopped and taker() is not None:
+            try:
+                way.room.get(timeout=_LOOK)
+            except Empty:
+                continue
+            way.items.put(item)
+            return not way.stopped
+        return False
+
+    # It may be stopped before it has begun.
+    if way.stopped:
+        return
+    try:
+        for item in source:
+            if not put(item):
+                return
+    except BaseException as error:  # noqa: BLE001 - it is raised again where it is wanted
+        way.error = error
+    put(_END)

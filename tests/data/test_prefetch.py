@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.data import ArrayLoader, GeneratorLoader, Prefetch
+from singanet.data.prefetch import Background
 from singanet.errors import ArgumentError
+from tests.interrupts import struck_at, threads_gone
 
 
 def numbers(n=11, batch=2):
@@ -235,3 +237,28 @@ def test_an_interrupt_while_the_loader_hangs_ends_at_once():
     goes_on.set()
     assert rows(ahead) == [[0, 2], [0, 3]]
     assert rows(islice(ahead, 1)) == [[1, 0]]
+
+
+# Python drops what strikes as it closes a loop that was left.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_wherever_it_is_interrupted_it_goes_on_behind_the_last_batch_taken():
+    line, struck = 0, True
+    while struck:
+        line += 1
+        ahead, before = Prefetch(numbers()), set(threading.enumerate())
+        struck = struck_at(line, lambda: rows(islice(ahead, 3)))  # noqa: B023
+        taken = ahead.state_dict()["position"]
+        assert rows(ahead) == rows(numbers())[taken:] or taken == 6
+        assert threads_gone(before), line
+    assert line > 40
+
+
+def test_a_thread_ends_that_was_forgotten():
+    """As where an interrupt strikes in what was to end it."""
+    before = set(threading.enumerate())
+    batches = Background(iter(range(100)), 2, "singanet-prefetch")
+    batches.start()
+    assert next(iter(batches)) == 0
+    del batches
+    gc.collect()
+    assert threads_gone(before)
