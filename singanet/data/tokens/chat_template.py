@@ -93,33 +93,71 @@ class ChatTemplate:
         whole, marked = self._rendered(messages, False, variables)
         if marked:
             return whole, marked
+        places = [k for k, message in enumerate(messages) if message["role"] == "assistant"]
         found = []
-        for k, message in enumerate(messages):
-            if message["role"] == "assistant":
-                asked = self.text(messages[:k], True, variables)
+        for k in places:
+            asked = self._asked(messages[:k], variables)
+            told = whole
+            if k + 1 < len(messages):
                 told = self.text(messages[: k + 1], False, variables)
-                found.append(self._one(whole, asked, told, message))
+            plain = asked is not None and told.startswith(asked) and whole.startswith(told)
+            if asked is not None and plain:
+                begin, end = len(asked), len(told)
+            else:
+                # Some templates say an answer otherwise once another one follows, or ask for more
+                # than they repeat: texts of a chat with another answer in its place tell the ends.
+                begin, end = self._between(whole, asked, messages, k, variables)
+            answer = whole[begin:end]
+            if answer.rstrip().endswith(self._ends):
+                end -= len(answer) - len(answer.rstrip())  # what stands between two turns
+            found.append((begin, end))
         return whole, found
 
-    def _one(self, whole: str, asked: str, told: str, message: Message) -> tuple[int, int]:
-        begin = len(asked)
-        if not whole.startswith(asked):
-            raise _not_told(f"one that begins {asked[-60:]!r}")
-        if whole.startswith(told) and len(told) >= begin:
-            answer = told[begin:]
-        else:
-            # Some templates say an answer otherwise once another one follows.
-            content = message.get("content")
-            content = content.strip() if isinstance(content, str) else ""
-            place = whole.find(content, begin) if content else -1
-            if place < 0:
-                raise _not_told(f"one that another follows, {content[:60]!r}")
-            answer = whole[begin : place + len(content)]
-            rest = whole[begin + len(answer) :]
-            answer += next((end for end in self._ends if rest.startswith(end)), "")
-        if answer.rstrip().endswith(self._ends):
-            answer = answer.rstrip()  # what the template puts between two turns
-        return begin, begin + len(answer)
+    def _asked(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str | None:
+        """The text up to where an answer begins; None where a template cannot ask without more."""
+        try:
+            return self.text(messages, True, variables)
+        except DataError:
+            if messages:
+                raise
+            return None
+
+    def _between(
+        self,
+        whole: str,
+        asked: str | None,
+        messages: Sequence[Message],
+        k: int,
+        variables: Mapping[str, Any],
+    ) -> tuple[int, int]:
+        """Where answer ``k`` begins and ends in the ``whole``, with the token that ends it."""
+        other = _NO_ANSWER
+        while other in whole:
+            other += _NO_ANSWER
+        others = [*messages[:k], {"role": "assistant", "content": other}, *messages[k + 1 :]]
+        before, *behind = self.text(others, False, variables).split(other)
+        own = self.text(others[: k + 1], False, variables).split(other)[-1]
+        begin = len(before)
+        if asked is not None and whole.startswith(asked):
+            begin = len(asked)
+        elif not whole.startswith(before):
+            raise _not_told(f"one that begins {before[-60:]!r}")
+        end = len(whole) - len(behind[-1]) if behind else -1
+        if len(behind) != 1 or end < begin or not whole.endswith(behind[0]):
+            content = str(messages[k].get("content"))
+            raise _not_told(f"one that another follows, {content[:60]!r}")
+        return begin, end + self._closing(own, behind[0])
+
+    def _closing(self, own: str, behind: str) -> int:
+        """How much of what stands ``behind`` an answer, ``own`` where nothing follows, ends it."""
+        text = own.lstrip()
+        blank = own[: len(own) - len(text)]
+        token = max((end for end in self._ends if text.startswith(end)), key=len, default=None)
+        whole = blank + token if token is not None else ""
+        return len(whole) if behind.startswith(whole) else 0
+
+
+_NO_ANSWER = "zqxj"
 
 
 def _not_told(received: str) -> DataError:

@@ -122,9 +122,111 @@ def test_an_end_that_is_no_special_token_belongs_to_the_answer():
 
 
 def test_answers_that_cannot_be_told_are_refused():
-    backwards = "{% for m in messages|reverse %}{{ m.content }}|{% endfor %}"
-    with pytest.raises(DataError, match="answers can be found.*answers_only=False"):
-        answers_in(backwards)
+    backwards = "{% for m in messages|reverse %}{{ m.content }}"
+    for more in ("{{ m.content }}|{% endfor %}", "{{ m.content | length }}|{% endfor %}"):
+        with pytest.raises(DataError, match="answers can be found.*answers_only=False"):
+            answers_in(backwards + more)
+
+
+ZEPHYR = """{% for m in messages %}{% if m['role'] == 'assistant' %}
+{{ '<|assistant|>\n' + m['content'] + eos_token }}{% else %}
+{{ '<|' + m['role'] + '|>\n' + m['content'] + eos_token }}{% endif %}
+{% if loop.last and add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}{% endfor %}"""
+LLAMA2 = """{% for m in messages %}{% if m['role'] == 'user' %}
+{{- bos_token + '[INST] ' + m['content'].strip() + ' [/INST]' }}{% elif m['role'] == 'assistant' %}
+{{- ' ' + m['content'].strip() + ' ' + eos_token }}{% endif %}{% endfor %}"""
+QWEN3 = """{%- set ns = namespace(last=-1) %}{%- for m in messages %}
+{%- if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}{%- set content = m.content %}
+{%- if m.role == 'user' or m.role == 'system' %}
+{{- '<|im_start|>' + m.role + '\n' + content + '<|im_end|>' + '\n' }}
+{%- else %}{%- set thought = '' %}
+{%- if '</think>' in content %}
+{%- set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+{%- set content = content.split('</think>')[-1].lstrip('\n') %}{%- endif %}
+{%- if loop.index0 > ns.last %}
+{{- '<|im_start|>assistant\n<think>\n' + thought.strip('\n') + '\n</think>\n\n' }}
+{{- content.lstrip('\n') }}
+{%- else %}{{- '<|im_start|>assistant\n' + content }}{%- endif %}{{- '<|im_end|>\n' }}{%- endif %}
+{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
+R1 = """{{- bos_token }}{% for m in messages %}{% set content = m['content'] %}
+{%- if m['role'] == 'user' %}{{- '<|User|>' + content }}{% endif %}
+{%- if m['role'] == 'assistant' %}{% if '</think>' in content %}
+{%- set content = content.split('</think>')[-1] %}{% endif %}
+{{- '<|Assistant|>' + content + eos_token }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}{{- '<|Assistant|><think>\n' }}{% endif %}"""
+
+
+def chatml(m, last):
+    return f"<|im_start|>{m['role']}\n", m["content"], "<|im_end|>", "\n"
+
+
+def zephyr(m, last):
+    begin = "\n" if m["role"] == "assistant" else ""
+    return f"<|{m['role']}|>", begin + m["content"], "</s>", "\n"
+
+
+def llama2(m, last):
+    if m["role"] == "user":
+        return "<s>[INST] ", m["content"].strip(), " [/INST]", ""
+    return "", " " + m["content"].strip(), " </s>", ""
+
+
+def phi3(m, last):
+    return f"<|{m['role']}|>\n", m["content"], "<|end|>", "\n"
+
+
+def qwen3(m, last):
+    content, thought = m["content"], ""
+    if m["role"] != "assistant":
+        return chatml(m, last)
+    if "</think>" in content:
+        thought = content.split("</think>")[0].split("<think>")[-1].strip("\n")
+        content = content.split("</think>")[-1].lstrip("\n")
+    if last:
+        content = f"<think>\n{thought}\n</think>\n\n" + content.lstrip("\n")
+    return f"<|im_start|>{m['role']}\n", content, "<|im_end|>", "\n"
+
+
+def r1(m, last):
+    if m["role"] == "user":
+        return "<|User|>", m["content"], "", ""
+    return "<|Assistant|>", m["content"].split("</think>")[-1], "</s>", ""
+
+
+PIECES = {
+    "chatml": (UNMARKED, chatml, "", ""),
+    "zephyr": (ZEPHYR, zephyr, "", ""),
+    "llama 2": (LLAMA2, llama2, "", ""),
+    "phi 3": (PHI, phi3, "", "</s>"),
+    "qwen 3": (QWEN3, qwen3, "", ""),
+    "deepseek r1": (R1, r1, "<s>", ""),
+}
+"""Templates, and what each makes of a message: before, content, end, behind; around all."""
+THOUGHTS = ["", " ", "Ay.", "Ay.\n", " so \n\n", "<think>\nhm\n</think>\n\nNo.", "<think>a</think>"]
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_answers_are_read_off_any_conversation(name):
+    """The end of each, thoughts that are left out once others follow, and empty ones."""
+    source, told, first, behind_all = PIECES[name]
+    ends = ("<|im_end|>", "</s>", "<|end|>", "<s>", "<|User|>", "<|Assistant|>", "<|endoftext|>")
+    template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"}, ends)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        messages = [
+            {"role": ("user", "assistant")[k % 2], "content": str(rng.choice(THOUGHTS))}
+            for k in range(2 * rng.integers(1, 5))
+        ]
+        pieces = [told(m, k + 1 == len(messages)) for k, m in enumerate(messages)]
+        whole, spans = template.answers(messages, {})
+        joined = first + "".join("".join(piece) for piece in pieces) + behind_all
+        assert "".join(whole.split("\n")) == "".join(joined.split("\n"))
+        found = [whole[begin:end] for begin, end in spans]
+        wanted = [content + end for _, content, end, _ in pieces[1::2]]
+        if name == "phi 3":
+            wanted[-1] += "\n\n</s>"  # its template ends the conversation, too
+        assert found == wanted
 
 
 @given(contents=st.lists(st.text("ab é😀\n", min_size=1, max_size=9), min_size=1, max_size=4))
