@@ -115,6 +115,8 @@ def _write_turned(
     steps = (shape[0] if isinstance(shape, list) else shape)[0]
     if steps == -1 and rotary.longest is not None:
         raise NoFormError("angles that depend on the number of steps, which is left open")
+    if rotary.era(steps) and (layer.segments or layer.mask or layer.has_lengths):
+        raise NoFormError("angles that depend on the length of each text in a row")
     speed, gain = rotary.speeds(size, steps)
     half = len(speed)
     cos, sin = (waves(g, x, speed, phase) for phase in (np.pi / 2, 0.0))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.decoding.trial import KeptSteps, Trial
+from singanet.decoding.trial import KeptSteps, Trial, turning
 from singanet.engine.feeds import check_feed
 from singanet.engine.intake import own_arrays
 from singanet.engine.model import placed_by
@@ -20,6 +20,9 @@ from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers.past import Counts, Past, each_of, least, most, together
 from singanet.ops.kernel import widened
 from singanet.types import Array
+
+_GIVEN = "given"
+"""What a sequence has had of an input, where it may have to be read again."""
 
 
 class Decoder:
@@ -59,6 +62,7 @@ class Decoder:
         self._fixed = dict(own_arrays("decoder, fixed", fixed or {}))
         self._sequences = [name for name in self._plan.inputs if name not in self._fixed]
         self._readers = self._reading()
+        self._turning = turning(self._plan, self._readers)
         shapes = {name: self._plan.by_name[name].layer.in_shapes for name in self._sequences}
         if not shapes or any(isinstance(s, list) or not s for s in shapes.values()):
             raise ArgumentError(
@@ -137,6 +141,11 @@ class Decoder:
                 advice="call reset() before other sequences",
             )
         self._expect_same_net()
+        lengths = self.lengths.tolist() if self._turning else ()
+        changed = [not self.alike(n, n + steps) for n in lengths]
+        if any(changed):
+            parts = x if isinstance(x, Mapping) else {self._sequences[0]: x}
+            return self._anew(changed, parts, last_of)
         results = self._run(x, self._plan.outputs, self._fixed, last_of)
         self._starts, self._samples = self._starts + steps, samples
         out: Array = widened(results if len(results) > 1 else results[self._plan.outputs[0]])
@@ -263,9 +272,62 @@ class Decoder:
             )
         for past in self._pasts.values():
             past.expect_back(starts)
+        changed = [
+            end > 0 and not self.alike(end, n)
+            for n, end in zip(
+                self.lengths.tolist(), each_of(starts, self._samples).tolist(), strict=True
+            )
+        ]
         for past in self._pasts.values():
             past.go_back(starts)
         self._starts = starts
+        if any(changed):
+            self._anew(changed, None, self._last_of)
+
+    def alike(self, steps: int, others: int) -> bool:
+        """Whether layers compute a step alike in sequences of ``steps`` and of ``others`` steps.
+
+        Where not, as angles of positions change, sequences are read again from their beginning.
+        """
+        return all(rotary.era(steps) == rotary.era(others) for rotary in self._turning)
+
+    def _anew(
+        self,
+        changed: Sequence[bool],
+        further: Mapping[str, Any] | None,
+        last_of: Mapping[str, Collection[int]],
+    ) -> Any:
+        """`_read` of ``further`` steps, if any; of sequences that have ``changed`` all steps."""
+        groups: dict[int, list[int]] = {}
+        for n, (again, length) in enumerate(zip(changed, self.lengths.tolist(), strict=True)):
+            groups.setdefault(length if again else -1, []).append(n)
+        found: list[Decoder] = []
+        last: list[Any] = []
+        for length, rows in groups.items():
+            part = self.fork(rows) if length < 0 else self._begun(rows)
+            given = {} if further is None else {k: np.asarray(v)[rows] for k, v in further.items()}
+            if length >= 0:
+                before = {name: self._before(name, rows, length) for name in self._sequences}
+                given = {
+                    k: np.concatenate([v, given.get(k, v[:, :0])], 1) for k, v in before.items()
+                }
+            if given:
+                last.append(part._read(given, last_of))
+            found.append(part)
+        order = np.array([n for rows in groups.values() for n in rows])
+        self._take(_side_by_side(found, order))
+        if further is None:
+            return None
+        steps = next(iter(further.values())).shape[1]
+        return _rows_of(self.net.device.ops, last, steps, np.argsort(order))
+
+    def _before(self, name: str, rows: Sequence[int], length: int) -> Array:
+        """The first steps that sequences had of the input ``name``."""
+        kept = self._pasts[name].kept(_GIVEN)[:, 0, :length]
+        shape = self._plan.by_name[name].layer.in_shapes
+        assert isinstance(shape, tuple)
+        array = np.asarray(self.net.device.ops.host(kept))[[*rows]]
+        return array.reshape(*array.shape[:2], *shape[1:])
 
     def _reading(self) -> list[str]:
         """The nodes that sequences come to, the inputs too."""
@@ -316,6 +378,9 @@ class Decoder:
             results, _ = plan.forward(
                 feed, wanted, net.device.ops, net.rng, False, pasts=self._pasts, last_of=last_of
             )
+        for name in self._sequences if self._turning else ():
+            rows = feed[name].reshape(*feed[name].shape[:2], -1)[:, None]
+            self._pasts[name].extended(net.device.ops, _GIVEN, rows)
         steps = next(iter(feed[name].shape[1] for name in self._sequences))
         for past in self._pasts.values():
             past.advance(steps)
@@ -339,6 +404,17 @@ class Decoder:
 
     def _take(self, other: Decoder) -> None:
         self._pasts, self._starts, self._samples = other._pasts, other._starts, other._samples
+
+
+def _rows_of(ops: Any, parts: Sequence[Any], steps: int, order: Array) -> Any:
+    """The last ``steps`` of outputs, or of dicts of them, of ``parts`` of the samples together."""
+    if isinstance(parts[0], Mapping):
+        return {
+            name: _rows_of(ops, [part[name] for part in parts], steps, order) for name in parts[0]
+        }
+    if isinstance(parts[0], (list, tuple)):
+        return [_rows_of(ops, [*each], steps, order) for each in zip(*parts, strict=True)]
+    return ops.concat([part[:, -steps:] for part in parts], axis=0)[order]
 
 
 def _ending(

@@ -29,9 +29,16 @@ class Follower:
         self._mark: tuple[Decoder, Array] | None = None
 
     def room(self, most: int) -> int:
-        """How many steps, up to ``most``, each text may have before the limit is met."""
-        limit = self.decoder.limit
-        return most if limit is None else min(most, limit - self.decoder.steps)
+        """How many steps, up to ``most``, each text may have as if they came one by one.
+
+        Behind them the limit is met, or steps before are computed otherwise.
+        """
+        limit, alike = self.decoder.limit, self.decoder.alike
+        most = most if limit is None else min(most, limit - self.decoder.steps)
+        starts = self.decoder.lengths.tolist()
+        return next(
+            (k for k in range(1, most) if not all(alike(n + 1, n + k + 1) for n in starts)), most
+        )
 
     def expected(self, texts: Sequence[Sequence[int]]) -> Array:
         """Read the rest of ``texts``: how probable each id is to come next, (N, C)."""

@@ -21,6 +21,7 @@ from singanet.errors import ArgumentError, SingaNetError
 from singanet.layers.layer import Layer
 from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.layers.past import Past
+from singanet.layers.rotary import RotaryEmbedding
 from singanet.ops.numpy.held import FEW
 from singanet.types import Array
 
@@ -206,7 +207,9 @@ class Trial:
         steps = [self.plan.by_name[name] for name in self.readers]
         near = all(_is_near(each.layer) and not each.foreign for each in steps)
         most = _FEW if near else _TRIED
-        return min(self.limit or most, most)
+        # Of longer ones the steps before have other angles than they had as a part.
+        ends = [rotary.longest for rotary in turning(self.plan, self.readers)]
+        return min(self.limit or most, most, *(end for end in ends if end is not None))
 
     def _samples(self) -> int:
         """How many sequences are tried: more than kernels for few rows take, where these differ.
@@ -295,7 +298,11 @@ def _refusal(received: str) -> ArgumentError:
 
 def _is_near(layer: Layer) -> bool:
     """Whether a few steps show how the layer computes any number of them."""
-    if isinstance(layer, MultiHeadAttention):
-        # Else angles change where sequences grow longer.
-        return layer.rotary is None or layer.rotary.longest is None
-    return layer.traits.masks == "keeps"
+    return isinstance(layer, MultiHeadAttention) or layer.traits.masks == "keeps"
+
+
+def turning(plan: Plan, readers: Sequence[str]) -> list[RotaryEmbedding]:
+    """What turns by angles that depend on how long a sequence is."""
+    layers = [plan.by_name[name].layer for name in readers]
+    found = [each.rotary for each in layers if isinstance(each, MultiHeadAttention)]
+    return list({id(each): each for each in found if each and each.longest is not None}.values())

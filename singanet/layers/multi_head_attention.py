@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from singanet.base.arguments import is_flag, is_number
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, CallOrderError
 from singanet.initializer import Constant
 from singanet.layers.arguments import expect_int
 from singanet.layers.context import Context
@@ -18,7 +20,7 @@ from singanet.layers.product import product, product_back
 from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import read_whole_lengths
 from singanet.layers.relative import RelativePositions
-from singanet.layers.rotary import RotaryEmbedding
+from singanet.layers.rotary import RotaryEmbedding, Texts
 from singanet.layers.whole_weights import are_few, attend_whole, attend_whole_back
 from singanet.ops.attention import Attention
 from singanet.types import Array, GivenShapes, Shape, Shapes
@@ -27,6 +29,11 @@ _PARTS = ("query", "value", "key")
 _BIASED = (*_PARTS, "output")
 _NORMED = ("query", "key")
 _MASKS = ("boolean", "added", None)
+
+
+def _of_lengths(lengths: Array) -> Array:
+    found: Array = lengths.reshape(-1, 1).astype(np.int64)
+    return found
 
 
 class MultiHeadAttention(Layer):
@@ -283,12 +290,13 @@ class MultiHeadAttention(Layer):
         parts = list(x) if isinstance(x, (list, tuple)) else [x]
         given = self._keys_so_far(ctx, parts.pop()) if self.mask else None
         ops, sources = ctx.ops, (parts[: self.given] + [parts[self.given - 1]] * 2)[:3]
+        texts = self._texts(ctx, parts[self.given :], given)
         q, v, k = (
-            self._positioned(ctx, part, self._normed(ctx, part, source), source is sources[0])
-            for part, source in zip(_PARTS, sources, strict=True)
+            self._positioned(ctx, part, self._normed(ctx, part, x), x is sources[0], texts)
+            for part, x in zip(_PARTS, sources, strict=True)
         )
         case = self._case(ctx, q, k, parts[self.given :], given)
-        ctx.save(sources=sources, q=q, v=v, k=k, case=case)
+        ctx.save(sources=sources, q=q, v=v, k=k, case=case, texts=texts)
         ctx.save(shape=() if given is None else given.shape)
         case = self._placed(ctx, case, q, k)
         if self.return_weights or are_few(case, q, k, v):
@@ -362,11 +370,36 @@ class MultiHeadAttention(Layer):
         dx, grads[name] = self.norm.backward(ctx.ops, d, ctx.params[name], kept)
         return dx
 
-    def _positioned(self, ctx: Context, part: str, x: Array, own: bool) -> Array:
+    def _texts(self, ctx: Context, rest: list[Array], mask: Array | None) -> Texts | None:
+        """What tells of texts shorter than their rows, where angles depend on their lengths.
+
+        Errors: parts of texts under a mask that are longer than angles allow.
+        """
+        if self.rotary is None or self.rotary.longest is None:
+            return None
+        if ctx.past is not None:
+            if mask is not None and self.rotary.era(mask.shape[-1]):
+                raise CallOrderError(
+                    f"layer {self.name!r}, whose angles depend on the length of a text",
+                    expected=f"at most {self.rotary.longest} steps under a mask, in parts",
+                    received=f"{mask.shape[-1]}",
+                    advice="leave the mask out and let decoder.read take texts of any lengths,"
+                    " or predict them whole",
+                )
+            return None
+        if self.segments:
+            return Texts.packed(rest[self.has_lengths])
+        if mask is not None and self.mask == "boolean" and mask.ndim == 2 and mask.shape[1] > 1:
+            return Texts.padded(mask)
+        return Texts(_of_lengths, rest[0]) if self.has_lengths else None
+
+    def _positioned(
+        self, ctx: Context, part: str, x: Array, own: bool, texts: Texts | None
+    ) -> Array:
         """The heads of ``x``, turned; of its own keys and values those of the steps before, too."""
         heads = heads_of(x, self.dims[part])
         if self.rotary is not None and part != "value":
-            heads = self.rotary.turned(ctx.ops, heads, ctx.starts if own else 0)
+            heads = self.rotary.turned(ctx.ops, heads, ctx.starts if own else 0, texts=texts)
         if ctx.past is None or part == "query" or not own:
             return heads
         return ctx.past.extended(ctx.ops, part, heads, self._last())
@@ -408,7 +441,8 @@ class MultiHeadAttention(Layer):
         dq, dk, dv, dadded = found
         dmask = None if dadded is None else self._added_back(ctx, dadded, grads)
         if self.rotary is not None:
-            dq, dk = (self.rotary.turned(ops, d, back=True) for d in (dq, dk))
+            texts = saved["texts"]
+            dq, dk = (self.rotary.turned(ops, d, back=True, texts=texts) for d in (dq, dk))
         dsources: list[Array] = []
         for part, source, d in zip(_PARTS, saved["sources"], (dq, dv, dk), strict=True):
             d = self._normed_back(ctx, part, merged_heads(d), grads)

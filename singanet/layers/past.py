@@ -190,6 +190,10 @@ class Past:
         self._shown[key] = together(kept.first + low)
         return kept.array[:, :, low : most(ends - kept.first)]
 
+    def kept(self, key: str) -> Array:
+        """(N, h, steps, d) of what has been `extended` without ``last``, from the first step on."""
+        return self._rows[key].array
+
     def shown_from(self, key: str) -> Counts:
         """Which step the first one is that `extended` last gave; 0 where it gave none."""
         return self._shown.get(key, 0)

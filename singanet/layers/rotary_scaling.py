@@ -24,6 +24,10 @@ class Scaling(Hashable, Protocol):
         """From which number of steps on the speeds depend on that number; None if they never do."""
 
     @property
+    def settles(self) -> bool:
+        """Whether all sequences beyond that number have the same speeds."""
+
+    @property
     def pairs(self) -> int | None:
         """For how many pairs of features it has numbers; None for any."""
 
@@ -43,6 +47,7 @@ class Linear:
 
     factor: float
     longest = pairs = None
+    settles = True
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
         """See `Scaling`."""
@@ -60,6 +65,7 @@ class Dynamic:
     factor: float
     original_max_position_embeddings: int
     pairs = None
+    settles = False
 
     @property
     def longest(self) -> int:
@@ -92,6 +98,7 @@ class Yarn:
     mscale_all_dim: float | None = None
     truncate: bool = True
     longest = pairs = None
+    settles = True
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
         """See `Scaling`."""
@@ -129,6 +136,7 @@ class Llama3:
     high_freq_factor: float
     original_max_position_embeddings: int
     longest = pairs = None
+    settles = True
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
         """See `Scaling`."""
@@ -153,6 +161,7 @@ class LongRope:
     original_max_position_embeddings: int
     factor: float = 1.0
     attention_factor: float | None = None
+    settles = True
 
     @property
     def longest(self) -> int:

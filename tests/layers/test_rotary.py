@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
+from singanet.decoding import Drafter
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError
 from singanet.layers import Dense, Embedding, Input, MultiHeadAttention, RotaryEmbedding
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops
 from singanet.optimizer import SGD
+from singanet.params.gradients import dense_gradient
 
 ORIGINAL = "original_max_position_embeddings"
 SCALINGS = {
@@ -157,17 +159,129 @@ def test_parts_give_what_the_whole_gives(name, rng):
     np.testing.assert_allclose(np.concatenate(got, 1), net.predict(ids), rtol=0, atol=1e-9)
 
 
+def text_net(rotary, inputs=("ids",), **given):
+    """A net of two layers over rows of texts, with what tells of these beside the ids."""
+    shapes = {"lengths": ()}
+    ids, *beside = (Input(name, shapes.get(name, (None,)), "int64") for name in inputs)
+    x = Embedding("words", 9, 32)(ids)
+    for name in ("one", "two"):
+        layer = MultiHeadAttention(name, 2, causal=True, rotary=rotary, **given)
+        x = layer(*([x, *beside],) if beside else (x,))
+    y = Dense("fc", 9)(x)
+    net = FeedForwardNet(
+        inputs=[ids, *beside], outputs=y, seed=0, loss=SoftmaxCrossEntropy(ignore_index=-100)
+    )
+    net.as_type("float64")
+    for value in net.param_values():
+        value *= 1.5  # so that angles count
+    return net
+
+
 @pytest.mark.parametrize("name", ["dynamic", "longrope"])
-def test_parts_beyond_the_original_length_are_refused(name, rng):
-    ids = rng.integers(0, 9, (2, 48))
-    net = net_of(rotary_of(name), None)
-    with pytest.raises(ArgumentError, match="at most 32 steps, where sequences come in parts"):
-        net.decoder(max_length=48)
-    decoder = net.decoder(max_length=32)
-    decoder(ids[:, :30])
-    with pytest.raises(CallOrderError, match="at most 32 steps"):
-        decoder(ids[:, 30:])
-    assert net.predict(ids).shape == (2, 48, 32)
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_are_read_again_where_angles_change(name, seed):
+    rng = np.random.default_rng(seed)
+    net = text_net(rotary_of(name))
+    decoder = net.decoder(max_length=60)
+    texts = [rng.integers(0, 9, 60) for _ in range(3)]
+    ends = rng.integers(1, 34, 3)
+    decoder.read([text[:end] for text, end in zip(texts, ends, strict=True)])
+    for _ in range(12):
+        more = rng.integers(1, 6)
+        if rng.random() < 0.3:
+            less = rng.integers(0, ends)
+            decoder.back(less)
+            ends = ends - less
+        if rng.random() < 0.3:
+            order = rng.integers(0, 3, 3)
+            decoder = decoder.fork(order)
+            texts, ends = [texts[k] for k in order], ends[order]
+        if ends.max() + more > 60:
+            decoder.back(ends - 3)
+            ends = np.full(3, 3)
+        part = [text[end : end + more] for text, end in zip(texts, ends, strict=True)]
+        found = decoder(np.stack(part))
+        ends = ends + more
+        for row, text, end in zip(found, texts, ends, strict=True):
+            wanted = net.predict(text[None, :end])[0, -more:]
+            np.testing.assert_allclose(row, wanted, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dynamic", "longrope"])
+def test_a_draft_changes_no_text_where_angles_change(name, rng):
+    net, small = (text_net(rotary_of(name)) for _ in range(2))
+    for value in small.param_values():
+        value += 0.02 * rng.standard_normal(value.shape)
+    prompts = [rng.integers(0, 9, n) for n in (27, 30)]
+    wanted = net.generate(prompts, 12, max_length=64, temperature=0)
+    found = net.generate(prompts, 12, max_length=64, temperature=0, draft=Drafter(small, 4))
+    assert [row.tolist() for row in found] == [row.tolist() for row in wanted]
+    for prompt, row in zip(prompts, wanted, strict=True):
+        text = [*prompt]
+        for id in row:
+            assert net.predict(np.array([text]))[0, -1].argmax() == id
+            text.append(id)
+
+
+TOLD = {
+    "segments": {"segments": True},
+    "mask": {"mask": "boolean"},
+    "lengths": {},
+}
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("told", TOLD)
+@pytest.mark.parametrize("name", ["dynamic", "longrope"])
+def test_texts_in_rows_have_their_own_angles(name, told, recorded, rng):
+    """The outputs and steps of a row of texts are those of the texts alone."""
+    net, alone = text_net(rotary_of(name), ("ids", told), **TOLD[told]), text_net(rotary_of(name))
+    net.programs.enabled = recorded
+    for k in range(3):
+        ids, targets = (rng.integers(0, 9, (2, 80)) for _ in range(2))
+        texts = [(0, 0, 34 - k), (1, 0, 30 + k)]
+        beside = np.zeros((2, 80), np.int64)
+        if told == "segments":
+            texts = [(0, 0, 34 - k), (0, 34 - k, 60), (1, 0, 30 + k), (1, 30 + k, 78)]
+        elif told == "mask":
+            texts = [(0, 0, 34 - k), (1, 80 - 30 - k, 80)]
+        for n, (row, begin, end) in enumerate(texts):
+            beside[row, begin:end] = n + 1
+        seen = beside > 0
+        if told == "lengths":
+            beside = seen.sum(1)
+        feed = {"ids": ids, told: beside if told == "segments" else beside * (beside > 0)}
+        targets[~seen] = -100
+        found = net.predict(feed)
+        for row, begin, end in texts:
+            wanted = alone.predict(ids[row : row + 1, begin:end])[0]
+            np.testing.assert_allclose(found[row, begin:end], wanted, rtol=0, atol=1e-9)
+        net.step(feed, targets, SGD(lr=0.01))
+        total = {}
+        for row, begin, end in texts:
+            here = slice(row, row + 1), slice(begin, end)
+            grads, _ = alone.train(ids[here], targets[here])
+            share = (end - begin) / seen.sum()
+            for name_, grad in zip(alone.param_names(), grads, strict=True):
+                whole = dense_gradient(
+                    numpy_ops, grad, alone.params()[alone.param_names().index(name_)].shape
+                )
+                total[name_] = total.get(name_, 0.0) + share * whole
+        for name_, value, after in zip(
+            alone.param_names(), alone.param_values(), net.param_values(), strict=True
+        ):
+            value -= 0.01 * total[name_]
+            np.testing.assert_allclose(after, value, rtol=0, atol=1e-9)
+
+
+def test_parts_under_a_mask_do_not_outgrow_their_angles(rng):
+    net = text_net(rotary_of("longrope"), ("ids", "mask"), mask="boolean")
+    ids, mask = rng.integers(0, 9, (2, 40)), np.ones((2, 40), np.int64)
+    mask[0, :5] = 0
+    decoder = net.decoder(max_length=40)
+    decoder({"ids": ids[:, :30], "mask": mask[:, :30]})
+    with pytest.raises(CallOrderError, match=r"at most 32 steps under a mask.*decoder.read"):
+        decoder({"ids": ids[:, 30:], "mask": mask[:, 30:]})
 
 
 def test_a_net_comes_back_from_its_description(tmp_path, rng):

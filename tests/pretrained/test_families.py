@@ -12,7 +12,7 @@ from singanet.loss import SquaredError
 from singanet.optimizer import SGD, AdamW
 from singanet.pretrained.table import FAMILIES
 from singanet.types import RowSparse
-from tests.pretrained.peers import MODELS, batch, make, theirs, torch, write
+from tests.pretrained.peers import MODELS, WORDS, batch, make, theirs, torch, write
 
 
 def named_gradients(net, dy):
@@ -223,3 +223,36 @@ def test_losses_of_adamw_are_those_of_torch(name, tmp_path):
         peer.step()
         found = net.step(x, targets, ours)[0]
         assert abs(found - loss.item()) < 1e-5 * abs(loss.item()), k
+
+
+def test_longrope_goes_by_the_length_of_each_text(tmp_path):
+    """Within and beyond the original 6 steps: written, packed, and padded on the left."""
+    model = make("phi3, longrope")
+    net = pretrained.load(write(model, tmp_path))
+    rng = np.random.default_rng(0)
+
+    def alone(ids):
+        with torch.no_grad():
+            return model(torch.from_numpy(ids[None])).logits[0].numpy()
+
+    prompts = [rng.integers(1, WORDS, steps) for steps in (2, 4, 6, 9)]
+    for prompt, found in zip(prompts, net.generate(prompts, 8, temperature=0), strict=True):
+        for word in found:
+            assert alone(prompt).argmax(-1)[-1] == word
+            prompt = np.append(prompt, word)
+    texts = [rng.integers(1, WORDS, steps) for steps in (5, 6, 9, 3)]
+    ends = np.cumsum([len(text) for text in texts])
+    row = {
+        "input_ids": np.concatenate(texts)[None],
+        "segments": np.repeat([1, 2, 3, 4], [len(text) for text in texts])[None],
+    }
+    packed = pretrained.load(tmp_path, inputs=list(row)).forward(False, row)[0]
+    ids, mask = np.zeros((2, 4, 9), np.int64)
+    for n, text in enumerate(texts):
+        ids[n, 9 - len(text) :], mask[n, 9 - len(text) :] = text, 1
+    batch_of = {"input_ids": ids, "attention_mask": mask}
+    padded = pretrained.load(tmp_path, inputs=list(batch_of)).forward(False, batch_of)
+    for n, (text, end) in enumerate(zip(texts, ends, strict=True)):
+        wanted = alone(text)
+        for found in (packed[end - len(text) : end], padded[n, 9 - len(text) :]):
+            np.testing.assert_allclose(found, wanted, atol=1e-5 * abs(wanted).max())
