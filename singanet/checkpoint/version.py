@@ -11,6 +11,10 @@ KEY = "singanet_format"
 """The name under which formats with named attributes keep the version."""
 
 
+REWRITTEN = ", written again by another program"
+"""Behind the version of a file whose marks of ours are copies, and whose checksums of others."""
+
+
 def check_version(found: object, where: str) -> int:
     """``found`` as a version this library knows. Errors: `VersionError` naming both versions."""
     try:

@@ -456,5 +456,5 @@ def test_a_type_that_was_changed(path):
     at = raw.index(text("w") + struct.pack("<IQ", 1, 8)) + 9 + 12
     assert raw[at] == 1
     path.write_bytes(raw[:at] + bytes([30]) + raw[at + 1 :])
-    with pytest.raises(FileFormatError, match="array 'w' as F16; received BF16 in the table"):
+    with pytest.raises(FileFormatError, match="a table of the checksum"):
         open_state(path)

@@ -38,6 +38,8 @@ class GgufTable:
     end: int = 0
     """Of the last array, without what fills up to ``alignment``."""
     alignment: int = ALIGNMENT
+    rows: tuple[int, int] = (0, 0)
+    """Where the rows of arrays begin and end."""
 
 
 def parse(stream: BinaryIO, size: int, where: str) -> GgufTable:
@@ -63,8 +65,10 @@ def parse(stream: BinaryIO, size: int, where: str) -> GgufTable:
         raise broken(where, "a model in one file", f"one of {split} parts").advising(
             "join the parts with llama.cpp's gguf-split --merge"
         )
+    begin = cursor.at
     for _ in range(arrays):
         _take_array(cursor, header, size, where)
+    header.rows = begin, cursor.at
     check_unique(header.entries, where)
     _place(header, cursor.at, size, where)
     return header

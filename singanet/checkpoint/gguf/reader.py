@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from singanet.checkpoint.checksum import Checksum
+from singanet.checkpoint.checksum import SIZE, Checksum
 from singanet.checkpoint.entry import Entry, run_shape, runs_of_rows
-from singanet.checkpoint.gguf.header import broken, parse
+from singanet.checkpoint.gguf.header import GgufTable, broken, parse
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.streaming import bytes_of, check_digest, read_exactly
-from singanet.checkpoint.version import check_version
+from singanet.checkpoint.version import REWRITTEN, check_version
 from singanet.types import Array
 
 FORMAT_KEY = "singanet.format"
 CHECKSUMS_KEY = "singanet.checksums"
 """A text for each array: its type, a space, its checksum."""
+SEALED_KEY, SEAL = "singanet.sealed", b"SNET"
+"""Where there is such a text, the bytes before the first array end with the seal and the checksum
+of the rows of arrays. Programs that write a file again copy the text, and fill with zeros."""
 
 
 class GgufReader(StreamReader):
@@ -35,27 +38,45 @@ class GgufReader(StreamReader):
         self.values: dict[str, Any] = header.values
         self.entries = header.entries
         self._places, self._blocks = header.offsets, header.blocks
+        ours = self._take_checksums(header)
         filled = header.end + -header.end % header.alignment
-        sizes = (filled,) if FORMAT_KEY in self.values else (header.end, filled)
-        if self._size not in sizes:
+        if self._size not in ((filled,) if ours else (header.end, filled)):
             raise broken(self.where, f"{filled} bytes, as the table says", str(self._size))
-        self._take_checksums()
         self.metadata = {key: _told(value) for key, value in self.values.items()}
 
-    def _take_checksums(self) -> None:
-        mark = self.values.pop(FORMAT_KEY, None)
-        if mark is None:
-            return
-        self.version = f"singanet format {check_version(mark, self.where)}"
+    def _take_checksums(self, header: GgufTable) -> bool:
+        """Take our marks out of the values; whether they are of this file's arrays."""
+        mark, sealed = self.values.pop(FORMAT_KEY, None), self.values.pop(SEALED_KEY, None)
         texts = self.values.pop(CHECKSUMS_KEY, None)
-        if not isinstance(texts, list) or len(texts) != len(self.entries):
-            raise broken(self.where, "a checksum for each array", "fewer, more or none")
-        for (name, entry), text in zip(self.entries.items(), texts, strict=True):
-            kind, _, checksum = str(text).partition(" ")
-            if kind != self._blocks[name].name:
-                received = f"{self._blocks[name].name} in the table"
-                raise broken(self.where, f"array {name!r} as {kind[:20]}", received)
+        if mark is None:
+            return False
+        self.version = f"singanet format {check_version(mark, self.where)}"
+        if not isinstance(texts, list):
+            raise broken(self.where, "a checksum for each array", "none")
+        known = [str(text).partition(" ") for text in texts]
+        kinds = [block.name for block in self._blocks.values()]
+        fits = [kind for kind, _, _ in known] == kinds
+        if not (fits if sealed is None else self._is_sealed(header)):
+            self.version += REWRITTEN
+            return False
+        if not fits:
+            raise broken(self.where, "a type and a checksum for each array", "others")
+        for (name, entry), (_, _, checksum) in zip(self.entries.items(), known, strict=True):
             self.entries[name] = replace(entry, checksum=checksum or "none")
+        return True
+
+    def _is_sealed(self, header: GgufTable) -> bool:
+        """Whether we wrote the file as it is. Errors: rows that are not those that we wrote."""
+        begin, end = header.rows
+        start = end + -end % header.alignment
+        self._stream.seek(begin)
+        rows, rest = self._stream.read(end - begin), self._stream.read(start - end)
+        seal = rest[-len(SEAL) - SIZE :]
+        if not seal.startswith(SEAL):
+            return False
+        if seal[len(SEAL) :] != Checksum().update(rows).digest():
+            raise broken(self.where, "a table of the checksum that it has", "another one")
+        return True
 
     def _read(self, entry: Entry) -> Array:
         return self._filled(entry)

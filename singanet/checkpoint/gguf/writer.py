@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from singanet.base.files import replacing
-from singanet.checkpoint.checksum import SIZE, Beside
+from singanet.checkpoint.checksum import SIZE, Beside, Checksum
 from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.gguf.blocks import BLOCKS, BlockType, eighths
 from singanet.checkpoint.gguf.header import ALIGNMENT, ALIGNMENT_KEY, MAGIC, MOST_AXES, VERSION
-from singanet.checkpoint.gguf.reader import CHECKSUMS_KEY, FORMAT_KEY
+from singanet.checkpoint.gguf.reader import CHECKSUMS_KEY, FORMAT_KEY, SEAL, SEALED_KEY
 from singanet.checkpoint.gguf.values import packed_text, packed_values
 from singanet.checkpoint.halves import FLOATS, StoredType, expect_types, stored_as
 from singanet.checkpoint.names import check_name
@@ -79,18 +79,21 @@ def _header(
 ) -> bytes:
     """The file up to the first array."""
     sums = [f"{block.name} {digest.hex()}" for block, digest in zip(kinds, digests, strict=True)]
-    values = {**values, FORMAT_KEY: FORMAT_VERSION, CHECKSUMS_KEY: sums}
-    parts = [MAGIC, struct.pack("<IQQ", VERSION, len(sources), len(values))]
-    parts.append(packed_values(values, where))
-    offset = 0
+    parts, offset = [], 0
     for source, block in zip(sources, kinds, strict=True):
         axes = source.shape[::-1]
         told = struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, block.code, offset)
         parts.append(packed_text(source.name) + told)
         offset += block.stored(source.shape)
         offset += -offset % ALIGNMENT
-    whole = b"".join(parts)
-    return whole + bytes(-len(whole) % ALIGNMENT)
+    rows = b"".join(parts)
+    seal = SEAL + Checksum().update(rows).digest()
+    values = {**values, FORMAT_KEY: FORMAT_VERSION, CHECKSUMS_KEY: sums, SEALED_KEY: ""}
+    start = MAGIC + struct.pack("<IQQ", VERSION, len(sources), len(values))
+    end = len(start) + len(packed_values(values, where)) + len(rows)
+    # So long that what is filled behind it has room for the seal.
+    values[SEALED_KEY] = " " * (-(end + len(seal)) % ALIGNMENT)
+    return start + packed_values(values, where) + rows + seal
 
 
 def _stored(sources: Sequence[Source], dtype: StoredType, where: str) -> list[Source]:

@@ -16,7 +16,7 @@ from singanet.checkpoint.names import MAX_ARRAYS, duplicate, too_many
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.streaming import bytes_of, check_digest
 from singanet.checkpoint.version import KEY, check_version
-from singanet.errors import FileFormatError
+from singanet.errors import ChecksumError, FileFormatError
 from singanet.types import Array
 
 _KERAS_PATH = re.compile(r"(layers|_layer_checkpoint_dependencies)/.*vars/\d+$")
@@ -54,16 +54,21 @@ class Hdf5Reader(StreamReader):
                     raise duplicate(name, self.where)
                 stored = look_through(dataset, f"{self.where}, array {name!r}")
                 self._datasets[name] = stored
-                index, checksum = 0, ""
-                if version is not None:
-                    number, _, checksum = str(attribute(dataset, MARK, self.where)).partition(" ")
+                index, checksum = MAX_ARRAYS, ""
+                mark = None if version is None else attribute(dataset, MARK, self.where)
+                if mark is not None:
+                    number, _, checksum = str(mark).partition(" ")
                     index = int(number)
                 entry = Entry(name, stored.shape, stored.dtype, stored.size, checksum)
                 order.append((index, entry))
 
             walk(root, found, self.where)
             if version is not None:
-                self._expect(int(attribute(root, "count", self.where)), order)
+                # Other programs may have added some, and deleted marks of those that they changed.
+                added = sum(index == MAX_ARRAYS for index, _ in order)
+                count = int(attribute(root, "count", self.where))
+                if len(order) - added > count or len(order) < count:
+                    raise self._other_count(count, len(order) - added)
             self.entries = {entry.name: entry for _, entry in sorted(order, key=_index)}
 
     @property
@@ -72,14 +77,14 @@ class Hdf5Reader(StreamReader):
         with hdf5_errors(self.where):
             return is_legacy(self._file) or any(map(_KERAS_PATH.match, self.entries))
 
-    def _expect(self, count: int, found: list[tuple[int, Entry]]) -> None:
-        if count != len(found):
-            raise FileFormatError(
-                self.where,
-                expected=f"{count} arrays, as many as were written",
-                received=str(len(found)),
-                advice="the file is damaged: copy it again, or use an earlier checkpoint",
-            )
+    def _other_count(self, count: int, received: int) -> FileFormatError:
+        return FileFormatError(
+            self.where,
+            expected=f"{count} arrays, as many as were written",
+            received=str(received),
+            advice="the file is damaged: copy it again, or use an earlier checkpoint; where a"
+            " program has deleted arrays, let it delete the attribute 'singanet_format', too",
+        )
 
     def _read(self, entry: Entry) -> Array:
         where = f"{self.where}, array {entry.name!r}"
@@ -88,7 +93,13 @@ class Hdf5Reader(StreamReader):
             array, digest = load(stored, self._stream, self._plain_size, self._beside, where)
             if entry.checksum:
                 digest = digest or Checksum().update(bytes_of(array)).digest()
-                check_digest(entry, digest, self.where)
+                try:
+                    check_digest(entry, digest, self.where)
+                except ChecksumError as error:
+                    raise error.advising(
+                        f"{error.advice}; where a program has changed the array, let it delete the"
+                        f" array's attribute {MARK!r}, too"
+                    ) from None
         return array
 
     def close(self) -> None:

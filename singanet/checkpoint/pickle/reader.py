@@ -14,7 +14,7 @@ from singanet.checkpoint.names import check_name, duplicate
 from singanet.checkpoint.reader import StreamReader
 from singanet.checkpoint.singa import find_pickle
 from singanet.checkpoint.streaming import as_bools, bytes_of, check_digest, read_bytes
-from singanet.checkpoint.version import KEY, check_version
+from singanet.checkpoint.version import KEY, REWRITTEN, check_version
 from singanet.data.pickles import RAW, Pickled, StoredText, pieces, recognise, run_program, text
 from singanet.errors import FileFormatError, UnsafeFileError
 from singanet.types import Array
@@ -22,6 +22,8 @@ from singanet.types import Array
 VERSION_KEY = "SINGA_VERSION"
 MOST_STEPS = 500_000
 """Steps of the longest program; a state of 20,000 arrays needs fewer."""
+START = b"\x80\x02}"
+"""How our files begin, before the text of a key; Python's picklers memoize the dict first."""
 NAMES, CHECKSUMS = "singanet_names", "singanet_checksums"
 
 
@@ -46,8 +48,10 @@ class PickleReader(StreamReader):
         singa, mark = items.pop(VERSION_KEY, None), items.pop(KEY, None)
         names = _texts(items.pop(NAMES, {}), budget)
         checksums = _texts(items.pop(CHECKSUMS, {}), budget)
+        ours = mark is not None and self._begins_as_ours()
         if mark is not None:
             self.version = f"singanet format {check_version(mark, self.where)}"
+            self.version += "" if ours else REWRITTEN
         else:
             known = singa if isinstance(singa, int) else "of unknown version"
             self.version = f"SINGA {known}"
@@ -57,11 +61,17 @@ class PickleReader(StreamReader):
                 raise duplicate(name, self.where)
             array = self._array(name, value)
             dtype = array.dtype.newbyteorder("<")
-            checksum = "" if mark is None else checksums.get(key, "none")
+            checksum = checksums.get(key, "none") if ours else ""
             self.entries[name] = Entry(name, array.shape, dtype, array.stored, checksum)
             self._arrays[name] = array
         if sum(array.stored for array in self._arrays.values() if array.stored > 8) > self._size:
             raise self._unsafe(f"at most {self._size} bytes of arrays", "arrays that share them")
+
+    def _begins_as_ours(self) -> bool:
+        """Whether we wrote the file, and not another program that has read our marks."""
+        self._stream.seek(0)
+        begin = self._stream.read(len(START) + 1)
+        return begin[:-1] == START and begin[-1:] in (b"U", b"X")
 
     def _array(self, name: str, value: Any) -> Pickled:
         def refuse(expected: str, received: str) -> FileFormatError:

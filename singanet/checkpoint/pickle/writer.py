@@ -9,7 +9,7 @@ from typing import BinaryIO
 from singanet.base.files import replacing
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Source, total_bytes
-from singanet.checkpoint.pickle.reader import CHECKSUMS, NAMES
+from singanet.checkpoint.pickle.reader import CHECKSUMS, NAMES, START
 from singanet.checkpoint.singa import pickle_path, record_keys
 from singanet.checkpoint.streaming import bytes_of, write_bytes
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
@@ -41,7 +41,7 @@ def write_pickle(path: str | os.PathLike[str], sources: Sequence[Source]) -> Non
         beside_path.open("wb") as stream,
         Beside() as beside,
     ):
-        stream.write(b"\x80\x02}")
+        stream.write(START)
         for source in sources:
             key = keys[source.name]
             stream.write(_text(key))

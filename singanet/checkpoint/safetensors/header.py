@@ -17,7 +17,8 @@ from singanet.errors import FileFormatError
 LONGEST = 8 << 20
 """Room for 80,000 arrays; a longer table of tiny objects could fill the memory."""
 METADATA = "__metadata__"
-CHECKSUMS = "checksums"
+CHECKSUMS, TABLE = "checksums", "table"
+"""Of each array's bytes, and of the table of names, types and places."""
 DTYPES = {
     "BOOL": "?",
     "U8": "u1",

@@ -13,7 +13,14 @@ from singanet.checkpoint.checksum import Checksum
 from singanet.checkpoint.entry import Entry, run_shape, runs_of_rows
 from singanet.checkpoint.halves import BFLOAT, widen
 from singanet.checkpoint.reader import StreamReader
-from singanet.checkpoint.safetensors.header import CHECKSUMS, LONGEST, broken, parse
+from singanet.checkpoint.safetensors.header import (
+    CHECKSUMS,
+    LONGEST,
+    METADATA,
+    TABLE,
+    broken,
+    parse,
+)
 from singanet.checkpoint.streaming import (
     as_bools,
     bytes_of,
@@ -22,7 +29,7 @@ from singanet.checkpoint.streaming import (
     read_exactly,
     truncated,
 )
-from singanet.checkpoint.version import KEY, check_version
+from singanet.checkpoint.version import KEY, REWRITTEN, check_version
 from singanet.types import Array
 
 
@@ -43,8 +50,9 @@ class SafetensorsReader(StreamReader):
         if length > LONGEST:
             raise broken(self.where, f"a table of at most {LONGEST} bytes", str(length))
         data = 8 + length
-        self.metadata, found = parse(self._stream.read(length), self._size - data, self.where)
-        checksums = self._our_checksums()
+        raw = self._stream.read(length)
+        self.metadata, found = parse(raw, self._size - data, self.where)
+        checksums = self._our_checksums(raw)
         self._places = {entry.name: data + offset for offset, entry in found}
         for _, entry in found:
             name, dtype = entry.name, entry.dtype
@@ -55,13 +63,23 @@ class SafetensorsReader(StreamReader):
         for name, kept in self._share(self.metadata).items():
             self._places[name] = self._places[kept]
 
-    def _our_checksums(self) -> dict[str, str] | None:
-        """The checksums of a file of ours, which are taken out of the metadata."""
-        mark = self.metadata.pop(KEY, None)
+    def _our_checksums(self, raw: bytes) -> dict[str, str] | None:
+        """The checksums of a file of ours, which are taken out of the metadata.
+
+        They are of other arrays where another program has copied them: its metadata stand in front
+        of the rows of ``raw``. Files of before 0.3 have no checksum of the rows.
+        """
+        mark, sealed = self.metadata.pop(KEY, None), self.metadata.pop(TABLE, None)
         if mark is None:
             return None
         self.version = f"singanet format {check_version(mark, self.where)}"
         text = self.metadata.pop(CHECKSUMS, "").encode("utf-8", "replace")
+        rows, _, _ = raw.rpartition(b'"%s":' % METADATA.encode())
+        if sealed is not None and b'"data_offsets":' not in rows and b'"data_offsets":' in raw:
+            self.version += REWRITTEN
+            return None
+        if sealed not in (None, Checksum().update(rows.removesuffix(b",") + b"}").text()):
+            raise broken(self.where, f"a table of the checksum {sealed}", "another one")
         budget = Budget(self._size, partial(broken, self.where))
         checksums = read_json(text, budget, "a checksum for each array")
         if not isinstance(checksums, dict):

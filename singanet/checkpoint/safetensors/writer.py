@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from singanet.base.files import replacing
-from singanet.checkpoint.checksum import SIZE, Beside
+from singanet.checkpoint.checksum import SIZE, Beside, Checksum
 from singanet.checkpoint.entry import Entry, Source, total_bytes
 from singanet.checkpoint.halves import StoredType, stored_as
-from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA
+from singanet.checkpoint.safetensors.header import CHECKSUMS, DTYPES, LONGEST, METADATA, TABLE
 from singanet.checkpoint.streaming import bytes_of, write_pieces
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
 from singanet.errors import ArgumentError
@@ -30,17 +30,20 @@ def write_safetensors(
     """Write the table, then the arrays, those of wide numbers first so that all are aligned.
 
     Floats are written as ``dtype``. Format version and checksums stand in the metadata, which
-    other readers pass over, beside the texts of ``metadata``. Errors: `ArgumentError` for a type
-    the format lacks, a name it reserves, or a table above 8 MiB; `FileAccessError`.
+    other readers pass over, beside the texts of ``metadata``. They come last in the table: other
+    programs, which may copy them beside arrays of their own, have them first. Errors:
+    `ArgumentError` for a type the format lacks, a name it reserves, or a table above 8 MiB;
+    `FileAccessError`.
     """
     path = Path(path)
     where = f"safetensors file {str(path)!r}"
     sources = stored_as(sources, dtype, where)
     _check(where, sources)
-    metadata = {**(metadata or {}), KEY: str(FORMAT_VERSION)}
     checksums = {source.name: bytes(SIZE).hex() for source in sources}
     ordered = sorted(sources, key=lambda source: -source.dtype.itemsize)
     rows = table(sources, ordered)
+    sealed = Checksum().update(rows.encode()).text()
+    metadata = {**(metadata or {}), KEY: str(FORMAT_VERSION), TABLE: sealed}
     start = header({**metadata, CHECKSUMS: json.dumps(checksums)}, rows)
     if len(start) > LONGEST:
         raise ArgumentError(
@@ -81,8 +84,8 @@ def table(sources: Sequence[Source | Entry], ordered: Sequence[Source | Entry]) 
 
 def header(metadata: Mapping[str, str], rows: str) -> bytes:
     """The table of ``metadata`` and `table`'s ``rows``, padded so that the data start aligned."""
-    # One object of both: the rows are put in behind its only member.
-    text = (_json({METADATA: dict(metadata)})[:-1] + "," * (rows != "{}") + rows[1:]).encode()
+    # One object of both: the metadata are put in behind the rows.
+    text = (rows[:-1] + "," * (rows != "{}") + _json({METADATA: dict(metadata)})[1:]).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
