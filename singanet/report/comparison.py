@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from os import PathLike
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from singanet.errors import ArgumentError
@@ -17,6 +19,8 @@ from singanet.report.sheet import document, section, write_page
 from singanet.report.tables import LONGEST, table, text
 from singanet.training.about import flat
 
+_TIMES = 10.0
+"""What is drawn of a run, in the largest numbers of a run in the middle."""
 _MOST_ROWS = 1000
 """Settings that are shown; of strangers there may be hundreds of thousands."""
 
@@ -26,19 +30,19 @@ def write_comparison(
 ) -> Path:
     """Write one page of several run folders to ``path``, and return it.
 
-    A chart for each measure has a line for each run, whose settings and results stand in tables.
-    The page is as `write_report` makes it. Errors: those of `read_run` for every folder;
-    `ArgumentError` for fewer than two, for one twice, for more than can be told apart;
-    `FileAccessError` where it cannot be written.
+    A chart for each measure has a line for each run, whose settings and results stand in tables;
+    of more than 16 runs each 16 have charts of their own. The page is as `write_report` makes it.
+    Errors: those of `read_run` for every folder; `ArgumentError` for fewer than two, or for one
+    twice; `FileAccessError` where it cannot be written.
     """
     folders = [Path(folder) for folder in run_folders]
     twice = [f for k, f in enumerate(folders) if f.resolve() in {o.resolve() for o in folders[:k]}]
-    if not 1 < len(folders) <= MOST_LINES or twice:
+    if len(folders) < 2 or twice:
         raise ArgumentError(
             "comparison of runs",
-            expected=f"2 to {MOST_LINES} run folders, each once",
+            expected="two run folders or more, each once",
             received=f"{str(twice[0])!r} twice" if twice else f"{len(folders)}",
-            advice="name others" if len(folders) <= MOST_LINES else "compare fewer at a time",
+            advice="name others",
         )
     target = Path(path)
     write_page(target, comparison([read_run(folder) for folder in folders]))
@@ -52,7 +56,7 @@ def comparison(runs: Sequence[Run]) -> str:
         f"{len(runs)} runs",
         [
             section("Runs", _runs(names, runs)),
-            section("Curves", _curves(names, runs), "no run has recorded any epoch"),
+            *_curves(names, runs),
             section("Settings that differ", _settings(names, runs)),
             section("Results", _results(names, runs), "no run has recorded any"),
         ],
@@ -76,7 +80,7 @@ def names_of(folders: Sequence[Path]) -> list[str]:
 def _runs(names: Sequence[str], runs: Sequence[Run]) -> str:
     """The legend of all charts, with how each run ended."""
     lines = "".join(
-        f'<tr><td>{line_mark(k)}</td><th scope="row">{escape(name)}</th>'
+        f'<tr><td>{line_mark(k % MOST_LINES)}</td><th scope="row">{escape(name)}</th>'
         f"<td>{escape(ending(run))}</td></tr>"
         for k, (name, run) in enumerate(zip(names, runs, strict=True))
     )
@@ -88,28 +92,46 @@ def _measures(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(name for run in runs for name in run.history))
 
 
-def _curves(names: Sequence[str], runs: Sequence[Run]) -> str:
-    measures = _measures(runs)
-    if not measures:
-        return ""
-    shared = [name for name in measures if all(name in run.history for run in runs)]
-    said = "" if shared else "<p>No measure was recorded by all of these runs.</p>"
-    return f'{said}<div class="charts">{"".join(_chart(m, names, runs) for m in measures)}</div>'
+def _curves(names: Sequence[str], runs: Sequence[Run]) -> Iterator[str]:
+    """A section of charts for every so many runs as can be told apart."""
+    for start in range(0, len(runs), MOST_LINES):
+        some = slice(start, start + MOST_LINES)
+        own, title = names[some], "Curves"
+        if len(runs) > MOST_LINES:
+            title = f"Curves of {own[0]}" + (f" to {own[-1]}" if len(own) > 1 else "")
+        drawn = [_chart(measure, own, runs[some]) for measure in _measures(runs[some])]
+        content = f'<div class="charts">{"".join(drawn)}</div>' if drawn else ""
+        yield section(title, content, "no run has recorded any epoch")
 
 
 def _chart(measure: str, names: Sequence[str], runs: Sequence[Run]) -> str:
     """A line for each run; those without the measure keep their look for the other charts."""
+    found = {name: run.history.get(measure, []) for name, run in zip(names, runs, strict=True)}
+    most = _most(found.values())
     lines = {
         name: [
             (epoch + 1.0, value)
-            for epoch, value in zip(run.history.epochs, run.history.get(measure, ()), strict=False)
+            for epoch, value in zip(run.history.epochs, found[name], strict=False)
+            if abs(value) <= most
         ]
         for name, run in zip(names, runs, strict=True)
     }
     drawn = line_chart(measure, "epoch", lines, with_legend=False)
-    missing = [name for name, run in zip(names, runs, strict=True) if measure not in run.history]
-    said = f"<figcaption>not measured by {escape(', '.join(missing))}</figcaption>"
-    return f"<figure>{drawn}{said if missing else ''}</figure>"
+    beyond = [name for name, values in found.items() if any(abs(v) > most for v in values)]
+    notes = {
+        "not measured by": [name for name in names if not found[name]],
+        f"beyond {most:.3g}, and not drawn there:": beyond,
+    }
+    said = "; ".join(f"{note} {', '.join(which)}" for note, which in notes.items() if which)
+    caption = f"<figcaption>{escape(said)}</figcaption>" if said else ""
+    return f"<figure>{drawn}{caption}</figure>"
+
+
+def _most(lines: Iterable[Sequence[float]]) -> float:
+    """The largest number to draw: beside one that has left its range the others were flat."""
+    finite = [[abs(value) for value in line if math.isfinite(value)] for line in lines]
+    highest = [max(line) for line in finite if line]
+    return _TIMES * median_low(highest) if highest else 0.0
 
 
 def _settings(names: Sequence[str], runs: Sequence[Run]) -> str:

@@ -87,12 +87,28 @@ def test_what_one_run_has_not_measured_is_said(run, tmp_path):
     results = rows(html, "Results")
     assert results["loss, last epoch"] == ["0.5", "–"]
     assert results["test_accuracy"] == ["–", "0.5"]
-    assert "No measure was recorded by all" not in html
 
 
-def test_runs_without_a_measure_in_common_say_so(run, tmp_path):
-    html = page_of([run("a", "epoch,loss\n0,1\n"), run("b", "epoch,error\n0,7\n")], tmp_path)
-    assert "No measure was recorded by all of these runs." in html
+def test_a_run_that_left_its_range_hides_no_other(run, tmp_path):
+    good = [
+        run(name, f"epoch,loss\n0,2\n1,{last}\n2,nan\n") for name, last in (("a", 1), ("b", 0.5))
+    ]
+    lost = run("lost", "epoch,loss\n0,3\n1,1e20\n2,nan\n")
+    none = run("none", outcome={"epochs": 0, "of": 3, "error": "ValueError: bad"})
+    alone = charts(page_of(good, tmp_path))["loss"]
+    html = page_of([*good, lost, none], tmp_path)
+    drawn = charts(html)["loss"]
+    assert [len(points) for points in drawn.values()] == [2, 2, 1, 0]
+    # As high as without the two, but for a scale that ends at 3 instead of 2.
+    heights = [
+        float(lines["a"][0].split(",")[1]) - float(lines["a"][1].split(",")[1])
+        for lines in (alone, drawn)
+    ]
+    assert heights[1] / heights[0] == pytest.approx(2 / 3, abs=0.2)
+    assert "not measured by none; beyond 20, and not drawn there: lost<" in html
+
+
+def test_runs_without_any_measure_say_so(run, tmp_path):
     html = page_of([run("c", config={"lr": 1}), run("d", config={"lr": 1})], tmp_path)
     assert "no run has recorded any epoch" in html
     assert "All 1 settings are the same." in html
@@ -138,11 +154,19 @@ def test_a_damaged_run_is_refused_by_the_name_of_its_file(run, tmp_path):
     assert "under way, or was killed" in html
 
 
-def test_too_few_too_many_or_one_twice(run, tmp_path):
-    folders = [run(f"r{k}", "epoch,loss\n0,1\n") for k in range(17)]
-    page_of(folders[:16], tmp_path)
-    with pytest.raises(ArgumentError, match="received 17; compare fewer"):
-        write_comparison(folders)
+def test_so_many_as_look_different_share_their_charts(run, tmp_path):
+    folders = [run(f"r{k}", f"epoch,loss\n0,{k}\n") for k in range(33)]
+    assert page_of(folders[:16], tmp_path).count("<h2>Curves</h2>") == 1
+    html = page_of(folders, tmp_path)
+    assert re.findall("<h2>(Curves.*?)</h2>", html) == [
+        "Curves of r0 to r15", "Curves of r16 to r31", "Curves of r32",
+    ]  # fmt: skip
+    assert html.count("<polyline") == 33
+    assert len(rows(html, "Results")["loss, last epoch"]) == 33
+
+
+def test_too_few_or_one_twice(run, tmp_path):
+    folders = [run(f"r{k}", "epoch,loss\n0,1\n") for k in range(2)]
     with pytest.raises(ArgumentError, match="received 1; name others"):
         write_comparison(folders[:1])
     with pytest.raises(ArgumentError, match=r"r0' twice"):
