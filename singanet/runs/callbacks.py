@@ -66,6 +66,10 @@ class FiniteLoss(Callback):
     def __init__(self) -> None:
         self.failed: tuple[int, float] | None = None
 
+    def on_train_begin(self) -> None:
+        """Say that the command tells of it itself."""
+        self.session.warned = True
+
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
         """Look."""
         if not math.isfinite(logs["loss"]):

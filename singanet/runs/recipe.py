@@ -53,15 +53,12 @@ def checked_recipe(options: RunOptions) -> Recipe:
     own = own_recipe(options.model, options.from_, options.method)
     optimizer = options.optimizer or own.optimizer
     same = optimizer == own.optimizer
-    usual_rate = own.lr if same else USUAL_RATES.get(optimizer, own.lr)
-    if own in (TEXT_TUNING, _BLOCKS) and not same:
-        usual_rate *= _KNOWING
     usual_decay = own.weight_decay if same else 0.0
     recipe = Recipe(
         epochs=own.epochs if options.epochs is None else options.epochs,
         batch_size=own.batch_size if options.batch_size is None else options.batch_size,
         optimizer=optimizer,
-        lr=usual_rate if options.lr is None else options.lr,
+        lr=usual_rate(options) if options.lr is None else options.lr,
         weight_decay=usual_decay if options.weight_decay is None else options.weight_decay,
         augment=own.augment,
     )
@@ -69,6 +66,16 @@ def checked_recipe(options: RunOptions) -> Recipe:
     make_optimizer(recipe.optimizer, recipe.lr, recipe.weight_decay, steps=1, warm_up=0)
     check_writable(options.json)
     return recipe
+
+
+def usual_rate(options: RunOptions) -> float:
+    """The learning rate where the user says none: the net's own, or the optimizer's."""
+    own = own_recipe(options.model, options.from_, options.method)
+    optimizer = options.optimizer or own.optimizer
+    if optimizer == own.optimizer:
+        return own.lr
+    rate = USUAL_RATES.get(optimizer, own.lr)
+    return rate * _KNOWING if own in (TEXT_TUNING, _BLOCKS) else rate
 
 
 def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float] | None:

@@ -33,7 +33,7 @@ from singanet.runs.folder import (
 from singanet.runs.optimizers import FOLDING, in_blocks, make_optimizer
 from singanet.runs.options import RunOptions
 from singanet.runs.published import is_published
-from singanet.runs.recipe import checked_recipe, class_weights
+from singanet.runs.recipe import checked_recipe, class_weights, usual_rate
 from singanet.runs.reducers import PIPELINE, reduced
 from singanet.runs.tasks import Task, load_task
 from singanet.runs.tasks.published import expect_no_texts, published_task
@@ -123,7 +123,7 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
         # Several ranks agree to end by it, with their state saved.
         raise RunInterrupted(signal.SIGINT, options.out) from None
     if finite.failed is not None:
-        raise _not_finite(*finite.failed, recipe)
+        raise _not_finite(*finite.failed, recipe.lr, usual_rate(options))
     if signals.received is not None:
         raise RunInterrupted(signals.received, options.out)
     if pipeline is not None:
@@ -294,10 +294,11 @@ def parameter_bytes(net: FeedForwardNet) -> int:
     return sum(param.nbytes for param in net.params())
 
 
-def _not_finite(epoch: int, loss: float, recipe: Recipe) -> DivergedError:
+def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> DivergedError:
+    smaller = f"pass a smaller one, for example {rate / 10:g}, or --clip 1, or check the data"
     return DivergedError(
         "--lr",
         expected="a learning rate at which the loss stays finite",
-        received=f"loss {loss} in epoch {epoch} at --lr {recipe.lr:g}",
-        advice=f"pass a smaller one, for example {recipe.lr / 10:g}",
+        received=f"loss {loss} in epoch {epoch} at --lr {rate:g}",
+        advice=smaller if rate <= usual else f"leave it out, which is --lr {usual:g}",
     )

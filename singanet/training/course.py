@@ -35,7 +35,8 @@ class Course:
     ``epoch`` of ``epochs`` and ``batch`` count from 0 and name what is in work; once a step is
     done they name the next. ``step`` counts the steps of the whole training, ``inputs`` is the x
     of the one in work. ``phase`` is "step" while a step or a validation is under way, "told" while
-    callbacks hear of it, and else "whole". ``stopped`` is why it ends early.
+    callbacks hear of it, and else "whole". ``stopped`` is why it ends early, ``warned`` whether the
+    user knows of a loss that is not finite.
     """
 
     phase: Literal["whole", "step", "told"] = "whole"
@@ -62,6 +63,7 @@ class Course:
         self.history = History()
         self.measures = compiled.measures(net.loss)
         self.resumed = False
+        self.warned = False
         self.stopped: str | None = None
         self.error: BaseException | None = None
         self._position: Mapping[str, int] | None = None

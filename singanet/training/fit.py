@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -200,6 +202,8 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
             for hook in hooks.batch_end:
                 hook(done, logs)
         session.is_whole()
+        if not math.isfinite(loss):
+            _warn_once(session)
         if line is not None and line.due():
             line.show(ranks.figures(measures), session.batch)
         # Let go before the next one is drawn.
@@ -211,6 +215,23 @@ def _batches(session: Session, hooks: Hooks, line: EpochLine | None) -> bool:
         return False
     session.inputs = None
     return True
+
+
+def _warn_once(session: Session) -> None:
+    """Say where the loss of an epoch is no number any more, unless that was said in this fit."""
+    if session.warned or session.stopping or session.rank != 0:
+        return
+    # A batch without labels that count has no loss, and leaves that of the epoch as it is.
+    if math.isfinite(session.measures.loss()):
+        return
+    session.warned = True
+    warnings.warn(
+        f"net.fit: the loss is {session.measures.loss()} from epoch {session.epoch + 1}, step "
+        f"{session.batch} on; lower the learning rate (net.find_lr tries them) or clip the "
+        "gradients (clip=1.0); callbacks=[StopOnNaN()] ends there and names the layer",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _as_state(resume: Any) -> Mapping[str, Array]:

@@ -280,6 +280,15 @@ def test_a_diverged_run_saves_nothing_of_it(small, tmp_path, capsys):
     assert list(out.glob("stopped*")) == []
 
 
+@pytest.mark.parametrize("rate", ["1e30", "1e25"])
+def test_the_rate_that_is_advised_trains(rate, small, capsys):
+    argv = ["train", "mlp", "--data", small, "--epochs", "1"]
+    assert main([*argv, "--lr", rate]) == 3
+    said = capsys.readouterr().err
+    assert "warning" not in said  # one message, not two
+    assert main([*argv, *re.search(r"--lr [\d.e+-]+$", said.strip())[0].split()]) == 0
+
+
 @pytest.mark.parametrize("optimizer", USUAL_RATES)
 @pytest.mark.full
 def test_every_optimizer_learns(optimizer, tmp_path):

@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 
+import singanet
 from singanet import FeedForwardNet
 from singanet.errors import FileAccessError
 from singanet.layers import Dense
@@ -121,3 +123,13 @@ def test_values_are_written_for_reading():
 def test_the_same_run_gives_the_same_page(fit, tmp_path):
     fit(recorders(tmp_path), epochs=1)
     assert write_report(tmp_path).read_bytes() == write_report(tmp_path).read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_loss_that_is_no_number_any_more_is_in_the_result(fit, net, tmp_path):
+    net.compile(singanet.optimizer.SGD(lr=1e38), singanet.loss.SoftmaxCrossEntropy())
+    history = fit(recorders(tmp_path / "run"))
+    first = 1 + int(np.argmin(np.isfinite(history["loss"])))
+    html = write_report(tmp_path / "run").read_text("utf-8")
+    assert f"3 epochs, of which the loss is no finite number from epoch {first} on" in html
+    assert "as asked for" not in html

@@ -90,3 +90,26 @@ def test_finite_numbers_pass(data):
     history, watch = fit(deep(Activation("relu")), data)
     assert (history.stopped, watch.layer) == (None, None)
     assert len(history["loss"]) == 3
+
+
+@pytest.mark.filterwarnings("default::RuntimeWarning")
+def test_a_fit_whose_loss_is_lost_says_so_once_and_where(data):
+    net = deep(Activation("relu"))
+    x = data[0].copy()
+    x[25:] *= np.inf
+    with pytest.warns(RuntimeWarning) as told:
+        net.fit(x, data[1], batch_size=10, epochs=2, shuffle=False, verbose=False)
+    (said,) = [str(each.message) for each in told if "net.fit" in str(each.message)]
+    assert "the loss is nan from epoch 1, step 3 on" in said
+    assert "StopOnNaN" in said
+
+
+@pytest.mark.filterwarnings("error:net.fit")
+def test_a_batch_without_labels_that_count_and_an_end_by_callback_say_nothing(data):
+    net = deep(Activation("relu"))
+    net.compile(SGD(lr=0.1), SoftmaxCrossEntropy(ignore_index=-1))
+    labels = data[1].copy()
+    labels[10:20] = -1
+    net.fit(data[0], labels, batch_size=10, shuffle=False, verbose=False)
+    net["fc2"].params["weight"].value[0, 0] = np.nan
+    assert net.fit(*data, callbacks=[StopOnNaN()], verbose=False).stopped
