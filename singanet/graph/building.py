@@ -36,6 +36,9 @@ from singanet.layers.symbol import Symbol, apply, calls_between, stage, travelle
 from singanet.params.param import Param
 from singanet.types import Shapes
 
+ONLY_INPUT = "input"
+"""The name of the input that is put before the layers of a list."""
+
 _Part = TypeVar("_Part", bound="Layer | GraphBuilder")
 One: TypeAlias = "Layer | GraphBuilder | str"
 Src: TypeAlias = "One | tuple[One, int] | Sequence[One | tuple[One, int]] | None"
@@ -170,7 +173,7 @@ class GraphBuilder(metaclass=CheckedType):
         inputs = [inputs] if isinstance(inputs, Symbol) else list(inputs)
         if parts is not None and (inputs or outputs):
             raise two_ways()
-        with self._whole():
+        with self.whole():
             if parts is not None:
                 self._add_list(parts)
             elif inputs or outputs:
@@ -245,7 +248,7 @@ class GraphBuilder(metaclass=CheckedType):
             begins: Any = part if own else getattr(part, "mask_layer", None)
             if begins is not None and self._last is None:
                 shape = part.input_sample_shape if isinstance(part, Layer) else None
-                self.add_node(Dummy("input", input_sample_shape=shape), [], "input")
+                self.add_node(Dummy(ONLY_INPUT, input_sample_shape=shape), [], ONLY_INPUT)
             sources: list[tuple[str, int | None]] = []
             if self._last is not None:
                 sources = [(self._last, None)]
@@ -265,15 +268,16 @@ class GraphBuilder(metaclass=CheckedType):
         """The sample shape(s) that come out where ``in_shapes`` come in.
 
         A list of layers whose first has no shape is set up for the one sample shape given here,
-        behind an input called ``input``. Errors: shapes other than those the net was set up for.
+        behind an input called ``input``; `fit` does so by its data. Errors: shapes other than those
+        the net was set up for.
         """
         shapes = checked_shapes(self.name, in_shapes)
         if self.pending:
-            with self._whole():
+            with self.whole():
                 parts, self.pending = self.pending, []
                 if isinstance(shapes, list):
                     raise other_shapes(self.name, "one sample shape", shapes)
-                self.add_node(Dummy("input", input_sample_shape=shapes), [], "input")
+                self.add_node(Dummy(ONLY_INPUT, input_sample_shape=shapes), [], ONLY_INPUT)
                 self._chain(parts)
         nodes = {node.name: node for node in self.nodes()}
         ports = self.ports()
@@ -284,7 +288,7 @@ class GraphBuilder(metaclass=CheckedType):
         return found[0] if len(found) == 1 else found
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def whole(self) -> Iterator[None]:
         """A transaction: after an error inside, the graph is as it was before."""
         pending, last, nets = self.pending, self._last, dict(self._nests.nets)
         nested = len(self._nested_here)

@@ -114,14 +114,16 @@ class Graph:
     @contextmanager
     def whole(self) -> Iterator[None]:
         """A transaction: after an error inside, the nodes are as they were before."""
-        nodes, turns, version = dict(self.nodes), dict(self._turns), self.version
+        nodes, turns = dict(self.nodes), dict(self._turns)
         waiting = {name: list(nodes) for name, nodes in self._waiting.items()}
         edges = [(node, node.inputs, node.out_shapes, node.consumers) for node in nodes.values()]
         built = len(self._built)
         try:
             yield
         except BaseException:
-            self.nodes, self._turns, self._waiting, self.version = nodes, turns, waiting, version
+            self.nodes, self._turns, self._waiting = nodes, turns, waiting
+            # Nobody may take what he made of the nodes inside for what will be built next.
+            self.version += 1
             for node, inputs, out_shapes, consumers in edges:
                 node.inputs, node.out_shapes, node.consumers = inputs, out_shapes, consumers
             for layer in self._built[built:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,9 +33,12 @@ def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
 
 
 def net_html(net: Net) -> str:
-    """Table and picture as HTML, the picture in a frame that scrolls; words for an empty net."""
+    """Table and picture as HTML, the picture in a frame that scrolls; words where there is none."""
     from singanet.summary.table import summary_html
 
+    if net.pending:
+        parts = ", ".join(f"<code>{escape(repr(part))}</code>" for part in net.pending)
+        return f"<p>a net whose layers are built when the shape of its input is known: {parts}</p>"
     if not net._graph.nodes:
         return "<p>a net without layers</p>"
     frame = "max-height:40em;overflow:auto;margin-top:.5em"

@@ -21,6 +21,7 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
+from singanet.graph.building import ONLY_INPUT
 from singanet.params.param import Param
 from singanet.types import Array
 
@@ -38,9 +39,11 @@ def output_names(net: Model) -> list[str]:
 def fed(where: str, net: Model, x: Any, learns: bool = False) -> Any:
     """Samples ``x`` as arrays for the inputs of ``net``, those of frames by their columns.
 
-    Where the net ``learns`` of them it remembers the columns. Errors: those of `by_name` and of
-    `Intake.arrays`.
+    Where the net ``learns`` of them it remembers the columns, and a list of layers that lacks its
+    input shape is set up for theirs. Errors: those of `by_name`, of `Intake.arrays` and of `build`.
     """
+    if learns and isinstance(net, Net) and net.pending:
+        net.build(by_name(where, x, [ONLY_INPUT], all_of_them=True).shape[1:])
     names = input_names(net)
     found = net.taken(where, x) if isinstance(net, Net) else x
     found = by_name(where, found, names, all_of_them=True)

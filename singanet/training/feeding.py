@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from singanet.base.columns import is_frame
 from singanet.data import GeneratorLoader
 from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
 from singanet.training.arrays import by_name, cut, fed, output_names, sample_count
 from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
@@ -109,11 +111,28 @@ def iterated(
 ) -> Batches:
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
     ranks.expect_own_part("data", source)
+    if learns and isinstance(net, Net) and net.pending:
+        source, first = _with_first(source)
+        fed("net.fit, batch x", net, first[0] if isinstance(first, (tuple, list)) else first, True)
     loader = source if hasattr(source, "__iter__") else GeneratorLoader(source)
     made = ranks.share(IteratedBatches(net, loader, steps, class_weight, learns))
     if loader is not source:
         loader.may_be_empty = made.may_be_empty
     return made
+
+
+def _with_first(source: Any) -> tuple[Any, Any]:
+    """What yields the batches of ``source``, and the first of them, which it will yield again."""
+    if isinstance(source, Iterator):
+        first = next(source, None)
+        return chain([] if first is None else [first], source), first
+    if not hasattr(source, "__iter__"):
+        return source, next(iter(source(0)), None)
+    state = source.state_dict() if hasattr(source, "state_dict") else None
+    first = next(iter(source), None)
+    if state is not None:
+        source.load_state_dict(state)
+    return source, first
 
 
 def _yields(x: Any) -> bool:

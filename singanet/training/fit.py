@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -67,9 +67,14 @@ def fit(net: Model, x: Any, y: Any, options: FitOptions) -> History:
     return _train(session, hooks, options)
 
 
-def _unless_refused(net: Model) -> AbstractContextManager[None]:
-    """A block whose error lets the net forget the columns that it has seen inside."""
-    return net.intake.unless_refused() if isinstance(net, Net) else nullcontext()
+@contextmanager
+def _unless_refused(net: Model) -> Iterator[None]:
+    """A block whose error lets the net forget the shape and the columns that it has seen inside."""
+    if not isinstance(net, Net):
+        yield
+        return
+    with net.whole() if net.pending else nullcontext(), net.intake.unless_refused():
+        yield
 
 
 def _expect_enough(net: Model, data: Batches) -> None:

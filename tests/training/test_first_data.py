@@ -1,0 +1,90 @@
+"""A list of layers takes its input shape from the first data that it is fitted to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import FeedForwardNet
+from singanet.data import ArrayLoader
+from singanet.errors import CallOrderError, DataError, ShapeError
+from singanet.layers import Activation, Conv2D, Dense, Dropout, Embedding, Flatten
+from singanet.loss import SoftmaxCrossEntropy
+from tests.html_check import read_html
+
+
+def net_of(*parts, build=None):
+    net = FeedForwardNet(list(parts), seed=3)
+    if build is not None:
+        net.build(build)
+    net.compile(singanet.optimizer.SGD(lr=0.1), SoftmaxCrossEntropy())
+    return net
+
+
+def dense():
+    return [Dense("a", 6), Activation("r"), Dropout("d", 0.2), Dense("b", 3)]
+
+
+X = np.random.default_rng(0).standard_normal((24, 5)).astype(np.float32)
+Y = np.arange(24) % 3
+
+SOURCES = {
+    "array": lambda: (X, Y),
+    "list": lambda: (X.tolist(), Y.tolist()),
+    "dict": lambda: ({"input": X}, Y),
+    "loader": lambda: (ArrayLoader(X, Y, 8, seed=3), None),
+    "batches": lambda: ([(X[i : i + 8], Y[i : i + 8]) for i in (0, 8, 16)], None),
+    "iterator": lambda: (iter([(X[:12], Y[:12]), (X[12:], Y[12:])]), None),
+    "function": lambda: ((lambda epoch: iter([(X[epoch:], Y[epoch:])])), None),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_it_trains_as_one_that_was_told_its_shape(source, same):
+    told, net = net_of(*dense(), build=(5,)), net_of(*dense())
+    histories = []
+    for each in (told, net):
+        x, y = SOURCES[source]()
+        histories.append(each.fit(x, y, batch_size=8, verbose=False))
+    assert histories[0] == histories[1]
+    same(told, net)
+
+
+def test_a_single_batch_and_other_kinds_of_data(same):
+    told, net = net_of(*dense(), build=(5,)), net_of(*dense())
+    assert told.train_on_batch(X, Y) == net.train_on_batch(X, Y)
+    same(told, net)
+    images = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
+    images.fit(np.zeros((6, 1, 4, 4), np.float32), Y[:6], verbose=False)
+    assert images.summary().count("(1, 4, 4)")
+    words = net_of(Embedding("e", 9, 4), Flatten("f"), Dense("d", 3))
+    words.fit(np.zeros((6, 7), np.int64), Y[:6], verbose=False)
+    assert words["d"].params["weight"].shape == (28, 3)
+
+
+def test_data_that_are_refused_leave_it_as_it_was(same):
+    told, net = net_of(*dense(), build=(5,)), net_of(*dense())
+    with pytest.raises(DataError, match="equally many"):
+        net.fit(X[:, :2], Y[:3], verbose=False)
+    convolution = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
+    with pytest.raises(ShapeError):
+        convolution.fit(X, Y, verbose=False)
+    convolution.fit(X.reshape(-1, 1, 5, 1), Y, verbose=False)
+    for each in (told, net):
+        each.fit(X, Y, batch_size=8, verbose=False)
+    same(told, net)
+
+
+def test_only_training_does():
+    net = net_of(*dense())
+    for call in (net.predict, lambda x: net.evaluate(x, Y)):
+        with pytest.raises(CallOrderError, match="known input shape"):
+            call(X)
+
+
+def test_a_notebook_names_its_layers():
+    text = " ".join(read_html(net_of(*dense())._repr_html_()).text)
+    for part in dense():
+        assert repr(part) in text
+    assert "without layers" not in text
