@@ -91,7 +91,8 @@ def outputs(sheet: Sheet, where: str, names: Sequence[str]) -> list[Symbol]:
     seen: set[Symbol] = set()
     ends = []
     for name, symbol in zip(names, found, strict=True):
-        one_of_several = isinstance(symbol.call.layer.out_shapes, list)
+        layer = symbol.call.layer
+        one_of_several = isinstance(layer, layers.Layer) and isinstance(layer.out_shapes, list)
         passed_on = symbol in seen or one_of_several or not symbol.call.inputs
         seen.add(symbol)
         ends.append(layers.Dummy(sheet.names.take(name))(symbol) if passed_on else symbol)
