@@ -9,6 +9,7 @@ from singanet.base.arguments import checked_count
 from singanet.optimizer.chain import UpdateChain
 from singanet.parallel.reductions.cut import Cut
 from singanet.params.storage import SMALL
+from singanet.program.memory import as_trained
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -25,7 +26,8 @@ def of_one_rank(net: Net, optimizer: Any, ranks: int) -> dict[str, int]:
     count = checked_count("net.plan", "ranks", ranks, 1)
     if count == 1:
         return {}
-    params, chain = [*net.execution_plan().trained_params()], UpdateChain(optimizer)
+    params = [*net.execution_plan().trained_params()]
+    chain = UpdateChain(as_trained(net, optimizer))
     largest = nlargest(_UNDER_WAY, (param.nbytes for param in params))
     spared = Cut(SMALL).spared(params, chain, count)
     # What is sent, and what comes.

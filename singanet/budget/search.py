@@ -18,6 +18,7 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.program.memory import (
     TURNS,
     PlannedStep,
+    as_trained,
     expect_alone,
     expect_recorded,
     planned_step,
@@ -97,12 +98,13 @@ def plan_memory(
     if light is None:
         light = light_optimizer(optimizer)
     with net.unfilled() as of_these:
+        optimizer = as_trained(net, optimizer)
         whys = {
             MICRO_BATCHES: not_in_parts(net, optimizer),
             LIGHT_STATE: light if isinstance(light, str) else None,
         }
         notes = [f"no {name}: {whys[name]}" for name in whys if name in allow and whys[name]]
-        less = None if isinstance(light, str) else light
+        less: Any = None if isinstance(light, str) else as_trained(net, light)
         search = _Search(
             net,
             size,

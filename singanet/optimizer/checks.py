@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
+import numpy as np
+
 from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops import ops_for
@@ -34,18 +36,30 @@ def check_lists(where: str, names: Sequence[str], values: Sequence[Any], grads: 
         )
 
 
+def check_type(where: str, name: str, dtype: np.dtype[Any]) -> None:
+    """An optimizer updates parameters of the type ``dtype``."""
+    if dtype.name not in ("float32", "float64"):
+        raise _not_float(f"{where}, parameter {name!r}", f"an array of {dtype}")
+
+
+def _not_float(where: str, received: str) -> ArgumentError:
+    return ArgumentError(
+        where,
+        expected="an array of float32 or float64",
+        received=received,
+        advice="train float16 by net.compile(..., mixed_precision='float16')"
+        if received.endswith("float16")
+        else "pass the live parameter array",
+    )
+
+
 def check_fit(where: str, name: str, value: Any, grad: Any, known: Shape | None) -> None:
     """``grad`` fits ``value``, and ``value`` the shape its state was made for."""
     shape = getattr(value, "shape", None)
-    if shape is None or (known is None and value.dtype.name not in ("float32", "float64")):
-        raise ArgumentError(
-            f"{where}, parameter {name!r}",
-            expected="an array of float32 or float64",
-            received=type(value).__name__ if shape is None else f"an array of {value.dtype}",
-            advice="pass the live parameter array"
-            if shape is None or value.dtype != "float16"
-            else "train float16 by net.compile(..., mixed_precision='float16')",
-        )
+    if shape is None:
+        raise _not_float(f"{where}, parameter {name!r}", type(value).__name__)
+    if known is None:
+        check_type(where, name, value.dtype)
     if known is not None and known != shape:
         raise ShapeError(
             f"{where}, parameter {name!r}",

@@ -7,7 +7,7 @@ import math
 import pickle
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,12 @@ from singanet.engine.model import Measure, StepRequest
 from singanet.engine.ones import ones
 from singanet.engine.peak_memory import PeakMemory
 from singanet.engine.step import measure_of
-from singanet.errors import ArgumentError
+from singanet.errors import ArgumentError, SingaNetError
+from singanet.loss.multi_loss import MultiLoss
+from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.checks import check_type
+from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
 from singanet.program.compile import Recording, compiled
 from singanet.program.cost import work_of
@@ -33,8 +37,10 @@ from singanet.program.peak import CALL_BYTES, PLAN_BYTES, peak_memory
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import Recompute
 from singanet.program.report.report import ProgramReport
+from singanet.program.trace.foreign import is_own
 from singanet.program.trace.held import HeldParameters
 from singanet.program.trace.recorder import Recorder, rehearse
+from singanet.types import Shape
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
@@ -88,7 +94,7 @@ def planned_memory(
     level = programs.level("net.memory", recompute)
     at_once = programs.records_at_once(net) or level != "none"
     with net.unfilled() as filling, expect_recorded("net.memory"):
-        step = planned_step(net, size, optimizer, extent, level, at_once)
+        step = planned_step(net, size, as_trained(net, optimizer), extent, level, at_once)
     return step.memory.after(filling)
 
 
@@ -117,6 +123,22 @@ def expect_alone(where: str, optimizer: Optimizer | Wrapper | None) -> None:
         )
 
 
+def as_trained(net: Net, optimizer: Optimizer | Wrapper | None) -> Optimizer | Wrapper | None:
+    """``optimizer`` as the steps of a fit have it: scaled where ``net`` is compiled for float16.
+
+    Errors: an optimizer that refuses the type of the parameters, as a step of it would.
+    """
+    precision = getattr(net.compiled, "precision", None)
+    if precision is not None and optimizer is not None:
+        scaled = UpdateChain(optimizer).scaled
+        optimizer = ScaledUpdates(optimizer, precision) if scaled is None else optimizer
+    chain = UpdateChain(optimizer)
+    if chain.own_rule is not None:
+        for param in net.execution_plan().trained_params():
+            check_type(type(chain.rule).__name__, param.name, chain.rule_type(param))
+    return optimizer
+
+
 def planned_step(
     net: Net,
     batch_size: int,
@@ -140,15 +162,17 @@ def planned_step(
         )
     feed = ones(net.execution_plan(), batch_size, net.device, extent)
 
-    # Without targets it is taken for one that has labels.
-    given = labels_of(net, feed, extent) if y is None else y
-    plan = plan_of_step(net, StepRequest(feed, given, optimizer, measure=_measure_of(net)))
+    # What the loss makes lies between the other arrays, and decides where these can.
+    guessed = y is None
+    if guessed:
+        y = targets_of(net, feed, extent)
+    plan = plan_of_step(net, StepRequest(feed, y, optimizer, measure=_measure_of(net)))
     of_loss = plan is not None and plan.head is not None
-    if of_loss and optimizer is not None:
-        y = given
 
     def record(recorder: Recorder) -> None:
         recorder.tape.watched = True
+        if guessed and not of_loss:
+            recorder.count_copies(batch_size, extent)
         if y is None or optimizer is None:
             recorder.rehearsed_step(feed, optimizer)
         else:
@@ -156,7 +180,7 @@ def planned_step(
 
     with _state_stays(optimizer), _at_last_micro_batch(net, optimizer):
         walks = 1 if UpdateChain(optimizer).norm is None else 2
-        plan = None if plan is None or (of_loss and y is None) else fused(plan)
+        plan = None if plan is None or (of_loss and optimizer is None) else fused(plan)
         recorder = rehearse(net, record, plan)
         return _planned(recorder, level, at_once, turns_of(optimizer), walks)
 
@@ -167,14 +191,37 @@ def _measure_of(net: Net) -> Measure:
     return measure_of(net) if compiled is None else compiled.measures(net.loss, alone=True)
 
 
-def labels_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:
-    """Labels as a batch has them that is fed ``feed``, of a net that may be trained with such."""
-    plan = net.execution_plan()
-    shapes = plan.by_name[plan.outputs[0]].out_shapes
+def targets_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:
+    """Targets as a batch has them that is fed ``feed``: labels, or numbers as the outputs are.
+
+    None where the loss is not singanet's or would take others, and on a device.
+    """
+    plan, loss = net.execution_plan(), net.loss
     first = next(iter(feed.values()), None)
-    if len(plan.outputs) != 1 or not isinstance(first, np.ndarray):
+    if not isinstance(first, np.ndarray) or not is_own(loss):
         return None
-    return np.zeros((len(first), *(extent or 1 if n < 0 else n for n in shapes[0][:-1])), np.int64)
+    losses = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(plan.outputs, loss)
+    found = {}
+    for name, each in losses.items():
+        step = plan.by_name.get(name)
+        if step is None or step.many_out or getattr(loss, "masks", None):
+            return None
+        shape = (len(first), *(extent or 1 if n < 0 else n for n in step.out_shapes[0]))
+        found[name] = _targets_for(each, net.dtype, shape)
+        if found[name] is None:
+            return None
+    return found if isinstance(loss, MultiLoss) else found.popitem()[1]
+
+
+def _targets_for(loss: Any, dtype: np.dtype[Any], shape: Shape) -> Any:
+    """A batch of the targets that ``loss`` takes with outputs of ``shape``; None if of neither."""
+    # What it takes shows on a few numbers.
+    small = np.ones([min(extent, 2) for extent in shape], dtype)
+    for axes, kind in ((len(shape) - 1, np.dtype(np.int64)), (len(shape), dtype)):
+        with suppress(SingaNetError):
+            loss.compute(ops_for(small), small, np.zeros(small.shape[:axes], kind))
+            return np.zeros(shape[:axes], kind)
+    return None
 
 
 def turns_of(optimizer: Any) -> int:

@@ -165,12 +165,16 @@ class Recorder:
     def walked_by_zeros(self, fed: dict[str, Any]) -> Iterator[LayerGradients]:
         """Forward, and the walk back with gradients of zeros."""
         outputs, contexts = self.forward(fed, train=True)
-        shown = sum(array.nbytes for array in arrays_in(outputs))
-        self.tape.beside += copies_shown(self.net) * shown
         given = own(self.tape, map_arrays(outputs, self._no_gradient))
         self._take_in("dy", (given,), outputs)
         del outputs
         return self.backward(contexts, given)
+
+    def count_copies(self, batch_size: int, extent: int | None) -> None:
+        """Count the copies of the outputs that a user's loss or metric is shown."""
+        sizes = self.plan.slot_bytes(batch_size, self.net.dtype.itemsize, extent)
+        shown = sum(sizes[slot] for slot in self.plan.slots_of(self.plan.outputs))
+        self.tape.beside += copies_shown(self.net) * shown
 
     def _no_gradient(self, y: Array) -> Array:
         """Zeros of the form of the output ``y``: also of whole numbers, which nobody asks for."""
