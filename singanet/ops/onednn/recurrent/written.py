@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.written import PAGE, Ranges
+from singanet.base.written import PAGE, Ranges, union
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.recurrent.plans import Sizes, backward, train
 from singanet.ops.onednn.runtime import Build, Runtime
@@ -62,7 +62,8 @@ def _written(
         for number in seen[0][which]:
             first, second = (found[which][number] for found in seen)
             grown = _grown(first, second, (sizes.steps - short) / (longer - short))
-            made[which][number] = tuple((start, min(end, room[number])) for start, end in grown)
+            end_of = room[number]
+            made[which][number] = tuple((a, min(b, end_of)) for a, b in grown if a < end_of)
     return made
 
 
@@ -100,12 +101,38 @@ def _grown(first: Array, second: Array, factor: float) -> Ranges:
     """
     gap = PAGE
     while True:
-        pair = [_ranges(mask, gap) for mask in (first, second)]
+        pair = [_rows(_ranges(mask, gap)) for mask in (first, second)]
         if len(pair[0]) == len(pair[1]):
             break
         gap *= 2
-    shift = (pair[1] - pair[0]) * factor
-    return tuple((int(start), int(end)) for start, end in pair[0] + shift)
+    grown = (pair[0] + (pair[1] - pair[0]) * factor).astype(np.int64).tolist()
+    return union(
+        (start + k * apart, start + k * apart + length)
+        for start, length, apart, count in grown
+        for k in range(count)
+    )
+
+
+def _rows(ranges: Array) -> Array:
+    """Ranges as rows: start and length of the first, how far it is to the next, and how many.
+
+    A step may write a range of its own: there are as many of one length, equally far apart.
+    """
+    starts, lengths = ranges[:, 0], ranges[:, 1] - ranges[:, 0]
+    rows: list[tuple[float, float, float, int]] = []
+    k = 0
+    while k < len(ranges):
+        count, apart = 1, 0.0
+        if k + 1 < len(ranges):
+            apart = starts[k + 1] - starts[k]
+            even = starts[k:] == starts[k] + apart * np.arange(len(starts) - k)
+            alike = even & (lengths[k:] == lengths[k])
+            count = len(alike) if alike.all() else int(alike.argmin())
+        if count < _FEWEST:
+            count, apart = 1, 0.0
+        rows.append((starts[k], lengths[k], apart, count))
+        k += count
+    return np.array(rows).reshape(-1, 4)
 
 
 def _ranges(mask: Array, gap: int) -> Array:
