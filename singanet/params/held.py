@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.heap import large_arrays_apart
 from singanet.base.lent import LentMemory
 from singanet.checkpoint.gguf.blocks import ENCODERS
 from singanet.checkpoint.halves import narrow
@@ -25,10 +26,10 @@ from singanet.types import Array, Shape
 ROUNDINGS = ("stochastic", "remainder")
 
 _FLOAT = np.dtype(np.float32)
-_PIECE = 1 << 18
+_PIECE = 1 << 16
 """Numbers that are rounded at a time."""
 _MEANWHILE = 24
-"""Bytes of each number that a device rounds at a time."""
+"""Bytes of each number that is rounded at a time."""
 _NOTHING = np.uint16(0)
 
 
@@ -76,7 +77,7 @@ class HeldWeights(ParamStorage):
 
     @property
     def rounding_bytes(self) -> int:
-        """The bytes that rounding an update takes meanwhile; on the CPU they stay in the cache."""
+        """The bytes that rounding an update takes meanwhile."""
         return 0
 
     def read(self) -> Array:
@@ -152,8 +153,6 @@ class Bfloat16Weights(HeldWeights):
 
     @property
     def rounding_bytes(self) -> int:
-        if self.matrix.xp is np:
-            return 0
         return _MEANWHILE * self.matrix.inputs * next(self.matrix.parts(_PIECE)).stop
 
     def _lend(self) -> Array:
@@ -182,7 +181,9 @@ class Bfloat16Weights(HeldWeights):
             self._memory = self._rng = None
 
     def _exact(self) -> Array:
-        made: Array = self.matrix.xp.empty(super().factor().shape, np.float32)
+        # It comes and goes between small arrays, and would leave holes as large as itself.
+        with large_arrays_apart():
+            made: Array = self.matrix.xp.empty(super().factor().shape, np.float32)
         plain = made.T if self.turned else made
         for part in self.matrix.parts(_PIECE):
             plain[:, part] = self._columns(part)
