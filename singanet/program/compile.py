@@ -65,6 +65,17 @@ class Recording(NamedTuple):
         return [plan for plan in plans if plan is not None]
 
     @property
+    def packing(self) -> int:
+        """The bytes that oneDNN's products ask malloc for, one product at a time."""
+        recipes = [getattr(plan, "recipe", None) for plan in self.plans]
+        return max((recipe.packing for recipe in recipes if recipe is not None), default=0)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether functions that LLVM has made are among them: those are no kernels of oneDNN's."""
+        return any(getattr(plan, "recipe", None) is None for plan in self.plans)
+
+    @property
     def is_recurrent(self) -> bool:
         """Whether kernels of recurrent layers are among them.
 

@@ -8,13 +8,13 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.heap import large_arrays_apart, trim
+from singanet.base.heap import large_arrays_apart, library_pages, once_bytes, trim
 from singanet.base.written import resident_bytes, union
 from singanet.engine.executor import plan_of_step
 from singanet.engine.fusion import fused
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 _REHEARSED = 4_000_000
 """Most bytes that a rehearsal without values takes for a moment."""
+
+_LIBRARIES = {"oneDNN": "dnnl", "LLVM": "llvm"}
+"""What kernels are from, by a part of the file's name; NumPy's are there when it is imported."""
 
 TURNS = 3
 """Programs where micro-batches gather: of the first, of those between, and of the last."""
@@ -95,7 +98,7 @@ def planned_memory(
     at_once = programs.records_at_once(net) or level != "none"
     with net.unfilled() as filling, expect_recorded("net.memory"):
         step = planned_step(net, size, as_trained(net, optimizer), extent, level, at_once)
-    return step.memory.after(filling)
+    return replace(step.memory.after(filling), outside=library_pages(**_LIBRARIES))
 
 
 @contextmanager
@@ -349,7 +352,7 @@ def _memory(
     other = [size for key, size in held.items() if key not in own]
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
-    other += [tape.beside, recording.lowering.beside, recorder.undo_bytes]
+    other += [tape.beside, recording.lowering.beside, recorder.undo_bytes, recording.packing]
     bindings, plans = len(recording.bound), len(recording.plans)
     # Python's objects are no memory of a device.
     calls = 0 if tape.far is not None else _calls(recording, turns, walks)
@@ -367,4 +370,5 @@ def _memory(
         plans,
         bindings + (turns - 1) * bindings // walks,
         recording.is_recurrent,
+        once_bytes() if tape.far is None and recording.is_compiled else 0,
     )

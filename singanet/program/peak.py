@@ -37,12 +37,14 @@ def peak_memory(
     plans: int = 0,
     executions: int = 0,
     products: bool = False,
+    once: int = 0,
 ) -> PeakMemory:
     """The peak of a program in an ``arena``, beside arrays of the given bytes outside of it.
 
     ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
     are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them, ``products``
-    whether its own matrix products are among them. An array that is listed in two places counts
+    whether its own matrix products are among them, ``once`` what loading, compiling and measuring
+    kernels took, for all nets. An array that is listed in two places counts
     twice. The first step takes ``by_layers`` in the place of arena and program; what that is more
     is a part of its own.
     """
@@ -54,7 +56,7 @@ def peak_memory(
             "optimizer state": sum(optimizer_state),
             "other": sum(other),
             "program": program,
-            "kernels": plans * PLAN_BYTES + products * PRODUCTS_BYTES,
+            "kernels": plans * PLAN_BYTES + products * PRODUCTS_BYTES + once,
             "first step": max(0, by_layers - arena - program),
         }
     )

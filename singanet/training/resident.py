@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from singanet.base.heap import private_bytes
 from singanet.device import Device
 
 
@@ -31,17 +32,6 @@ def resident_bytes() -> int | None:
     import resource
 
     return pages * resource.getpagesize()
-
-
-def private_bytes() -> int | None:
-    """Bytes in memory now that no file backs, as those of arrays; None if it is not said."""
-    try:
-        _, pages, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    except (OSError, ValueError):
-        return None
-    import resource
-
-    return (pages - shared) * resource.getpagesize()
 
 
 def peak_bytes() -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -90,3 +91,31 @@ def test_large_pages_are_asked_for_again_after_an_error():
         assert not choose(False)
     finally:
         choose(before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_pages_of_a_library_are_those_of_its_file(tmp_path):
+    path, page = tmp_path / "libsome.so.3", mmap.PAGESIZE
+    path.write_bytes(bytes(20 * page))
+    with path.open("r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+    memory.madvise(mmap.MADV_RANDOM)
+    before = heap.library_pages(some="libsome").get("some", 0)
+    for k in range(3):
+        # Written on, a page is the process's own.
+        memory[k * page] = 1
+    read = sum(memory[k * page] for k in range(20))
+    assert read == 3
+    assert heap.library_pages(some="libsome", other="libother") == {"some": 17 * page}
+    assert before <= 20 * page
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_what_is_done_once_counts_once():
+    with heap.large_arrays_apart():
+        before = heap.once_bytes()
+        with heap.once_in_a_process():
+            some = np.ones(4 << 20, np.uint8)
+            with heap.once_in_a_process():
+                more = np.ones(2 << 20, np.uint8)
+        assert heap.once_bytes() - before == pytest.approx(some.nbytes + more.nbytes, abs=300_000)

@@ -366,7 +366,7 @@ import singanet
 from singanet.models import build
 from singanet.optimizer import Adam, SGD
 from singanet.training.callbacks import Callback
-from singanet.training.resident import private_bytes
+from singanet.base.heap import private_bytes
 rng = np.random.default_rng(0)
 x, y = rng.standard_normal((24, 1, 28, 28), np.float32), rng.integers(0, 10, 24)
 warm = build("mlp", seed=0)

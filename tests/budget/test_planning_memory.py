@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from singanet.training.resident import private_bytes
+from singanet.base.heap import private_bytes
 
 CODE = """
 import gc
@@ -13,7 +13,7 @@ from pathlib import Path
 from singanet.errors import ArgumentError
 from singanet.models import build
 from singanet.optimizer import Adam
-from singanet.training.resident import private_bytes
+from singanet.base.heap import private_bytes
 
 def resident(name):
     # What getrusage tells may be the most of the process that started this one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from singanet.engine.peak_memory import PeakMemory
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout.arena import plan_arena
 from singanet.program.peak import peak_memory
@@ -35,3 +36,13 @@ def test_the_words_name_what_there_is():
     text = str(peak_memory(layout.nbytes, [3_000_000], other=[2048]))
     assert text.endswith("MB arena + 3.0 MB parameters + 2.0 kB other")
     assert str(peak_memory(0)) == "0 B = nothing"
+
+
+def test_what_is_outside_has_a_line_of_its_own():
+    memory = PeakMemory({"arena": 3_000_000}, {"LLVM": 47_000_000})
+    assert memory.total == 3_000_000
+    assert str(memory).splitlines() == [
+        "3.0 MB = 3.0 MB arena",
+        "outside of it 47.0 MB of LLVM's file, in pages that the system shares and drops",
+    ]
+    assert memory.after(5_000_000).outside == memory.outside

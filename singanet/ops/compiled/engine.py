@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from singanet.base.forks import free_in_children
+from singanet.base.heap import once_in_a_process, trim
 from singanet.base.interrupts import interrupted_after
 from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.kept import KeptCode
@@ -50,7 +51,7 @@ def compiled(code: Code, processor: str | None = None) -> CompiledFunction:
 
     Without one it is for that which this is.
     """
-    with _lock, interrupted_after():
+    with _lock, interrupted_after(), once_in_a_process():
         return _loaded(_built(code, processor))
 
 
@@ -59,13 +60,15 @@ def known(write: Callable[..., Code], *given: Any) -> CompiledFunction:
 
     It is written and compiled if no process has done so before, see `KeptCode`.
     """
-    with _lock, interrupted_after():
+    with _lock, interrupted_after(), once_in_a_process():
         kept, name = _kept(), f"{write.__module__}.{write.__qualname__}{given!r}"
         built = _read(kept.read(name))
         if built is None:
             built = _built(write(*given), None)
             told = json.dumps(built[1:]).encode()
             kept.keep(name, told + b"\n" + built.content)
+            # LLVM lets go of more than the function takes.
+            trim()
         return _loaded(built)
 
 
@@ -140,7 +143,8 @@ def is_wide() -> bool:
 @cache
 def _features() -> Any:
     """What the processor has, by LLVM's names."""
-    import llvmlite.binding as llvm
+    with once_in_a_process():
+        import llvmlite.binding as llvm
 
     with interrupted_after():
         found = llvm.get_host_cpu_features()

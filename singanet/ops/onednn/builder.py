@@ -51,6 +51,7 @@ class Builder(Descriptors):
         self._writes: set[int] = set()
         self._scratch = 0
         self.products = False
+        self.packing = 0
         self._finished = False
 
     def operand(self, number: int, descriptor: Any) -> Memory:
@@ -209,6 +210,7 @@ class Builder(Descriptors):
             reads=tuple(sorted(self._reads)),
             writes=tuple(sorted(self._writes)),
             products=self.products,
+            packing=self.packing,
             open=frozenset(self._open),
             rounded=frozenset(self._rounded),
         )

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from singanet.base.heap import large_arrays_apart, trim
+from singanet.base.heap import large_arrays_apart, once_in_a_process, trim
 from singanet.ops.compiled import has_compiler
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv.direct import forward_plan
@@ -54,9 +54,10 @@ _FURTHEST = 16.0
 def measured(library: Library) -> Speeds:
     """The speeds of this processor, in half a second or so; those built in if they are odd."""
     # A thread of its own, since OpenMP keeps for each how many it uses.
-    with large_arrays_apart(), ThreadPoolExecutor(1) as executor:
-        found = executor.submit(_measured, library).result()
-    trim()
+    with once_in_a_process():
+        with large_arrays_apart(), ThreadPoolExecutor(1) as executor:
+            found = executor.submit(_measured, library).result()
+        trim()
     return found
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from singanet.base.heap import LARGE, begin_apart, end_apart
 from singanet.base.written import PAGE
 from singanet.ops.onednn.binding import ExecArg, check
 from singanet.types import Parts
@@ -39,7 +40,8 @@ class KernelRecipe(NamedTuple):
     A memory belongs to an operand by its number, or lies in scratch at an offset. ``sizes`` are
     the bytes of the operands, ``reads`` and ``writes`` numbers of operands; an operand that is
     changed in part is in both. ``products`` says that the library's own matrix products run
-    inside. ``open`` operands may lie in bfloat16, ``rounded`` operands are rounded to it.
+    inside; these ask malloc for ``packing`` bytes. ``open`` operands may lie in bfloat16,
+    ``rounded`` operands are rounded to it.
     """
 
     stages: Sequence[KernelStage]
@@ -50,6 +52,7 @@ class KernelRecipe(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     products: bool = False
+    packing: int = 0
     open: frozenset[int] = frozenset()
     rounded: frozenset[int] = frozenset()
 
@@ -86,6 +89,7 @@ class Calls:
         threads: int,
         brief: bool,
         of: Mapping[Memory, Memory],
+        packing: int = 0,
     ) -> None:
         """``of`` tells the memory object to take for each that the stages name."""
         weakref.finalize(self, release, place.c, tuple(of.values())).atexit = False
@@ -98,6 +102,9 @@ class Calls:
             given = (ExecArg * len(pairs))(*pairs)
             handle, count = ctypes.c_void_p(stage.primitive.handle), ctypes.c_int(len(pairs))
             self.parts.append(partial(execute, handle, place.stream, count, given))
+        if packing >= LARGE:
+            # Else each leaves a hole in the heap, which glibc has no use for at the next.
+            self.parts = [begin_apart, *self.parts, end_apart]
 
     def __call__(self) -> None:
         """Run the stages."""
@@ -156,7 +163,9 @@ class KernelPlan:
         self._point: Callable[..., int] = place.c.dnnl_memory_set_data_handle
         self._base = 0
         own = [*recipe.operands, *(memory for memory, _ in recipe.inside)]
-        self._calls = Calls(place, recipe.stages, threads, brief, {each: each for each in own})
+        self._calls = Calls(
+            place, recipe.stages, threads, brief, {each: each for each in own}, recipe.packing
+        )
 
     def run(self, addresses: Sequence[int], scratch: int) -> None:
         """Run on the operands at ``addresses``, with `scratch` bytes to use at ``scratch``."""
@@ -176,7 +185,8 @@ class KernelPlan:
         places = list(zip(recipe.operands, addresses, strict=True))
         places += [(memory, scratch + offset) for memory, offset in recipe.inside]
         copies = {memory: self._copied(memory, at) for memory, at in places}
-        return Calls(self.place, recipe.stages, self.threads, self.brief, copies)
+        given = self.place, recipe.stages, self.threads, self.brief
+        return Calls(*given, copies, recipe.packing)
 
     def _copied(self, memory: Memory, address: int) -> Memory:
         """Another memory object of the same layout, at ``address``."""

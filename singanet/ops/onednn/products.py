@@ -43,6 +43,15 @@ From 2 on it would pay if both threads were awake and all that is read lay in bo
 _READ = 0.1
 """Nanoseconds to read a number from beyond a core's own cache."""
 
+_COPIES = 0.0038
+"""Of the reciprocals of rows and columns: from there on "gemm" reads factors where they lie."""
+_ROWS, _COLUMNS, _DEPTH = 384, 10_000, 192
+"""Extents of the blocks that it arranges."""
+_WHOLE, _SHALLOW = 256, 48
+"""Depths up to which there is one block, and below which it has 24 rows."""
+_BESIDE = 16_480
+"""Bytes that lie between the blocks."""
+
 _LEAST_CONSTANT = 1 << 14
 """Multiply-adds from which a product alone takes less than NumPy's: with what follows any does."""
 
@@ -197,6 +206,7 @@ def product(
         wanted = [build.rows((m, k), build.factors), build.free((k, n), build.factors)]
     after = build.post_ops(add=adds)
     desc = build.primitive_desc("matmul", *wanted, line if bias else None, y, attributes=after)
+    build.packing = _packing(build, desc, m, k, n)
     memories = {
         Arg.DST: build.operand(0, y),
         Arg.SRC: build.packed_input(1, a, build.layout(desc, Query.SRC)),
@@ -205,6 +215,23 @@ def product(
     if bias:
         memories[Arg.BIAS] = build.operand(3, line)
     build.stage(desc, memories, adds_to=(Arg.DST,) if adds else ())
+
+
+def _packing(build: Builder, desc: object, m: int, k: int, n: int) -> int:
+    """The bytes that oneDNN's "gemm" kernels write to arrange blocks of the factors.
+
+    It asks malloc for them, and no scratchpad tells of it; its other kernels do not. As in
+    ``gemm_driver.cpp`` and ``gemm_info.cpp`` of oneDNN 3, for processors without AVX-512.
+    """
+    if not build.implementation(desc).startswith("gemm") or 1 / m + 1 / n >= _COPIES:
+        return 0
+    # The threads share the columns where each has a block of them, else the rows.
+    n = -(-n // build.threads) if n >= build.threads * _ROWS else n
+    columns = -(-min(n, _COLUMNS) // 24) * 24
+    rows = 24 if k < _SHALLOW else min(-(-m // 4) * 4, _ROWS)
+    depth = k if k <= _WHOLE else -(-k // 2) if k < 2 * _DEPTH else _DEPTH
+    numbers = (rows + columns) * depth + rows
+    return build.threads * (4 * numbers + _BESIDE)
 
 
 def _desc(build: Builder, m: int, k: int, n: int, bias: bool, relu: bool) -> object:
@@ -227,6 +254,7 @@ def _product_packed(
 ) -> None:
     """Operands: the rows, the products, the packed matrix, the bias."""
     desc = _desc(build, m, k, n, bias, relu)
+    build.packing = _packing(build, desc, m, k, n)
     memories = {
         Arg.SRC: build.packed_input(0, build.rows((m, k)), build.layout(desc, Query.SRC)),
         Arg.DST: build.operand(1, build.rows((m, n))),

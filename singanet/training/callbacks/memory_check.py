@@ -8,10 +8,11 @@ from typing import TextIO
 
 import numpy as np
 
+from singanet.base.heap import private_bytes
 from singanet.base.sizes import bytes_text
 from singanet.device import Device, cpu
 from singanet.training.callbacks.callback import Callback
-from singanet.training.resident import held_bytes, peak_bytes, private_bytes, resident_bytes
+from singanet.training.resident import held_bytes, peak_bytes, resident_bytes
 
 
 class MemoryCheck(Callback):

@@ -1,0 +1,52 @@
+"""What oneDNN's products ask malloc for meanwhile, as the system counts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+RUN = """
+import json, resource, sys
+import numpy as np
+from singanet.base.heap import small_pages, trim
+from singanet.ops.onednn import OneDnnOps
+from singanet.ops.onednn.products import product
+runtime = OneDnnOps(sys.argv[1], required=True).runtime()
+rng, found = np.random.default_rng(0), []
+for _ in range(10):
+    m, k, n = (int(2 ** rng.uniform(*ends)) for ends in ((8, 10.5), (5, 9), (9, 11.5)))
+    turned = rng.integers(0, 2, 2).astype(bool).tolist()
+    with small_pages():
+        arrays = [np.ones(shape, np.float32) for shape in ((m, n), (m, k), (k, n))]
+    plan = runtime.built(product, (m, k, n, *turned, False), 1 << 30)
+    runtime.run(plan, arrays)
+    # What was freed is given back: it has to be fetched again, page by page.
+    trim()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    runtime.run(plan, arrays)
+    pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    found.append((plan.recipe.packing, pages * resource.getpagesize()))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the pages")
+@pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE"])
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_products_take_what_was_told(library_path, limit, threads):
+    told = {"ONEDNN_MAX_CPU_ISA": limit, "OMP_NUM_THREADS": threads}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(library_path)],
+        env={**os.environ, **told},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
+    found = json.loads(done.stdout)
+    assert all(0.9 * took - 50_000 <= packing <= 1.1 * took + 50_000 for packing, took in found)
+    assert any(packing for packing, _ in found) == (limit == "AVX2")
