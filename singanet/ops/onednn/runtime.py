@@ -37,11 +37,12 @@ Build = Callable[..., Runnable | None]
 """``build(builder, *key)`` adds the stages of a plan to the builder, or returns one of its own."""
 
 _CAPACITY = 1024
-SHARED = 1 << 18
-"""Values to go over from which a kernel is shared by the threads: some 50 to 100 microseconds.
+SHARED = 1 << 19
+"""Values to go over from which a kernel is shared by the threads: some 200 to 500 microseconds.
 
 Below, two threads gain less than waking one costs, which is 300 microseconds where the core had
-gone to sleep or has other work.
+gone to sleep, and a turn of the other process, of milliseconds, where it has other work: a net
+whose steps are made of such kernels would take a multiple of its time.
 """
 
 

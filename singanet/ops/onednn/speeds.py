@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 _USUAL = 1 << 20
 
-ADDS_A_PASS = 32
+ADDS_A_PASS = 64
 """Multiply-adds of float32 in the time in which a kernel goes over a number in memory."""
 
 _FEW_PIXELS = 49

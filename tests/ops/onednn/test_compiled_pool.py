@@ -117,7 +117,7 @@ def test_threads_share_the_lines(library_path, compiles, monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     set_threads(2)
     ops, window = OneDnnOps(library_path, required=True), Window((3, 3), (2, 2), ((1, 1), (1, 1)))
-    x = image(7, 40, 41, 41)
+    x = image(14, 40, 41, 41)
     y, where = ops.max_pool(x, window, True)
     wanted, noted = numpy_ops.max_pool(x, window, True)
     np.testing.assert_array_equal(y, wanted)

@@ -79,5 +79,5 @@ def test_small_kernels_are_one_threads(ops, monkeypatch):
     set_threads(threads.cores())
     ops.softmax(draw(1024, 100))
     assert ops.runtime().team.size == 1
-    ops.softmax(draw(4096, 100))
+    ops.softmax(draw(8192, 100))
     assert ops.runtime().team.size == threads.cores()

@@ -9,9 +9,10 @@ import pytest
 
 from singanet.ops import threads
 from singanet.ops.onednn import set_threads
+from singanet.ops.onednn.runtime import SHARED
 from singanet.ops.onednn.sweeps import sweep
 
-SIZES = (16_399, 140_001)
+SIZES = (16_399, 280_001)
 ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, -1e-42, 3e38, 1e-38)
 
 
@@ -54,7 +55,7 @@ def test_two_arrays_or_one_and_a_number(ops, count, function, size, rng):
         known = ~np.isnan(expected)
         assert out[known].tobytes() == expected[known].tobytes()
         assert np.isnan(out[~known]).all()
-        assert kernel.threads == (count if 2 * size >= 1 << 18 else 1)
+        assert kernel.threads == (count if 2 * size >= SHARED else 1)
 
 
 @pytest.mark.parametrize("size", SIZES)

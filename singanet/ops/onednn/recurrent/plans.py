@@ -23,7 +23,7 @@ _GATES = {"lstm": 4, "gru": 3, "tanh": 1}
 _BIASES = {"lstm": 4, "gru": 4, "tanh": 1}
 """Blocks of the bias: the last gate of a GRU has one inside of the reset, one outside."""
 
-_ADDS_A_PASS = 4
+_ADDS_A_PASS = 2
 """Multiply-adds of a step that count as one number gone over.
 
 With fewer threads gain nothing, even awake, and where cores have other work they wait long for each

@@ -31,6 +31,9 @@ _PART = 4
 _MOST_PARTS = 4
 """Parts of the tiles, of which the gradient of a kernel is summed up apart."""
 
+_TRANSFORMS = 8
+"""What transforms take beside the products, in the time of going over the images that are made."""
+
 _GAIN = 1.05
 """How much faster the estimate has to be."""
 
@@ -112,7 +115,7 @@ def forward(
     rest = [] if bias is None else [ops.ordered(bias)]
     given = ops.channels_last(x), ops.ordered(weight), *rest
     key = geometry, False, bias is not None
-    done = ops.runs(forward_plan, key, y, *given, passes=geometry.points)
+    done = ops.runs(forward_plan, key, y, *given, passes=_passes(ops, geometry))
     return y.transpose(0, 3, 1, 2) if done else None
 
 
@@ -123,7 +126,9 @@ def data(
     geometry = _expected(Case("data", x_shape, weight.shape, window, groups))
     dx: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
     given = ops.channels_last(dy), ops.ordered(weight)
-    done = ops.runs(forward_plan, (geometry, True, False), dx, *given, passes=geometry.points)
+    done = ops.runs(
+        forward_plan, (geometry, True, False), dx, *given, passes=_passes(ops, geometry)
+    )
     return dx.transpose(0, 3, 1, 2) if done else None
 
 
@@ -134,8 +139,8 @@ def weights(
     geometry = _expected(Case("weights", x.shape, weight_shape, window, groups))
     dw: Array = ops.xp.empty(weight_shape, np.float32)
     images, slopes = ops.channels_last(x), ops.channels_last(dy)
-    passes = geometry.points
-    return dw if ops.runs(_weights_plan, (geometry,), slopes, images, dw, passes=passes) else None
+    done = ops.runs(_weights_plan, (geometry,), slopes, images, dw, passes=_passes(ops, geometry))
+    return dw if done else None
 
 
 def constant(
@@ -158,8 +163,13 @@ def constant(
     if not ops.runs(enter_plan, (geometry,), entered, ops.ordered(weight), passes=0):
         return None
     given = ops.channels_last(x), entered, *rest
-    done = ops.runs(_entered_plan, key, y, *given, passes=geometry.points)
+    done = ops.runs(_entered_plan, key, y, *given, passes=_passes(ops, geometry))
     return y.transpose(0, 3, 1, 2) if done else None
+
+
+def _passes(ops: OneDnnBase, geometry: Geometry) -> int:
+    """What transforms and products are, for each number of the images that are made."""
+    return _TRANSFORMS + ops.passes(geometry.image[2] * geometry.points // wg.TILE**2)
 
 
 def fits(ops: OneDnnBase, case: Case) -> bool:
