@@ -1,0 +1,171 @@
+"""The first token of a language model, by the type of its weights, beside transformers.
+
+The model has SmolLM2's shape and random weights, which all sides read from one folder. A row is a
+number of texts of so many tokens each, from which the next one is told: all keys and values are
+made anew. Each side has a process of its own, asked in turn; by one thread its processor's time
+counts. Medians of the rounds in ms, with half the distance between the quartiles, and how often
+float32's time, the median of the rounds' ratios.
+
+The second table has what a process takes before its first token, in ms: what the decoder tries, the
+first text of eight tokens, another, and a token behind it, with an empty cache folder and a full
+one.
+
+    python benchmarks/first_tokens.py [--size 135m|small] [--threads 1] [--rounds 5]
+                                      [--rows 1x1,1x8,4x8,1x128,1x1024] [--isa AVX2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from functools import partial
+from typing import Any
+
+import pretrained as models
+from apart import CLOCK, Entrant, apart
+from report import introduction, publish, spread, table
+
+OURS = ("float32", "bfloat16", "float16", "int8", "int4")
+THEIRS = ("torch float32", "torch bfloat16")
+FOLDER, ROWS = "BENCHMARK_FOLDER", "BENCHMARK_ROWS"
+"""Environment variables, which the rivals of a row read."""
+
+
+def ids_of(texts: int, tokens: int) -> Any:
+    """Random ids."""
+    import numpy as np
+
+    return np.random.default_rng(0).integers(0, models.WORDS, (texts, tokens))
+
+
+def rival(name: str, row: int) -> Entrant:
+    """What a side does in a row."""
+    texts, tokens = json.loads(os.environ[ROWS])[row]
+    library, _, dtype = name.rpartition(" ")
+    if library:
+        return theirs(dtype, ids_of(texts, tokens))
+    from singanet import pretrained
+
+    net = pretrained.load(os.environ[FOLDER], dtype)
+    decoder, x = net.decoder(tokens + 64), [list(ids) for ids in ids_of(texts, tokens)]
+
+    def run() -> None:
+        decoder.reset()
+        decoder.read(x)
+
+    return Entrant(run)
+
+
+def theirs(dtype: str, ids: Any) -> Entrant:
+    """transformers' side."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_grad_enabled(False)
+    transformers.utils.logging.disable_progress_bar()
+    kind = getattr(torch, dtype)
+    folder = os.environ[FOLDER]
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=kind)
+    x = torch.from_numpy(ids)
+    return Entrant(lambda: model(x, use_cache=True, logits_to_keep=1))
+
+
+def begun(folder: str, dtype: str) -> dict[str, Any]:
+    """What the first token takes in this process."""
+    from singanet import pretrained
+
+    net, x = pretrained.load(folder, dtype), [list(ids_of(1, 8)[0])]
+    found = {}
+    for name in ("trial", "first", "again", "next"):
+        start = time.process_time()
+        if name == "trial":
+            decoder = net.decoder(128)
+        elif name == "next":
+            decoder.read([[1]])
+        else:
+            decoder.reset()
+            decoder.read(x)
+        found[name] = 1e3 * (time.process_time() - start)
+    return found
+
+
+def speed_table(rows: list[tuple[int, int]], rounds: int) -> str:
+    """Texts of several lengths."""
+    found = apart(rival, (*OURS, *THEIRS), range(len(rows)), rounds)
+    lines = []
+    for (texts, tokens), of_row in zip(rows, found, strict=True):
+        plain = of_row["float32"].seconds
+        for name, taken in of_row.items():
+            if taken.failure:
+                lines.append([f"{texts} × {tokens}", name, taken.failure, "", ""])
+                continue
+            pairs = zip(taken.seconds, plain, strict=True)
+            ms = f"{1e3 * statistics.median(taken.seconds):,.1f}"
+            ratio = f"{statistics.median(a / b for a, b in pairs):.2f}"
+            lines.append([f"{texts} × {tokens}", name, ms, spread(taken.seconds), ratio])
+    return table(["texts × tokens", "weights", "ms", "", "of float32's"], lines)
+
+
+def begin_table(folder: str, threads: int) -> str:
+    """First calls, with an empty cache folder and with what they have left there."""
+    lines = []
+    alone = partial(models.alone, threads, "begin", folder, script=__file__)
+    for dtype in OURS:
+        with tempfile.TemporaryDirectory() as cache:
+            before = os.environ.get("XDG_CACHE_HOME")
+            os.environ["XDG_CACHE_HOME"] = cache
+            for kept in ("empty", "full"):
+                took = alone(dtype)
+                told = (
+                    [took["failed"]] if "failed" in took else [f"{v:,.0f}" for v in took.values()]
+                )
+                lines.append([dtype, kept, *told])
+            if before is None:
+                del os.environ["XDG_CACHE_HOME"]
+            else:
+                os.environ["XDG_CACHE_HOME"] = before
+    return table(["weights", "cache", "trial", "first text", "again", "a token"], lines)
+
+
+JOBS = {"make": models.make, "begin": begun}
+
+
+def main() -> None:
+    """Both tables."""
+    parser = argparse.ArgumentParser(description=introduction(__doc__))
+    parser.add_argument("--size", default="135m", choices=models.SIZES)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", default="1x1,1x8,4x8,1x128,1x1024")
+    parser.add_argument("--isa", default="", help="the most that kernels may use, such as AVX2")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.job:
+        job, *args = json.loads(given.job)
+        print(json.dumps(JOBS[job](*args)))
+        return
+    if given.isa:
+        os.environ |= {"ONEDNN_MAX_CPU_ISA": given.isa, "OPENBLAS_CORETYPE": "Haswell"}
+        os.environ["ATEN_CPU_CAPABILITY"] = "avx2"
+    rows = [tuple(map(int, row.split("x"))) for row in given.rows.split(",")]
+    os.environ |= {f"{name}_NUM_THREADS": str(given.threads) for name in ("OMP", "OPENBLAS")}
+    os.environ[CLOCK] = "cpu" if given.threads == 1 else "wall"
+    with tempfile.TemporaryDirectory() as folder:
+        models.alone(given.threads, "make", folder, given.size)
+        os.environ |= {FOLDER: folder, ROWS: json.dumps(rows)}
+        shown = [speed_table(rows, given.rounds), begin_table(folder, given.threads)]
+    ops = os.environ.get("SINGANET_OPS", "onednn")
+    played = f"_{given.isa.lower()}" if given.isa else ""
+    name = f"first_tokens_{given.size}_{ops}_{given.threads}t{played}"
+    most = f", at most {given.isa}" if given.isa else ""
+    title = f"First tokens of a language model of {given.size}, {ops}{most}"
+    publish(name, title, introduction(__doc__) + "\n\n" + "\n\n".join(shown))
+
+
+if __name__ == "__main__":
+    main()
