@@ -12,6 +12,7 @@ one.
 
     python benchmarks/first_tokens.py [--size 135m|small] [--threads 1] [--rounds 5]
                                       [--rows 1x1,1x8,4x8,1x128,1x1024] [--isa AVX2]
+                                      [--types float32,bfloat16]
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ def begun(folder: str, dtype: str) -> dict[str, Any]:
     return found
 
 
-def speed_table(rows: list[tuple[int, int]], rounds: int) -> str:
+def speed_table(rows: list[tuple[int, int]], rounds: int, types: list[str]) -> str:
     """Texts of several lengths."""
-    found = apart(rival, (*OURS, *THEIRS), range(len(rows)), rounds)
+    found = apart(rival, (*types, *THEIRS), range(len(rows)), rounds)
     lines = []
     for (texts, tokens), of_row in zip(rows, found, strict=True):
         plain = of_row["float32"].seconds
@@ -111,11 +112,11 @@ def speed_table(rows: list[tuple[int, int]], rounds: int) -> str:
     return table(["texts × tokens", "weights", "ms", "", "of float32's"], lines)
 
 
-def begin_table(folder: str, threads: int) -> str:
+def begin_table(folder: str, threads: int, types: list[str]) -> str:
     """First calls, with an empty cache folder and with what they have left there."""
     lines = []
     alone = partial(models.alone, threads, "begin", folder, script=__file__)
-    for dtype in OURS:
+    for dtype in types:
         with tempfile.TemporaryDirectory() as cache:
             before = os.environ.get("XDG_CACHE_HOME")
             os.environ["XDG_CACHE_HOME"] = cache
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", default="1x1,1x8,4x8,1x128,1x1024")
+    parser.add_argument("--types", default=",".join(OURS), help="float32 is the first")
     parser.add_argument("--isa", default="", help="the most that kernels may use, such as AVX2")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -158,7 +160,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         models.alone(given.threads, "make", folder, given.size)
         os.environ |= {FOLDER: folder, ROWS: json.dumps(rows)}
-        shown = [speed_table(rows, given.rounds), begin_table(folder, given.threads)]
+        types = given.types.split(",")
+        shown = [speed_table(rows, given.rounds, types), begin_table(folder, given.threads, types)]
     ops = os.environ.get("SINGANET_OPS", "onednn")
     played = f"_{given.isa.lower()}" if given.isa else ""
     name = f"first_tokens_{given.size}_{ops}_{given.threads}t{played}"
