@@ -111,6 +111,27 @@ def test_a_layer_is_gathered_while_the_one_before_it_is_used():
         ]  # fmt: skip
 
 
+def test_who_looks_back_at_a_layer_disturbs_no_pass():
+    def work(comm):
+        net, held = keeping_net(24), []
+        cut(Adam(lr=0.01), comm).meet(net)
+        gathers, tables = net.executor.gathers, [param.storage for param in net.params()]
+        read = gathers.read
+
+        def looks_back(slices):
+            found = read(slices)
+            if slices is tables[3]:
+                read(tables[0])
+                held.extend(sorted(each.name for each in gathers._held))
+            return found
+
+        gathers.read = looks_back
+        net.forward(False, np.zeros((4, 24), np.float32))
+        return held
+
+    assert together(work) == [["k0/table", "k3/table", "k4/table"]] * 2
+
+
 def test_memory_of_layers_that_were_is_used_again(monkeypatch):
     made = []
 
