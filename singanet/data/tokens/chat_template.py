@@ -71,7 +71,8 @@ class ChatTemplate:
         given |= {"messages": list(messages), "add_generation_prompt": ask}
         try:
             made: tuple[str, list[tuple[int, int]]] = sandbox.rendered(template, given)
-        except (refused, NameError, *FOREIGN) as error:  # 1e999 is compiled as the name inf
+        # 1e999 is compiled as the name inf; a cycler of nothing is a RuntimeError.
+        except (refused, NameError, RuntimeError, *FOREIGN) as error:
             raise DataError(
                 "chat template",
                 expected="messages that it takes",

@@ -59,6 +59,7 @@ _BY_ITEM = (
 """Filters that take a text to pieces."""
 _WITH_WIDTHS = ("batch", "center", "indent", "ljust", "rjust", "slice", "zfill")
 _BLANKS = [chr(code) for code in range(0x3001) if chr(code).isspace()]
+_LINE_ENDS = [blank for blank in _BLANKS if len(f"a{blank}a".splitlines()) > 1]
 
 _jinja = jinja2()
 _nodes, _runtime = _jinja.nodes, _jinja.runtime
@@ -404,6 +405,11 @@ def _split_cost(text: Any, given: list[Any], weight: int) -> int:
     return _TURN * sum(map(str(text).count, ends))
 
 
+def _indent_cost(text: Any, given: list[Any], weight: int) -> int:
+    widths = sum(each for each in given if isinstance(each, int))
+    return (1 + sum(map(str(text).count, _LINE_ENDS))) * (_TURN + weight + widths)
+
+
 def _int_cost(text: Any, given: list[Any], weight: int) -> int:
     if isinstance(text, str) and len(text) > MAX_BITS:
         raise TemplateLimitError(f"a number of more than {MAX_BITS} digits")
@@ -424,9 +430,7 @@ def _sum_cost(items: Any, given: list[Any], weight: int) -> int:
 
 _COSTS: Mapping[str, Callable[[Any, list[Any], int], int]] = {
     "format": _format_cost,
-    "indent": lambda text, given, weight: (str(text).count("\n") + 1) * (
-        weight + sum(each for each in given if isinstance(each, int))
-    ),
+    "indent": _indent_cost,
     "int": _int_cost,
     "join": lambda text, given, weight: weight + len(text) * sum(map(len, given)),
     "replace": _replace_cost,
@@ -435,5 +439,5 @@ _COSTS: Mapping[str, Callable[[Any, list[Any], int], int]] = {
     "split": _split_cost,
     "splitlines": lambda text, given, weight: _split_cost(text, [], 0),
     "sum": _sum_cost,
-}  # fmt: skip
+}
 """Bytes that a filter or method makes of a value and more arguments of some weight together."""

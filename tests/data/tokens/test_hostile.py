@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import islice
 from pathlib import Path
 from time import thread_time
 
@@ -19,6 +20,7 @@ from singanet.data import Chat, TextFolder, Tokenizer
 from singanet.data.tokens.chat_template import ChatTemplate
 from singanet.data.tokens.parts import _KINDS
 from singanet.errors import DataError, SingaNetError
+from tests.data.tokens import hand_made
 from tests.data.tokens.conftest import CHATML, SPECIAL, trained
 from tests.mutation.mutations import changed, mutated
 
@@ -202,27 +204,26 @@ def made_up(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["made_up", "spoilt", "tokenizers"])
-def test_files_by_chance_end_soon_and_take_little(call):
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("templates(by_chance(made_up, 5000))", "templates(by_chance(spoilt, 5000))"),
+        *("tokenizers_by_chance(5000)", "templates(hand_made.templates())", "tokenizers_by_hand()"),
+    ],
+)
+def test_files_end_soon_and_take_little(call):
     """In a process of its own, whose memory and time are measured."""
     pytest.importorskip("tokenizers")
-    names = {"made_up": "templates_by_chance, made_up", "spoilt": "templates_by_chance, spoilt"}
-    code = f"from tests.data.tokens.test_hostile import {names.get(call, 'tokenizers_by_chance')}\n"
-    code += (
-        f"{names[call].replace(', ', '(')}, 5000)"
-        if call in names
-        else ("tokenizers_by_chance(5000)")
-    )
+    code = f"from tests.data.tokens.test_hostile import *\n{call}"
     run = subprocess.run([sys.executable, "-Wignore", "-c", code], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]
 
 
-def measured(count, first, make, use):
-    """How often ``use`` took what ``make`` made; the longest time (s), the memory (MiB)."""
+def measured(files, use):
+    """How often ``use`` took one of ``files``; the longest time (s), the memory (MiB)."""
     found, worst = {"read": 0, "refused": 0}, 0.0
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for seed in range(first, first + count):
-        made = make(random.Random(seed))
+    for made in files:
         began = thread_time()
         try:
             use(made)
@@ -231,22 +232,28 @@ def measured(count, first, make, use):
             found["refused"] += 1
         took = thread_time() - began
         worst = max(worst, took)
-        assert took < 2, (seed, took, made)
+        assert took < 2, (took, made)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert grown < max(64 << 10, 10 * len(made) >> 10), (seed, grown, made)
+        assert grown < max(64 << 10, 10 * len(made) >> 10), (grown, made)
     assert min(found.values()) > 0, found
     return found, round(worst, 2), grown >> 10
+
+
+def by_chance(make, count, first=0):
+    return (make(random.Random(seed)) for seed in range(first, first + count))
 
 
 def spoilt(rng):
     return changed(CHATML.encode(), rng).decode("utf-8", "replace")
 
 
-def templates_by_chance(make, count, first=0):
-    ChatTemplate(CHATML, {}, ()).text(MESSAGES, False, {})
-    return measured(
-        count, first, make, lambda source: ChatTemplate(source, {}, ()).text(MESSAGES, False, {})
-    )
+def render(source):
+    ChatTemplate(source, {}, ()).text(MESSAGES, False, {})
+
+
+def templates(sources):
+    render(CHATML)
+    return measured(sources, render)
 
 
 def part(rng, depth=2):
@@ -278,24 +285,42 @@ def part(rng, depth=2):
 
 
 def tokenizers_by_chance(count, first=0):
-    backend = trained("To be, or not to be a banana " * 99, 270, SPECIAL)
-    raw = json.loads(backend.to_str())
-    places = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tokenizer.json"
+    def make(rng):
+        told = dict(raw) if rng.random() < 0.5 else mutated(raw, rng)
+        for place in rng.sample(places, rng.randrange(3)):
+            told[place] = part(rng)
+        text = json.dumps(told).encode()
+        return changed(text, rng) if rng.random() < 0.2 else text
 
-        def make(rng):
-            told = dict(raw) if rng.random() < 0.5 else mutated(raw, rng)
-            for place in rng.sample(places, rng.randrange(3)):
-                told[place] = part(rng)
-            text = json.dumps(told).encode()
-            return changed(text, rng) if rng.random() < 0.2 else text
+    raw, places = sound(), ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+    return tokenizers(by_chance(make, count, first))
+
+
+def tokenizers_by_hand(each=1):
+    told = islice(hand_made.tokenizers(sound()), 0, None, each)
+    return tokenizers(json.dumps(one).encode() for one in told)
+
+
+def sound():
+    backend = trained("To be, or not to be a banana " * 99, 270, SPECIAL)
+    return json.loads(backend.to_str())
+
+
+def tokenizers(files):
+    with tempfile.TemporaryDirectory() as folder:
 
         def use(text):
-            path.write_bytes(text)
+            (Path(folder) / "tokenizer.json").write_bytes(text)
             tokenizer = Tokenizer.of(folder)
             tokenizer.decode(tokenizer.encode("a banana é\n" * 20)[:100])
 
-        path.write_text(backend.to_str())
-        use(path.read_bytes())
-        return measured(count, first, make, use)
+        use(json.dumps(sound()).encode())
+        return measured(files, use)
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+def test_some_that_were_written_by_hand(capfd):
+    """All of them are measured in processes of their own."""
+    templates(islice(hand_made.templates(), 0, None, 151))
+    tokenizers_by_hand(83)
+    capfd.readouterr()  # a panic of Rust tells of itself
