@@ -7,6 +7,7 @@ tell whether a second one was made.
 from __future__ import annotations
 
 import tracemalloc
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 
 from singanet import layers
 from singanet.checkpoint import Source, convert, diff, inspect, open_state, write_state
+from singanet.errors import StateMismatchError
 from singanet.net import FeedForwardNet
 from tests.mutation.watching import Peak
 
@@ -159,3 +161,24 @@ def test_a_net(tmp_path, name):
     net.save(tmp_path / f"warm{name}", format=format)
     assert system_peak(lambda: net.save(tmp_path / name, format=format)) <= BESIDE
     assert system_peak(lambda: net.load(tmp_path / name)) <= ALLOWED
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("name", ["m.npz", "m.h5"])
+def test_what_a_net_has_not_is_not_unpacked(tmp_path, peak, name, strict):
+    """An array of another name, and one of another shape in the place of a weight."""
+    import h5py
+
+    net = FeedForwardNet([layers.Dense("a", 3, input_sample_shape=(4,))], seed=0)
+    zeros = np.zeros(LARGEST // 4, "f4")
+    state = {"a/weight": zeros, "other/weight": zeros}
+    if name == "m.npz":
+        np.savez_compressed(tmp_path / name, **state)
+    else:
+        with h5py.File(tmp_path / name, "w") as file:
+            for key, array in state.items():
+                file.create_dataset(key, data=array, compression="gzip", chunks=(1 << 18,))
+    peak()
+    with pytest.raises(StateMismatchError) if strict else nullcontext():
+        net.load(tmp_path / name, strict=strict)
+    assert peak() < LARGEST
