@@ -6,27 +6,29 @@ The calls let go of the interpreter's lock while they compute.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from functools import lru_cache
-from threading import Lock
+from queue import SimpleQueue
+from threading import Lock, Thread
 
 from singanet.types import Parts, Work
 
 
 def side_by_side(parts: Parts) -> None:
-    """Do the first part here and each other in a thread of its own; return when all are done.
+    """Do the first part here, each other in a thread of its own if one is free; all are done then.
 
-    So it is after an error and Ctrl-C too: none is at work any more on memory that the caller
-    then gives back.
+    After an error, and Ctrl-C, none is at work any more on memory that the caller gives back.
     """
     others = [_Other(part) for part in parts[1:]]
     try:
+        _have(len(others))
         for other in others:
-            _pool(len(others)).submit(other)
+            _waiting.put(other)
         do(parts[0])
         for other in others:
-            other.wait()
+            if other.call_off():
+                do(other.part)
+            else:
+                other.wait()
     except BaseException:
         _end(others)
         raise
@@ -38,12 +40,12 @@ def side_by_side(parts: Parts) -> None:
 class _Other:
     """A part that another thread does, unless it is called off before that thread comes to it.
 
-    Nothing here is lost where an interrupt strikes, and what was interrupted may be called again.
+    What the caller asks of it may be interrupted anywhere, and asked again.
     """
 
     def __init__(self, part: Sequence[Work]) -> None:
+        self.part = part
         self.error: BaseException | None = None
-        self._part = part
         # The caller's, which holds NumPy's error state.
         self._context = copy_context()
         self._begun: dict[str, bool] = {}
@@ -51,32 +53,33 @@ class _Other:
         self._lock.acquire()
 
     def __call__(self) -> None:
+        """Do it, in another thread than the caller's."""
         if not self._begun.setdefault("begun", True):
             return
         try:
-            self._context.run(do, self._part)
+            self._context.run(do, self.part)
         except BaseException as error:  # noqa: BLE001 - raised again by the caller
             self.error = error
         finally:
             self._ended = True
             self._lock.release()
 
+    def call_off(self) -> bool:
+        """Whether no thread has begun it, nor ever will."""
+        return not self._begun.setdefault("begun", False)
+
     def wait(self) -> None:
         """Return when it is done."""
         while not self._ended:
             self._lock.acquire()
 
-    def end(self) -> None:
-        """Return when it is done, or will never be begun."""
-        if self._begun.setdefault("begun", False):
-            self.wait()
-
 
 def _end(others: Sequence[_Other]) -> None:
-    """End all of them, whatever interrupts it: the error is raised afterwards."""
+    """Return when those that were begun are done, whatever interrupts it."""
     try:
         for other in others:
-            other.end()
+            if not other.call_off():
+                other.wait()
     except BaseException:
         _end(others)
         raise
@@ -94,7 +97,20 @@ def do(part: Sequence[Work]) -> None:
         work()
 
 
-@lru_cache(maxsize=4)
-def _pool(size: int) -> ThreadPoolExecutor:
-    # A forked child has one thread, so it never comes here with a pool whose threads are gone.
-    return ThreadPoolExecutor(size, thread_name_prefix="singanet")
+# A pool of `concurrent.futures` whose `submit` is interrupted may have a thread that it does not
+# know, for which the process waits at its end.
+_waiting: SimpleQueue[_Other] = SimpleQueue()
+_threads: list[Thread] = []
+
+
+def _have(count: int) -> None:
+    """Have so many threads; in a forked child they are gone, and the caller does the parts."""
+    while len(_threads) < count:
+        thread = Thread(target=_serve, name="singanet", daemon=True)
+        _threads.append(thread)
+        thread.start()
+
+
+def _serve() -> None:
+    while True:
+        _waiting.get()()

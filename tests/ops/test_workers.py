@@ -6,9 +6,11 @@ import os
 import signal
 import threading
 import time
+from queue import SimpleQueue
 
 import pytest
 
+from singanet.ops import workers
 from singanet.ops.workers import side_by_side
 from tests.interrupts import struck_at
 
@@ -27,6 +29,15 @@ class Slow:
     @property
     def at_work(self):
         return len(self.begun) - len(self.ended)
+
+
+def test_without_threads_the_caller_does_all(monkeypatch):
+    """As in a forked child, whose threads are gone, and where parts share out parts."""
+    monkeypatch.setattr(workers, "_have", lambda count: None)
+    monkeypatch.setattr(workers, "_waiting", SimpleQueue())
+    slow = Slow(0)
+    side_by_side([[slow], [slow, slow], [lambda: side_by_side([[slow], [slow]])]])
+    assert len(slow.ended) == 5
 
 
 @pytest.mark.parametrize("times", [1, 3])
