@@ -13,6 +13,7 @@ from pathlib import Path
 
 from singanet.base.files import explained
 from singanet.base.forks import free_in_children
+from singanet.base.interrupts import interrupted_after
 from singanet.errors import FileAccessError
 
 if sys.platform == "win32":
@@ -44,7 +45,7 @@ def hold(folder: Path, owner: object, user: object) -> None:
     ends. Errors: `FileAccessError` naming the process that has it, or where there can be no file.
     """
     place = Path(os.path.realpath(folder))
-    with _guard:
+    with _guard, interrupted_after():
         if place in _held and _held[place].owner is not owner:
             raise _refused(folder, _text())
         if place not in _held:
@@ -55,7 +56,7 @@ def hold(folder: Path, owner: object, user: object) -> None:
 def let_go(folder: Path, user: object) -> None:
     """End what `hold` began for ``user``; nothing where it began nothing."""
     place = Path(os.path.realpath(folder))
-    with _guard:
+    with _guard, interrupted_after():
         held = _held.get(place)
         if held is None or id(user) not in held.uses:
             return

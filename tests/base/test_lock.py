@@ -12,6 +12,7 @@ import pytest
 
 from singanet.base.lock import NAME, hold, is_held, let_go
 from singanet.errors import FileAccessError
+from tests.interrupts import signalled_at
 
 HOLDER = """
 import sys, pathlib
@@ -127,3 +128,18 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
     with pytest.warns(RuntimeWarning, match="no locks on this file system"):
         hold(tmp_path, object(), user)
     let_go(tmp_path, user)
+
+
+def test_wherever_ctrl_c_strikes_the_next_training_may_begin(tmp_path):
+    line, struck = 0, True
+    while struck:
+        line += 1
+        owner = object()
+        struck = signalled_at(line, lambda: hold(tmp_path, owner, owner))  # noqa: B023
+        let_go(tmp_path, owner)
+        assert not is_held(tmp_path), line
+        hold(tmp_path, owner, owner)
+        struck |= signalled_at(line, lambda: let_go(tmp_path, owner))  # noqa: B023
+        let_go(tmp_path, owner)
+        assert not is_held(tmp_path), line
+    assert line > 20
