@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.checkpoint import open_state, write_state
+from singanet.checkpoint.hdf5.guard import hdf5_errors
 from singanet.checkpoint.hdf5.walk import walk
 from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError, VersionError
 
@@ -241,3 +242,10 @@ def test_the_walk_finds_what_h5py_visits(names):
         found = []
         walk(file.id, lambda name, dataset: found.append((name, dataset.shape)), "here")
     assert found == [(name, ()) for name, array in there if array]
+
+
+def test_ctrl_c_in_a_lock_of_h5py_stays_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), hdf5_errors("a file"):
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+    with pytest.raises(SystemError), hdf5_errors("a file"):
+        raise SystemError("of its own")

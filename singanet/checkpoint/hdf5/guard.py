@@ -18,11 +18,14 @@ _LARGEST_RATIO = 1032  # deflate expands no further
 
 @contextlib.contextmanager
 def hdf5_errors(where: str) -> Iterator[None]:
-    """Turn what h5py raises about a damaged file into `FileFormatError`."""
+    """Turn what h5py raises about a damaged file into `FileFormatError`; Ctrl-C stays itself."""
     try:
         yield
     except SingaNetError:
         raise
+    except SystemError as error:
+        # An interrupt that struck in a lock of h5py's, at whose end Python finds it.
+        raise error.__cause__ or error from None
     except (
         OSError,
         RuntimeError,
