@@ -39,6 +39,7 @@ from singanet.optimizer import SGD, Adam
 from singanet.program.prediction.compiled import CAPACITY
 from singanet.program.prediction.constant import ConstantArray
 from singanet.program.prediction.order import numbered, order_of
+from tests.interrupts import struck_at
 
 
 def ops_of_cpu():
@@ -813,3 +814,20 @@ def test_repr_tells_shapes_and_memory():
     assert "one (5,) -> two" in told
     assert "1 program)" in told
     assert predictor.outputs == ["two"]
+
+
+# Python drops what strikes in the callbacks of what is let go.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_wherever_it_is_interrupted_it_predicts_the_same():
+    """As its program is bound to memory, other than before."""
+    net = singanet.models.build("mlp", (20,), seed=0)
+    x = np.random.default_rng(0).standard_normal((8, 20), np.float32)
+    predictor = net.predictor()
+    want = [predictor(x) for _ in range(3)][-1]
+    line, struck = 0, True
+    while struck:
+        line += 2
+        predictor._thread.arena._free.clear()
+        struck = struck_at(line, lambda: predictor(x))
+        np.testing.assert_array_equal(predictor(x), want, err_msg=f"line {line}")
+    assert line > 50

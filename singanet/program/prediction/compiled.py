@@ -188,11 +188,14 @@ class Prediction:
         """The predictions for ``x``, a dict or the array of a single input; in ``out``, if any."""
         bound = self._bound
         if bound is None or bound.arena is not arena:
-            bound = self._bound = Bound(self._recording, arena)
+            # Last of all that it is bound: else an interrupt leaves the calls of other memory.
+            self._bound = None
+            bound = Bound(self._recording, arena)
             self._calls = chained(bound.feed.calls)
             assert bound.outputs is not None
             self._found = bound.outputs.arrays[0][""]
             self._taken = _taking(self._found)
+            self._bound = bound
         bound.fill(x)
         for call in self._calls:
             call()
