@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -428,3 +429,60 @@ def test_a_backend_of_ones_own(text):
         Tokenizer(mine.backend, bos_token="<s>")
     with pytest.raises(DataError, match="expected a model with a chat template"):
         mine.chat([{"role": "user", "content": "Ay?"}])
+
+
+def charsmap_of(model):
+    """The table in the ``normalizer_spec`` of a model of sentencepiece's, which is a protobuf."""
+
+    def fields(raw):
+        at = 0
+
+        def number():
+            nonlocal at
+            found, shift = 0, 0
+            while True:
+                found |= (raw[at] & 127) << shift
+                at, shift = at + 1, shift + 7
+                if raw[at - 1] < 128:
+                    return found
+
+        while at < len(raw):
+            field, kind = divmod(number(), 8)
+            size = {0: 0, 1: 8, 5: 4}.get(kind)
+            size = number() if size is None else size
+            yield field, number() if kind == 0 else raw[at : at + size]
+            at += size
+
+    (spec,) = (value for field, value in fields(model) if field == 3)
+    (table,) = (value for field, value in fields(spec) if field == 2)
+    return table
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "nmt_nfkc_cf"])
+def test_tables_of_sentencepiece(tmp_path, rule):
+    """Those of T5 and XLM-R: texts are normalised as the package itself does."""
+    peer = pytest.importorskip("sentencepiece")
+    made = io.BytesIO()
+    peer.SentencePieceTrainer.train(
+        sentence_iterator=iter(["to be or not to be that is the question"] * 99),
+        model_writer=made,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        normalization_rule_name=rule,
+        minloglevel=2,
+    )
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram([("a", 0.0)], unk_id=0))
+    backend.normalizer = tokenizers.normalizers.Precompiled(charsmap_of(made.getvalue()))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    mine, theirs = (
+        Tokenizer.of(tmp_path).backend.normalizer,
+        peer.SentencePieceNormalizer(rule_name=rule),
+    )
+
+    def plain(text):
+        return [word for word in text.replace("\u2581", " ").split(" ") if word]
+
+    rng = np.random.default_rng(0)
+    for code in [0xFDFA, *rng.integers(1, 0xD800, 3000), *rng.integers(0xE000, 0x30000, 3000)]:
+        text = f"a{chr(code)}b"
+        assert plain(mine.normalize_str(text)) == plain(theirs.normalize(text)), hex(code)
