@@ -12,7 +12,7 @@ from singanet.base.arguments import is_number
 from singanet.base.described import Configurable
 from singanet.errors import ArgumentError
 from singanet.layers.past import Counts
-from singanet.layers.rotary_scaling import Scaling, plain_speeds, scaling_of
+from singanet.layers.rotary_scaling import Dynamic, Scaling, plain_speeds, scaling_of
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
@@ -111,6 +111,12 @@ class RotaryEmbedding(Configurable):
     def longest(self) -> int | None:
         """Up to which number of steps angles do not depend on that number; None for any."""
         return None if self._scaling is None else self._scaling.longest
+
+    @property
+    def reach(self) -> int:
+        """How many steps "dynamic" scaling is for: the original ones times its factor; else 0."""
+        scaling = self._scaling
+        return int(scaling.factor * scaling.longest) if isinstance(scaling, Dynamic) else 0
 
     def era(self, steps: int) -> int:
         """A number that texts of ``steps`` steps have in common with all that have their angles.

@@ -15,7 +15,8 @@ from singanet.pretrained.places import ArrayPlace
 def draw(d: ModelDrawing) -> Symbol:
     """The net of a config of one of `READ`: ``logits``, or ``last_hidden_state``."""
     m = READ[d.config.values["model_type"]](d.config)
-    d.most_steps = m.longest
+    # Under dynamic scaling a config tells the original length alone.
+    d.most_steps = max(m.longest, *(turn.reach for turn in m.turns.values()))
     inputs = d.ids(("input_ids",), others=("attention_mask", "segments"))
     base = d.prefix("model.")
     padding = d.padding(m.vocabulary)

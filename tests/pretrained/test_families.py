@@ -225,6 +225,19 @@ def test_losses_of_adamw_are_those_of_torch(name, tmp_path):
         assert abs(found - loss.item()) < 1e-5 * abs(loss.item()), k
 
 
+def test_dynamic_scaling_goes_beyond_the_length_of_the_config(tmp_path):
+    model = make("llama, dynamic")  # of 6 steps, times 4
+    net = pretrained.load(write(model, tmp_path))
+    assert net.most_steps == 24
+    text = np.array([5, 9])
+    for word in net.generate(text[None], 14, temperature=0)[0]:
+        with torch.no_grad():
+            # A model remembers the longest text that it has met.
+            fresh = type(model).from_pretrained(tmp_path)
+            assert fresh(torch.from_numpy(text[None])).logits[0, -1].argmax() == word
+        text = np.append(text, word)
+
+
 def test_longrope_goes_by_the_length_of_each_text(tmp_path):
     """Within and beyond the original 6 steps: written, packed, and padded on the left."""
     model = make("phi3, longrope")
