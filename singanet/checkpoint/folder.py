@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from singanet.base.files import expect_in_folder, explained
+from singanet.base.kinds import kind_of
 from singanet.errors import FileAccessError, one_of
 
 SINGLE = "model.safetensors"
@@ -23,12 +24,13 @@ def weights_in(folder: Path) -> Path:
         found = [path for name in _WEIGHTS if (path := folder / name).exists()]
         found = found or sorted(folder.glob("*.gguf"))[:20]
     if not found or (len(found) > 1 and found[0].suffix == ".gguf"):
+        kind = kind_of(folder)
+        has = one_of(path.name for path in found) if found else "none of them"
         raise FileAccessError(
             f"file {str(folder)!r}",
             expected=f"a checkpoint, or a folder with {', '.join(_WEIGHTS)} or one .gguf file",
-            received="a folder with "
-            + (one_of(p.name for p in found) if found else "none of them"),
-            advice="pass the path of a file inside it",
+            received=f"{kind.name} with {has}",
+            advice=kind.advice,
         )
     expect_in_folder(folder, found[0])
     return found[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.files import expect_file, explained
+from singanet.base.kinds import kind_of_start
 from singanet.checkpoint.entry import State, sources_of
 from singanet.checkpoint.folder import weights_in
 from singanet.checkpoint.reader import Reader, open_file
@@ -196,30 +197,14 @@ def by_content(path: Path) -> str:
     candidates = (find(path) for find in (find_records, find_pickle))
     found = next((each for each in candidates if each.is_file()), path)
     with open_file(found) as stream:
-        start = stream.read(512)
-    first = start[30:][: int.from_bytes(start[26:28], "little")]  # a zip's first member
-    if start.startswith(b"sg"):
-        return "snapshot"
-    if start.startswith(b"GGUF"):
-        return "gguf"
-    if start.startswith(b"\x89HDF"):
-        return "hdf5"
-    if start.startswith(b"PK"):
-        return "torch" if first.endswith(b"/data.pkl") else "npz"
-    if start[:1] == b"\x80" and b"\x8a\n\x6c\xfc\x9c\x46" in start[:30]:
-        return "torch"  # of before 1.6: the pickle of a number that only PyTorch writes
-    # A pickle's ninth byte may be a brace too, but its first eight are no length of a table.
-    if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= 100_000_000:
-        return "safetensors"
-    if start[:1] in (b"\x80", b"(", b"}", b"c"):
-        return "pickle"
-    if start.lstrip().startswith(b"{"):
-        return "sharded"
+        kind = kind_of_start(stream.read(512))
+    if kind.format:
+        return kind.format
     raise FileFormatError(
         f"file {str(found)!r}",
         expected=f"a checkpoint: {one_of(FORMATS)}",
-        received="an empty file" if not start else f"a file that begins with {start[:8]!r}",
-        advice="pass the path of a checkpoint",
+        received=kind.name,
+        advice=kind.advice or "pass the path of a checkpoint",
     )
 
 

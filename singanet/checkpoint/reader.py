@@ -14,6 +14,7 @@ import numpy as np
 
 from singanet.base.budget import own_errors
 from singanet.base.files import explained
+from singanet.base.kinds import Kind, kind_of
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import check_name
@@ -221,10 +222,11 @@ def open_file(path: Path) -> BinaryIO:
     with explained(path, "read"):
         if not path.is_file() and path.exists():
             folder = path.is_dir()
+            kind = kind_of(path) if folder else Kind("a device or pipe, which may never end")
             raise FileAccessError(
                 f"file {str(path)!r}",
                 expected="a checkpoint file",
-                received="a folder" if folder else "a device or pipe, which may never end",
-                advice="pass the path of a file" + (" inside it" if folder else ""),
+                received=kind.name,
+                advice=kind.advice or "pass the path of a file",
             )
         return path.open("rb")

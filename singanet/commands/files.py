@@ -131,6 +131,12 @@ def _as_graph(arguments: argparse.Namespace, build: Callable[[str], Any]) -> str
         net.load(source)
     elif found and is_model_file(source, PREDICTOR):
         net = load_predictor(source)
+    elif source.is_dir():
+        from singanet.runs.trained import run_net
+        from singanet.training.files import furthest
+
+        net = run_net(source)
+        net.load(furthest(source))
     elif not found or is_whole(source):
         net = whole_net(source)
     else:

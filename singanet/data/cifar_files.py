@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from singanet.data.magic import check_md5, describe, open_data_file
+from singanet.base.kinds import kind_of_start
+from singanet.data.magic import check_md5, open_data_file
 from singanet.errors import DataError
 
 _LARGEST = 1 << 28
@@ -146,7 +147,7 @@ def _broken_named(where: str, path: Path) -> Iterator[None]:
         raise DataError(
             where,
             expected="a whole .tar.gz archive",
-            received=f"{describe(start)} ({type(error).__name__}: {error})",
+            received=f"{kind_of_start(start).name} ({type(error).__name__}: {error})",
             advice="get the archive again",
         ) from error
 

@@ -86,6 +86,20 @@ class Dataset:
         )
 
 
+def expect_channels_first(where: str, shape: Shape) -> None:
+    """Errors: `DataError` where images have 1, 3 or 4 channels last and, as it seems, none first.
+
+    As pixels of many channels such images would train without a word.
+    """
+    if len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] > 4 and shape[2] > 4:
+        raise DataError(
+            where,
+            expected="images of shape (N, C, H, W), channels first",
+            received=f"shape {tuple(shape)}, channels last",
+            advice="pass x.transpose(0, 3, 1, 2); net.fit takes samples of any shape",
+        )
+
+
 def _refused(name: str, key: str, expected: str, received: str, advice: str) -> DataError:
     return DataError(
         f"data {name!r}, array {key!r}", expected=expected, received=received, advice=advice
@@ -101,6 +115,7 @@ def _check_samples(name: str, key: str, x: Array) -> None:
             f"shape {x.shape}",
             "reshape it; the batch comes first",
         )
+    expect_channels_first(f"data {name!r}, array {key!r}", x.shape)
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         raise _refused(
             name,

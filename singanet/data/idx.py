@@ -13,7 +13,8 @@ from typing import IO
 import numpy as np
 
 from singanet.base.budget import FLOOR, TIMES, checked_shape
-from singanet.data.magic import describe, open_data_file
+from singanet.base.kinds import kind_of_start
+from singanet.data.magic import open_data_file
 from singanet.errors import DataError
 from singanet.types import Array
 
@@ -51,7 +52,9 @@ def read_idx(path: str | Path, max_bytes: int | None = None) -> Array:
 def _read(stream: IO[bytes] | io.BufferedReader, where: str, max_bytes: int) -> Array:
     start = stream.read(4)
     if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _TYPES or start[3] == 0:
-        raise _refused(where, "two zero bytes, a type and a number of axes", describe(start), 0)
+        raise _refused(
+            where, "two zero bytes, a type and a number of axes", kind_of_start(start).name, 0
+        )
     axes = stream.read(4 * start[3])
     if len(axes) < 4 * start[3]:
         raise _refused(where, f"{start[3]} sizes of axes", "the end of the file", 4 + len(axes))

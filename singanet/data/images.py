@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from singanet.data.magic import describe, open_data_file
+from singanet.base.kinds import kind_of_start
+from singanet.data.magic import open_data_file
 from singanet.errors import BackendError, DataError
 from singanet.types import Array
 
@@ -64,7 +65,7 @@ def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_
             raise DataError(
                 where,
                 expected=f"a whole image: {', '.join(FORMATS)}",
-                received=f"{describe(start)} ({type(error).__name__}: {error})",
+                received=f"{kind_of_start(start).name} ({type(error).__name__}: {error})",
                 advice="replace or remove the file",
             ) from error
     return in_colors(image, where).convert("L" if grayscale else "RGB")

@@ -1,4 +1,4 @@
-"""The real kind of a data file: by its first bytes, and by its published checksum."""
+"""Opening a data file, and its published checksum."""
 
 from __future__ import annotations
 
@@ -7,34 +7,6 @@ from pathlib import Path
 from typing import IO
 
 from singanet.errors import DataError
-
-_KNOWN = (
-    (b"\x93NUMPY", "a single .npy array"),
-    (b"PK\x03\x04", "a zip archive"),
-    (b"\x1f\x8b", "gzip data"),
-    (b"BZh", "bzip2 data"),
-    (b"\xfd7zXZ", "xz data"),
-    (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF8", "a GIF image"),
-    (b"%PDF", "a PDF document"),
-    (b"\x89HDF", "an HDF5 file"),
-    (b"\x80", "a Python pickle"),
-    (b"\x00\x00\x08\x01", "IDX labels"),
-    (b"\x00\x00\x08\x03", "IDX images"),
-)
-
-
-def describe(start: bytes) -> str:
-    """A name for the kind of file that begins with ``start``."""
-    if not start:
-        return "an empty file"
-    for magic, name in _KNOWN:
-        if start.startswith(magic):
-            return name
-    if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):
-        return f"text that begins {start[:16].decode('ascii')!r}"
-    return f"a file that begins with the bytes {start[:8].hex(' ')}"
 
 
 def open_data_file(path: str | Path) -> IO[bytes]:

@@ -8,8 +8,9 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from singanet.base.kinds import ARRAYS, ZIP, kind_of_start
 from singanet.data.archive import open_archive, zip_errors
-from singanet.data.magic import describe, open_data_file
+from singanet.data.magic import open_data_file
 from singanet.data.npy import NpyHeader, read_npy_header
 from singanet.errors import DataError, one_of
 from singanet.types import Array
@@ -32,13 +33,14 @@ def read_npz(
     """
     where = f"data file {str(path)!r}"
     with open_data_file(path) as stream:
-        start = stream.read(16)
-        if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        kind = kind_of_start(stream.read(512))
+        if kind not in (ARRAYS, ZIP):
+            write = "numpy.savez(path, x_train=..., y_train=..., ...) writes an archive"
             raise DataError(
                 where,
                 expected="an .npz archive of arrays",
-                received=describe(start),
-                advice="write one with numpy.savez(path, x_train=..., y_train=..., ...)",
+                received=kind.name,
+                advice=f"{kind.advice}; {write}" if kind.advice else write,
             )
 
         def broken(expected: str, received: str) -> DataError:

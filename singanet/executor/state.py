@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.interrupts import interrupted_after
+from singanet.base.kinds import MODEL, PREDICTOR, kind_of
 from singanet.base.seeding import seeded_apart
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import FORMATS, by_suffix, checked_path, open_state, write_state
@@ -79,8 +80,18 @@ def save(path: str | PathLike[str], trained: Trained) -> None:
 
 def load(path: str | PathLike[str], trained: Trained) -> None:
     """See `Executor.load`."""
-    file = _file(path)
-    found = trained.ranks.spread(lambda: _read(file if file.exists() else Path(path)))
+    given = checked_path(path)
+    # A file that is there is told by its bytes, whatever it is called.
+    file = given if given.is_file() else _file(path)
+    kind = kind_of(file)
+    if kind in (MODEL, PREDICTOR):
+        raise FileFormatError(
+            "executor.load",
+            expected="what executor.save wrote",
+            received=kind.name,
+            advice=kind.advice,
+        )
+    found = trained.ranks.spread(lambda: _read(file))
     _adopt(found, trained)
 
 

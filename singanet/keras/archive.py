@@ -17,6 +17,7 @@ import numpy as np
 
 from singanet.base.budget import FLOOR, TIMES, Budget, own_errors, read_json
 from singanet.base.files import replacing
+from singanet.base.kinds import KERAS_ARCHIVE, ZIP, kind_of
 from singanet.checkpoint import LayerDescription, Target, load_into, write_state
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.npz.archive import open_archive, zip_errors
@@ -44,6 +45,10 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
     path = Path(path)
     where = f"keras archive {str(path)!r}"
     refuse = partial(_broken, where)
+    kind = kind_of(path)
+    if path.is_file() and kind not in (KERAS_ARCHIVE, ZIP):
+        advice = kind.advice or "pass the path of a '.keras' file"
+        raise FileFormatError(where, expected=KERAS_ARCHIVE.name, received=kind.name, advice=advice)
     with open_file(path) as stream, own_errors(refuse, "a model that fits its weights"):
         archive = open_archive(stream, path.stat().st_size, where)
         config = _config(archive, where)
@@ -130,7 +135,7 @@ def _placed(net: FeedForwardNet, drawing: DrawnModel) -> list[LayerDescription]:
 def _config(archive: zipfile.ZipFile, where: str) -> dict[str, Any]:
     with zip_errors(where):
         if _WEIGHTS not in archive.namelist():
-            raise _broken(where, f"a member {_WEIGHTS!r}", "none")
+            raise _broken(where, f"a member {_WEIGHTS!r}", "a zip archive without it")
         if archive.getinfo(_CONFIG).file_size > _LONGEST:
             raise _broken(where, f"a description of at most {_LONGEST} bytes", "a longer one")
         with archive.open(_CONFIG) as member:

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from singanet.base.budget import Budget, own_errors
+from singanet.base.kinds import ONNX, kind_of_start
 from singanet.checkpoint.reader import open_file
 from singanet.codecs.onnx.values import FileNode
 from singanet.codecs.onnx.vocabulary import DTYPES
@@ -67,10 +68,14 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
         data = stream.read()
     budget = Budget(max(len(data), (max_bytes or 0) // 8), lambda e, r: _forged(where, e, r))
     try:
+        if not data:
+            raise DecodeError("an empty file")
         _spend_messages(memoryview(data), budget, where)
         model = ModelProto.FromString(data)
     except (DecodeError, UnicodeError, IndexError) as error:
-        raise broken(where, "an ONNX model", str(error)[:100] or "none") from None
+        kind = kind_of_start(data[:512])
+        received, advice = (str(error)[:100], "") if kind is ONNX else (kind.name, kind.advice)
+        raise broken(where, "an ONNX model", received, advice) from None
     with own_errors(lambda expected, received: broken(where, expected, received), "an ONNX model"):
         return graph_of(model, path.parent, where, budget), budget
 

@@ -96,7 +96,7 @@ class GgufModelReader(Reader):
                 f"{self.where}, general.architecture",
                 expected=one_of(KINDS),
                 received=repr(kind)[:80],
-                advice=did_you_mean(str(kind), KINDS, "take the folder of transformers"),
+                advice=did_you_mean(str(kind), KINDS, "net.load reads the arrays of such a file"),
             )
         self._kind = KINDS[kind]
         self._names = {self._name(name): name for name in inner.entries if name not in _FACTORS}

@@ -10,10 +10,11 @@ from typing import Any
 
 from singanet.base.arguments import name_trouble
 from singanet.base.files import expect_in_folder
+from singanet.base.kinds import kind_of
 from singanet.checkpoint import Reader, open_state
 from singanet.checkpoint.folder import weights_in
 from singanet.checkpoint.gguf import GgufReader
-from singanet.errors import ConfigError
+from singanet.errors import ConfigError, FileFormatError
 from singanet.pretrained.config import expect_object
 from singanet.pretrained.folder import CONFIG, MODULES, beside, read_settings
 from singanet.pretrained.gguf import GgufModelReader
@@ -47,6 +48,14 @@ def open_source(path: Path) -> Iterator[ModelSource]:
             yield _of_gguf(reader)
             return
         folder = weights.parent
+        if not path.is_dir() and not (folder / CONFIG).is_file():
+            kind = kind_of(path)
+            raise FileFormatError(
+                f"file {str(path)!r}",
+                expected=f"a model of transformers with its {CONFIG!r} beside it, or a GGUF file",
+                received=f"{kind.name}, alone",
+                advice=kind.advice or "pass the folder of the model",
+            )
         where = f"config {str(folder / CONFIG)!r}"
         config = read_settings(folder, CONFIG)
         expect_object(config, where)

@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base import kinds
 from singanet.base.budget import Budget, read_json
+from singanet.base.kinds import Kind, kind_of
 from singanet.checkpoint.formats import by_content, expect_no_other_suffix, open_state
 from singanet.checkpoint.reader import Reader
 from singanet.errors import (
@@ -43,13 +45,23 @@ class FileKind:
     """A kind of file: the name of its text, what it is called, and how to read it.
 
     ``version`` is raised by one whenever a file written today could not be read by yesterday's
-    library.
+    library. ``otherwise`` is advice for a file of arrays alone.
     """
 
     text: str
     version: int
-    what: str
-    advice: str
+    kind: Kind
+    otherwise: str
+
+    @property
+    def what(self) -> str:
+        """What it is called."""
+        return self.kind.name
+
+    @property
+    def advice(self) -> str:
+        """How to read it."""
+        return self.kind.advice
 
     @property
     def format(self) -> str:
@@ -57,22 +69,14 @@ class FileKind:
         return f"singanet {self.text}"
 
 
-MODEL = FileKind(
-    "model", 1, "a whole model, as net.save_model writes it", "load it with singanet.load_model"
-)
+MODEL = FileKind("model", 1, kinds.MODEL, "build the net and load weights with net.load")
 PREDICTOR = FileKind(
     "predictor",
     1,
-    "a predictor, as predictor.save writes it",
-    "load it with singanet.load_predictor",
+    kinds.PREDICTOR,
+    "build the net, load weights with net.load and call net.predictor()",
 )
 _KINDS = (MODEL, PREDICTOR)
-
-_ADVICE: dict[Any, str] = {
-    ".keras": "load archives of Keras with singanet.keras.load_model",
-    MODEL: "build the net and load weights with net.load",
-    PREDICTOR: "build the net, load weights with net.load and call net.predictor()",
-}
 
 
 def check_path(path: Path) -> None:
@@ -129,14 +133,11 @@ def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reade
     """
     path = Path(path)
     where = f"{kind.text} file {str(path)!r}"
-    found = by_content(path)
-    if found != CONTAINER:
-        raise FileFormatError(
-            where,
-            expected=kind.what,
-            received=f"a file of the format {found}",
-            advice=_ADVICE[".keras" if path.suffix == ".keras" else kind],
-        )
+    if path.exists():
+        found = kind_of(path)
+        if found.format != CONTAINER:
+            advice = found.advice or kind.otherwise
+            raise FileFormatError(where, expected=kind.what, received=found.name, advice=advice)
     with open_state(path, CONTAINER) as reader:
         about = _about(reader, kind)
         with naming(where):
@@ -203,5 +204,5 @@ def _has_text(reader: Reader, kind: FileKind) -> bool:
 
 def _other(where: str, kind: FileKind, received: str, advice: str = "") -> FileFormatError:
     return FileFormatError(
-        where, expected=kind.what, received=received[:200], advice=advice or _ADVICE[kind]
+        where, expected=kind.what, received=received[:200], advice=advice or kind.otherwise
     )

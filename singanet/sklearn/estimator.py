@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.data.dataset import expect_channels_first
 from singanet.errors import DataError
 from singanet.net import FeedForwardNet
 from singanet.optimizer import Optimizer
@@ -79,6 +80,7 @@ class Estimator(BaseEstimator):
         """A compiled net that computes in the type of ``x``; the seed of what else is drawn."""
         random = check_random_state(self.random_state)
         seed, split = (int(number) for number in random.randint(np.iinfo(np.int32).max, size=2))
+        expect_channels_first(f"{type(self).__name__}.fit, X", x.shape)
         net = draw(self.net, x.shape[1:], outputs, seed, type(self).__name__)
         net.as_type(x.dtype)
         # They have state, and the estimator's own are to serve for the next fit.

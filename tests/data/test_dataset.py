@@ -115,3 +115,20 @@ BAD = {
 def test_bad_data_is_named(changes, message):
     with pytest.raises(DataError, match=message):
         Dataset.from_arrays("d", **arrays(**changes))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_images_with_channels_last_are_refused_and_the_advice_works(channels, dtype):
+    x, y = np.zeros((6, 8, 9, channels), dtype), np.arange(6) % 2
+    with pytest.raises(DataError, match="channels last") as caught:
+        Dataset.from_arrays("it", x, y, x, y)
+    assert "x.transpose(0, 3, 1, 2)" in caught.value.advice
+    turned = x.transpose(0, 3, 1, 2)
+    assert Dataset.from_arrays("it", turned, y, turned, y).sample_shape == (channels, 8, 9)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 3), (16, 3, 3), (16, 1, 1), (8, 8, 8), (32, 4, 4)])
+def test_maps_that_may_be_channels_first_are_taken(shape):
+    x, y = np.zeros((4, *shape), np.float32), np.arange(4) % 2
+    assert Dataset.from_arrays("it", x, y, x, y).sample_shape == shape

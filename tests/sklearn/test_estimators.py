@@ -281,3 +281,11 @@ def test_data_that_cannot_serve_are_refused():
         made.partial_fit(x[:1], ["dog"])
     with pytest.raises(DataError, match="leave classes out"):
         made.partial_fit(x, y, classes=["ant", "dog"])
+
+
+def test_images_with_channels_last_are_refused():
+    x, y = np.zeros((6, 8, 8, 3), np.float32), np.arange(6) % 2
+    net = [Conv2D("conv", 4), Flatten("flat")]
+    with pytest.raises(DataError, match=r"channels last.*x\.transpose\(0, 3, 1, 2\)"):
+        Classifier(net, epochs=1, verbose=False).fit(x, y)
+    Classifier(net, epochs=1, verbose=False).fit(x.transpose(0, 3, 1, 2), y)

@@ -140,5 +140,5 @@ def _header(member: IO[bytes], where: str) -> NpyHeader:
             where,
             expected=error.expected,
             received=error.received,
-            advice="write it again with numpy.savez",
+            advice="write it again with numpy.savez, numbers as array.astype('float32')",
         ) from None

@@ -80,7 +80,8 @@ def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, Entry]:
     if shape is None or offsets is None or len(offsets) != 2:
         raise broken(where, "shape and offsets of whole numbers", str(item)[:120])
     if kind not in _TYPES:
-        raise broken(where, f"a type among {', '.join(_TYPES)}", repr(kind)[:60])
+        advice = "write the file again in one of them: tensor.float() of PyTorch gives F32"
+        raise broken(where, f"a type among {', '.join(_TYPES)}", repr(kind)[:60], advice)
     dtype = _TYPES[kind]
     width = 2 if kind == BFLOAT else dtype.itemsize
     axes = check_shape(shape, width, size, where)
@@ -101,11 +102,9 @@ def _naturals(value: Any) -> list[int] | None:
     return value
 
 
-def broken(where: str, expected: str, received: str) -> FileFormatError:
-    """The error for a table that is not as the format wants it."""
-    return FileFormatError(
-        where,
-        expected=expected,
-        received=received,
-        advice="the file is damaged: copy it again, or use an earlier checkpoint",
-    )
+_DAMAGED = "the file is damaged: copy it again, or use an earlier checkpoint"
+
+
+def broken(where: str, expected: str, received: str, advice: str = _DAMAGED) -> FileFormatError:
+    """The error for a table that is not as the format wants it, or not as we know it."""
+    return FileFormatError(where, expected=expected, received=received, advice=advice)

@@ -167,7 +167,8 @@ class TorchReader(StreamReader):
             self.where,
             expected=expected,
             received=received,
-            advice="write torch.save(module.state_dict(), path), or use safetensors",
+            advice="write torch.save(module.state_dict(), path) with numbers "
+            "as tensor.float() gives them, or use safetensors",
         )
 
     def _damaged(self, expected: str, received: str) -> FileFormatError:

@@ -1,0 +1,163 @@
+"""What a file or folder is, by its first bytes or its names, and the call that reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: its ``name``, and in ``advice`` the call that reads it, "" for none.
+
+    ``format`` is its name among the formats of checkpoints, "" where it is none.
+    """
+
+    name: str
+    advice: str = ""
+    format: str = ""
+
+
+_WEIGHTS = "build the net and load weights with net.load"
+_IMAGE = "singanet.data.ImageTool().load reads an image, singanet.data.FolderLoader a folder"
+_PUBLISHED = "singanet.pretrained.load reads the model in a folder of transformers"
+
+KERAS_ARCHIVE = Kind(
+    "an archive of Keras", "load archives of Keras with singanet.keras.load_model", "npz"
+)
+ONNX = Kind("an ONNX graph", "load it with singanet.onnx.load")
+MODEL = Kind(
+    "a whole model, as net.save_model writes it", "load it with singanet.load_model", "safetensors"
+)
+PREDICTOR = Kind(
+    "a predictor, as predictor.save writes it",
+    "load it with singanet.load_predictor",
+    "safetensors",
+)
+ARRAYS = Kind(
+    "an archive of NumPy arrays",
+    f"{_WEIGHTS}, or load data with singanet.data.load",
+    "npz",
+)
+_TORCH = Kind("a file of PyTorch", _WEIGHTS, "torch")
+ZIP = Kind("a zip archive", "unpack it, and pass the path of a file in it", "npz")
+_HDF5 = Kind(
+    "an HDF5 file",
+    f"{_WEIGHTS}; Keras writes a whole model that singanet.keras.load_model reads with "
+    "model.save('x.keras')",
+    "hdf5",
+)
+_SAFETENSORS = Kind("a safetensors file", f"{_WEIGHTS}; {_PUBLISHED}", "safetensors")
+_TEXT = "singanet.data.TextDataset.from_file reads a text, numpy or pandas a table"
+
+_BY_START: tuple[tuple[bytes, Kind], ...] = (
+    (b"sg", Kind("a snapshot of SINGA", _WEIGHTS, "snapshot")),
+    (b"GGUF", Kind("a GGUF file", f"{_WEIGHTS}, or a language model with pretrained.load", "gguf")),
+    (b"\x89HDF", _HDF5),
+    (b"\x93NUMPY", Kind("a single .npy array", "numpy.load reads it")),
+    (b"\x1f\x8b", Kind("gzip data", "unpack it first")),
+    (b"BZh", Kind("bzip2 data", "unpack it first")),
+    (b"\xfd7zXZ", Kind("xz data", "unpack it first")),
+    (b"\x89PNG", Kind("a PNG image", _IMAGE)),
+    (b"\xff\xd8\xff", Kind("a JPEG image", _IMAGE)),
+    (b"GIF8", Kind("a GIF image", _IMAGE)),
+    (b"%PDF", Kind("a PDF document")),
+    (b"\x00\x00\x08\x01", Kind("IDX labels", "singanet.data.load reads their folder")),
+    (b"\x00\x00\x08\x03", Kind("IDX images", "singanet.data.load reads their folder")),
+)
+
+_PICKLE = Kind("a Python pickle", _WEIGHTS, "pickle")
+_KERAS_MEMBERS = ("metadata.json", "config.json", "model.weights.h5")
+_TORCH_MEMBERS = ("data.pkl", "data", "code", "constants.pkl", "version", "byteorder")
+
+
+def kind_of_start(start: bytes) -> Kind:
+    """The kind of a file whose first bytes, some hundreds of them, are ``start``."""
+    if not start:
+        return Kind("an empty file", "copy or write the file again")
+    found = next((kind for magic, kind in _BY_START if start.startswith(magic)), None)
+    return found or next((kind for test in _TESTS if (kind := test(start))), None) or _other(start)
+
+
+def kind_of(path: Path) -> Kind:
+    """The kind of what stands at ``path``, where it can be read; a folder by names in it."""
+    try:
+        if path.is_dir():
+            return _of_folder(path)
+        if path.suffix.lower() == ".onnx" and path.stat().st_size:
+            return ONNX
+        with path.open("rb") as stream:
+            return kind_of_start(stream.read(512))
+    except OSError:
+        return Kind("no readable file", "check the path and its permissions")
+
+
+def _of_folder(path: Path) -> Kind:
+    if (path / "config.json").is_file():
+        return Kind("the folder of a published model", "load it with singanet.pretrained.load")
+    inside = next((each for each in sorted(path.iterdir()) if each.is_dir()), None)
+    first = next(iter(sorted(inside.iterdir())), None) if inside is not None else None
+    if first is not None and kind_of(first).advice == _IMAGE:
+        return Kind("a folder of images", "singanet.data.FolderLoader reads it")
+    return Kind("a folder", "pass the path of a file inside it")
+
+
+def _zip(start: bytes) -> Kind | None:
+    if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return None
+    first = start[30:][: int.from_bytes(start[26:28], "little")].decode("latin-1")
+    if first in _KERAS_MEMBERS:
+        return KERAS_ARCHIVE
+    if first.endswith("/data.pkl"):
+        return _TORCH
+    if first.partition("/")[2].partition("/")[0].lstrip(".") in _TORCH_MEMBERS:
+        advice = "write torch.save(module.state_dict(), path), and load weights with net.load"
+        return Kind("a module of TorchScript", advice, "npz")
+    return ARRAYS if first.endswith(".npy") or start[2:4] == b"\x05\x06" else ZIP
+
+
+def _torch(start: bytes) -> Kind | None:
+    # Of before 1.6: the pickle of a number that only PyTorch writes.
+    known = start[:1] == b"\x80" and b"\x8a\n\x6c\xfc\x9c\x46" in start[:30]
+    return _TORCH if known else None
+
+
+def _safetensors(start: bytes) -> Kind | None:
+    # A pickle's ninth byte may be a brace too, but its first eight are no length of a table.
+    if start[8:9] != b"{" or int.from_bytes(start[:8], "little") > 100_000_000:
+        return None
+    for kind, name in ((MODEL, b"model"), (PREDICTOR, b"predictor")):
+        if b'"checksums":"{\\"' + name + b'\\":' in start:
+            return kind
+    return _SAFETENSORS
+
+
+def _onnx(start: bytes) -> Kind | None:
+    """The version of the format, a number below 64, then the producer or the graph."""
+    known = start[:1] == b"\x08" and 0 < start[1] < 64 if len(start) > 2 else False
+    return ONNX if known and start[2] in b"\x12\x1a\x22\x28\x32\x3a\x42" else None
+
+
+def _text(start: bytes) -> Kind | None:
+    if start.lstrip().startswith(b"{"):
+        index = b'"weight_map"' in start or b'"metadata"' in start
+        return Kind("JSON text", "json.load reads it", "sharded" if index else "")
+    if all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in start):
+        return Kind(f"text that begins {start[:16].decode('ascii')!r}", _TEXT)
+    return None
+
+
+def _pickle(start: bytes) -> Kind | None:
+    # Of protocol 0 a pickle is text: one of a global begins with the names of module and class.
+    names = start[:1] == b"c" and not {*b", \t;"} & {*start.partition(b"\n")[0]}
+    return _PICKLE if names or start[:1] in (b"\x80", b"}", b"(") else None
+
+
+_TESTS: tuple[Callable[[bytes], Kind | None], ...] = (
+    _zip, _torch, _safetensors, _pickle, _onnx, _text,
+)  # fmt: skip
+
+
+def _other(start: bytes) -> Kind:
+    return Kind(f"a file that begins with the bytes {start[:8].hex(' ')}")
