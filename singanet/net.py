@@ -677,6 +677,7 @@ class FeedForwardNet(Net):
 
         return Decoder(self, max_length, fixed, spare)
 
+    @checked_call
     def generate(
         self,
         prompts: Any,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from functools import cache
 
 # A shell has what it starts in the background ignore interrupts, for which some tests wait.
@@ -43,6 +44,18 @@ def pytest_collection_finish():
     find(booleans(), bool)
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how many tests were skipped, by reason: a line for each would hide the rest."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    if reasons:
+        terminalreporter.section("skipped, by reason")
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count:6} {reason}")
 
 
 def _cupy():

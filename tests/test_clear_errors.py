@@ -18,10 +18,20 @@ from singanet.errors import (
     StateMismatchError,
     UnknownNameError,
 )
-from singanet.layers import Activation, Conv2D, Dense, Embedding, Pad, RepeatVector
-from singanet.loss import SoftmaxCrossEntropy
+from singanet.layers import (
+    Activation,
+    Conv2D,
+    Dense,
+    Embedding,
+    Expand,
+    Flatten,
+    Pad,
+    RepeatVector,
+)
+from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 from singanet.params import param
+from singanet.training.callbacks import EarlyStopping
 
 
 @pytest.fixture
@@ -240,3 +250,70 @@ def test_labels_of_pixels_where_channels_stand_before_them(column):
         segments.evaluate(x, y)
     segments.add(singanet.layers.Permute("last", (2, 3, 1)))
     assert segments.evaluate(x, y).loss == pytest.approx(np.log(5))
+
+
+X, Y = np.ones((8, 5), np.float32), np.arange(8) % 3
+WORDS = np.array(["cat", "dog"] * 4)
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda net: net(X), r"net\.predict\(x\)"),
+        (lambda net: singanet.Input("x", 3), r"write \(3,\)"),
+        (lambda net: singanet.FeedForwardNet([Dense("a", 2, input_sample_shape=3)]), r"write \(3,"),
+        (lambda net: net.fit(X, Y, callbacks=[EarlyStopping]), r"write EarlyStopping\(\.\.\.\)"),
+        (lambda net: singanet.FeedForwardNet([Dense]), "the class Dense; pass an instance"),
+        (lambda net: net.evaluate(X), r"^net\.evaluate: .*pass y"),
+        (lambda net: net.evaluate(X[:0], Y[:0]), r"^net\.evaluate: .*at least one sample"),
+        (lambda net: net.evaluate(X[:0], Y[:0], 4), r"^net\.evaluate: .*at least one sample"),
+        (lambda net: net.fit(X, WORDS), r"numpy\.unique\(labels, return_inverse=True\)"),
+        (lambda net: net.fit(X, WORDS.astype(object)), r"numpy\.unique\(labels, return_inv"),
+        (lambda net: net.fit(X, list(WORDS)), r"numpy\.unique\(labels, return_inverse=True\)"),
+        (lambda net: net.fit(WORDS, Y), "read by a Table"),
+        (lambda net: net.train_on_batch(X, Y, np.full(8, np.nan)), "finite numbers; received NaN"),
+        (lambda net: net.test_on_batch(X, Y, np.full(8, np.inf)), "finite numbers; received NaN"),
+        (lambda net: net.fit(X, Y, sample_weight=np.full(8, np.nan)), "finite numbers; received N"),
+        (lambda net: net.optimizer, r"net\.compile\(optimizer, loss\)"),
+        (lambda net: net.generate([[1]], max_new_tokens=3), "called length here"),
+        (lambda net: net.generate([[1]], 3, do_sample=False), "temperature=0"),
+        (lambda net: net.generate([[1]], 3, return_tensors="np"), "ids are NumPy's arrays"),
+        (lambda net: net.generate([[1]], 3, eos_token_id=2), "called stop here"),
+        (lambda net: net.generate(input_ids=[[1]], length=3), "called prompts here"),
+        (lambda net: net.generate([[1]], 3, num_beams=2), "likeliest"),
+    ],
+)
+def test_what_is_typed_from_elsewhere_meets_advice(net, use, told):
+    with pytest.raises(SingaNetError, match=told):
+        use(net)
+
+
+def test_numbered_words_train_as_the_advice_says(net):
+    _, y = np.unique(WORDS, return_inverse=True)
+    assert len(net.fit(X, y, verbose=False)["loss"]) == 1
+
+
+def test_a_mask_among_the_outputs_is_advised_and_the_advice_works():
+    ids = singanet.Input("ids", (5,), "int64")
+    made = Embedding("words", 10, 4, mask_index=0)(ids)
+    net = singanet.FeedForwardNet(inputs=ids, outputs=[made, made.mask])
+    with pytest.raises(SingaNetError, match="pass MultiLoss") as caught:
+        net.compile(SGD(lr=0.1), SquaredError())
+    advised = "MultiLoss({'words': SquaredError()}, masks={'words': 'words_mask'})"
+    assert advised in caught.value.advice
+    net.compile(SGD(lr=0.1), MultiLoss({"words": SquaredError()}, masks={"words": "words_mask"}))
+    x = np.arange(40).reshape(8, 5) % 10
+    net.fit(x, {"words": np.zeros((8, 5, 4), np.float32)}, verbose=False)
+
+
+@pytest.mark.parametrize("spread", [Expand("many", (4,)), RepeatVector("many", 4)])
+def test_indices_are_spread_as_floats_are(spread):
+    ids = singanet.Input("ids", (1,), "int64")
+    out = Flatten("flat")(Embedding("words", 10, 3)(spread(ids)))
+    net = singanet.FeedForwardNet(inputs=ids, outputs=out, seed=0)
+    x = np.arange(6).reshape(6, 1)
+    found, table = net.predict(x), net["words"].params["weight"].value
+    wanted = np.repeat(table[x[:, 0]][:, None], 4, 1).reshape(6, 12)
+    np.testing.assert_array_equal(found, wanted)
+    net.compile(SGD(lr=0.1), SquaredError())
+    net.fit(x, np.zeros((6, 12), np.float32), verbose=False)

@@ -104,7 +104,7 @@ def _of_folder(path: Path) -> Kind:
 
 
 def _zip(start: bytes) -> Kind | None:
-    if not start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+    if not start.startswith(b"PK"):
         return None
     first = start[30:][: int.from_bytes(start[26:28], "little")].decode("latin-1")
     if first in _KERAS_MEMBERS:

@@ -119,9 +119,18 @@ def as_array(where: str, value: Any) -> Array:
             where,
             expected="an array of numbers whose first axis is the samples",
             received=f"{type(value).__name__} of type {array.dtype} and shape {array.shape}",
-            advice="convert it with numpy.asarray(..., 'float32')",
+            advice="number the classes: classes, y = numpy.unique(labels, return_inverse=True)"
+            if _is_text(array) and where.endswith("y")
+            else "text columns are read by a Table, sentences by singanet.data.Tokenizer"
+            if _is_text(array)
+            else "convert it with numpy.asarray(..., 'float32')",
         )
     return array
+
+
+def _is_text(array: Array) -> bool:
+    first = array.flat[0] if array.dtype.kind == "O" and array.size else None
+    return array.dtype.kind in "US" or isinstance(first, (str, bytes))
 
 
 def _from_elsewhere(value: Any) -> Array:
@@ -159,9 +168,11 @@ class Intake:
 
         `own_arrays` converts lists and other libraries' arrays. A frame for one input becomes a
         matrix, its columns in the order of training. If there are several inputs, each gets the
-        column of its name. Errors: columns that are missing, not those of training, or no numbers;
-        more or fewer than the input takes.
+        column of its name. A dict of all columns of the ``table`` is as a frame. Errors: columns
+        that are missing, not those of training, or no numbers; more or fewer than the input takes.
         """
+        if self.table is not None and self._has_columns(x):
+            return self.table.arrays(x, list(inputs), where)
         x = own_arrays(where, x, inputs)
         if not has_frame(x):
             return x
@@ -186,6 +197,14 @@ class Intake:
             else numbers(where, name, column)
             for name, column in found.items()
         }
+
+    def _has_columns(self, x: Any) -> bool:
+        """Whether ``x`` is a dict with a raw column, of one axis, for each that the table knows."""
+        table = self.table
+        if table is None or not isinstance(x, Mapping) or is_frame(x):
+            return False
+        names = (*table.categories, *table.measures)
+        return all(name in x and np.ndim(x[name]) == 1 for name in names)
 
     def remember(self, x: Any, names: Sequence[str]) -> None:
         """Keep the order of the columns in ``x``, which a net with inputs ``names`` learnt of."""

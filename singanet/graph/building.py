@@ -314,6 +314,14 @@ class GraphBuilder(metaclass=CheckedType):
 
     def __call__(self, *inputs: Any) -> Symbol:
         """Apply the net, which needs a name, to symbols, as if it were a layer."""
+        if not any(isinstance(each, Symbol) for each in inputs):
+            raise ArgumentError(
+                "net(...)",
+                expected="symbols, as a layer is called",
+                received=f"a {type(inputs[0]).__name__}" if inputs else "nothing",
+                advice="net.predict(x) gives probabilities, net.forward(False, x) what the layers "
+                "make",
+            )
         _check_nesting(None, self)
         made = apply(self, inputs)
         self.fix()
@@ -363,7 +371,9 @@ def _check_part(where: str, part: Any) -> None:
         raise ArgumentError(
             where,
             expected="a Layer, or a net with a name",
-            received=type(part).__name__,
+            received=f"the class {part.__name__}"
+            if isinstance(part, type)
+            else type(part).__name__,
             advice="pass an instance such as Dense('fc', 10)",
         )
 

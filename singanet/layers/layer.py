@@ -367,8 +367,15 @@ class Layer(Counted, Configurable, metaclass=LayerType):
 def normal_shapes(shapes: Any) -> Shapes:
     """``shapes`` as a tuple of ints, or a list of such tuples for several inputs.
 
-    None, for an axis of any extent, becomes -1.
+    None, for an axis of any extent, becomes -1. Errors: `ArgumentError` for what is no shape.
     """
+    if isinstance(shapes, str) or not hasattr(shapes, "__iter__"):
+        raise ArgumentError(
+            "a sample shape",
+            expected="a tuple of extents, without the batch axis",
+            received=repr(shapes)[:60],
+            advice=f"write ({shapes},)" if isinstance(shapes, int) else "write (3, 32, 32)",
+        )
     several = any(isinstance(part, (tuple, list)) for part in shapes)
     if several:
         return [tuple(-1 if axis is None else int(axis) for axis in shape) for shape in shapes]

@@ -150,6 +150,8 @@ class Reduce(Layer):
 class Expand(Layer):
     """Samples spread to ``shape``: an axis of extent 1 is repeated, -1 leaves an axis as it is."""
 
+    traits = Traits(moves_only=True)
+
     def __init__(
         self, name: str, shape: Sequence[int], input_sample_shape: GivenShape | None = None
     ) -> None:
@@ -190,6 +192,8 @@ class Expand(Layer):
 
 class RepeatVector(Layer):
     """The sample s, such as a vector, ``count`` times: (count, *s), a sequence of equal steps."""
+
+    traits = Traits(moves_only=True)
 
     def __init__(self, name: str, count: int, input_sample_shape: GivenShape | None = None) -> None:
         super().__init__(name, input_sample_shape)

@@ -99,7 +99,9 @@ def cut(data: Any, part: slice) -> Any:
     return None if data is None else data[part]
 
 
-def sample_count(parts: Mapping[str, Any], may_be_empty: bool = False) -> int:
+def sample_count(
+    parts: Mapping[str, Any], may_be_empty: bool = False, where: str = "net.fit"
+) -> int:
     """How many samples all arrays of ``parts`` have.
 
     Errors: `DataError` for unequal numbers, and for no samples unless ``may_be_empty``.
@@ -112,7 +114,7 @@ def sample_count(parts: Mapping[str, Any], may_be_empty: bool = False) -> int:
             lengths[what] = len(data)
     if len(set(lengths.values())) > 1:
         raise DataError(
-            "net.fit",
+            where,
             expected="equally many samples everywhere",
             received=", ".join(f"{name}: {length}" for name, length in lengths.items()),
             advice="give each sample its target",
@@ -120,7 +122,7 @@ def sample_count(parts: Mapping[str, Any], may_be_empty: bool = False) -> int:
     count = next(iter(lengths.values()))
     if count == 0 and not may_be_empty:
         raise DataError(
-            "net.fit",
+            where,
             expected="at least one sample",
             received="0 samples in " + one_of(lengths),
             advice="check how the data were read or selected",

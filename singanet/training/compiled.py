@@ -148,14 +148,22 @@ def compile_net(
 
 def _expect_one_output(net: Net, loss: Any) -> None:
     """Errors: a loss of singanet's, which is of one output, for a net that has several."""
-    outputs = net.planned().outputs
+    plan, kind = net.planned(), type(loss).__name__
     of_one = is_library(type(loss))
-    if len(outputs) > 1 and of_one and not isinstance(loss, MultiLoss):
+    if len(plan.outputs) > 1 and of_one and not isinstance(loss, MultiLoss):
+        masks = [name for name in plan.outputs if plan.by_name[name].layer.traits.begins_mask]
+        outputs = [name for name in plan.outputs if name not in masks]
+        advice = f"pass MultiLoss({{{(outputs or masks)[0]!r}: {kind}(), ...}})"
+        if len(outputs) == len(masks) == 1:
+            advice = (
+                f"pass MultiLoss({{{outputs[0]!r}: {kind}()}}, masks={{{outputs[0]!r}:"
+                f" {masks[0]!r}}}), and targets {{{outputs[0]!r}: y}}"
+            )
         raise ArgumentError(
             "net.compile, loss",
             expected=f"a loss for each of the outputs {one_of(outputs)}",
-            received=f"one {type(loss).__name__}",
-            advice=f"pass MultiLoss({{{outputs[0]!r}: {type(loss).__name__}(), ...}})",
+            received=f"one {kind}",
+            advice=advice,
         )
 
 

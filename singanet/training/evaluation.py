@@ -149,7 +149,7 @@ def evaluate(
         size = checked_count(
             "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1
         )
-        batches = array_batches(net, x, y, sample_weight, size, ranks)
+        batches = array_batches(net, x, y, sample_weight, size, ranks, "net.evaluate")
     gather(net, ranks.evaluated(net, batches.epoch()), measures)
     ranks.merge(measures)
     logs = measures.results()
@@ -210,6 +210,7 @@ def _in_one_go(
     net: Model, x: Any, y: Any, weight: Any, measures: Measures, first: str
 ) -> Evaluation:
     weight = joined_weight(y, weight, None)
+    sample_count({"y": y, "sample_weight": weight}, where="net.evaluate")
     y, weight = on_device(net.device, y), on_device(net.device, weight)
     if isinstance(net, Net) and _gathered_by_rows(net, x, y, weight, measures):
         logs = measures.results()

@@ -93,10 +93,16 @@ def _validation_batches(net: Model, options: FitOptions, ranks: World) -> Batche
 
 
 def array_batches(
-    net: Model, x: Any, y: Any, sample_weight: Any, batch_size: int, ranks: World
+    net: Model,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    batch_size: int,
+    ranks: World,
+    where: str = "net.fit",
 ) -> ArrayBatches:
     """Batches of arrays in their own order, of which each of the ``ranks`` has its part."""
-    x, y, weight, _ = _arrays(net, x, y, sample_weight)
+    x, y, weight, _ = _arrays(net, x, y, sample_weight, where=where)
     own = ranks.part_of(x=x, y=y, sample_weight=weight)
     return ArrayBatches(x, y, joined_weight(y, weight, None), batch_size, False, 0, part=own)
 
@@ -140,12 +146,12 @@ def _yields(x: Any) -> bool:
 
 
 def _arrays(
-    net: Model, x: Any, y: Any, weight: Any, learns: bool = False
+    net: Model, x: Any, y: Any, weight: Any, learns: bool = False, where: str = "net.fit"
 ) -> tuple[Any, Any, Any, int]:
     indexed = hasattr(x, "__getitem__") and not hasattr(x, "shape")
     if y is None and indexed and not isinstance(x, (Mapping, list, tuple)):
         raise ArgumentError(
-            "net.fit, x",
+            f"{where}, x",
             expected="arrays, or what is gone through batch by batch",
             received=f"a {type(x).__name__}, whose items are reached by their numbers",
             advice="where items are samples, pass torch.utils.data.DataLoader(x, batch_size=32);"
@@ -153,15 +159,15 @@ def _arrays(
         )
     if y is None:
         raise ArgumentError(
-            "net.fit",
+            where,
             expected="targets y with arrays x",
             received="y=None",
             advice="pass y; to rebuild the input itself pass it twice",
         )
-    x = fed("net.fit, x", net, x, learns)
-    y = by_name("net.fit, y", y, output_names(net), all_of_them=False)
+    x = fed(f"{where}, x", net, x, learns)
+    y = by_name(f"{where}, y", y, output_names(net), all_of_them=False)
     weight = joined_weight(y, weight, None)
-    return x, y, weight, sample_count({"x": x, "y": y, "sample_weight": weight})
+    return x, y, weight, sample_count({"x": x, "y": y, "sample_weight": weight}, where=where)
 
 
 def _split_at(count: int, split: float) -> int:

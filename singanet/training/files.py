@@ -59,23 +59,26 @@ def read_session(
     return about
 
 
-def read_training(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The state in a file, or of a folder the one that got furthest.
+def read_training(path: str | os.PathLike[str]) -> dict[str, Array] | None:
+    """The state in a file, or of a folder the one that got furthest; None where it has none yet.
 
-    Damaged states are passed over, with a warning. Errors: `FileAccessError` if there is no state,
+    Damaged states are passed over, with a warning. Errors: `FileAccessError` if all are damaged,
     and the errors of the format.
     """
     path = Path(path)
     if not path.is_dir():
         with open_state(path) as reader:
             return dict(reader)
-    for candidate in _by_steps(path):
+    candidates = _by_steps(path)
+    for candidate in candidates:
         try:
             with open_state(candidate) as reader:
                 return dict(reader)
         except FileFormatError as error:
             _tell(error)
-    raise _none(path)
+    if candidates:
+        raise _none(path)
+    return None
 
 
 def furthest(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -98,7 +99,11 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
         hooks.train_begin()
         if options.resume is not None:
             session.meet()
-            restore(session, ranks.spread(partial(_as_state, options.resume)))
+            state = ranks.spread(partial(_as_state, options.resume))
+            if state is not None:
+                restore(session, state)
+            elif options.verbose and session.rank == 0:
+                sys.stderr.write(f"no checkpoint in {options.resume} yet: the fit begins\n")
         with ranks.taking_interrupts():
             ranks.keep(partial(repairs_of, session, hooks))
             if options.verbose and session.rank == 0:
@@ -239,7 +244,8 @@ def _warn_once(session: Session) -> None:
     )
 
 
-def _as_state(resume: Any) -> Mapping[str, Array]:
+def _as_state(resume: Any) -> Mapping[str, Array] | None:
+    """The state to go on from; None of a folder that has none yet, where a job begins."""
     if isinstance(resume, Mapping):
         return resume
     from singanet.training.files import read_training

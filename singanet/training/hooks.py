@@ -24,7 +24,9 @@ class Hooks:
                     received=f"the class {callback.__name__}"
                     if isinstance(callback, type)
                     else f"a {type(callback).__name__}",
-                    advice="subclass Callback and override its hooks",
+                    advice=f"write {callback.__name__}(...), an object"
+                    if isinstance(callback, type)
+                    else "subclass Callback and override its hooks",
                 )
         if len({id(callback) for callback in self.callbacks}) != len(self.callbacks):
             raise ArgumentError(
@@ -105,7 +107,7 @@ class Hooks:
     def train_end(self) -> None:
         """Let every callback that began end, then raise the first error of these."""
         first: BaseException | None = None
-        for callback in self.begun:
+        for callback in sorted(self.begun, key=lambda callback: callback.ends_last):
             try:
                 self._told(callback, callback.on_train_end)()
             except BaseException as error:  # noqa: BLE001 - raised below

@@ -42,6 +42,13 @@ def joined_weight(
     weight = None
     if sample_weight is not None:
         weight = as_array("net.fit, sample_weight", sample_weight)
+        if not bool(np.isfinite(weight).all()):
+            raise DataError(
+                "net.fit, sample_weight",
+                expected="weights that are finite numbers",
+                received="NaN or infinity",
+                advice="weigh samples that do not count by 0",
+            )
         for target in y.values() if isinstance(y, Mapping) else (y,):
             shape: Any = getattr(target, "shape", weight.shape)
             if weight.ndim > 1 and tuple(shape[: weight.ndim]) != weight.shape:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, Input
-from singanet.data import ArrayLoader, Columns
+from singanet.data import ArrayLoader, Columns, Table
 from singanet.errors import DataError, ShapeError, UnknownNameError
-from singanet.layers import Concat, Dense
+from singanet.layers import Concat, Dense, Embedding, Flatten
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
 
@@ -193,3 +193,27 @@ def test_kinds_of_numbers_and_columns_of_our_own():
     want = net.predict(np.array([[1, 1, 3], [0, 2, 4]], np.float32))
     np.testing.assert_array_equal(net.predict(x), want)
     assert x.rows == 2
+
+
+@pytest.mark.parametrize("names", [("city", "age"), ("categorical", "numeric")])
+def test_a_dict_of_raw_columns_is_as_a_frame_for_a_net_with_a_table(names):
+    raw = {"city": ["a", "b", "a", None] * 5, "age": [1.0, 2.0, 3.0, 4.0] * 5, "more": [1] * 20}
+    table = Table.of({name: raw[name] for name in ("city", "age")})
+    frame = Columns({name: np.array(column) for name, column in raw.items()})
+    y = np.arange(20, dtype=np.float32).reshape(20, 1)
+
+    def build():
+        city, age = Input(names[0], (1,), "int64"), Input(names[1], (1,))
+        rows = Flatten("rows")(Embedding("cities", table.vocabulary_size, 3)(city))
+        out = Dense("out", 1)(Concat("all", 1)(rows, age))
+        net = FeedForwardNet(inputs=[city, age], outputs=out, seed=0)
+        net.compile(SGD(lr=0.01), SquaredError())
+        net.table = table
+        return net
+
+    one, other = build(), build()
+    assert one.fit(raw, y, verbose=False) == other.fit(frame, y, verbose=False)
+    np.testing.assert_array_equal(one.predict(raw), other.predict(frame))
+    np.testing.assert_array_equal(one.predict(raw), one.predict(table(raw, names)))
+    assert one.evaluate(raw, y) == other.evaluate(frame, y)
+    assert one.predictor()(raw).shape == (20, 1)

@@ -439,11 +439,17 @@ def test_other_callbacks_or_data_are_refused(build, data, same, state):
     same(net, untouched)
 
 
-def test_a_folder_without_checkpoints_says_so(build, data, tmp_path):
+def test_a_folder_without_checkpoints_begins_and_says_so(build, data, same, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("none here")
     np.savez(tmp_path / "weights.npz", a=np.zeros(3))
-    with pytest.raises(FileAccessError, match="a training checkpoint; received none"):
-        fit(build(), data, resume=tmp_path)
+    plain, first = build(), build()
+    expected = fit(plain, data)
+    got = first.fit(*data, batch_size=BATCH, epochs=EPOCHS, validation_data=data, resume=tmp_path)
+    assert f"no checkpoint in {tmp_path} yet" in capsys.readouterr().err
+    assert got == expected
+    same(plain, first)
+    with pytest.raises(FileAccessError, match="check the path"):
+        fit(build(), data, resume=tmp_path / "missing")
 
 
 def test_a_training_that_is_over_returns_its_history(build, data, same, tmp_path):

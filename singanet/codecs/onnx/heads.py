@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isclose, sqrt
+from math import isclose, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -187,12 +187,17 @@ def _moved(symbol: Symbol) -> tuple[Symbol, float, list[Symbol]]:
         layer: Any = symbol.call.layer
         if isinstance(layer, layers.Scale) and layer.factor is not None and not layer.offset:
             factor *= layer.factor
-        elif layer.traits.moves_only and len(symbol.call.inputs) == 1:
+        elif layer.traits.moves_only and not _joins_or_repeats(symbol):
             movers.append(symbol)
         else:
             break
         symbol = symbol.call.inputs[0]
     return symbol, factor, movers[::-1]
+
+
+def _joins_or_repeats(symbol: Symbol) -> bool:
+    inputs = symbol.call.inputs
+    return len(inputs) != 1 or prod(extents(symbol.shape)) > prod(extents(inputs[0].shape))
 
 
 def _through(movers: list[Symbol], start: Symbol) -> Array | None:

@@ -21,7 +21,7 @@ from singanet.optimizer import (
     Optimizer,
 )
 from singanet.training import Callback
-from singanet.training.callbacks import EMA
+from singanet.training.callbacks import EMA, EarlyStopping
 
 
 class Trail(Callback):
@@ -316,3 +316,21 @@ def test_a_second_fit_replays_the_programs_of_the_first(data, precision):
         for seen in moves.seen[1:]:
             wanted = 0.5 * (wanted + seen["fc1/weight"])
         np.testing.assert_allclose(ema.averages["fc1/weight"], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_best_weights_come_last_whatever_the_order(first):
+    def build():
+        net = singanet.FeedForwardNet([Dense("a", 3, input_sample_shape=(4,))], seed=0)
+        net.compile(SGD(lr=0.5), SoftmaxCrossEntropy())
+        return net
+
+    x, y = np.random.default_rng(0).standard_normal((20, 4)).astype("f4"), np.arange(20) % 3
+    plain, both = build(), build()
+    plain.fit(x, y, epochs=4, callbacks=[EarlyStopping("loss")], verbose=False)
+    ema = EMA(0.5)
+    callbacks = [ema, EarlyStopping("loss")]
+    both.fit(x, y, epochs=4, callbacks=callbacks if first else callbacks[::-1], verbose=False)
+    for a, b in zip(plain.param_values(), both.param_values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(ema.averages["a/weight"], both.param_values()[0])
