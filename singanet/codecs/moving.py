@@ -268,8 +268,15 @@ def _read_slice(use: Use) -> Tensor:
 
 
 def _read_concat(use: Use) -> Tensor:
-    tensors = use.together()
-    place = tensors[0].place(use.attribute("axis", 1))
+    axis = use.attribute("axis", 1)
+    # An array without anything along the axis adds nothing.
+    some = [
+        k
+        for k, value in enumerate(use.values)
+        if not (isinstance(value, Known) and value.at[0].shape[axis] == 0)
+    ]
+    tensors = use.together(*some)
+    place = tensors[0].place(axis)
     if len(tensors) == 1:
         return tensors[0]
     if any(each.sample[place - 1] == -1 for each in tensors):

@@ -207,6 +207,22 @@ def test_parameters_are_called_as_in_the_file_and_come_back_from_a_model_file(tm
     np.testing.assert_array_equal(again.forward(False, x), net.forward(False, x))
 
 
+def test_an_empty_array_that_is_joined_adds_nothing(tmp_path):
+    """As `torch.ones(n, 0, 1)`, whose first extent is the batch."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Concat", ["n", "rest"], ["shape"], axis=0),
+        helper.make_node("ConstantOfShape", ["shape"], ["none"]),
+        helper.make_node("Concat", ["x", "none"], ["y"], axis=1),
+        helper.make_node("Relu", ["y"], ["z"]),
+    ]
+    arrays = {"zero": np.array([0]), "rest": np.array([0, 3])}
+    path = file_of(nodes, {"x": ["N", 4, 3]}, ["z"], arrays, tmp_path / "net.onnx")
+    x = np.random.default_rng(0).standard_normal((5, 4, 3)).astype(np.float32)
+    np.testing.assert_array_equal(load(path).predict(x), ran(path, {"x": x})["z"])
+
+
 def test_all_operators_without_a_layer_are_named_at_once(tmp_path):
     nodes = [
         helper.make_node("Unique", ["x"], ["a"], name="here"),
