@@ -173,7 +173,7 @@ class GraphBuilder(metaclass=CheckedType):
         inputs = [inputs] if isinstance(inputs, Symbol) else list(inputs)
         if parts is not None and (inputs or outputs):
             raise two_ways()
-        with self.whole():
+        with self._whole():
             if parts is not None:
                 self._add_list(parts)
             elif inputs or outputs:
@@ -273,7 +273,7 @@ class GraphBuilder(metaclass=CheckedType):
         """
         shapes = checked_shapes(self.name, in_shapes)
         if self.pending:
-            with self.whole():
+            with self._whole():
                 parts, self.pending = self.pending, []
                 if isinstance(shapes, list):
                     raise other_shapes(self.name, "one sample shape", shapes)
@@ -288,7 +288,7 @@ class GraphBuilder(metaclass=CheckedType):
         return found[0] if len(found) == 1 else found
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
+    def _whole(self) -> Iterator[None]:
         """A transaction: after an error inside, the graph is as it was before."""
         pending, last, nets = self.pending, self._last, dict(self._nests.nets)
         nested = len(self._nested_here)

@@ -74,7 +74,7 @@ def _unless_refused(net: Model) -> Iterator[None]:
     if not isinstance(net, Net):
         yield
         return
-    with net.whole() if net.pending else nullcontext(), net.intake.unless_refused():
+    with net._whole() if net.pending else nullcontext(), net.intake.unless_refused():
         yield
 
 
