@@ -35,8 +35,9 @@ def _run(argv: Sequence[str] | None) -> int:
             # Here, so that a reader that has gone is noticed here.
             sys.stdout.flush()
     except SingaNetError as error:
-        # Some errors carry a table below their first line.
-        print(f"singanet: {str(error).splitlines()[0]}", file=sys.stderr)
+        # Some errors carry a table below their first line, and some begin with the command.
+        said = str(error).splitlines()[0]
+        print(said if said.startswith("singanet ") else f"singanet: {said}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         print("singanet: interrupted", file=sys.stderr)

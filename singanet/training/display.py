@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from types import TracebackType
 from typing import Any, Protocol, TextIO, TypeVar
+
+from singanet.base.sizes import bytes_text
 
 INTERVAL = 0.1
 USUAL_WIDTH = 80
@@ -118,7 +122,7 @@ class EpochLine:
         what, each = self.counted
         end = time.perf_counter() if self._trained is None else self._trained
         rate = (samples - self._before) * each / max(end - self.start, 1e-9)
-        return [*(f"{name} {value:.4f}" for name, value in logs.items()), f"{rate:,.0f} {what}/s"]
+        return [*starmap(_told, logs.items()), f"{rate:,.0f} {what}/s"]
 
     def __exit__(
         self,
@@ -133,13 +137,20 @@ class EpochLine:
             self.stream.flush()
 
 
+def _told(name: str, value: float) -> str:
+    # What ranks send and receive in a step.
+    if name.startswith("bytes_") and math.isfinite(value):
+        return f"{name} {bytes_text(round(value))}"
+    return f"{name} {value:.4f}"
+
+
 def _form(batches: int | None, figures: str = "") -> str:
     """The form of a bar, or of a count alone, as tqdm reads it."""
     said = figures.replace("{", "{{").replace("}", "}}")
-    said = f"  {said}  " if said else "  "
+    said = f" {said} " if said else " "
     if batches is None:
-        return "{desc}  {n_fmt}" + said + "{elapsed}"
-    return "{desc}  {n_fmt}/{total_fmt} |{bar}|" + said + "{elapsed}<{remaining}"
+        return "{desc} {n_fmt}" + said + "{elapsed}"
+    return "{desc} {n_fmt}/{total_fmt} |{bar}|" + said + "{elapsed}<{remaining}"
 
 
 def filled(parts: Sequence[str], width: int | None) -> str:

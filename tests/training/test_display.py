@@ -36,6 +36,13 @@ def test_a_net_without_a_metric_shows_none():
     assert re.fullmatch(r"epoch 1/1  loss 2\.0000  [\d,]+ samples/s\n", stream.getvalue())
 
 
+def test_bytes_are_said_as_people_say_them():
+    stream = io.StringIO()
+    with EpochLine("epoch 1/1", 1, stream) as line:
+        line.finish({"loss": 2.0, "bytes_sent": 1234567.25, "bytes_received": 12.0}, 32)
+    assert "  bytes_sent 1.2 MB  bytes_received 12 B  " in stream.getvalue()
+
+
 def test_an_epoch_that_breaks_off_leaves_no_line():
     stream = io.StringIO()
     line = EpochLine("epoch 1/1", 2, stream)
@@ -77,10 +84,10 @@ def test_a_bar_on_a_terminal_and_the_figures_in_the_end(terminal):
         line.show(measured(1.0, 320), 10)
         line.finish({"loss": 1.0, "accuracy": 0.5}, 320)
     first, *bars, last = terminal.frames()
-    assert first.startswith("epoch 1/2  0/10 |")
+    assert first.startswith("epoch 1/2 0/10 |")
     for bar, done, loss in zip(bars, ("3", "10"), ("2.0000", "1.0000"), strict=True):
-        assert bar.startswith(f"epoch 1/2  {done}/10 |█")
-        assert f"|  loss {loss}  " in bar
+        assert bar.startswith(f"epoch 1/2 {done}/10 |█")
+        assert f"| loss {loss}  " in bar
         assert len(bar) <= 80
     assert re.fullmatch(r"epoch 1/2  loss 1\.0000  accuracy 0\.5000  [\d,]+ samples/s", last)
 
@@ -110,7 +117,7 @@ def test_the_bar_of_a_fit_knows_its_length_after_the_first_epoch(terminal, monke
     net.compile(singanet.optimizer.SGD(lr=0.1), singanet.loss.SquaredError())
     net.fit(Unsized(3, 3, 5), epochs=3, validation_data=Unsized(2, 2, 2))
     counts = [
-        re.match(r"(epoch ./3(?:, validation)?)  (\d\S*) ", frame) for frame in terminal.frames()
+        re.match(r"(epoch ./3(?:, validation)?) (\d\S*) ", frame) for frame in terminal.frames()
     ]
     told = {}
     for found in filter(None, counts):
