@@ -259,9 +259,10 @@ class FeedForwardNet(Net):
 
         With a ``memory_budget``, bytes or a text such as "600MB", steps are carried out as `plan`
         finds; a budget that cannot be kept is refused before the first step. Where nothing else
-        is enough, the net is offloaded to an ``offload_folder``, and stays there. The guide
-        ``docs/training.md`` describes every argument, ``docs/memory.md`` budgets,
-        `FitOptions` and `singanet.training.fit` the errors.
+        is enough, the net is offloaded to an ``offload_folder``, and stays there. `FitOptions` and
+        `singanet.training.fit` describe the errors. The guides on every argument, and on budgets:
+        https://github.com/singanet/singanet/blob/main/docs/training.md
+        https://github.com/singanet/singanet/blob/main/docs/memory.md
         """
         from singanet.training.options import FitOptions
 
@@ -407,7 +408,7 @@ class FeedForwardNet(Net):
         runs as a training forward does: draws, batch statistics. ``unreachable`` "zeros" gives
         zeros for what no gradient comes to. Only what lies between is run and kept; every array
         is the caller's own. Errors: unknown names; integers; no way from ys to an x; a wrong
-        shape. The guide is ``docs/gradients.md``.
+        shape. The guide is https://github.com/singanet/singanet/blob/main/docs/gradients.md.
         """
         from singanet.gradients import gradients
 
@@ -642,7 +643,7 @@ class FeedForwardNet(Net):
         optimizer that `step` gets. On any error net and folder are as they were: a folder that
         holds something else, is read-only, in use or on a full disk (`FileAccessError`); a
         ``keep`` too small for a layer; the files of another net (`StateMismatchError`) or
-        optimizer (`DataError`). The guide is ``docs/offload.md``.
+        optimizer (`DataError`). The guide is https://github.com/singanet/singanet/blob/main/docs/offload.md.
         """
         from singanet.offload import offload
 

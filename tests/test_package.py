@@ -188,3 +188,17 @@ def test_package_names_its_public_names(name):
     assert len(set(package.__all__)) == len(package.__all__)
     for public in package.__all__:
         assert hasattr(package, public), f"{name}.__all__ has {public}, which is not there"
+
+
+def test_every_page_that_the_code_names_is_where_it_says():
+    """An address of a page in docs/, or a file of the package: a wheel has no docs."""
+    pages = "https://github.com/singanet/singanet/blob/main/"
+    found = 0
+    for path in (ROOT / "singanet").rglob("*.py"):
+        for name in re.findall(r"[\w:/.-]+\.md\b", path.read_text("utf-8")):
+            found += 1
+            place = (
+                ROOT / name.removeprefix(pages) if name.startswith(pages) else path.parent / name
+            )
+            assert place.is_file(), f"{path}: {name}"
+    assert found > 5

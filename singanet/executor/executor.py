@@ -48,7 +48,7 @@ class Executor(metaclass=CheckedType):
     With a communicator as ``parallel``, such as ``singanet.parallel.init()``, gradients are reduced
     over its ranks. ``net`` is the whole graph as a net. Errors: what no program can be asked for;
     inputs of one name; a parameter that two optimizers update; loaders of one program that differ
-    in their batches. The guide is ``docs/executor.md``.
+    in their batches. The guide is https://github.com/singanet/singanet/blob/main/docs/executor.md.
     """
 
     if not TYPE_CHECKING:  # else type checkers accept any name

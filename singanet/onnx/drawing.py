@@ -15,7 +15,8 @@ from singanet.onnx.computed import OF_CONSTANTS, computed
 from singanet.onnx.fold import FOLDS, fold, pay_view
 from singanet.onnx.read import FileGraph
 
-_ADVICE = "see docs/onnx.md for what is taken, or export the model with fixed shapes"
+_GUIDE = "https://github.com/singanet/singanet/blob/main/docs/onnx.md"
+_ADVICE = f"see {_GUIDE} for what is taken, or export the model with fixed shapes"
 
 
 class NodeDrawer:
@@ -53,7 +54,7 @@ class NodeDrawer:
             ]
             raise FileFormatError(
                 self._where,
-                expected="operators that layers stand for, see docs/onnx.md",
+                expected=f"operators that layers stand for, see {_GUIDE}",
                 received="; ".join(told[:40]),
                 advice="export the part of the model before them, or write them as layers",
             )

@@ -44,7 +44,9 @@ def load(
     on Hugging Face's hub, of which the cache has or gets the files (the extra ``hub``), and
     ``revision`` is its branch, tag or commit.
 
-    Inputs and outputs are called as there; the guide ``docs/pretrained.md`` has the families.
+    Inputs and outputs are called as there. The families:
+    https://github.com/singanet/singanet/blob/main/docs/pretrained.md
+
     ``dtype`` is the net's float type, "float32", "float64", "float16" or "bfloat16" (with the
     ``rounding`` of updates, see `FeedForwardNet.as_type`), to which arrays are converted one by
     one. With "int8" or "int4" they go into blocks, see `FeedForwardNet.quantize`; those of a GGUF
