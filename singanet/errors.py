@@ -125,6 +125,23 @@ def one_of(names: Iterable[str], limit: int = 12) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Advice that names the closest of ``names``, or ``otherwise`` if none is close."""
-    close = get_close_matches(str(name), list(names), n=1)
-    return f"did you mean {close[0]!r}?" if close else otherwise
+    """Advice that names the closest of ``names``, or ``otherwise`` if none is close.
+
+    Of names that differ in their last number, such as resnet20 and resnet32, the nearest is meant.
+    """
+    known: dict[str, str] = {}
+    for each in names:
+        known.setdefault(each.lower(), each)
+    said = str(name).lower()
+    stem = said.rstrip("0123456789")
+    numbers = {
+        each: int(each[len(stem) :])
+        for each in known
+        if each.startswith(stem) and each[len(stem) :].isdigit()
+    }
+    if numbers and len(stem) < len(said) < len(stem) + 10:
+        number = int(said[len(stem) :])
+        close = [min(numbers, key=lambda each: abs(numbers[each] - number))]
+    else:
+        close = get_close_matches(said, list(known), n=1)
+    return f"did you mean {known[close[0]]!r}?" if close else otherwise

@@ -45,7 +45,7 @@ def checked_count(
     value: SupportsIndex,
     least: int,
     most: int | None = None,
-    advice: str = "give a plain int",
+    advice: str = "",
 ) -> int:
     """``value`` as an int from ``least`` to ``most``. Errors: `ArgumentError` naming the argument.
 
@@ -62,7 +62,7 @@ def checked_count(
             f"{where}, {name}",
             expected=f"an int {bounds}",
             received=f"{value!r}",
-            advice=advice,
+            advice=advice or f"give a plain int {bounds}",
         )
     return whole
 

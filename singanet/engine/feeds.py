@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -149,8 +150,12 @@ def _fits(received: Shape, shape: Shape) -> bool:
 def _shape_advice(received: Shape, shape: Shape) -> str:
     if tuple(received) == shape:
         return "add the batch axis in front: x[None]"
+    own, wanted = ([n for n in each if n != 1] for each in (received[1:], shape))
     if len(received) == 4 and len(shape) == 3 and (received[3], *received[1:3]) == shape:
         return "images are NCHW: use x.transpose(0, 3, 1, 2)"
+    # Axes of one step are put in and left out, and rows of all numbers laid out, without harm.
+    if None not in shape and own in (wanted, [math.prod(wanted)]):
+        return f"lay the samples out anew: x.reshape({', '.join(map(str, (-1, *shape)))})"
     return "the batch axis comes first, then the layer's input sample shape"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -119,18 +120,23 @@ def as_array(where: str, value: Any) -> Array:
             where,
             expected="an array of numbers whose first axis is the samples",
             received=f"{type(value).__name__} of type {array.dtype} and shape {array.shape}",
-            advice="number the classes: classes, y = numpy.unique(labels, return_inverse=True)"
-            if _is_text(array) and where.endswith("y")
-            else "text columns are read by a Table, sentences by singanet.data.Tokenizer"
-            if _is_text(array)
-            else "convert it with numpy.asarray(..., 'float32')",
+            advice=_number_advice(where, value, array),
         )
     return array
 
 
-def _is_text(array: Array) -> bool:
-    first = array.flat[0] if array.dtype.kind == "O" and array.size else None
-    return array.dtype.kind in "US" or isinstance(first, (str, bytes))
+def _number_advice(where: str, value: Any, array: Array) -> str:
+    """What to do with a ``value`` that is no array of numbers."""
+    if isinstance(value, str):
+        return "read the file first: singanet.data.load(path)"
+    if array.ndim == 0:
+        return "pass a list or an array of all samples"
+    words = array.dtype.kind in "US" or any(isinstance(each, str) for each in array.flat)
+    if not words:
+        return "convert it with numpy.asarray(..., 'float32')"
+    if re.search(r"\by\b", where):
+        return "number the classes: classes, y = numpy.unique(y, return_inverse=True)"
+    return "make numbers of words: singanet.data.Table takes columns, a tokenizer texts"
 
 
 def _from_elsewhere(value: Any) -> Array:

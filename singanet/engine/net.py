@@ -302,8 +302,16 @@ class Net(GraphBuilder):
     def to_device(self, device: Device) -> None:
         """Move every parameter to ``device`` and run there from now on.
 
-        Weights in fewer bits are moved as they are. Errors: a net that is not in memory, whole.
+        Weights in fewer bits are moved as they are. Errors: a net that is not in memory, whole;
+        what is no device.
         """
+        if not isinstance(device, Device):
+            raise ArgumentError(
+                "net.to_device, device",
+                expected="a device",
+                received=repr(device)[:80],
+                advice="write singanet.device.cpu() or singanet.device.cuda(0)",
+            )
         params = self.params()
         apart = [(p, p.storage.moved(device.put)) for p in params if not p.storage.in_memory]
         expect_in_memory([param for param, storage in apart if storage is None], "net.to_device")

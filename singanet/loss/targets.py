@@ -35,7 +35,7 @@ def class_labels(
             where,
             expected="integer labels",
             received=f"labels of type {y.dtype} and shape {y.shape}",
-            advice="cast them with y.astype(int), or pass a distribution of the outputs' shape",
+            advice=_cast_advice(ops, x.shape, y),
         )
     if y.shape != x.shape[:-1] and y.shape != (*x.shape[:-1], 1):
         raise ShapeError(
@@ -55,6 +55,20 @@ def class_labels(
     return labels, mask
 
 
+def _cast_advice(ops: Ops, scores: Shape, y: Array) -> str:
+    if y.dtype.kind in "USO":
+        return f"number them: {NUMBERED}"
+    if y.size == math.prod(scores):
+        wanted = ", ".join(map(str, (-1, *scores[1:])))
+        return f"give a distribution the shape of the outputs: y.reshape({wanted})"
+    if y.dtype.kind == "f" and not bool((y == ops.xp.rint(y)).all()):
+        return (
+            "number the classes from 0 on; of what is measured a regression loss such as "
+            "SquaredError is made for"
+        )
+    return "cast them with y.astype(int), or pass a distribution of the outputs' shape"
+
+
 def _label_advice(scores: Shape, labels: Shape) -> str:
     for given in (labels, labels[:-1] if labels[-1:] == (1,) else labels):
         if len(scores) > 2 and given == (scores[0], *scores[2:]):
@@ -64,6 +78,10 @@ def _label_advice(scores: Shape, labels: Shape) -> str:
         "pass one integer label for every sample or position; for one a sample put"
         " Flatten before the last Dense"
     )
+
+
+NUMBERED = "classes, y = numpy.unique(y, return_inverse=True)"
+"""How labels that are words become numbers, and numbers words again."""
 
 
 class _ExpectClasses:
@@ -99,6 +117,15 @@ class _ExpectClasses:
         )
 
 
+def _target_advice(outputs: Shape, targets: Shape) -> str:
+    if math.prod(outputs) == math.prod(targets):
+        wanted = ", ".join(map(str, (-1, *outputs[1:])))
+        return f"give the targets the shape of the outputs: y.reshape({wanted})"
+    if len(outputs) == 2 and targets in ((outputs[0],), (outputs[0], 1)):
+        return "end the net with a layer of one output, as there is one number for a sample"
+    return "give both one shape: change the last layer, or the targets"
+
+
 def real_targets(where: str, x: Array, y: Array) -> Array:
     """``y`` as an array of the shape and type of ``x``."""
     if y.shape != x.shape:
@@ -106,7 +133,7 @@ def real_targets(where: str, x: Array, y: Array) -> Array:
             where,
             expected=f"targets of the outputs' shape {x.shape}",
             received=f"targets of shape {y.shape}",
-            advice="reshape the targets or change the last layer",
+            advice=_target_advice(x.shape, y.shape),
         )
     if y.dtype == x.dtype:
         return y

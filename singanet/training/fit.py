@@ -237,8 +237,8 @@ def _warn_once(session: Session) -> None:
     session.warned = True
     warnings.warn(
         f"net.fit: the loss is {session.measures.loss()} from epoch {session.epoch + 1}, step "
-        f"{session.batch} on; lower the learning rate (net.find_lr tries them) or clip the "
-        "gradients (clip=1.0); callbacks=[StopOnNaN()] ends there and names the layer",
+        f"{session.batch} on; lower the learning rate (net.find_lr tries them), clip the "
+        "gradients (clip=1.0), or mend the data; callbacks=[StopOnNaN()] says where it begins",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -1,0 +1,373 @@
+"""Advice, followed, works: what a beginner does wrong, what the error says to do, and then it does.
+
+Each case makes the mistake, finds ``said`` in the advice, and does what it says.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import singanet
+from singanet import FeedForwardNet, layers, loss, models, optimizer
+from singanet.errors import SingaNetError
+from singanet.layers import Activation, Conv2D, Dense, Dropout, Flatten
+from singanet.training.callbacks import StopOnNaN
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((12, 1, 4, 4)).astype(np.float32)
+Y = np.arange(12) % 3
+WORDS = np.array(["cat", "dog", "cow"])[Y]
+ONE_HOT = np.eye(3, dtype=np.float32)[Y]
+
+
+def compiled(used=None, units=3, **options):
+    net = FeedForwardNet(
+        [Flatten("flat", input_sample_shape=(1, 4, 4)), Dense("hidden", 8), Dense("fc", units)],
+        seed=0,
+    )
+    net.compile(optimizer.SGD(lr=0.1), used or loss.SoftmaxCrossEntropy(), **options)
+    return net
+
+
+def fit(x=X, y=Y, used=None, units=3, **options):
+    return compiled(used, units).fit(x, y, verbose=False, **options)
+
+
+def numbered(words):
+    return np.unique(words, return_inverse=True)[1]
+
+
+SQUARED = loss.SquaredError()
+LABELS = {
+    "words": (lambda: fit(y=WORDS), "numpy.unique(y", lambda: fit(y=numbered(WORDS))),
+    "a list of words": (lambda: fit(y=[*WORDS]), "numpy.unique(y", lambda: fit(y=numbered(WORDS))),
+    "objects": (
+        lambda: fit(y=WORDS.astype(object)),
+        "numpy.unique(y",
+        lambda: fit(y=numbered(WORDS.astype(object))),
+    ),
+    "words in a step": (
+        lambda: compiled().step(X, WORDS, optimizer.SGD(lr=0.1)),
+        "numpy.unique(y",
+        lambda: compiled().step(X, numbered(WORDS), optimizer.SGD(lr=0.1)),
+    ),
+    "words in evaluate": (
+        lambda: compiled().evaluate(X, WORDS),
+        "numpy.unique(y",
+        lambda: compiled().evaluate(X, numbered(WORDS)),
+    ),
+    "words in a batch": (
+        lambda: compiled().train_on_batch(X, WORDS),
+        "numpy.unique(y",
+        lambda: compiled().train_on_batch(X, numbered(WORDS)),
+    ),
+    "whole floats": (
+        lambda: fit(y=Y.astype(np.float32)),
+        "y.astype(int)",
+        lambda: fit(y=Y.astype(np.float32).astype(int)),
+    ),
+    "one-hot with an axis in the middle": (
+        lambda: fit(y=ONE_HOT[:, None]),
+        "y.reshape(-1, 3)",
+        lambda: fit(y=ONE_HOT[:, None].reshape(-1, 3)),
+    ),
+    "one-hot with an axis at the end": (
+        lambda: fit(y=ONE_HOT[..., None]),
+        "y.reshape(-1, 3)",
+        lambda: fit(y=ONE_HOT[..., None].reshape(-1, 3)),
+    ),
+    "measured numbers": (
+        lambda: fit(y=Y + 0.5),
+        "SquaredError",
+        lambda: fit_numbers(Y + 0.5),
+    ),
+    "bools": (lambda: fit(y=Y > 1), "y.astype(int)", lambda: fit(y=(Y > 1).astype(int))),
+    "more classes than outputs": (
+        lambda: fit(y=Y + 1),
+        "as many outputs as there are classes",
+        lambda: fit(y=Y + 1, units=4),
+    ),
+    "none": (lambda: fit(y=None), "pass it twice", lambda: fit_numbers(X)),
+    "fewer than samples": (
+        lambda: fit(y=Y[:5]),
+        "give each sample its target",
+        lambda: fit(x=X[:5], y=Y[:5]),
+    ),
+    "one number": (lambda: fit(y=3), "an array of all samples", lambda: fit(y=np.full(12, 2))),
+    "targets without their axis": (
+        lambda: fit_numbers(Y.astype(np.float32), reshaped=False),
+        "y.reshape(-1, 1)",
+        lambda: fit_numbers(Y.astype(np.float32).reshape(-1, 1), reshaped=False),
+    ),
+    "numbers for three outputs": (
+        lambda: fit(y=Y.astype(np.float32), used=SQUARED),
+        "a layer of one output",
+        lambda: fit_numbers(Y.astype(np.float32)),
+    ),
+}
+
+
+def fit_numbers(y, reshaped=True):
+    """A regression of as many outputs as ``y`` has numbers a sample."""
+    y = np.asarray(y, np.float32)
+    y = y.reshape(len(y), -1) if reshaped else y
+    return fit(y=y, used=loss.SquaredError(), units=y.shape[1] if y.ndim > 1 else 1)
+
+
+FLAT = X.reshape(12, 16)
+SAMPLES = {
+    "rows of pixels": (
+        lambda: fit(FLAT),
+        "x.reshape(-1, 1, 4, 4)",
+        lambda: fit(FLAT.reshape(-1, 1, 4, 4)),
+    ),
+    "rows of pixels, predicted": (
+        lambda: compiled().predict(FLAT),
+        "x.reshape(-1, 1, 4, 4)",
+        lambda: compiled().predict(FLAT.reshape(-1, 1, 4, 4)),
+    ),
+    "no channel": (
+        lambda: fit(X[:, 0]),
+        "x.reshape(-1, 1, 4, 4)",
+        lambda: fit(X[:, 0].reshape(-1, 1, 4, 4)),
+    ),
+    "an axis too many": (
+        lambda: fit(X[:, None]),
+        "x.reshape(-1, 1, 4, 4)",
+        lambda: fit(X[:, None].reshape(-1, 1, 4, 4)),
+    ),
+    "channels last": (
+        lambda: fit(X.transpose(0, 2, 3, 1)),
+        "x.transpose(0, 3, 1, 2)",
+        lambda: fit(X.transpose(0, 2, 3, 1).transpose(0, 3, 1, 2)),
+    ),
+    "one sample": (
+        lambda: compiled().predict(X[0]),
+        "x[None]",
+        lambda: compiled().predict(X[0][None]),
+    ),
+    "objects": (
+        lambda: fit(X.astype(object)),
+        "numpy.asarray(..., 'float32')",
+        lambda: fit(np.asarray(X.astype(object), "float32")),
+    ),
+    "nothing": (lambda: fit(None), "an array of all samples", lambda: fit([*X])),
+    "a matrix of rows of one": (
+        lambda: column_net().predict(X[:, 0, 0, 0]),
+        "x.reshape(-1, 1)",
+        lambda: column_net().predict(X[:, 0, 0, 0].reshape(-1, 1)),
+    ),
+}
+
+
+def column_net():
+    return FeedForwardNet([Dense("fc", 2, input_sample_shape=(1,))])
+
+
+def bare():
+    return FeedForwardNet([Flatten("flat"), Dense("fc", 3)], seed=0)
+
+
+def built(*shape):
+    net = bare()
+    net.build(shape)
+    return net
+
+
+NETS = {
+    "not compiled": (
+        lambda: built(1, 4, 4).fit(X, Y),
+        "net.compile(optimizer, loss, metrics)",
+        fit,
+    ),
+    "no shape": (
+        lambda: bare().predict(X),
+        "net.build(shape)",
+        lambda: built(1, 4, 4).predict(X),
+    ),
+    "no name": (lambda: Dense(10), "Dense('dense1', 10)", lambda: Dense("dense1", 10)),
+    "units as text": (lambda: Dense("a", "10"), "number of output units", lambda: Dense("a", 10)),
+    "activation=": (
+        lambda: Dense("a", 10, activation="relu"),
+        "put Activation('relu1', 'relu') after it",
+        lambda: FeedForwardNet(
+            [Dense("a", 10, input_sample_shape=(4,)), Activation("relu1", "relu")]
+        ),
+    ),
+    "padding=": (
+        lambda: Conv2D("c", 8, 3, padding="same"),
+        "border_mode='same'",
+        lambda: Conv2D("c", 8, 3, border_mode="same"),
+    ),
+    "a border misspelt": (
+        lambda: Conv2D("c", 8, 3, border_mode="smae"),
+        "pad=1",
+        lambda: Conv2D("c", 8, 3, pad=1),
+    ),
+    "a kernel of three": (
+        lambda: Conv2D("c", 8, (3, 3, 3)),
+        "kernel=1",
+        lambda: Conv2D("c", 8, kernel=1),
+    ),
+    "dropping twice": (lambda: Dropout("d", 2), "p=0.5", lambda: Dropout("d", p=0.5)),
+    "an unknown activation": (
+        lambda: Activation("a", "gelu2"),
+        "'gelu'",
+        lambda: Activation("a", "gelu"),
+    ),
+    "a class": (
+        lambda: FeedForwardNet([Dense]),
+        "Dense('fc', 10)",
+        lambda: FeedForwardNet([Dense("fc", 10)]),
+    ),
+    "a class of optimizer": (
+        lambda: compiled().compile(optimizer.SGD),
+        "SGD(lr=0.1)",
+        lambda: compiled().compile(optimizer.SGD(lr=0.1)),
+    ),
+    "a class of loss": (
+        lambda: compiled().compile("sgd", loss.SoftmaxCrossEntropy),
+        "SoftmaxCrossEntropy()",
+        lambda: compiled().compile("sgd", loss.SoftmaxCrossEntropy()),
+    ),
+    "names twice": (
+        lambda: FeedForwardNet([Dense("a", 3, input_sample_shape=(2,)), Dense("a", 3)]),
+        "rename one",
+        lambda: FeedForwardNet([Dense("a", 3, input_sample_shape=(2,)), Dense("b", 3)]),
+    ),
+    "an unknown layer": (lambda: compiled()["fc1"], "'fc'", lambda: compiled()["fc"]),
+    "int8": (
+        lambda: compiled().as_type("int8"),
+        "'float64'",
+        lambda: compiled().as_type("float64"),
+    ),
+    "a device by name": (
+        lambda: compiled().to_device("cpu"),
+        "singanet.device.cpu()",
+        lambda: compiled().to_device(singanet.device.cpu()),
+    ),
+    "a class elsewhere": (
+        lambda: layers.Linear,
+        "it is Dense here",
+        lambda: layers.Dense,
+    ),
+    "a loss elsewhere": (
+        lambda: loss.CrossEntropyLoss,
+        "it is SoftmaxCrossEntropy here",
+        lambda: loss.SoftmaxCrossEntropy,
+    ),
+    "a loss by its letters": (
+        lambda: loss.MSE,
+        "it is MeanSquaredError here",
+        lambda: loss.MeanSquaredError,
+    ),
+    "learning_rate=": (
+        lambda: optimizer.SGD(learning_rate=0.1),
+        "it is called lr here",
+        lambda: optimizer.SGD(lr=0.1),
+    ),
+    "a rate as text": (
+        lambda: optimizer.SGD(lr="0.1"),
+        "a finite number in that range",
+        lambda: optimizer.SGD(lr=0.1),
+    ),
+    "a rate below nothing": (
+        lambda: optimizer.SGD(lr=-0.1),
+        "a finite number in that range",
+        lambda: optimizer.SGD(lr=0.1),
+    ),
+}
+FITS = {
+    "epochs as text": (lambda: fit(epochs="3"), "of at least 1", lambda: fit(epochs=1)),
+    "no epochs": (lambda: fit(epochs=0), "of at least 1", lambda: fit(epochs=1)),
+    "half an epoch": (lambda: fit(epochs=0.5), "of at least 1", lambda: fit(epochs=1)),
+    "no batch": (lambda: fit(batch_size=0), "of at least 1", lambda: fit(batch_size=1)),
+    "a split in percent": (
+        lambda: fit(validation_split=20),
+        "0.2 keeps the last fifth",
+        lambda: fit(validation_split=0.2),
+    ),
+    "validation without labels": (
+        lambda: fit(validation_data=X),
+        "validation_data=(x_val, y_val)",
+        lambda: fit(validation_data=(X, Y)),
+    ),
+    "one callback": (
+        lambda: fit(callbacks=StopOnNaN()),
+        "callbacks=[...]",
+        lambda: fit(callbacks=[StopOnNaN()]),
+    ),
+    "weights of classes in a list": (
+        lambda: fit(class_weight=[1, 2, 1]),
+        "{0: 1.0, 1: 5.0}",
+        lambda: fit(class_weight={0: 1.0, 1: 5.0}),
+    ),
+    "batchsize=": (lambda: fit(batchsize=4), "'batch_size'", lambda: fit(batch_size=4)),
+    "epoch=": (lambda: fit(epoch=1), "'epochs'", lambda: fit(epochs=1)),
+    "a letter turned": (
+        lambda: fit(validation_spilt=0.5),
+        "'validation_split'",
+        lambda: fit(validation_split=0.5),
+    ),
+    "lr=": (lambda: fit(lr=0.1), "the optimizer", lambda: compiled().compile(optimizer.SGD(lr=1))),
+    "metrics=": (
+        lambda: fit(metrics=["accuracy"]),
+        "net.compile",
+        lambda: compiled(metrics=["accuracy"]),
+    ),
+    "an unknown loss": (
+        lambda: compiled("categorical_crosentropy"),
+        "'categorical_crossentropy'",
+        lambda: compiled("categorical_crossentropy"),
+    ),
+    "an unknown metric": (
+        lambda: compiled(metrics=["acuracy"]),
+        "'accuracy'",
+        lambda: compiled(metrics=["accuracy"]),
+    ),
+    "an unknown optimizer": (
+        lambda: compiled().compile("adamm"),
+        "'adam'",
+        lambda: compiled().compile("adam"),
+    ),
+}
+CASES = {
+    f"{kind}: {name}": case
+    for kind, cases in {"labels": LABELS, "samples": SAMPLES, "nets": NETS, "fit": FITS}.items()
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_advised_works(name):
+    mistake, said, cure = CASES[name]
+    with pytest.raises(SingaNetError) as refused:
+        mistake()
+    assert said in refused.value.advice
+    cure()
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("resnet21", "resnet20"),
+        ("ResNet50", "resnet50"),
+        ("resnet-50", "resnet50"),
+        ("vgg17", "vgg16"),
+        ("densenet122", "densenet121"),
+        ("lenet5", "lenet"),
+    ],
+)
+def test_the_nearest_net_is_named(written, meant):
+    with pytest.raises(SingaNetError) as refused:
+        models.build(written)
+    assert refused.value.advice == f"did you mean {meant!r}?"
+    assert models.find(meant)
+
+
+def test_a_permutation_is_never_laid_out_anew():
+    net = FeedForwardNet([Dense("fc", 2, input_sample_shape=(5, 4))])
+    with pytest.raises(SingaNetError) as refused:
+        net.predict(np.zeros((2, 4, 5), np.float32))
+    assert "reshape" not in refused.value.advice
