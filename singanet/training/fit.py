@@ -100,7 +100,7 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
         if options.resume is not None:
             session.meet()
             state = ranks.spread(partial(_as_state, options.resume))
-            if state is not None:
+            if state or isinstance(options.resume, Mapping):
                 restore(session, state)
             elif options.verbose and session.rank == 0:
                 sys.stderr.write(f"no checkpoint in {options.resume} yet: the fit begins\n")
@@ -244,10 +244,10 @@ def _warn_once(session: Session) -> None:
     )
 
 
-def _as_state(resume: Any) -> Mapping[str, Array] | None:
-    """The state to go on from; None of a folder that has none yet, where a job begins."""
+def _as_state(resume: Any) -> Mapping[str, Array]:
+    """The state to go on from; empty for a folder that has none yet, where a job begins."""
     if isinstance(resume, Mapping):
         return resume
     from singanet.training.files import read_training
 
-    return read_training(resume)
+    return read_training(resume) or {}
