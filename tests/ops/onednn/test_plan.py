@@ -7,11 +7,13 @@ import gc
 import numpy as np
 import pytest
 
+from singanet.base.heap import private_bytes, trim
 from singanet.base.written import PAGE
 from singanet.ops import threads
 from singanet.ops.compiled import has_compiler
 from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.onednn import OneDnnOps
+from singanet.ops.onednn.products import product
 from singanet.ops.window import Window
 from tests.interrupts import struck_at
 
@@ -233,3 +235,16 @@ def test_scratch_memory_is_its_own_wherever_an_interrupt_strikes(ops):
         first = buffer.ctypes.data
         assert not len(buffer) or first <= runtime._base <= first + PAGE, line
     assert line > 20
+
+
+@pytest.mark.skipif(private_bytes() is None, reason="the system does not say")
+def test_kernels_of_shapes_that_have_gone_can_be_let_go(ops):
+    before = private_bytes()
+    for k in range(80):
+        a, b = np.ones((40 + k, 64 + k), np.float32), np.ones((64 + k, 96 + k), np.float32)
+        assert ops.runs(product, (40 + k, 64 + k, 96 + k, False, False, False), a @ b, a, b)
+    grown = private_bytes() - before
+    ops.trim(prepared=True)
+    trim()
+    # Where no kernel has code of its own there is nothing to let go.
+    assert grown < 2e6 or private_bytes() - before < 0.4 * grown
