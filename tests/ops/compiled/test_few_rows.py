@@ -287,6 +287,8 @@ def test_float16_is_multiplied_in_float32_however_it_lies(rows, size):
             out = np.empty_like(y)
             assert ops.matmul(x, lying, out=out) is out
             np.testing.assert_array_equal(out, y)
+            stack = ops.matmul(np.stack([x, x]), lying)
+            np.testing.assert_allclose(stack, [want, want], rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("turned", [False, True])
