@@ -12,6 +12,7 @@ import numpy as np
 
 from singanet import data, initializer, layers, loss, metric, optimizer, parallel
 from singanet.base.described import Configurable, settings_of
+from singanet.base.origin import public_classes
 from singanet.errors import (
     ArgumentError,
     ConfigError,
@@ -32,17 +33,12 @@ _C = TypeVar("_C", bound=type[Configurable])
 _registered: dict[str, type[Configurable]] = {}
 
 
-def _public(room: Any, base: type) -> dict[str, type]:
-    found = {name: getattr(room, name) for name in room.__all__}
-    return {k: v for k, v in found.items() if isinstance(v, type) and issubclass(v, base)}
-
-
 _TABLE: dict[str, type[Configurable]] = {
     name: kind
     for room in (layers, loss, metric, optimizer, schedules, parallel, data)
-    for name, kind in _public(room, Configurable).items()
+    for name, kind in public_classes(room, Configurable).items()
 }
-_INITIALIZERS = _public(initializer, Initializer)
+_INITIALIZERS = public_classes(initializer, Initializer)
 
 
 def register(name: str) -> Callable[[_C], _C]:

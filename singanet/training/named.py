@@ -10,6 +10,7 @@ from singanet import loss as losses
 from singanet import metric as metrics
 from singanet import optimizer as optimizers
 from singanet.base.described import Described
+from singanet.base.origin import public_classes
 from singanet.base.text import snake_case
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.loss import Loss
@@ -106,14 +107,8 @@ def _needs_a_rate_alone(name: str) -> bool:
 
 
 def _public(room: Any, base: type) -> list[str]:
-    classes = {name: getattr(room, name) for name in room.__all__}
-    return [
-        name
-        for name, kind in classes.items()
-        if isinstance(kind, type)
-        and issubclass(kind, base)
-        and not getattr(kind, "__abstractmethods__", ())
-    ]
+    classes = public_classes(room, base).items()
+    return [name for name, kind in classes if not getattr(kind, "__abstractmethods__", ())]
 
 
 def _class(
