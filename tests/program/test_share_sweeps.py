@@ -71,14 +71,14 @@ def test_in_place():
     np.testing.assert_array_equal(x, wanted)
 
 
-def names_of_threads(call, arrays):
-    """The threads that ask for arrays when the call is made."""
-    seen = []
+def names_of_threads(call, arrays, together=1):
+    """The threads that ask for arrays when the call is made; so many of them at a time."""
+    seen, all_there = [], threading.Barrier(together)
     original = share_sweeps.ready_call
 
     def told(call, array_of):
         run = original(call, array_of)
-        return lambda: (seen.append(threading.current_thread().name), run())
+        return lambda: (all_there.wait(60), seen.append(threading.current_thread().name), run())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(share_sweeps, "ready_call", told)
@@ -88,7 +88,7 @@ def names_of_threads(call, arrays):
 
 def test_each_part_in_a_thread():
     x, out = np.ones((9, 4)), np.empty((9, 4))
-    seen = names_of_threads(*call_of(np.exp, [x], out))
+    seen = names_of_threads(*call_of(np.exp, [x], out), together=3)
     assert len(seen) == 3
     assert sum(name.startswith("singanet") for name in seen) == 2
 
