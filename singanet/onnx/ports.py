@@ -87,13 +87,15 @@ def outputs(sheet: Sheet, where: str, names: Sequence[str]) -> list[Symbol]:
         tensor = value if isinstance(value, Tensor) else _constant(sheet, where, name, value)
         found.append(tensor.symbol)
     # The net's outputs are nodes of its own: one symbol twice, an input, or one of several arrays
-    # that a layer makes, is passed on.
+    # that a layer makes, is passed on; of several outputs each has its name in the file.
     seen: set[Symbol] = set()
     ends = []
     for name, symbol in zip(names, found, strict=True):
         layer = symbol.call.layer
         one_of_several = isinstance(layer, layers.Layer) and isinstance(layer.out_shapes, list)
-        passed_on = symbol in seen or one_of_several or not symbol.call.inputs
+        other_name = len(names) > 1 and layer.name != name
+        one_of_many = symbol in seen or one_of_several or other_name
+        passed_on = one_of_many or not symbol.call.inputs
         seen.add(symbol)
         ends.append(layers.Dummy(sheet.names.take(name))(symbol) if passed_on else symbol)
     return ends

@@ -207,6 +207,28 @@ def test_parameters_are_called_as_in_the_file_and_come_back_from_a_model_file(tm
     np.testing.assert_array_equal(again.forward(False, x), net.forward(False, x))
 
 
+def test_several_outputs_are_called_as_in_the_file(tmp_path):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["first"], name="a"),
+        helper.make_node("Tanh", ["first"], ["second"], name="b"),
+        helper.make_node("LSTM", ["t", "w", "r"], ["s", "h", ""], hidden_size=2),
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("Identity", ["h"], ["state"]),
+    ]
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((1, 8, n)).astype("f4") for name, n in (("w", 3), ("r", 2))}
+    outputs = ["first", "second", "s", "state"]
+    path = file_of(nodes, {"x": ["N", 4, 3]}, outputs, arrays, tmp_path / "net.onnx")
+    x = rng.standard_normal((5, 4, 3)).astype(np.float32)
+    wanted, found = ran(path, {"x": x}), load(path).predict(x)
+    assert found.keys() == wanted.keys()
+    for name in outputs[:2]:
+        np.testing.assert_allclose(found[name], wanted[name], atol=1e-6)
+    # In the graph these have the samples behind.
+    np.testing.assert_allclose(found["s"], wanted["s"].transpose(2, 0, 1, 3), atol=1e-6)
+    np.testing.assert_allclose(found["state"], wanted["state"].transpose(1, 0, 2), atol=1e-6)
+
+
 def test_an_empty_array_that_is_joined_adds_nothing(tmp_path):
     """As `torch.ones(n, 0, 1)`, whose first extent is the batch."""
     nodes = [
