@@ -317,3 +317,13 @@ def test_indices_are_spread_as_floats_are(spread):
     np.testing.assert_array_equal(found, wanted)
     net.compile(SGD(lr=0.1), SquaredError())
     net.fit(x, np.zeros((6, 12), np.float32), verbose=False)
+
+
+def test_an_import_of_a_name_from_elsewhere_says_what_to_write():
+    with pytest.raises(ImportError, match="arrays are NumPy's"):
+        from singanet import tensor  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'no_such'"):
+        from singanet import no_such  # noqa: F401
+    assert not hasattr(singanet, "tensor")
+    with pytest.raises(AttributeError, match="arrays are NumPy's"):
+        _ = singanet.tensor

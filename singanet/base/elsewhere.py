@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -299,6 +300,10 @@ class NoAttributeError(UnknownNameError, AttributeError):
     """An unknown attribute, for `hasattr` too; the message has the name that it has here."""
 
 
+class NoNameError(UnknownNameError, ImportError):
+    """A name that no import finds; the message has the name that it has here."""
+
+
 def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a module ``room`` with the public ``names``."""
 
@@ -314,7 +319,10 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
         ):
             here += name[len(stem) :].upper()
         instead = _GONE.get(name) or did_you_mean(name, names, "see its __all__")
-        raise NoAttributeError(
+        # Python asks once more for a submodule of that name, and then names the file alone.
+        known = here is not None or name in _GONE
+        error = NoNameError if known and _is_imported() else NoAttributeError
+        raise error(
             room,
             expected=f"one of its {len(names)} names, which dir({room}) lists",
             received=repr(name),
@@ -322,6 +330,14 @@ def names_of(room: str, names: Collection[str]) -> Callable[[str], Any]:
         )
 
     return missing
+
+
+def _is_imported() -> bool:
+    """Whether ``from room import name`` asks, through the `__getattr__` of a module."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("singanet.base."):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "_handle_fromlist"
 
 
 def missing_attribute(thing: object, name: str) -> Any:
