@@ -289,6 +289,29 @@ def test_on_a_terminal_there_is_a_bar_with_loss_metric_and_rate(small, columns):
     assert all(re.search(r"loss \d+\.\d{4}  .*samples/s \d", rest) for _, rest in bars[1:])
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["train", "mlp", "--epochz", "3"], "arguments: --epochz 3; did you mean '--epochs'?"),
+        (["train", "mlp", "--batch_size=3"], "'--batch-size'?; see singanet train --help"),
+        (["models", "x"], "singanet models: unrecognized arguments: x; see"),
+    ],
+)  # fmt: skip
+def test_an_option_that_a_command_lacks_is_refused_by_it(argv, said, capsys):
+    with pytest.raises(SystemExit) as left:
+        main(argv)
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_describes_no_net_is_no_ready_net_misspelt(tmp_path, capsys):
+    np.savez(tmp_path / "w.npz", a=np.ones(2))
+    assert main(["summary", str(tmp_path / "w.npz")]) == 2
+    said = capsys.readouterr().err
+    assert "w.npz': expected a ready net, a run folder" in said
+    assert "'lenet'" not in said
+
+
 def test_models_lists_each_with_its_parameters_and_a_description(capsys):
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]

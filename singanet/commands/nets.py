@@ -30,6 +30,14 @@ def named_net(command: str, arguments: argparse.Namespace) -> FeedForwardNet:
     if not (whole or published or path.is_dir()):
         from singanet.models import build
 
+        if path.is_file():
+            raise ArgumentError(
+                f"file {str(path)!r}",
+                expected="a ready net, a run folder, a published folder or a file of `save_model`",
+                received="another file",
+                advice="name its net as singanet models lists it; singanet inspect lists the arrays"
+                " of a file of weights",
+            )
         return build(arguments.model, arguments.input_shape, arguments.classes)
     if arguments.input_shape is not None or arguments.classes is not None:
         raise ArgumentError(

@@ -26,12 +26,22 @@ from singanet.commands import (
     train,
     tune,
 )
+from singanet.errors import did_you_mean
 
 USAGE_ERROR = 2
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and name the command."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does, and refuse here what it would hand to the parser of all commands."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            advice = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions, "")
+            said = f"unrecognized arguments: {' '.join(unknown)}"
+            self.error(f"{said}; {advice}" if advice and unknown[0].startswith("-") else said)
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
