@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+_LONGEST = 44
+
 
 def heat_map(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float]]) -> str:
     """Cells by row name and column, stronger for larger values, on a logarithmic scale.
@@ -14,7 +16,7 @@ def heat_map(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
     """
     logs = [math.log10(v) for line in rows.values() for v in line if v > 0 and math.isfinite(v)]
     low, high = min(logs, default=0.0), max(logs, default=0.0)
-    left = 12 + 6.6 * max((len(name) for name in rows), default=0)
+    left = 12 + 6.6 * max((len(_short(name)) for name in rows), default=0)
     size = max(4.0, min(26.0, 640 / max(len(columns), 1)))
     width, height = left + size * len(columns) + 12, 16 * len(rows) + 24
     parts = [
@@ -24,7 +26,7 @@ def heat_map(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
     for k, (name, line) in enumerate(rows.items()):
         y = 16 * k
         parts.append(
-            f'<text x="{left - 6:.1f}" y="{y + 12}" text-anchor="end">{escape(name)}</text>'
+            f'<text x="{left - 6:.1f}" y="{y + 12}" text-anchor="end">{escape(_short(name))}</text>'
         )
         for column, (label, value) in enumerate(zip(columns, line, strict=True)):
             x = left + size * column
@@ -46,3 +48,8 @@ def heat_map(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[flo
             label = f'<text x="{x:.1f}" y="{height - 8}" text-anchor="{end}">'
             parts.append(f"{label}{escape(columns[column])}</text>")
     return "".join([*parts, "</svg>"])
+
+
+def _short(name: str) -> str:
+    """The end of a long ``name``, which says more: the cells say it whole when pointed at."""
+    return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :]

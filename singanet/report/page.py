@@ -88,17 +88,18 @@ def best_row(run: Run) -> tuple[str, int] | None:
 def ending(run: Run) -> str:
     """How many epochs there are, and why no more."""
     done, outcome = len(run.history.epochs), run.outcome
+    epochs = f"{done:,} epoch" if done == 1 else f"{done:,} epochs"
     if not outcome:
-        return f"{done:,} epochs; the training is under way, or was killed"
+        return f"{epochs}; the training is under way, or was killed"
     why = outcome.get("error") or outcome.get("stopped")
     if why is not None:
         said = "ended with an error" if outcome.get("error") else "stopped"
-        return f"{done:,} epochs of {text(outcome.get('of'))}; {said}: {why}"[:600]
+        return f"{epochs} of {text(outcome.get('of'))}; {said}: {why}"[:600]
     losses = zip(run.history.epochs, run.history.get("loss", ()), strict=False)
     lost = next((epoch for epoch, loss in losses if not math.isfinite(loss)), None)
     if lost is not None:
-        return f"{done:,} epochs, of which the loss is no finite number from epoch {lost + 1:,} on"
-    return f"{done:,} epochs, as asked for"
+        return f"{epochs}, of which the loss is no finite number from epoch {lost + 1:,} on"
+    return f"{epochs}, as asked for"
 
 
 def _curves(history: History) -> str:

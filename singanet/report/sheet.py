@@ -60,6 +60,7 @@ _SHEET = """
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 main{max-width:1080px;margin:0 auto;padding:24px}
 h1{font-size:1.6em;margin:.2em 0}h2{font-size:1.2em;margin:0 0 .6em}
+h1,h2,p,figcaption{overflow-wrap:anywhere}
 section{background:var(--card);border:1px solid var(--rule);border-radius:8px;
 padding:16px;margin:16px 0}
 .scroll{overflow:auto;max-height:44em}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -21,3 +22,11 @@ def test_a_map_of_equal_values_or_of_none():
     ElementTree.fromstring(heat_map("t", [], {}))
     root = ElementTree.fromstring(heat_map("t", ["1"], {"a": [2.0], "b": [2.0]}))
     assert {r.get("fill-opacity") for r in root.iter("rect")} == {"1.000"}
+
+
+def test_a_long_name_takes_no_room_from_the_cells():
+    name = "encoder/" * 30 + "weight"
+    drawn = heat_map("norms", ["epoch 1"], {name: [1.0]})
+    width = float(re.search(r'viewBox="0 0 (\d+) ', drawn)[1])
+    assert width < 400
+    assert f"{name}, epoch 1: 1" in drawn
