@@ -268,7 +268,7 @@ WORDS = np.array(["cat", "dog"] * 4)
         (lambda net: net.evaluate(X[:0], Y[:0]), r"^net\.evaluate: .*at least one sample"),
         (lambda net: net.evaluate(X[:0], Y[:0], 4), r"^net\.evaluate: .*at least one sample"),
         (lambda net: net.fit(X, WORDS), r"numpy\.unique\(y, return_inverse=True\)"),
-        (lambda net: net.fit(X, WORDS.astype(object)), r"numpy\.unique\(labels, return_inv"),
+        (lambda net: net.fit(X, WORDS.astype(object)), r"numpy\.unique\(y, return_inv"),
         (lambda net: net.fit(X, list(WORDS)), r"numpy\.unique\(y, return_inverse=True\)"),
         (lambda net: net.fit(WORDS, Y), "singanet.data.Table"),
         (lambda net: net.train_on_batch(X, Y, np.full(8, np.nan)), "finite numbers; received NaN"),
