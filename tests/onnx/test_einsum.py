@@ -108,8 +108,9 @@ def test_casts_that_change_nothing_stand_in_no_pattern_s_way(tmp_path):
         make("Relu", ["b"], ["z"]),
     ]  # fmt: skip
     path = file_of(nodes, {"x": ["N", 3]}, ["y", "z"], {"w": w, "v": w[0]}, tmp_path / "net.onnx")
-    kinds = [type(layer) for layer in load(path).layers]
-    assert kinds == [layers.Dummy, layers.Dense, layers.Activation]
+    # Behind the input; the outputs are Dummies of their names in the file.
+    kinds = [type(layer) for layer in load(path).layers if not isinstance(layer, layers.Dummy)]
+    assert kinds == [layers.Dense, layers.Activation]
 
 
 def test_what_others_read_behind_a_cast_stays(tmp_path):
