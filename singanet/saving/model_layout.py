@@ -28,6 +28,7 @@ from singanet.checkpoint.reader import Reader
 from singanet.errors import (
     CheckpointError,
     ConfigError,
+    FileAccessError,
     FileFormatError,
     SingaNetError,
     VersionError,
@@ -137,7 +138,10 @@ def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reade
         found = kind_of(path)
         if found.format != CONTAINER:
             advice = found.advice or kind.otherwise
-            raise FileFormatError(where, expected=kind.what, received=found.name, advice=advice)
+            if found.format and kind is PREDICTOR and "net.load" in advice:
+                advice += "; net.predictor() makes one of it"
+            refusal = FileAccessError if path.is_dir() else FileFormatError
+            raise refusal(where, expected=kind.what, received=found.name, advice=advice)
     with open_state(path, CONTAINER) as reader:
         about = _about(reader, kind)
         with naming(where):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -429,9 +430,10 @@ def test_other_files_are_no_models(tmp_path, saved):
     with pytest.raises(FileFormatError, match=r"arrays alone, \d+ of them.*net\.load"):
         singanet.load_model(tmp_path / "w.safetensors")
     net.save(tmp_path / "w.npz")
-    with pytest.raises(FileFormatError, match="the format npz"):
+    with pytest.raises(FileFormatError, match="an archive of NumPy arrays.*net\\.load"):
         singanet.load_model(tmp_path / "w.npz")
-    (tmp_path / "m.keras").write_bytes((tmp_path / "w.npz").read_bytes())
+    with zipfile.ZipFile(tmp_path / "m.keras", "w") as archive:
+        archive.writestr("metadata.json", "{}")
     with pytest.raises(FileFormatError, match=r"singanet\.keras\.load_model"):
         singanet.load_model(tmp_path / "m.keras")
     (tmp_path / "text").write_text("hello")
