@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
-from singanet.base.heap import large_arrays_apart, trim
+from singanet.base.heap import large_arrays_apart
 from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import MemoryPlan, Way
 from singanet.budget.offloaded import offload_of
@@ -18,10 +20,12 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.program.memory import (
     TURNS,
     PlannedStep,
+    Rehearsal,
     as_trained,
     expect_alone,
     expect_recorded,
-    planned_step,
+    forget_rehearsals,
+    rehearsed_step,
     turns_of,
 )
 from singanet.program.programs import programs_of
@@ -32,8 +36,10 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.optimizer import Optimizer, Wrapper
 
-_TRIES = 5
-"""Targets tried for an arena, since what runs again adds Python objects of its own."""
+_TRIES = 8
+"""Ways laid out to find the one of least memory, whose estimates are the least."""
+_LITTLE = 1.1
+"""A slowdown of what runs again below which nothing is tried that changes results."""
 
 _PLANNED = 0.5
 """Holes that planning leaves in Python's heap, for a byte of the program's objects: measured."""
@@ -102,6 +108,7 @@ def plan_memory(
         whys = {
             MICRO_BATCHES: not_in_parts(net, optimizer),
             LIGHT_STATE: light if isinstance(light, str) else None,
+            OFFLOAD: "a folder has floats" if net.executor.can.holds else None,
         }
         notes = [f"no {name}: {whys[name]}" for name in whys if name in allow and whys[name]]
         less: Any = None if isinstance(light, str) else as_trained(net, light)
@@ -125,9 +132,10 @@ def plan_memory(
                     frozenset(name for name in allow if not whys.get(name)), tuple(notes), where
                 )
         finally:
-            # The memory of rehearsals goes back to the system, whatever came of them.
+            # Whatever came of them.
             search.steps.clear()
-            trim()
+            search.rehearsed = None
+            forget_rehearsals()
 
 
 def not_in_parts(net: Net, optimizer: Any) -> str | None:
@@ -149,6 +157,13 @@ def not_in_parts(net: Net, optimizer: Any) -> str | None:
 
 @dataclass
 class _Search:
+    """The ways that were looked at so far, in ``table``.
+
+    The least memory is looked for with whole batches and with one sample at a time: what lies
+    between takes more than one of them. So a budget is refused if none of these keeps it, whatever
+    else it is, and any larger one than one that is accepted is accepted too.
+    """
+
     net: Net
     size: int
     optimizer: Any
@@ -163,75 +178,152 @@ class _Search:
     at_once: bool = True
     table: list[Way] = field(default_factory=list)
     base: int = 0
-    chosen_again: bool = False
+    recomputes: bool = False
+    rehearsed: tuple[tuple[int, bool], Rehearsal] | None = None
     steps: dict[tuple[int, Recompute, bool], PlannedStep] = field(default_factory=dict)
+    refused: set[tuple[int, Recompute, bool]] = field(default_factory=set)
 
     def run(self, allowed: frozenset[str], notes: tuple[str, ...], where: str) -> MemoryPlan:
-        for way in self._ways(allowed):
-            self.table.append(way)
-            if self.limit is not None and way.peak <= self.limit:
-                return MemoryPlan(self.size, self.limit, way, tuple(self.table), notes)
+        self.recomputes = RECOMPUTE in allowed and self.level == "none"
+        in_parts = MICRO_BATCHES in allowed
         if self.limit is None:
+            self.table += self._every(allowed, in_parts)
             return MemoryPlan(self.size, None, self.table[0], tuple(self.table), notes)
-        raise self._cannot(allowed, notes, where)
+        chosen = self._in_memory(in_parts, light=False)
+        if chosen is None and LIGHT_STATE in allowed:
+            chosen = self._in_memory(in_parts, light=True)
+        if chosen is None and OFFLOAD in allowed:
+            chosen = self._cheapest(in_parts, self._offloaded)
+        if chosen is None:
+            raise self._cannot(allowed, notes, where)
+        table = sorted(self.table, key=lambda way: way.slowdown)
+        return MemoryPlan(self.size, self.limit, chosen, tuple(table), notes)
 
-    def _ways(self, allowed: frozenset[str]) -> Iterator[Way]:
-        """Every way, cheapest in time first."""
-        yield from self._in_memory(allowed, light=False)
-        if LIGHT_STATE in allowed:
-            yield from self._in_memory(allowed, light=True)
+    def _every(self, allowed: frozenset[str], in_parts: bool) -> Iterator[Way]:
+        """Ways of each kind, where there is no limit to choose by."""
+        sizes = self._sizes(in_parts)
+        for light in (False, True) if LIGHT_STATE in allowed else (False,):
+            for micro in sizes:
+                plain = self._way(micro, self.level, light)
+                yield plain
+                if self.recomputes:
+                    ways = [self._way(micro, "cheap", light)]
+                    if micro in (sizes[0], sizes[-1]):
+                        ways += [self._way(micro, "blocks", light), self._least(plain, light)]
+                    yield from (way for way in ways if way.peak < plain.peak)
         if OFFLOAD in allowed:
-            yield from self._offloaded(MICRO_BATCHES in allowed)
+            for micro in sizes:
+                yield from self._offloaded(micro)
 
-    def _in_memory(self, allowed: frozenset[str], light: bool) -> Iterator[Way]:
+    def _sizes(self, in_parts: bool) -> list[int]:
+        """Samples of the parts of a batch, from all of them down to one."""
         parts = 1
-        while parts <= self.size:
-            micro = -(-self.size // parts)
-            plain = self._way(micro, self.level, light)
-            yield plain
-            if RECOMPUTE in allowed and self.level == "none":
-                yield from self._recomputed(plain, micro, light)
-            if MICRO_BATCHES not in allowed or micro == 1:
-                return
+        sizes = [self.size]
+        while in_parts and sizes[-1] > 1:
             parts *= 2
+            sizes.append(-(-self.size // parts))
+        return sizes
 
-    def _recomputed(self, plain: Way, micro: int, light: bool) -> Iterator[Way]:
-        """As ``plain``, within the limit where that can be, and else with the least memory."""
-        arena, self.chosen_again = plain.parts["arena"], True
-        # Programs with the sums of several ranks may not keep the bytes of those without.
-        if self.limit is None or not self.at_once:
-            yield from self._worth(self._way(micro, "cheap", light), plain)
-            if 1 < micro < self.size:
-                return
-            yield from self._worth(self._way(micro, "blocks", light), plain)
-        else:
-            target = self.limit - (plain.peak - arena)
-            for k in range(_TRIES):
-                try:
-                    if target <= 0:
-                        break
-                    way = self._way(micro, target, light)
-                except CannotKeepError:
-                    break
-                if way.peak <= self.limit:
+    def _in_memory(self, in_parts: bool, light: bool) -> Way | None:
+        return self._cheapest(in_parts, partial(self._fitting, light=light))
+
+    def _cheapest(self, in_parts: bool, ways: Callable[[int], Iterator[Way]]) -> Way | None:
+        """The way of least time that is within the limit, of ``ways`` in parts of so many samples.
+
+        Of each size the first is as it is, and the last is the one that is asked for.
+        """
+        whole, *sizes = self._sizes(in_parts)
+        _, best = self._looked_at(ways(whole))
+        if not sizes or (best is not None and best.slowdown <= _LITTLE):
+            return best
+        if best is None:
+            _, best = self._looked_at(ways(sizes.pop()))
+        for micro in sizes if best is not None else ():
+            plain, way = self._looked_at(ways(micro))
+            if way is not None and (best is None or way.slowdown < best.slowdown):
+                best = way
+            if best is not None and plain.slowdown >= best.slowdown:
+                break
+        return best
+
+    def _looked_at(self, ways: Iterator[Way]) -> tuple[Way, Way | None]:
+        """The first of ``ways``, and the last if that is within the limit."""
+        found = [*ways]
+        self.table += [way for way in found if way not in self.table]
+        limit = self.limit or 0
+        return found[0], found[-1] if found[-1].peak <= limit else None
+
+    def _fitting(self, micro: int, light: bool) -> Iterator[Way]:
+        """The way as it is, and the quickest within the limit or that of least memory."""
+        plain, limit = self._way(micro, self.level, light), self.limit or 0
+        yield plain
+        if plain.peak <= limit or not self.recomputes:
+            return
+        off = 0
+        for guess, level in self._levels(plain, light):
+            if guess + off <= limit and (way := self._kept(micro, level, light)) is not None:
+                if way.peak <= limit:
                     yield way
                     return
-                # Small steps may never arrive, and the least memory costs the most time.
-                target -= (way.peak - self.limit) << k
-        yield from self._worth(self._way(micro, "optimal", light), plain)
+                off = max(off, way.peak - guess) if self.at_once else 0
+        yield self._least(plain, light)
 
-    def _step(self, micro: int, level: Recompute, light: bool) -> PlannedStep:
-        """The step of a part, or of the whole batch, planned once."""
-        key = micro, level, light
-        if key not in self.steps:
+    def _least(self, plain: Way, light: bool) -> Way:
+        """The way of least memory in parts as those of ``plain``."""
+        best = plain
+        for guess, level in sorted(self._levels(plain, light), key=itemgetter(0))[:_TRIES]:
+            if guess >= best.peak:
+                break
+            way = self._kept(plain.micro_batch, level, light)
+            best = best if way is None or way.peak >= best.peak else way
+        return best
+
+    def _levels(self, plain: Way, light: bool) -> list[tuple[int, Recompute]]:
+        """Levels of recomputation with estimated peaks, those of least time first.
+
+        They do not depend on the limit, so a larger limit finds all that a smaller one does.
+        """
+        # Programs with the sums of several ranks may not keep the bytes of those without.
+        if not self.at_once:
+            return [(0, "cheap"), (0, "blocks"), (0, "optimal")]
+        parts, objects = plain.parts, plain.parts["program"] + self._planning(plain.step)
+        fixed = plain.peak - parts["arena"] - parts["planning"] + self._planning(plain.step)
+        return [
+            (fixed + _CHOOSING + each.nbytes + round(each.again * objects), each.nbytes)
+            for each in self._rehearsal(plain.micro_batch, light).targets
+            if each.again
+        ]
+
+    def _kept(self, micro: int, level: Recompute, light: bool) -> Way | None:
+        """The way at ``level``; None for bytes of the arena that cannot be kept."""
+        if (micro, level, light) in self.refused:
+            return None
+        try:
+            return self._way(micro, level, light)
+        except CannotKeepError:
+            self.refused.add((micro, level, light))
+            return None
+
+    def _rehearsal(self, micro: int, light: bool) -> Rehearsal:
+        """The step of a part, or of the whole batch; the last one stays, since they are large."""
+        if self.rehearsed is None or self.rehearsed[0] != (micro, light):
+            self.rehearsed = None
+            forget_rehearsals()
             optimizer = self.light if light else self.optimizer
             if micro < self.size and optimizer is not None:
                 optimizer = _gathered(optimizer)
             y = cut(self.y, slice(0, micro))
             # Kernels that are prepared for batches of other sizes.
             self.net.device.ops.trim(prepared=True)
-            step = planned_step(self.net, micro, optimizer, self.extent, level, self.at_once, y)
-            self.steps[key] = step
+            made = rehearsed_step(self.net, micro, optimizer, self.extent, self.at_once, y)
+            self.rehearsed = (micro, light), made
+        return self.rehearsed[1]
+
+    def _step(self, micro: int, level: Recompute, light: bool) -> PlannedStep:
+        """A step of `_rehearsal`, planned once."""
+        key = micro, level, light
+        if key not in self.steps:
+            step = self.steps[key] = self._rehearsal(micro, light).at(level)
             self.base = self.base or step.work
         return self.steps[key]
 
@@ -245,7 +337,10 @@ class _Search:
         )
         # Another shape, as of a last batch, is rehearsed while the arena is there.
         alone = whole and self.same_shape and turns_of(self.optimizer) == 1
-        beside = {"recording": 0 if alone else step.recording, "planning": self._planning(step)}
+        # The first way is looked at before what runs again is chosen.
+        chosen = _CHOOSING * (self.recomputes and bool(measures))
+        planning = self._planning(step) + chosen
+        beside = {"recording": 0 if alone else step.recording, "planning": planning}
         memory = PeakMemory({**step.memory.parts, **beside, **self.beside}).after(self.filling)
         slowdown = step.work * -(-self.size // micro) / self.base
         optimizer = self.light if light else None
@@ -253,50 +348,40 @@ class _Search:
 
     def _planning(self, step: PlannedStep) -> int:
         """Bytes that planning leaves in the process, beside the objects of programs."""
-        return round(_PLANNED * step.objects) + self.chosen_again * _CHOOSING
+        return round(_PLANNED * step.objects)
 
-    def _offloaded(self, in_parts: bool) -> Iterator[Way]:
+    def _offloaded(self, micro: int) -> Iterator[Way]:
         """By the layers, parameters and state in a folder; what is left of the limit is kept."""
         if self.net.executor.can.holds:
             # A folder has floats.
             return
         moved = offload_of(self.net, self.optimizer)
-        parts = 1
-        while True:
-            micro = -(-self.size // parts)
-            step, whole = self._step(micro, self.level, light=False), micro == self.size
-            # Without an optimizer nobody gathers.
-            gradients = 0 if whole or self.optimizer is None else moved.gradients
-            held = {
-                "arena": round((1 + _HOLES) * step.by_layers),
-                "parameters": moved.params,
-                "optimizer state": moved.state + gradients,
-                # Without what micro-batches gather, which is told above.
-                "other": step.memory.parts["other"] - gradients,
-                "kernels": step.memory.parts["kernels"],
-                # Programs are made of what planning leaves, layers are not.
-                "planning": self._planning(step) + step.objects + _BY_LAYERS,
-                **self.beside,
-            }
-            # Of nothing that is large nothing is kept.
-            keep = max(moved.least, 1)
-            if self.limit is not None:
-                # Room for two layers at least lets the next one be read while one computes.
-                keep = min(max(keep, self.limit - sum(held.values())), max(moved.stored, 1))
-            held["kept of the folder"] = keep
-            count = -(-self.size // micro)
-            work = step.work * count + _MOVED * (moved.per_part * count + moved.per_step)
-            named = (*(() if whole else (f"{MICRO_BATCHES} of {micro}",)), OFFLOAD)
-            memory = PeakMemory(held)
-            yield Way(named, micro, self.level, memory, work / self.base, step, keep)
-            if not in_parts or micro == 1:
-                return
-            parts *= 2
-
-    def _worth(self, way: Way, plain: Way) -> Iterator[Way]:
-        """``way``, where it takes less than ``plain``."""
-        if way.peak < plain.peak:
-            yield way
+        step, whole = self._step(micro, self.level, light=False), micro == self.size
+        # Without an optimizer nobody gathers.
+        gradients = 0 if whole or self.optimizer is None else moved.gradients
+        # Programs are made of what planning leaves, layers are not.
+        left = self._planning(step) + _CHOOSING * self.recomputes + step.objects + _BY_LAYERS
+        held = {
+            "arena": round((1 + _HOLES) * step.by_layers),
+            "parameters": moved.params,
+            "optimizer state": moved.state + gradients,
+            # Without what micro-batches gather, which is told above.
+            "other": step.memory.parts["other"] - gradients,
+            "kernels": step.memory.parts["kernels"],
+            "planning": left,
+            **self.beside,
+        }
+        # Of nothing that is large nothing is kept.
+        keep = max(moved.least, 1)
+        if self.limit is not None:
+            # Room for two layers at least lets the next one be read while one computes.
+            keep = min(max(keep, self.limit - sum(held.values())), max(moved.stored, 1))
+        held["kept of the folder"] = keep
+        count = -(-self.size // micro)
+        work = step.work * count + _MOVED * (moved.per_part * count + moved.per_step)
+        named = (*(() if whole else (f"{MICRO_BATCHES} of {micro}",)), OFFLOAD)
+        memory = PeakMemory(held)
+        yield Way(named, micro, self.level, memory, work / self.base, step, keep)
 
     def _cannot(self, allowed: frozenset[str], notes: tuple[str, ...], where: str) -> ArgumentError:
         least = min(self.table, key=lambda way: way.peak)
@@ -307,9 +392,12 @@ class _Search:
             why = f", below the {bytes_text(fixed)} of parameters and optimizer state"
         told = f" ({'; '.join(notes)})" if notes else ""
         # What else would do, had it been allowed.
-        others = [] if OFFLOAD in allowed else list(self._offloaded(MICRO_BATCHES in allowed))
+        others: list[Way] = []
+        if OFFLOAD not in allowed:
+            for micro in dict.fromkeys((self.size, self._sizes(MICRO_BATCHES in allowed)[-1])):
+                others += self._offloaded(micro)
         if self.light is not None and LIGHT_STATE not in allowed:
-            others += self._in_memory(allowed, light=True)
+            others += self._fitting(least.micro_batch, light=True)
         best = min(others, key=lambda way: way.peak, default=least)
         more = ""
         if best.peak < least.peak:

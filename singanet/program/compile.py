@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.recompute.decisions import Decision
-    from singanet.program.recompute.choice import Recompute
+    from singanet.program.recompute.choice import Choice, Recompute
 
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
@@ -118,12 +119,44 @@ def compile_tape(
     Errors: a number of bytes for ``recompute`` in which the arena cannot be kept. Raises
     `NotRecordableError` for a call of which the backend has no form.
     """
-    draft = Draft(tape, tape.calls, dict(tape.outside), parameters, recompute)
-    for run in PASSES:
-        draft.calls = run(draft)
-    tape.lowering.expect_known(draft.calls)
-    draft.calls = tape.lowering.ordered(draft.calls)
-    return carried_on(draft, recomputed(draft, laid_out(draft, draft.calls)))
+    return Compiler(tape, parameters, recompute).at(recompute)
+
+
+class Compiler:
+    """The calls of a tape after all passes, and recordings of them at one level or another.
+
+    ``recompute`` says whether any level but "none" will be asked for.
+    """
+
+    def __init__(self, tape: Tape, parameters: frozenset[int], recompute: Recompute) -> None:
+        self._draft = draft = Draft(tape, tape.calls, dict(tape.outside), parameters, recompute)
+        for run in PASSES:
+            draft.calls = run(draft)
+        tape.lowering.expect_known(draft.calls)
+        draft.calls = tape.lowering.ordered(draft.calls)
+        self.kept = laid_out(draft, draft.calls)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """What of the calls can run again."""
+        from singanet.program.recompute import choice
+
+        return choice.Choice(self.kept, self._draft.tape.tokens, self._draft.tape.wishes)
+
+    def at(self, level: Recompute) -> Recording:
+        """The recording that recomputes at ``level``, if there is a way back.
+
+        Errors: as `compile_tape`.
+        """
+        draft, kept = self._draft, self.kept
+        asked = level != "none" or True in draft.tape.wishes.values()
+        if not (asked and any(call.phase == "backward" for call in kept.calls)):
+            return carried_on(draft, kept)
+        from singanet.program.recompute.choice import recomputed
+
+        made, why = recomputed(kept, self.choice, level, lambda calls: laid_out(draft, calls))
+        made = made._replace(kept_bytes=kept.layout.nbytes, decisions=why)
+        return carried_on(draft, made)
 
 
 def drop_unread(draft: Draft) -> list[Call]:
@@ -235,20 +268,7 @@ PASSES: tuple[Callable[[Draft], list[Call]], ...] = (
     lower_sweeps,
     join_lanes,
 )
-"""In their order; `recomputed` and `laid_out` follow."""
-
-
-def recomputed(draft: Draft, kept: Recording) -> Recording:
-    """``kept``, or a recording that recomputes for the backward pass, if that is asked for."""
-    if not (draft.runs_again and any(call.phase == "backward" for call in kept.calls)):
-        return kept
-    from singanet.program.recompute.choice import recomputed as chosen
-
-    tape = draft.tape
-    made, decisions = chosen(
-        kept, draft.recompute, tape.tokens, tape.wishes, lambda calls: laid_out(draft, calls)
-    )
-    return made._replace(kept_bytes=kept.layout.nbytes, decisions=decisions)
+"""In their order; what runs again and the layout follow."""
 
 
 def carried_on(draft: Draft, recording: Recording) -> Recording:

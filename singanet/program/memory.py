@@ -30,16 +30,16 @@ from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.checks import check_type
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
-from singanet.program.compile import Recording, compiled
+from singanet.program.compile import Compiler, Recording
 from singanet.program.cost import work_of
 from singanet.program.ir import Call, NotRecordableError, Token
 from singanet.program.peak import CALL_BYTES, PLAN_BYTES, peak_memory
 from singanet.program.programs import programs_of
-from singanet.program.recompute.choice import Recompute
+from singanet.program.recompute.choice import Recompute, Target
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.foreign import is_own
 from singanet.program.trace.held import HeldParameters
-from singanet.program.trace.recorder import Recorder, rehearse
+from singanet.program.trace.recorder import Recorder, no_collections, rehearse
 from singanet.types import Shape
 
 if TYPE_CHECKING:
@@ -97,8 +97,11 @@ def planned_memory(
     level = programs.level("net.memory", recompute)
     at_once = programs.records_at_once(net) or level != "none"
     with net.unfilled() as filling, expect_recorded("net.memory"):
-        step = planned_step(net, size, as_trained(net, optimizer), extent, level, at_once)
-    return replace(step.memory.after(filling), outside=library_pages(**_LIBRARIES))
+        step = rehearsed_step(net, size, as_trained(net, optimizer), extent, at_once)
+        memory = step.at(level).memory
+    del step
+    forget_rehearsals()
+    return replace(memory.after(filling), outside=library_pages(**_LIBRARIES))
 
 
 @contextmanager
@@ -142,19 +145,17 @@ def as_trained(net: Net, optimizer: Optimizer | Wrapper | None) -> Optimizer | W
     return optimizer
 
 
-def planned_step(
+def rehearsed_step(
     net: Net,
     batch_size: int,
     optimizer: Optimizer | Wrapper | None,
     extent: int | None,
-    level: Recompute,
     at_once: bool,
     y: Any = None,
-) -> PlannedStep:
-    """A step of ``net`` at ``level``, the first one recorded ``at_once`` or run by the layers.
+) -> Rehearsal:
+    """A step of ``net``, the first one recorded ``at_once`` or run by the layers.
 
-    With targets ``y`` the loss's own arrays are in it. Errors: bytes that the arena cannot be kept
-    in. Raises `NotRecordableError`.
+    With targets ``y`` the loss's own arrays are in it. Raises `NotRecordableError`.
     """
     if UpdateChain(optimizer).estimates is not None:
         raise ArgumentError(
@@ -185,7 +186,7 @@ def planned_step(
         walks = 1 if UpdateChain(optimizer).norm is None else 2
         plan = None if plan is None or (of_loss and optimizer is None) else fused(plan)
         recorder = rehearse(net, record, plan)
-        return _planned(recorder, level, at_once, turns_of(optimizer), walks)
+        return Rehearsal(recorder, at_once, turns_of(optimizer), walks)
 
 
 def _measure_of(net: Net) -> Measure:
@@ -260,34 +261,56 @@ def _state_stays(optimizer: Any) -> Iterator[None]:
                 state.forget()
 
 
-def _planned(
-    recorder: Recorder, level: Recompute, at_once: bool, turns: int = 1, walks: int = 1
-) -> PlannedStep:
-    tape = recorder.tape
-    by_layers = tape.most_live
-    # Of arrays that hold no values malloc writes some pages alone.
-    rehearsed = by_layers if tape.evaluator.computes else min(by_layers, _REHEARSED)
-    # What recording takes, and Python's objects, is no memory of a device.
-    there = tape.far is not None
-    rehearsed = 0 if there else rehearsed
-    recording = compiled(recorder, level)
-    memory = _memory(recorder, recording, at_once, turns, walks)
-    calls = [call for call in recording.calls if call.function is not None]
-    work = sum(work_of(call, tape.tokens) for call in calls)
-    objects = 0 if there else _calls(recording, turns, walks) * CALL_BYTES // turns
-    report = ProgramReport(
-        recording.kernels,
-        recording.buffers,
-        recording.layout,
-        kept_bytes=recording.kept_bytes,
-        undo_bytes=recorder.undo_bytes,
-    )
-    packed = zlib.compress(pickle.dumps(report), 1)
-    del recorder, recording, calls, tape, report
-    # No rehearsal's memory is to stay with the process that it was to tell the memory of.
+class Rehearsal:
+    """A step that was rehearsed, whose memory is told at one level of recomputation or another.
+
+    Who has made use of it calls `forget_rehearsals`.
+    """
+
+    def __init__(self, recorder: Recorder, at_once: bool, turns: int = 1, walks: int = 1) -> None:
+        tape = recorder.tape
+        self._recorder, self._at_once = recorder, at_once
+        self._turns, self._walks = turns, walks
+        # What recording takes, and Python's objects, is no memory of a device.
+        self._on_host = tape.far is None
+        with no_collections():
+            self._compiler = Compiler(tape, recorder.finish(), "none")
+
+    def at(self, level: Recompute) -> PlannedStep:
+        """The step at ``level``. Errors: bytes that the arena cannot be kept in."""
+        tape, turns, walks = self._recorder.tape, self._turns, self._walks
+        by_layers = tape.most_live
+        # Of arrays that hold no values malloc writes some pages alone.
+        recording = by_layers if tape.evaluator.computes else min(by_layers, _REHEARSED)
+        with no_collections():
+            made = self._compiler.at(level)
+        memory = _memory(self._recorder, made, self._at_once, turns, walks)
+        work = sum(work_of(call, tape.tokens) for call in made.calls if call.function is not None)
+        objects = _calls(made, turns, walks) * CALL_BYTES // turns
+        report = ProgramReport(
+            made.kernels,
+            made.buffers,
+            made.layout,
+            kept_bytes=made.kept_bytes,
+            undo_bytes=self._recorder.undo_bytes,
+        )
+        packed = zlib.compress(pickle.dumps(report), 1)
+        there = self._on_host
+        return PlannedStep(memory, work, by_layers, recording * there, objects * there, packed)
+
+    @property
+    def targets(self) -> list[Target]:
+        """Bytes of the arena that can be asked for, the most first."""
+        return self._compiler.choice.targets
+
+
+def forget_rehearsals() -> None:
+    """Give back what those took that nobody needs any more.
+
+    No rehearsal's memory is to stay with the process that it was to tell the memory of.
+    """
     gc.collect()
     trim()
-    return PlannedStep(memory, work, by_layers, rehearsed, objects, packed)
 
 
 def rehearsed_memory(
@@ -300,7 +323,9 @@ def rehearsed_memory(
         record(recorder)
 
     with _state_stays(optimizer):
-        return _planned(rehearse(net, counted), level, at_once=False).memory
+        memory = Rehearsal(rehearse(net, counted), at_once=False).at(level).memory
+    forget_rehearsals()
+    return memory
 
 
 def _arena_bytes(recording: Recording, tokens: Sequence[Token]) -> int:

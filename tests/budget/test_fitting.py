@@ -391,6 +391,46 @@ print(json.dumps({"least": least, "peak": max(seen) - before}))
 """
 
 
+CHOICES = """
+import json
+import numpy as np
+import singanet
+from singanet.models import build
+from singanet.optimizer import SGD
+rng = np.random.default_rng(0)
+x, y = rng.standard_normal((16, 3, 32, 32), np.float32), rng.integers(0, 10, 16)
+net, sgd = build("resnet20", seed=0), SGD(lr=0.1)
+whole = net.plan(16, sgd, "1GB").peak
+plan = net.plan(16, sgd, int(0.8 * whole))
+again = net.plan(16, sgd, int(0.8 * whole)).peak
+program = net.record(x, y, sgd, recompute=plan.chosen.recompute)
+arena = program.report().layout.nbytes
+print(json.dumps([whole, plan.peak, again, plan.chosen.parts["arena"], arena]))
+"""
+
+
+@pytest.mark.slow
+def test_a_plan_is_of_the_choices_of_kernels_that_the_net_runs_with(tmp_path):
+    """The first process on a machine measures them before it plans; the next tells the same."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path)}
+    environment.pop("SINGANET_ROUTES", None)
+    told = [
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", CHOICES],
+                env=environment, capture_output=True, text=True, check=True,
+            ).stdout
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    assert told[0] == told[1]
+    _, peak, again, planned, recorded = told[0]
+    assert peak == again
+    # With labels the loss has its own arrays in it.
+    assert abs(planned - recorded) <= 0.01 * recorded
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not say")
 def test_the_smallest_budget_is_kept_in_running():

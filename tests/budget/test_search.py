@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 import re
 
 import numpy as np
@@ -12,12 +13,11 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet.base.sizes import bytes_text, checked_bytes
-from singanet.budget.memory_plan import Way
-from singanet.budget.search import MEASURES, _Search
-from singanet.engine.peak_memory import PeakMemory
+from singanet.budget.search import MEASURES
 from singanet.errors import ArgumentError
 from singanet.layers import (
     Activation,
+    Add,
     BatchNormalization,
     Conv2D,
     Dense,
@@ -25,6 +25,7 @@ from singanet.layers import (
     Flatten,
     Input,
     Layer,
+    LayerNorm,
 )
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD, Accumulator, Adam, FactoredAdam
@@ -332,56 +333,56 @@ def test_where_gradients_are_gathered_their_sums_the_state_and_each_program_are_
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-def test_targets_fall_fast_enough_before_the_least_memory_is_taken(monkeypatch):
-    # What runs again takes objects of 0.8 bytes for a byte of the arena; 2.0 is the least, slowest.
-    def way(self, micro, level, light):
-        arena = {"none": 1000, "optimal": 100}.get(level, level)
-        held = {"arena": arena, "program": round(0.8 * (1000 - arena))}
-        slowdown = {"none": 1.0, "optimal": 2.0}.get(level, 1.1)
-        measures = () if level == "none" else ("recompute",)
-        return Way(measures, micro, level, PeakMemory(held), slowdown, None)
-
-    monkeypatch.setattr(_Search, "_way", way)
-    search = _Search(image_net(), 1, None, None, None, "none", 990, {}, None, True, 0)
-    plan = search.run(frozenset({"recompute"}), (), "net.plan")
-    assert plan.peak <= 990
-    assert plan.slowdown == 1.1
-
-
-def test_a_target_that_is_met_to_the_byte_is_taken(monkeypatch):
-    def way(self, micro, level, light):
-        tried.append(level)
-        arena = {"none": 1000, "optimal": 100}.get(level, level)
-        slowdown = {"none": 1.0, "optimal": 2.0}.get(level, 1.1)
-        return Way(
-            (), micro, level, PeakMemory({"arena": arena, "parameters": 500}), slowdown, None
-        )
-
-    tried = []
-    monkeypatch.setattr(_Search, "_way", way)
-    search = _Search(image_net(), 1, None, None, None, "none", 1200, {}, None, True, 0)
-    plan = search.run(frozenset({"recompute"}), (), "net.plan")
-    assert (plan.peak, plan.slowdown) == (1200, 1.1)
-    # What the arena may have beside the rest is tried first.
-    assert tried == ["none", 700]
+def at_random(seed):
+    """A small net of some kind, an optimizer, samples of a batch, and what is allowed."""
+    draw = random.Random(seed)
+    optimizer = draw.choice([SGD(lr=0.1), SGD(lr=0.1, momentum=0.9), Adam(lr=0.01), None])
+    allow = draw.sample(MEASURES[:3], draw.randint(0, 3))
+    size = draw.choice([1, 3, 8, 64])
+    if draw.random() < 0.5:
+        norm, user = draw.random() < 0.3, draw.random() < 0.2
+        return image_net(draw.choice([4, 8, 16]), norm, user), optimizer, size, allow
+    width = draw.choice([16, 64, 256])
+    x = Input("x", (8, width))
+    h = x
+    for k in range(draw.randint(1, 4)):
+        y = Activation(f"act{k}", draw.choice(["relu", "tanh", "gelu"]))(LayerNorm(f"norm{k}")(h))
+        h = Add(f"add{k}")(h, Dense(f"fc{k}", width)(y))
+    loss, head = SquaredError(), Dense("head", draw.choice([2, 300]))(h)
+    net = singanet.FeedForwardNet(loss, inputs=x, outputs=head, seed=0)
+    return net, optimizer, size * draw.choice([1, 8]), allow
 
 
-def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one(
-    monkeypatch,
-):
-    def way(self, micro, level, light):
-        saved = {"none": 0, "cheap": 200, "blocks": 250, "optimal": 300}[level]
-        return Way((), micro, level, PeakMemory({"arena": 1000 * micro - saved}), 1.0, None)
+@pytest.mark.few(3, rest="slow")
+@pytest.mark.parametrize("seed", range(60))
+def test_a_budget_is_accepted_from_the_named_least_on(seed):
+    """All below it are refused with the same bytes, and what is chosen is within its budget."""
+    net, optimizer, size, allow = at_random(seed)
+    draw = random.Random(seed)
+    with pytest.raises(ArgumentError) as caught:
+        net.plan(size, optimizer, 1, allow=allow)
+    least = least_of(caught.value)
+    times = []
+    for budget in sorted([least, *(int(least * draw.uniform(1, 2)) for _ in range(4))]):
+        plan = net.plan(size, optimizer, budget, allow=allow)
+        assert plan.peak <= budget
+        # Rules with lighter state may take less time than the step as it is, but come last.
+        times.append(max(plan.slowdown, 1.0))
+    # What takes less memory takes no less time.
+    assert times == sorted(times, reverse=True)
+    for part in (0.3, 0.8, 0.97):
+        with pytest.raises(ArgumentError) as caught:
+            net.plan(size, optimizer, int(part * least), allow=allow)
+        assert least_of(caught.value) == least
 
-    monkeypatch.setattr(_Search, "_way", way)
-    search = _Search(image_net(), 8, None, None, None, "none", None, {}, None, True, 0)
-    plan = search.run(frozenset({"recompute", "micro-batches"}), (), "net.plan")
-    levels = ["none", "cheap", "blocks", "optimal"]
-    assert [(each.micro_batch, each.recompute) for each in plan.table] == [
-        *((8, level) for level in levels),
-        *((micro, level) for micro in (4, 2) for level in levels[:2]),
-        *((1, level) for level in levels),
-    ]
+
+def test_without_a_budget_the_least_memory_is_told_of_all_samples_and_of_one():
+    net, adam = image_net(), Adam(lr=0.1)
+    table = net.plan(16, adam).table
+    assert {way.micro_batch for way in table} == {16, 8, 4, 2, 1}
+    with pytest.raises(ArgumentError) as caught:
+        net.plan(16, adam, 1)
+    assert min(way.peak for way in table) == least_of(caught.value)
 
 
 def test_what_micro_batches_gather_counts_once_in_a_folder():

@@ -27,7 +27,6 @@ from singanet.engine.recompute.units import (
     dropped_alone,
     forced,
     lowered,
-    quickest,
 )
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
@@ -127,12 +126,12 @@ def _ordered(units: Units, level: Level, known: bool) -> list[UnitOp]:
         return lowered(units)
     if level == "blocks" or (isinstance(level, int) and not known):
         return by_blocks(units)
-    plans = Plans(units)
+    blocks = by_blocks(units)
+    plans = Plans(units, blocks)
     if level == "sqrt":
         return plans.segments()
     goal = plans.least() if level == "optimal" else max(level, plans.least())
-    blocks = by_blocks(units)
-    made = quickest(units, plans, goal, blocks)
+    made = plans.quickest(goal).ops
     # The walk back takes about twice the time of what it walks through.
     back = 2 * sum(unit.time for unit in units.units)
     hardly = units.time(blocks) + back <= _SPARING * (units.time(made) + back)

@@ -21,6 +21,9 @@ _CHOICES, _MANY_CHOICES = 9, 4096
 _LEAST, _ATTEMPTS = 2000, 200
 """Units with fewer bytes than the peak by this factor are not tried; how many times is tried."""
 
+_NEXT = 0.94
+"""What the bytes of a step by stages are of those of the one before."""
+
 
 class Unit(NamedTuple):
     """A layer's part in a step, with the numbers of what it makes and needs.
@@ -194,8 +197,14 @@ def forced(units: Units) -> set[int]:
     return {k for k, unit in enumerate(units.units) if unit.forced}
 
 
-def lowered(units: Units, target: int = 0, dear: bool = False) -> list[UnitOp]:
-    """The step in which units run again, one after the other, until it takes ``target`` bytes.
+def lowered(units: Units, dear: bool = False) -> list[UnitOp]:
+    """The step of the last of `lowerings`, which takes the fewest bytes."""
+    *_, ops = lowerings(units, dear)
+    return ops
+
+
+def lowerings(units: Units, dear: bool = False) -> Iterator[list[UnitOp]]:
+    """Steps in which one more unit runs again after the other, each within fewer or as many bytes.
 
     Those with most bytes for their time are tried first, those that take long where ``dear`` says
     so. One runs again where more is let go than what it reads keeps alive: the rule of MXNet's
@@ -207,6 +216,7 @@ def lowered(units: Units, target: int = 0, dear: bool = False) -> list[UnitOp]:
     # What no backward wants is made again rather than kept for what runs again.
     dropped.update(k for k in may if wanted.isdisjoint(units.units[k].makes - units.pinned))
     ops = dropped_alone(units, dropped)
+    yield ops
     live = units.live(ops)
     nbytes = {k: units.bytes_of(units.units[k].makes - units.pinned) for k in may}
     may = [k for k in may if k not in dropped and nbytes[k]]
@@ -215,23 +225,68 @@ def lowered(units: Units, target: int = 0, dear: bool = False) -> list[UnitOp]:
     may = [k for k in may if nbytes[k] * _LEAST > max(live)]
     together = -(-len(may) // _ATTEMPTS)
     for first in range(0, len(may), together or 1):
-        if max(live) <= target:
-            break
         some = may[first : first + together]
         tried = dropped_alone(units, {*dropped, *some})
         now = units.live(tried)
         # Where most is needed elsewhere, what waits at other times tells.
         if max(now) <= max(live) and sum(now) / len(now) < sum(live) / len(live):
             dropped.update(some)
-            ops, live = tried, now
-    return ops
+            live = now
+            yield tried
+
+
+class Way(NamedTuple):
+    """A step that runs units again: its bytes, the time of all forwards, and how it goes."""
+
+    nbytes: int
+    time: float
+    ops: list[UnitOp]
 
 
 class Plans:
-    """Steps that run stages again, by how many bytes they may take."""
+    """Steps that run units again, by how many bytes they may take; ``others`` are looked at too."""
 
-    def __init__(self, units: Units) -> None:
+    def __init__(self, units: Units, *others: list[UnitOp]) -> None:
         self.units = units
+        self._others = others
+        # Each once, since ways are many.
+        self._known: dict[UnitOp, UnitOp] = {}
+
+    @cached_property
+    def ways(self) -> list[Way]:
+        """Steps of ever fewer bytes and more time: by stages, or by units one after the other.
+
+        Of few units every set is tried.
+        """
+        units = self.units
+        kept = dropped_alone(units, forced(units))
+        found = [self._way(ops) for ops in (kept, *self._others)]
+        for dear in (False, True):
+            found += map(self._way, lowerings(units, dear))
+        may = [k for k, unit in enumerate(units.units) if unit.again and unit.makes]
+        if len(may) <= _CHOICES:
+            must = forced(units)
+            for number in range(1 << len(may)):
+                some = must.union(k for bit, k in enumerate(may) if number >> bit & 1)
+                found.append(self._way(dropped_alone(units, some)))
+        goal, least = found[0].nbytes, self.least()
+        while goal > least:
+            found.append(self._way(self.within(goal)))
+            goal = int(goal * _NEXT)
+        found.append(self._way(self.within(least)))
+        best: list[Way] = []
+        for way in sorted(found, key=lambda way: (way.time, way.nbytes)):
+            if not best or way.nbytes < best[-1].nbytes:
+                best.append(way)
+        return best
+
+    def _way(self, ops: list[UnitOp]) -> Way:
+        ops = [self._known.setdefault(op, op) for op in ops]
+        return Way(self.units.peak(ops), self.units.time(ops), ops)
+
+    def quickest(self, goal: int) -> Way:
+        """The way of least time within ``goal`` bytes, or the one of fewest bytes."""
+        return next((way for way in self.ways if way.nbytes <= goal), self.ways[-1])
 
     @cached_property
     def chains(self) -> list[_Chain]:
@@ -476,24 +531,6 @@ def _undominated(options: Sequence[Option]) -> tuple[Option, ...]:
         ):
             found.append(option)
     return (first, *found)
-
-
-def quickest(units: Units, plans: Plans, goal: int, *others: list[UnitOp]) -> list[UnitOp]:
-    """The plan of least time within ``goal`` bytes: by stages, or by units one after the other.
-
-    Of few units every set is tried, and ``others`` in any case.
-    """
-    found = [lowered(units, goal), lowered(units, goal, dear=True), *others]
-    if goal >= plans.least():
-        found.append(plans.within(goal))
-    may = [k for k, unit in enumerate(units.units) if unit.again and unit.makes]
-    if len(may) <= _CHOICES:
-        must = forced(units)
-        for number in range(1 << len(may)):
-            some = must.union(k for bit, k in enumerate(may) if number >> bit & 1)
-            found.append(dropped_alone(units, some))
-    fits = [ops for ops in found if units.peak(ops) <= goal]
-    return min(fits, key=units.time) if fits else min(found, key=units.peak)
 
 
 def again_before(ops: Sequence[UnitOp]) -> Mapping[int, list[int]]:

@@ -17,7 +17,6 @@ from singanet.engine.recompute.units import (
     again_before,
     dropped_alone,
     lowered,
-    quickest,
 )
 
 
@@ -119,7 +118,7 @@ def test_within_a_twentieth_of_the_best_order_of_small_graphs(make):
         units = make(seed)
         whole = units.peak(units.kept())
         for room in range(whole // 2, whole + 1, max(whole // 8, 1)):
-            ops = quickest(units, Plans(units), room)
+            ops = Plans(units).quickest(room).ops
             if units.peak(ops) <= room:
                 exact = shortest(units, room)
                 assert units.time(ops) >= exact
