@@ -41,7 +41,7 @@ _TRIES = 8
 _LITTLE = 1.1
 """A slowdown of what runs again below which nothing is tried that changes results."""
 
-_PLANNED = 0.5
+_PLANNED = 0.35
 """Holes that planning leaves in Python's heap, for a byte of the program's objects: measured."""
 _CHOOSING = 2_000_000
 """Bytes of the modules that choose what runs again, and of holes that they leave: measured."""
