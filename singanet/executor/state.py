@@ -80,18 +80,8 @@ def save(path: str | PathLike[str], trained: Trained) -> None:
 
 def load(path: str | PathLike[str], trained: Trained) -> None:
     """See `Executor.load`."""
-    given = checked_path(path)
-    # A file that is there is told by its bytes, whatever it is called.
-    file = given if given.is_file() else _file(path)
-    kind = kind_of(file)
-    if kind in (MODEL, PREDICTOR):
-        raise FileFormatError(
-            "executor.load",
-            expected="what executor.save wrote",
-            received=kind.name,
-            advice=kind.advice,
-        )
-    found = trained.ranks.spread(lambda: _read(file))
+    checked_path(path)
+    found = trained.ranks.spread(lambda: _read(Path(path)))
     _adopt(found, trained)
 
 
@@ -136,7 +126,17 @@ def _adopt(found: Mapping[str, Array], trained: Trained) -> None:
 
 
 def _read(path: Path) -> dict[str, Array]:
-    with open_state(path) as reader:
+    """The arrays in the file, which is told by its bytes where one is called so."""
+    file = path if path.is_file() else _file(path)
+    kind = kind_of(file)
+    if kind in (MODEL, PREDICTOR):
+        raise FileFormatError(
+            "executor.load",
+            expected="what executor.save wrote",
+            received=kind.name,
+            advice=kind.advice,
+        )
+    with open_state(file if file.exists() else path) as reader:
         return dict(reader)
 
 

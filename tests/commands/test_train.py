@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import signal
@@ -254,8 +255,20 @@ def test_what_cannot_go_on_is_refused(small, tmp_path, capsys, refused):
     ):
         assert said in refused("train", *extra, "--out", out, "--resume", "--epochs", "2")
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_run_that_has_no_checkpoint_yet_begins(small, tmp_path, capsys):
+    """As one that was ended before its first, and is submitted once more."""
+    out = tmp_path / "run"
+    run(RunOptions("mlp", small, epochs=1, out=out))
+    whole = (out / "epoch-0001.npz").read_bytes()
     (out / "epoch-0001.npz").unlink()
-    assert "a training checkpoint" in refused("train", "--out", out, "--resume")
+    capsys.readouterr()
+    assert main(["train", "--out", str(out), "--resume"]) == 0
+    assert f"no checkpoint in {out} yet" in capsys.readouterr().err
+    with np.load(out / "epoch-0001.npz") as made, np.load(io.BytesIO(whole)) as first:
+        for name in (n for n in first.files if n.startswith("net/")):
+            np.testing.assert_array_equal(made[name], first[name])
 
 
 def test_options_that_change_no_state_may_be_said_anew(small, tmp_path):
