@@ -32,6 +32,7 @@ from singanet.errors import (
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
 from singanet.offload.generation import PlacedFile
+from singanet.offload.room import Room
 from singanet.offload.shelf import Shelf
 from singanet.optimizer import (
     SGD,
@@ -611,6 +612,19 @@ def test_layers_may_keep_arrays(tmp_path, x_y, way, keep):
     for _ in range(3):
         assert net.step(*x_y, there) == plain.step(*x_y, here)
     assert same(arrays_of(net), arrays_of(plain))
+
+
+def test_memory_is_used_again(tmp_path, x_y, monkeypatch):
+    net, rule, made, new = net_of(), Adam(lr=0.01), [], Room.new
+    monkeypatch.setattr(Room, "new", lambda self, nbytes: made.append(nbytes) or new(self, nbytes))
+    net.offload(tmp_path / "net", KEEP)
+    for _ in range(3):
+        net.step(*x_y, rule)
+    known = len(made)
+    for _ in range(5):
+        net.step(*x_y, rule)
+    # Each of these steps reads eleven arrays; the thread may have one for a moment longer.
+    assert len(made) - known <= 5
 
 
 def test_layers_may_not_write_on_arrays(tmp_path, x_y):
