@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError
-from singanet.optimizer import SGD, ClipNorm, Constraint, L2Constraint, MaxNorm
+from singanet.optimizer import LAMB, SGD, ClipNorm, Constraint, L2Constraint, MaxNorm
 from singanet.optimizer.norm import sum_of_squares
 from singanet.types import RowSparse
 
@@ -52,17 +53,18 @@ def test_max_norm_bounds_the_weights_after_the_update() -> None:
     np.testing.assert_array_equal(zero, 0)
 
 
-@pytest.mark.parametrize(
-    "constraint", [ClipNorm(0.5), L2Constraint(0.5), MaxNorm(0.5), MaxNorm(0.5, axis=0)]
-)
+WHOLE = [ClipNorm(0.5), L2Constraint(0.5), MaxNorm(0.5), MaxNorm(0.5, axis=0)]
+RULES = [*(partial(SGD, lr=0.5, constraint=each) for each in WHOLE), partial(LAMB, lr=0.5)]
+
+
+@pytest.mark.parametrize("make", RULES)
 @pytest.mark.parametrize("rows", [[1, 3, 4], [2, 3, 4]])
-def test_gradients_of_rows_are_bounded_as_one(constraint, rows):
+def test_rows_whose_update_is_one_are_not_parted(make, rows):
     """Of more numbers than go through a rule at a time, with rows apart or side by side."""
     table, grad = rng.normal(size=(6, 40_000)), rng.normal(size=(3, 40_000))
-    scattered, expected = table.copy(), table.copy()
-    SGD(lr=0.5, constraint=constraint).update(["t"], [scattered], [RowSparse(np.array(rows), grad)])
-    alone = table[rows]
-    SGD(lr=0.5, constraint=constraint).update(["t"], [alone], [grad])
+    scattered, expected, alone = table.copy(), table.copy(), table[rows]
+    make().update(["t"], [scattered], [RowSparse(np.array(rows), grad)])
+    make().update(["t"], [alone], [grad])
     expected[rows] = alone
     np.testing.assert_allclose(scattered, expected, rtol=1e-12)
 
