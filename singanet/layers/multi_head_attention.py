@@ -20,7 +20,7 @@ from singanet.layers.product import product, product_back
 from singanet.layers.query_key_norm import QueryKeyNorm
 from singanet.layers.recurrent import read_whole_lengths
 from singanet.layers.relative import RelativePositions
-from singanet.layers.rotary import RotaryEmbedding, Texts
+from singanet.layers.rotary import RotaryEmbedding, RowTexts
 from singanet.layers.whole_weights import are_few, attend_whole, attend_whole_back
 from singanet.ops.attention import Attention
 from singanet.types import Array, GivenShapes, Shape, Shapes
@@ -370,7 +370,7 @@ class MultiHeadAttention(Layer):
         dx, grads[name] = self.norm.backward(ctx.ops, d, ctx.params[name], kept)
         return dx
 
-    def _texts(self, ctx: Context, rest: list[Array], mask: Array | None) -> Texts | None:
+    def _texts(self, ctx: Context, rest: list[Array], mask: Array | None) -> RowTexts | None:
         """What tells of texts shorter than their rows, where angles depend on their lengths.
 
         Errors: parts of texts under a mask that are longer than angles allow.
@@ -388,13 +388,13 @@ class MultiHeadAttention(Layer):
                 )
             return None
         if self.segments:
-            return Texts.packed(rest[self.has_lengths])
+            return RowTexts.packed(rest[self.has_lengths])
         if mask is not None and self.mask == "boolean" and mask.ndim == 2 and mask.shape[1] > 1:
-            return Texts.padded(mask)
-        return Texts(_of_lengths, rest[0]) if self.has_lengths else None
+            return RowTexts.padded(mask)
+        return RowTexts(_of_lengths, rest[0]) if self.has_lengths else None
 
     def _positioned(
-        self, ctx: Context, part: str, x: Array, own: bool, texts: Texts | None
+        self, ctx: Context, part: str, x: Array, own: bool, texts: RowTexts | None
     ) -> Array:
         """The heads of ``x``, turned; of its own keys and values those of the steps before, too."""
         heads = heads_of(x, self.dims[part])

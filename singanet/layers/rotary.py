@@ -16,10 +16,10 @@ from singanet.layers.rotary_scaling import Dynamic, Scaling, plain_speeds, scali
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
-__all__ = ["RotaryEmbedding", "Texts"]
+__all__ = ["RotaryEmbedding", "RowTexts"]
 
 
-class Texts(NamedTuple):
+class RowTexts(NamedTuple):
     """What tells of the texts in the rows of a batch: ``lengths(told)`` are theirs, by step.
 
     They are whole numbers that spread over (N, T).
@@ -29,12 +29,12 @@ class Texts(NamedTuple):
     told: Array
 
     @classmethod
-    def packed(cls, segments: Array) -> Texts:
+    def packed(cls, segments: Array) -> RowTexts:
         """Texts whose steps have ids (N, T) in common."""
         return cls(_of_segments, segments)
 
     @classmethod
-    def padded(cls, mask: Array) -> Texts:
+    def padded(cls, mask: Array) -> RowTexts:
         """Texts with a mask (N, T) that is 0 at steps beside them."""
         return cls(_of_mask, mask)
 
@@ -141,7 +141,7 @@ class RotaryEmbedding(Configurable):
         x: Array,
         first: Counts = 0,
         back: bool = False,
-        texts: Texts | None = None,
+        texts: RowTexts | None = None,
     ) -> Array:
         """``x`` (..., T, d) at the positions from ``first`` on; with ``back`` the transposed map.
 

@@ -35,7 +35,7 @@ from singanet.program.cost import work_of
 from singanet.program.ir import Call, NotRecordableError, Token
 from singanet.program.peak import CALL_BYTES, PLAN_BYTES, peak_memory
 from singanet.program.programs import programs_of
-from singanet.program.recompute.choice import Recompute, Target
+from singanet.program.recompute.choice import MemoryTarget, Recompute
 from singanet.program.report.report import ProgramReport
 from singanet.program.trace.foreign import is_own
 from singanet.program.trace.held import HeldParameters
@@ -299,7 +299,7 @@ class Rehearsal:
         return PlannedStep(memory, work, by_layers, recording * there, objects * there, packed)
 
     @property
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[MemoryTarget]:
         """Bytes of the arena that can be asked for, the most first."""
         return self._compiler.choice.targets
 

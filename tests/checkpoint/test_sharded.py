@@ -308,7 +308,10 @@ def test_an_index_that_names_itself(folder):
 
 def test_a_folder_without_weights(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(FileAccessError, match=r"model\.safetensors, .*received a folder with none"):
+    with pytest.raises(
+        FileAccessError,
+        match=r"received the folder of a published model with none",
+    ):
         open_state(tmp_path)
 
 

@@ -235,7 +235,7 @@ def lowerings(units: Units, dear: bool = False) -> Iterator[list[UnitOp]]:
             yield tried
 
 
-class Way(NamedTuple):
+class UnitWay(NamedTuple):
     """A step that runs units again: its bytes, the time of all forwards, and how it goes."""
 
     nbytes: int
@@ -253,7 +253,7 @@ class Plans:
         self._known: dict[UnitOp, UnitOp] = {}
 
     @cached_property
-    def ways(self) -> list[Way]:
+    def ways(self) -> list[UnitWay]:
         """Steps of ever fewer bytes and more time: by stages, or by units one after the other.
 
         Of few units every set is tried.
@@ -274,17 +274,17 @@ class Plans:
             found.append(self._way(self.within(goal)))
             goal = int(goal * _NEXT)
         found.append(self._way(self.within(least)))
-        best: list[Way] = []
+        best: list[UnitWay] = []
         for way in sorted(found, key=lambda way: (way.time, way.nbytes)):
             if not best or way.nbytes < best[-1].nbytes:
                 best.append(way)
         return best
 
-    def _way(self, ops: list[UnitOp]) -> Way:
+    def _way(self, ops: list[UnitOp]) -> UnitWay:
         ops = [self._known.setdefault(op, op) for op in ops]
-        return Way(self.units.peak(ops), self.units.time(ops), ops)
+        return UnitWay(self.units.peak(ops), self.units.time(ops), ops)
 
-    def quickest(self, goal: int) -> Way:
+    def quickest(self, goal: int) -> UnitWay:
         """The way of least time within ``goal`` bytes, or the one of fewest bytes."""
         return next((way for way in self.ways if way.nbytes <= goal), self.ways[-1])
 

@@ -71,7 +71,7 @@ def _multiply(
 few_rows = Route("compiled", _multiply, _fits)
 
 
-class _Run(NamedTuple):
+class _Units(NamedTuple):
     """Columns or inputs of a matrix: units of 64 of a slab, of which a last one has fewer."""
 
     slab: int
@@ -84,22 +84,22 @@ class _Run(NamedTuple):
         """Whether all units have 64."""
         return self.numbers.stop - self.numbers.start == PANEL * (self.stop - self.first)
 
-    def cut(self, parts: int) -> list[_Run]:
+    def cut(self, parts: int) -> list[_Units]:
         """Itself in so many parts, where it has as many units."""
         found = []
         for first, stop in cuts(self.stop - self.first, parts if self.is_whole else 1):
             start = self.numbers.start + PANEL * first
             end = min(self.numbers.start + PANEL * stop, self.numbers.stop)
             units = self.first + first, self.first + stop
-            found.append(_Run(self.slab, *units, slice(start, end)))
+            found.append(_Units(self.slab, *units, slice(start, end)))
         return found
 
 
-def _runs(part: slice, slab: int = 0) -> list[_Run]:
+def _runs(part: slice, slab: int = 0) -> list[_Units]:
     units, rest = divmod(part.stop - part.start, PANEL)
     between = part.start + PANEL * units
-    whole = [_Run(slab, 0, units, slice(part.start, between))] if units else []
-    return whole + [_Run(slab, units, units + 1, slice(between, part.stop))] * (rest > 0)
+    whole = [_Units(slab, 0, units, slice(part.start, between))] if units else []
+    return whole + [_Units(slab, units, units + 1, slice(between, part.stop))] * (rest > 0)
 
 
 def _multiply_any(
@@ -134,7 +134,7 @@ def _multiply_any(
     given = [_lines(x, run) for run in summed]
     call = _panels(kind, held.turned)
 
-    def make(run: _Run) -> None:
+    def make(run: _Units) -> None:
         lines = y[:, run.numbers] if run.is_whole else np.empty((len(x), PANEL), np.float32)
         for k, (other, rows) in enumerate(zip(summed, given, strict=True)):
             panels, groups = (other, run) if held.turned else (run, other)
@@ -169,7 +169,7 @@ def _multiply_any(
     return out
 
 
-def _lines(x: Array, run: _Run) -> Array:
+def _lines(x: Array, run: _Units) -> Array:
     """The numbers of the rows that a run multiplies, with zeros up to 64."""
     some = x[:, run.numbers]
     if run.is_whole:
@@ -179,7 +179,7 @@ def _lines(x: Array, run: _Run) -> Array:
     return whole
 
 
-def _dealt(parts: list[list[_Run]], threads: int) -> list[list[_Run]]:
+def _dealt(parts: list[list[_Units]], threads: int) -> list[list[_Units]]:
     """To each thread the part of its own of every run."""
     dealt = [[part[k] for part in parts if k < len(part)] for k in range(threads)]
     return [each for each in dealt if each]

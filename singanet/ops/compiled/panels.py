@@ -22,7 +22,7 @@ _TOGETHER = 6
 """Rows whose sums are in registers together."""
 
 
-class _Rows(NamedTuple):
+class _RowsAt(NamedTuple):
     """Rows of floats: their first, and how many bytes each is after the one before."""
 
     first: Value
@@ -53,8 +53,8 @@ def product(kind: str, turned: bool, together: int, converts: bool = False) -> C
             count = PANEL
             code.turn(upright, wide, PANEL)
         done, made = code.less(other, inner[0]), code.less(one, outer[0])
-        given = _Rows(code.beyond(x, code.times(done, _LINE)), over_x)
-        products = _Rows(code.beyond(y, code.times(made, _LINE)), over_y)
+        given = _RowsAt(code.beyond(x, code.times(done, _LINE)), over_x)
+        products = _RowsAt(code.beyond(y, code.times(made, _LINE)), over_y)
         _Sums(code, wide, given, products, together).add(rows, count, code.sum(adds, done))
     return code
 
@@ -147,7 +147,9 @@ class _Held:
 class _Sums:
     """Products of rows with what is widened, (·, 64)."""
 
-    def __init__(self, code: Code, wide: Value, given: _Rows, made: _Rows, together: int) -> None:
+    def __init__(
+        self, code: Code, wide: Value, given: _RowsAt, made: _RowsAt, together: int
+    ) -> None:
         self._code, self._wide = code, wide
         self._given, self._made, self._together = given, made, together
 

@@ -14,7 +14,7 @@ from singanet.engine.recompute.units import (
     Plans,
     UnitOp,
     Units,
-    Way,
+    UnitWay,
     again_before,
     dropped_alone,
     forced,
@@ -120,7 +120,7 @@ _Plan = Callable[[Units, Plans], list[UnitOp]]
 _Traced = list[tuple[TracedUnits, Plans]]
 
 
-class Target(NamedTuple):
+class MemoryTarget(NamedTuple):
     """What a step within a number of bytes of the arena comes to, before it is laid out.
 
     ``again`` calls run once more for each one that there is.
@@ -166,19 +166,19 @@ class Choice:
         return self._kept.layout.nbytes - max(told, default=0)
 
     @cached_property
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[MemoryTarget]:
         """Bytes of the arena that can be asked for, the most first."""
-        found: list[Target] = []
+        found: list[MemoryTarget] = []
         count = sum(call.parts for call in self._kept.calls)
         for goal in sorted({way.nbytes for _, plans in self._first for way in plans.ways})[::-1]:
             ways = [(traced, plans.quickest(goal)) for traced, plans in self._first]
             nbytes = max(way.nbytes for _, way in ways) + self._beside
             if not found or nbytes < _APART * found[-1].nbytes:
                 again = sum(self._calls_again(traced, way) for traced, way in ways)
-                found.append(Target(nbytes, again / count))
+                found.append(MemoryTarget(nbytes, again / count))
         return found
 
-    def _calls_again(self, traced: TracedUnits, way: Way) -> int:
+    def _calls_again(self, traced: TracedUnits, way: UnitWay) -> int:
         runs = again_before(way.ops).values()
         kernels = (at for units in runs for unit in units for at in traced.kernels[unit])
         return sum(self._kept.calls[at].parts for at in kernels)
