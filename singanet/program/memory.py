@@ -198,11 +198,11 @@ def _measure_of(net: Net) -> Measure:
 def targets_of(net: Net, feed: Mapping[str, Any], extent: int | None) -> Any:
     """Targets as a batch has them that is fed ``feed``: labels, or numbers as the outputs are.
 
-    None where the loss is not singanet's or would take others, and on a device.
+    None without a loss, where it is not singanet's or would take others, and on a device.
     """
     plan, loss = net.execution_plan(), net.loss
     first = next(iter(feed.values()), None)
-    if not isinstance(first, np.ndarray) or not is_own(loss):
+    if loss is None or not isinstance(first, np.ndarray) or not is_own(loss):
         return None
     losses = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(plan.outputs, loss)
     found = {}
