@@ -94,7 +94,9 @@ class OneDnnBase(NumpyOps):
     def passes(self, adds: int) -> int:
         """What so many multiply-adds for each number of the first array are, see `runs`."""
         # In float32 nothing has to be measured for it.
-        return 1 + adds // (self.speeds().narrow_adds_a_pass if self.narrow else ADDS_A_PASS)
+        a_pass = self.speeds().narrow_adds_a_pass if self.narrow else ADDS_A_PASS
+        # Rounded: half a pass of arithmetic is more than waiting for memory, see `Call.passes`.
+        return 1 + (adds + a_pass // 2) // a_pass
 
     @staticmethod
     def calibrate(library: Library) -> Speeds:
