@@ -5,6 +5,7 @@ The calls let go of the interpreter's lock while they compute.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextvars import copy_context
 from queue import SimpleQueue
@@ -104,11 +105,23 @@ _threads: list[Thread] = []
 
 
 def _have(count: int) -> None:
-    """Have so many threads; in a forked child they are gone, and the caller does the parts."""
+    """Have so many threads."""
     while len(_threads) < count:
         thread = Thread(target=_serve, name="singanet", daemon=True)
-        _threads.append(thread)
+        # An interrupt on the way leaves one more thread, not one that nobody has started.
         thread.start()
+        _threads.append(thread)
+
+
+def _begin_anew() -> None:
+    """In a forked child: the threads are gone, and nobody takes what waits for them."""
+    global _waiting
+    _threads.clear()
+    _waiting = SimpleQueue()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _serve() -> None:

@@ -32,7 +32,7 @@ class Slow:
 
 
 def test_without_threads_the_caller_does_all(monkeypatch):
-    """As in a forked child, whose threads are gone, and where parts share out parts."""
+    """As where parts share out parts, and all threads are at work."""
     monkeypatch.setattr(workers, "_have", lambda count: None)
     monkeypatch.setattr(workers, "_waiting", SimpleQueue())
     slow = Slow(0)
@@ -91,3 +91,28 @@ def test_wherever_it_is_interrupted_no_part_is_at_work_afterwards():
         assert len(slow.begun) == now, line
         assert struck or now == 2
     assert line > 20
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_forked_child_has_threads_of_its_own():
+    side_by_side([[int], [int]])
+    child = os.fork()
+    if not child:
+        for _ in range(20):
+            side_by_side([[int], [int]])
+        deadline = time.monotonic() + 20
+        while workers._waiting.qsize() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        os._exit(workers._waiting.qsize())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_no_thread_is_counted_that_was_not_started(monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workers, "_threads", [])
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side([[int], [int]])
+    assert not workers._threads
