@@ -12,8 +12,9 @@ _WITHOUT = {
     "AVX": ("avx2", "avx512", "avx10", "avxvnni", "avxifma", "avxneconvert", "fma", "vaes", "amx"),
     "AVX2": ("avx512", "avx10", "amx"),
     "AVX512": ("amx",),
+    "AVX10": ("amx",),
 }
-"""How the names of LLVM's features begin that a limit leaves out, by how that begins."""
+"""How the names of LLVM's features begin that a limit leaves out, by how that begins, up to "_"."""
 
 
 def limit() -> str:
@@ -25,7 +26,6 @@ def limit() -> str:
 def within(features: Mapping[str, bool]) -> dict[str, bool]:
     """LLVM's features of the processor, without those beyond the limit."""
     told = limit()
-    # The longest name is the one that tells most: AVX2 begins with AVX.
-    begins = max((name for name in _WITHOUT if told.startswith(name)), key=len, default="")
-    without = () if "AMX" in told else _WITHOUT.get(begins, ())
+    # AVX2_VNNI is as AVX2; what oneDNN does not know either is no limit.
+    without = () if "AMX" in told else _WITHOUT.get(told.partition("_")[0], ())
     return {name: there and not name.startswith(without) for name, there in features.items()}
