@@ -37,29 +37,19 @@ def large_arrays_apart() -> Iterator[None]:
     What nobody writes on takes no memory then, also zeros, and what is freed goes back at once. It
     is so for all threads, until the last of them leaves; then memory is kept for reuse.
     """
-    begin_apart()
-    try:
-        yield
-    finally:
-        end_apart()
-
-
-def begin_apart() -> None:
-    """Begin what `large_arrays_apart` has inside."""
     with _lock:
         _inside.append(None)
         _function("mallopt")(_MMAP_THRESHOLD, LARGE)
         _function("mallopt")(_TRIM_THRESHOLD, 4 * LARGE)
-
-
-def end_apart() -> None:
-    """End it, for the last that is inside."""
-    with _lock:
-        _inside.pop()
-        if not _inside:
-            # As glibc has it once large arrays have come and gone.
-            _function("mallopt")(_MMAP_THRESHOLD, 1 << 25)
-            _function("mallopt")(_TRIM_THRESHOLD, 1 << 26)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside.pop()
+            if not _inside:
+                # As glibc has it once large arrays have come and gone.
+                _function("mallopt")(_MMAP_THRESHOLD, 1 << 25)
+                _function("mallopt")(_TRIM_THRESHOLD, 1 << 26)
 
 
 def private_bytes() -> int | None:
@@ -105,7 +95,7 @@ def library_pages(**libraries: str) -> dict[str, int]:
     found = dict.fromkeys(libraries, 0)
     name = ""
     try:
-        lines = Path("/proc/self/smaps").read_text().splitlines()
+        lines = Path("/proc/self/smaps").read_text(errors="replace").splitlines()
     except OSError:
         return {}
     for line in lines:

@@ -119,3 +119,13 @@ def test_what_is_done_once_counts_once():
             with heap.once_in_a_process():
                 more = np.ones(2 << 20, np.uint8)
         assert heap.once_bytes() - before == pytest.approx(some.nbytes + more.nbytes, abs=300_000)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_mapped_file_of_any_name_is_no_trouble(tmp_path):
+    path = os.fsencode(tmp_path) + b"/of latin-1 \xff"
+    with open(path, "wb") as file:
+        file.write(b"\0" * mmap.PAGESIZE)
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert not mapped[0]
+        assert not heap.library_pages(none="no library is called so")

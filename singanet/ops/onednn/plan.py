@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from singanet.base.heap import LARGE, begin_apart, end_apart
+from singanet.base.heap import LARGE, large_arrays_apart
 from singanet.base.written import PAGE
 from singanet.ops.onednn.binding import ExecArg, check
 from singanet.types import Parts
@@ -104,7 +104,7 @@ class Calls:
             self.parts.append(partial(execute, handle, place.stream, count, given))
         if packing >= LARGE:
             # Else each leaves a hole in the heap, which glibc has no use for at the next.
-            self.parts = [begin_apart, *self.parts, end_apart]
+            self.parts = [partial(_apart, self.parts)]
 
     def __call__(self) -> None:
         """Run the stages."""
@@ -115,6 +115,12 @@ class Calls:
     def after(self, threads: int) -> list[Callable[[], None]]:
         """What running comes down to, where the last kernel used so many ``threads``; 0: any."""
         return self.parts if threads == self.threads else [self._use, *self.parts]
+
+
+def _apart(parts: Sequence[Callable[[], None]]) -> None:
+    with large_arrays_apart():
+        for call in parts:
+            call()
 
 
 class Runnable(Protocol):

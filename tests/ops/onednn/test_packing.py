@@ -9,12 +9,18 @@ import sys
 
 import pytest
 
+from singanet.base import heap
+from singanet.ops.onednn.plan import Calls, KernelStage
+from singanet.ops.onednn.products import product
+from singanet.ops.workers import do
+
 RUN = """
 import json, resource, sys
 import numpy as np
 from singanet.base.heap import small_pages, trim
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.products import product
+from singanet.ops.workers import do
 runtime = OneDnnOps(sys.argv[1], required=True).runtime()
 rng, found = np.random.default_rng(0), []
 for _ in range(10):
@@ -50,3 +56,20 @@ def test_products_take_what_was_told(library_path, limit, threads):
     found = json.loads(done.stdout)
     assert all(0.9 * took - 50_000 <= packing <= 1.1 * took + 50_000 for packing, took in found)
     assert any(packing for packing, _ in found) == (limit == "AVX2")
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_after_an_interrupt_arrays_are_apart_no_more(ops, flat):
+    """Else every large array of the process would be fetched anew from the system."""
+
+    def struck(*_):
+        raise KeyboardInterrupt
+
+    plan = ops.runtime().built(product, (8, 8, 8, False, False, False), 0)
+    place = plan.place._replace(execute=struck)
+    stages = [KernelStage(stage.primitive, {}) for stage in plan.recipe.stages]
+    calls = Calls(place, stages, 1, False, {}, packing=heap.LARGE)
+    before = len(heap._inside)
+    with pytest.raises(KeyboardInterrupt):
+        do(calls.after(1) if flat else [calls])
+    assert len(heap._inside) == before
