@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.interrupts import interrupted_after
 from singanet.engine.script import Before
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
@@ -176,11 +177,14 @@ class Replay:
             if before is not None:
                 before.restore()
             return seen.loss, seen.score
-        except BaseException:
-            if not self._interrupted(bound, length_hint(calls) + 1):
-                UpdateChain(self._optimizer).refused()
-                if before is not None:
-                    before.restore()
+        except BaseException as error:
+            # Another Ctrl-C waits, else some of it would be left undone.
+            with interrupted_after():
+                left = length_hint(calls) + (not _is_made(error))
+                if not self._interrupted(bound, self._without_begun(calls, left)):
+                    UpdateChain(self._optimizer).refused()
+                    if before is not None:
+                        before.restore()
             raise
         finally:
             seen.y = seen.weight = seen.measure = None
@@ -188,13 +192,28 @@ class Replay:
             numbers.advance()
         return seen.loss, seen.score
 
+    def _without_begun(self, calls: Iterator[Ready], left: int) -> int:
+        """Make the rest of updates that were begun; how many calls are ``left`` then.
+
+        An update may change the gradient that it is made of, so that it cannot begin again.
+        """
+        recorded = self.recording.calls
+        at = len(recorded) - left
+        # Where it is unknown whether a call was made, it is not among those to come.
+        if left == length_hint(calls) and recorded[at - 1].phase == "update":
+            while at < len(recorded) and recorded[at].phase == "update":
+                next(calls)()
+                at += 1
+        return len(recorded) - at
+
     def _interrupted(self, bound: Bound, left: int) -> bool:
         """Count and make the updates that the layers would have made before the last calls.
 
         Returns whether there are any updates.
         """
         calls = self.recording.calls
-        done, missed = calls[:-left], calls[-left:]
+        at = len(calls) - left
+        done, missed = calls[:at], calls[at:]
         pending = {call.layer for call in missed if call.phase in ("loss", "backward")}
         if any(call.phase in ("forward", "loss") for call in missed):
             return False
@@ -257,6 +276,22 @@ class Replay:
             None if bound is None else bound.launches(),
             self._undo_bytes,
         )
+
+
+def _is_made(error: BaseException) -> bool:
+    """Whether the last call that was begun was made, though ``error`` came.
+
+    Python raises Ctrl-C in the frame that calls only when a function in C has returned; functions
+    in Python have frames of their own.
+    """
+    trace = error.__traceback__
+    inner = None if trace is None else trace.tb_next
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and inner is not None
+        and inner.tb_next is None
+        and inner.tb_frame.f_code is run_all.__code__
+    )
 
 
 def _overlap(some: Iterable[Array], others: Iterable[Array]) -> bool:

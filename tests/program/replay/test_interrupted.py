@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+import signal
 import sys
+from collections import deque
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, NAdam
 from singanet.optimizer.schedules import Cosine
+from singanet.program.replay import replay
 from singanet.program.trace import tape
 from tests.interrupts import struck_at
 
@@ -71,6 +76,69 @@ def test_wherever_it_is_interrupted(rule, each):
     line = 1
     while expect_to_go_on(rule, line):
         line += each
+
+
+def struck_in(number, calls):
+    """``calls`` of which one, of functions in C alone, strikes Ctrl-C as it ends."""
+    made = [*calls]
+    if number < len(made):
+        strike = partial(signal.raise_signal, signal.SIGINT)
+        both = map(operator.methodcaller("__call__"), [made[number], strike])
+        made[number] = partial(deque, both, 0)
+    return iter(made)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("again", [False, True])
+def test_parameters_take_no_step_or_the_whole_step(monkeypatch, rule, again):
+    """As they are before or after the step: a kernel has ended when Ctrl-C is heard.
+
+    A second Ctrl-C strikes as the first is dealt with.
+    """
+    twin, optimizer = small(True), RULES[rule]()
+    for _ in range(4):
+        before = [value.copy() for value in twin.param_values()]
+        twin.step(X, Y, optimizer)
+    counts = {k: v for k, v in optimizer.state_dict().items() if k.endswith("/step")}
+    written, stepped = replay._written, replay.Replay._stepped
+
+    def struck_again(*given):
+        if again:
+            signal.raise_signal(signal.SIGINT)
+        return written(*given)
+
+    monkeypatch.setattr(replay, "_written", struck_again)
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for number in range(25, 500, 2):
+            net, optimizer, end = small(True), RULES[rule](), 0
+            for _ in range(3):
+                net.step(X, Y, optimizer)
+
+            def striking(self, bound, *given, number=number):
+                nonlocal end
+                end = len(bound.feed.calls)
+                calls = struck_in(number, given[-1])
+                return stepped(self, bound, *given[:-1], calls)
+
+            monkeypatch.setattr(replay.Replay, "_stepped", striking)
+            with suppress(KeyboardInterrupt):
+                net.step(X, Y, optimizer)
+            monkeypatch.setattr(replay.Replay, "_stepped", stepped)
+            if number >= end:
+                break
+            taken = [
+                np.allclose(now, after, rtol=0, atol=1e-7)
+                for now, after in zip(net.param_values(), twin.param_values(), strict=True)
+            ]
+            for took, now, old_value in zip(taken, net.param_values(), before, strict=True):
+                assert took or np.array_equal(now, old_value), number
+            if all(taken):
+                found = optimizer.state_dict()
+                assert {name: found[name] for name in counts} == counts, number
+        assert number > 35
+    finally:
+        signal.signal(signal.SIGINT, old)
 
 
 def test_an_interrupt_in_forgetting_an_array_leaves_the_program_right(monkeypatch):
