@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ _HDF5 = Kind(
     "hdf5",
 )
 _SAFETENSORS = Kind("a safetensors file", f"{_WEIGHTS}; {_PUBLISHED}", "safetensors")
+_LONGEST_TABLE = 8 << 20
 _TEXT = "singanet.data.TextDataset.from_file reads a text, numpy or pandas a table"
 
 _BY_START: tuple[tuple[bytes, Kind], ...] = (
@@ -88,9 +90,23 @@ def kind_of(path: Path) -> Kind:
         if path.suffix.lower() == ".onnx" and path.stat().st_size:
             return ONNX
         with path.open("rb") as stream:
-            return kind_of_start(stream.read(512))
+            return kind_of_stream(stream)
     except OSError:
         return Kind("no readable file", "check the path and its permissions")
+
+
+def kind_of_stream(stream: IO[bytes]) -> Kind:
+    """The kind of a file that is read from its front."""
+    start = stream.read(512)
+    kind = kind_of_start(start)
+    if kind is not _SAFETENSORS:
+        return kind
+    # What tells files of ours apart stands in the metadata, behind the rows of all arrays.
+    length = min(int.from_bytes(start[:8], "little"), _LONGEST_TABLE)
+    table = start[8:] + stream.read(max(0, length - len(start) + 8))
+    texts = {b"model": MODEL, b"predictor": PREDICTOR}
+    ours = (kind for text, kind in texts.items() if b'"checksums":"{\\"' + text + b'\\":' in table)
+    return next(ours, kind)
 
 
 def _of_folder(path: Path) -> Kind:
@@ -127,9 +143,6 @@ def _safetensors(start: bytes) -> Kind | None:
     # A pickle's ninth byte may be a brace too, but its first eight are no length of a table.
     if start[8:9] != b"{" or int.from_bytes(start[:8], "little") > 100_000_000:
         return None
-    for kind, name in ((MODEL, b"model"), (PREDICTOR, b"predictor")):
-        if b'"checksums":"{\\"' + name + b'\\":' in start:
-            return kind
     return _SAFETENSORS
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.files import expect_file, explained
-from singanet.base.kinds import kind_of_start
+from singanet.base.kinds import kind_of_stream
 from singanet.checkpoint.entry import State, sources_of
 from singanet.checkpoint.folder import weights_in
 from singanet.checkpoint.reader import Reader, open_file
@@ -197,7 +197,7 @@ def by_content(path: Path) -> str:
     candidates = (find(path) for find in (find_records, find_pickle))
     found = next((each for each in candidates if each.is_file()), path)
     with open_file(found) as stream:
-        kind = kind_of_start(stream.read(512))
+        kind = kind_of_stream(stream)
     if kind.format:
         return kind.format
     raise FileFormatError(

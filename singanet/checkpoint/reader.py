@@ -18,6 +18,7 @@ from singanet.base.kinds import Kind, kind_of
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Entry
 from singanet.checkpoint.names import check_name
+from singanet.checkpoint.version import REWRITTEN
 from singanet.errors import (
     ArgumentError,
     FileAccessError,
@@ -118,8 +119,11 @@ class Reader(ABC):
         """List arrays that were left out as copies of others; return those by their names.
 
         ``safetensors.torch.save_model`` writes one array of those that share memory, and in the
-        metadata from each other name to its one. Errors: `FileFormatError` for too many names.
+        metadata from each other name to its one. Files of ours leave out none, and their metadata
+        are any texts. Errors: `FileFormatError` for too many names.
         """
+        if self.version and not self.version.endswith(REWRITTEN):
+            return {}
         shared = {
             check_name(name, self.where): kept
             for name, kept in metadata.items()

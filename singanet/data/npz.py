@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from singanet.base.kinds import ARRAYS, ZIP, kind_of_start
+from singanet.base.kinds import ARRAYS, ZIP, kind_of_stream
 from singanet.data.archive import open_archive, zip_errors
 from singanet.data.magic import open_data_file
 from singanet.data.npy import NpyHeader, read_npy_header
@@ -33,7 +33,7 @@ def read_npz(
     """
     where = f"data file {str(path)!r}"
     with open_data_file(path) as stream:
-        kind = kind_of_start(stream.read(512))
+        kind = kind_of_stream(stream)
         if kind not in (ARRAYS, ZIP):
             write = "numpy.savez(path, x_train=..., y_train=..., ...) writes an archive"
             raise DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from singanet.base.budget import Budget, own_errors
-from singanet.base.kinds import ONNX, kind_of_start
+from singanet.base.kinds import ONNX, kind_of_stream
 from singanet.checkpoint.reader import open_file
 from singanet.codecs.onnx.values import FileNode
 from singanet.codecs.onnx.vocabulary import DTYPES
@@ -73,7 +74,7 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
         _spend_messages(memoryview(data), budget, where)
         model = ModelProto.FromString(data)
     except (DecodeError, UnicodeError, IndexError) as error:
-        kind = kind_of_start(data[:512])
+        kind = kind_of_stream(io.BytesIO(data))
         received, advice = (str(error)[:100], "") if kind is ONNX else (kind.name, kind.advice)
         raise broken(where, "an ONNX model", received, advice) from None
     with own_errors(lambda expected, received: broken(where, expected, received), "an ONNX model"):

@@ -19,8 +19,10 @@ from singanet.loss import SoftmaxCrossEntropy
 
 
 def made():
+    # So many arrays that the table of a file is longer than what tells most kinds.
+    between = [layers.Dense(f"between{k}", 4) for k in range(6)]
     return FeedForwardNet(
-        [layers.Dense("a", 4, input_sample_shape=(3,)), layers.Dense("b", 2)],
+        [layers.Dense("a", 4, input_sample_shape=(3,)), *between, layers.Dense("b", 2)],
         loss=SoftmaxCrossEntropy(),
         seed=0,
     )
@@ -89,7 +91,8 @@ def keras_archive(net, folder):
     net.save(folder / "model.weights.h5")
     start = {"batch_shape": [None, 3], "dtype": "float32", "name": "x"}
     entries = [{"class_name": "InputLayer", "config": start}]
-    for name, units in (("a", 4), ("b", 2)):
+    for layer in net.layers:
+        name, units = layer.name, layer.num_output
         config = {"name": name, "units": units, "activation": "linear", "use_bias": True}
         entries.append({"class_name": "Dense", "config": config})
     described = {"class_name": "Sequential", "config": {"name": "net", "layers": entries}}

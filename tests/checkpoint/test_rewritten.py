@@ -125,6 +125,16 @@ def test_what_another_program_wrote_is_read(format, change, state, tmp_path):
         assert found[name].dtype == array.dtype
 
 
+def test_texts_of_ours_name_no_arrays_and_are_kept(state, tmp_path):
+    texts = {"note": "bias", "table": "ones", "a": "bias"}
+    path = tmp_path / "m.safetensors"
+    write_state(path, state, metadata=texts)
+    with open_state(path) as reader:
+        assert list(reader.entries) == NAMES
+        assert texts.items() <= reader.metadata.items()
+        assert all(entry.checksum for entry in reader.entries.values())
+
+
 @pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("format", ["safetensors", "gguf"])
 def test_a_table_that_was_changed_is_damage(format, step, state, tmp_path):

@@ -17,7 +17,7 @@ from singanet.errors import FileFormatError
 LONGEST = 8 << 20
 """Room for 80,000 arrays; a longer table of tiny objects could fill the memory."""
 METADATA = "__metadata__"
-CHECKSUMS, TABLE = "checksums", "table"
+CHECKSUMS, TABLE = "checksums", "singanet_table"
 """Of each array's bytes, and of the table of names, types and places."""
 DTYPES = {
     "BOOL": "?",
