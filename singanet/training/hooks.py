@@ -107,7 +107,8 @@ class Hooks:
     def train_end(self) -> None:
         """Let every callback that began end, then raise the first error of these."""
         first: BaseException | None = None
-        for callback in sorted(self.begun, key=lambda callback: callback.ends_last):
+        ends = sorted(self.begun, key=lambda each: (not each.ends_first, each.runs_last))
+        for callback in ends:
             try:
                 self._told(callback, callback.on_train_end)()
             except BaseException as error:  # noqa: BLE001 - raised below

@@ -24,8 +24,8 @@ class Callback(Described):
     _session: Session | None = None
     runs_last = False
     """Whether its hooks run after those of the others, as a checkpoint's must."""
-    ends_last = False
-    """Whether its `on_train_end` comes after those of the others, as parameters brought back do."""
+    ends_first = False
+    """Whether its `on_train_end` comes before those of the others, which see what it leaves."""
     first_rank_only = False
     """Whether only rank 0 has it run, of several that train together: what prints, writes files.
 

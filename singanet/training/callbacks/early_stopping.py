@@ -19,11 +19,9 @@ class EarlyStopping(Callback):
 
     ``restore_best`` brings back, when the fit ends without an error, the parameters and running
     state of the best epoch, ``best_epoch``. Costs one copy of all parameters. ``monitor``,
-    ``mode`` and ``min_delta`` are those of `Monitor`. They come after what other callbacks leave,
-    such as the averages of `EMA`, which stay in its ``averages``.
+    ``mode`` and ``min_delta`` are those of `Monitor`. They come after the averages of an `EMA`,
+    which stay in its ``averages``.
     """
-
-    ends_last = True
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ class EMA(Callback):
     net. Costs one copy of all parameters; of those in slices each rank averages its own.
     """
 
+    ends_first = True
     goes_by_params = True
 
     def __init__(self, decay: float = 0.999, keep_at_end: bool = True) -> None:

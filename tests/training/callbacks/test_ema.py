@@ -328,9 +328,20 @@ def test_the_best_weights_come_last_whatever_the_order(first):
     x, y = np.random.default_rng(0).standard_normal((20, 4)).astype("f4"), np.arange(20) % 3
     plain, both = build(), build()
     plain.fit(x, y, epochs=4, callbacks=[EarlyStopping("loss")], verbose=False)
-    ema = EMA(0.5)
-    callbacks = [ema, EarlyStopping("loss")]
-    both.fit(x, y, epochs=4, callbacks=callbacks if first else callbacks[::-1], verbose=False)
-    for a, b in zip(plain.param_values(), both.param_values(), strict=True):
+    ema, seen = EMA(0.5), []
+
+    class Looks(Callback):
+        def on_train_end(self):
+            seen.append([array.copy() for array in self.session.net.param_values()])
+
+    class LooksLast(Looks):
+        runs_last = True
+
+    stops = EarlyStopping("loss")
+    callbacks = [ema, LooksLast(), stops] if first else [stops, Looks(), ema]
+    both.fit(x, y, epochs=4, callbacks=callbacks, verbose=False)
+    # What others save or measure at the end is of these, too.
+    for a, b, c in zip(plain.param_values(), both.param_values(), *seen, strict=True):
         np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(a, c)
     assert not np.array_equal(ema.averages["a/weight"], both.param_values()[0])
