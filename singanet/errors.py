@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 
@@ -127,21 +127,20 @@ def one_of(names: Iterable[str], limit: int = 12) -> str:
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     """Advice that names the closest of ``names``, or ``otherwise`` if none is close.
 
-    Of names that differ in their last number, such as resnet20 and resnet32, the nearest is meant.
+    Of names as close as each other, such as resnet20 and resnet32 to resnet21, that with the
+    nearest number at its end is meant.
     """
     known: dict[str, str] = {}
     for each in names:
         known.setdefault(each.lower(), each)
     said = str(name).lower()
-    stem = said.rstrip("0123456789")
-    numbers = {
-        each: int(each[len(stem) :])
-        for each in known
-        if each.startswith(stem) and each[len(stem) :].isdigit()
-    }
-    if numbers and len(stem) < len(said) < len(stem) + 10:
-        number = int(said[len(stem) :])
-        close = [min(numbers, key=lambda each: abs(numbers[each] - number))]
-    else:
-        close = get_close_matches(said, list(known), n=1)
+    close = get_close_matches(said, list(known), n=10)
+    ratios = [SequenceMatcher(None, each, said).ratio() for each in close]
+    as_close = [each for each, ratio in zip(close, ratios, strict=True) if ratio == ratios[0]]
+    close = sorted(as_close, key=lambda each: abs(_last_number(each) - _last_number(said)))
     return f"did you mean {known[close[0]]!r}?" if close else otherwise
+
+
+def _last_number(name: str) -> int:
+    digits = name[len(name.rstrip("0123456789")) :]
+    return int(digits[:9] or 0)

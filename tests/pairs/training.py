@@ -524,18 +524,25 @@ def taking_measures(way: int = 1) -> Iterator[None]:
 
     No tiny net would be worth them: what is recomputed takes less than the code that does it.
     """
-    plan, worth = fitting.plan_memory, _Search._worth
+    plan, every = fitting.plan_memory, _Search._every
 
     def last(*given: Any, **named: Any) -> Any:
         made = plan(*given[:3], None, *given[4:], **named)
         return replace(made, chosen=made.table[min(way, len(made.table) - 1)])
 
+    def of_all(self: _Search, allowed: frozenset[str], in_parts: bool) -> Iterator[Any]:
+        for micro in self._sizes(in_parts):
+            for level in (self.level, "cheap") if self.recomputes else (self.level,):
+                yield self._way(micro, level, False)
+        if "offload" in allowed:
+            yield from self._offloaded(self.size)
+
     fitting.plan_memory = last
-    _Search._worth = lambda self, way, plain: iter([way])
+    _Search._every = of_all
     try:
         yield
     finally:
-        fitting.plan_memory, _Search._worth = plan, worth
+        fitting.plan_memory, _Search._every = plan, every
 
 
 @contextmanager

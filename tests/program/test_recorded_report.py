@@ -65,4 +65,4 @@ def test_figures_traces_and_pictures_of_a_real_program(tmp_path):
     assert len(figures["calls"]) == figures["kernels"] == len(report.kernels)
     events = [event for event in read(report.trace(lanes="layer")) if event["ph"] == "X"]
     assert len(events) == figures["kernels"]
-    assert report.plot(tmp_path / "arena.svg").count('class="box"') > 20
+    assert report.plot(tmp_path / "arena.svg").count('class="box ') > 20

@@ -290,7 +290,8 @@ def test_running_statistics_survive_an_overflow_in_forward():
 def test_what_no_scale_can_mend_ends_in_an_error_that_names_the_layer(half, data):
     x = np.full_like(data[0], np.nan)
     net = half(backoff=2.0**-9)
-    with pytest.raises(DataError, match=r"layer 'fc2', gradient: .*lower the learning rate"):
+    named = pytest.raises(DataError, match=r"layer 'fc2', gradient: .*lower the learning rate")
+    with pytest.warns(RuntimeWarning, match="the loss is nan"), named:
         net.fit(x, data[1], batch_size=10, verbose=False)
     stop, net = StopOnNaN(), half()
     history = net.fit(x, data[1], batch_size=10, callbacks=[stop], verbose=False)

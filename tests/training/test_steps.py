@@ -159,7 +159,7 @@ def test_gradients_that_are_not_finite_are_not_hidden(build, data):
     x = data[0].copy()
     x[3] = np.inf
     net = build()
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore"), pytest.warns(RuntimeWarning, match="the loss is nan"):
         history = net.fit(x, data[1], clip=1.0, clip_by="global", verbose=False)
     assert not np.isfinite(history["loss"][0])
 
