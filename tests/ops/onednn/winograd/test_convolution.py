@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from threading import Event
 
 import numpy as np
 import pytest
@@ -104,12 +105,15 @@ def test_samples_that_cannot_be_shared_equally(ops, always, monkeypatch, samples
 
 
 def test_errors_of_workers_come_out_when_all_are_done():
-    done = []
+    done, begun = [], Event()
 
     def fail():
+        # A part that no thread has begun is called off.
+        assert begun.wait(60)
         raise ZeroDivisionError
 
     def late():
+        begun.set()
         time.sleep(0.05)
         done.append(1)
 
