@@ -180,7 +180,8 @@ class IteratedBatches(Batches):
 
     A source with ``state_dict`` and ``load_state_dict`` keeps its own position. Of any other the
     batches handed out are counted, and a position is found again by drawing and dropping as
-    many: exact where the source gives the same batches again.
+    many: exact where the source gives the same batches again. The first pass goes on with an
+    iteration that was ``begun`` before.
     """
 
     def __init__(
@@ -190,12 +191,14 @@ class IteratedBatches(Batches):
         steps: int | None,
         class_weight: Mapping[int, float] | None = None,
         learns: bool = False,
+        begun: Iterator[Any] | None = None,
     ) -> None:
         self.source = source
+        self._begun = begun
         self._net, self._learns = net, learns
         self._outputs = output_names(net)
         self._class_weight = class_weight
-        self._keeps_position = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+        self._keeps_position = keeps_position(source)
         self._endless = isinstance(source, Iterator)
         self._drawn = 0
         self._skip = 0
@@ -216,7 +219,8 @@ class IteratedBatches(Batches):
 
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the source."""
-        batches = iter(self.source)
+        batches = iter(self.source) if self._begun is None else self._begun
+        self._begun = None
         if not self._endless:
             self._drawn = 0
         for _ in range(self._skip):
@@ -256,20 +260,32 @@ class IteratedBatches(Batches):
             )
 
     def _checked(self, item: Any) -> WeightedBatch:
-        if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
-            raise DataError(
-                "net.fit, data",
-                expected="batches (x, y) or (x, y, sample_weight)",
-                received=f"a {type(item).__name__}"
-                + (f" of {len(item)}" if isinstance(item, (tuple, list)) else ""),
-                advice="yield x, y",
-            )
-        x = fed("net.fit, batch x", self._net, item[0], self._learns)
-        y = by_name("net.fit, batch y", item[1], self._outputs, all_of_them=False)
-        weight = joined_weight(y, item[2] if len(item) == 3 else None, self._class_weight)
+        x, y, weight = parts_of(item)
+        x = fed("net.fit, batch x", self._net, x, self._learns)
+        y = by_name("net.fit, batch y", y, self._outputs, all_of_them=False)
+        weight = joined_weight(y, weight, self._class_weight)
         # Of a batch of all processes a part may be empty.
         sample_count({"x": x, "y": y, "sample_weight": weight}, self.may_be_empty)
         return x, y, weight
+
+
+def keeps_position(source: Any) -> bool:
+    """Whether a source of batches says where it is, and goes there."""
+    return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+
+
+def parts_of(item: Any) -> tuple[Any, Any, Any]:
+    """x, y and sample_weight or None of a batch. Errors: `DataError` for what is no batch."""
+    if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
+        raise DataError(
+            "net.fit, data",
+            expected="batches (x, y) or (x, y, sample_weight)",
+            received=f"a {type(item).__name__}"
+            + (f" of {len(item)}" if isinstance(item, (tuple, list)) else ""),
+            advice="yield x, y",
+        )
+    x, y, *weight = item
+    return x, y, weight[0] if weight else None
 
 
 def _length(source: Any) -> int | None:

@@ -13,7 +13,14 @@ from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
 from singanet.training.arrays import by_name, cut, fed, output_names, sample_count
-from singanet.training.batches import ArrayBatches, Batches, IteratedBatches
+from singanet.training.batches import (
+    ArrayBatches,
+    Batches,
+    IteratedBatches,
+    ended,
+    keeps_position,
+    parts_of,
+)
 from singanet.training.options import FitOptions
 from singanet.training.ranks import World
 from singanet.training.sample_weights import joined_weight
@@ -117,28 +124,32 @@ def iterated(
 ) -> Batches:
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
     ranks.expect_own_part("data", source)
-    if learns and isinstance(net, Net) and net.pending:
-        source, first = _with_first(source)
-        fed("net.fit, batch x", net, first[0] if isinstance(first, (tuple, list)) else first, True)
     loader = source if hasattr(source, "__iter__") else GeneratorLoader(source)
-    made = ranks.share(IteratedBatches(net, loader, steps, class_weight, learns))
+    begun = None
+    if learns and isinstance(net, Net) and net.pending:
+        first, begun = _first_of(loader)
+        fed("net.fit, batch x", net, parts_of(first)[0], True)
+    made = ranks.share(IteratedBatches(net, loader, steps, class_weight, learns, begun))
     if loader is not source:
         loader.may_be_empty = made.may_be_empty
     return made
 
 
-def _with_first(source: Any) -> tuple[Any, Any]:
-    """What yields the batches of ``source``, and the first of them, which it will yield again."""
-    if isinstance(source, Iterator):
-        first = next(source, None)
-        return chain([] if first is None else [first], source), first
-    if not hasattr(source, "__iter__"):
-        return source, next(iter(source(0)), None)
-    state = source.state_dict() if hasattr(source, "state_dict") else None
-    first = next(iter(source), None)
-    if state is not None:
-        source.load_state_dict(state)
-    return source, first
+def _first_of(loader: Any) -> tuple[Any, Iterator[Any] | None]:
+    """The first batch, and the iteration it is of; None where the loader went back before it.
+
+    An iteration that was begun goes on: some loaders have only one, or draw anew for each.
+    Errors: `DataError` without any batch.
+    """
+    position = loader.state_dict() if keeps_position(loader) else None
+    batches = iter(loader)
+    first = next(batches, None)
+    if first is None:
+        raise ended("at least one batch", "none")
+    if position is None:
+        return first, chain([first], batches)
+    loader.load_state_dict(position)
+    return first, None
 
 
 def _yields(x: Any) -> bool:

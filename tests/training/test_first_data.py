@@ -29,6 +29,28 @@ def dense():
 X = np.random.default_rng(0).standard_normal((24, 5)).astype(np.float32)
 Y = np.arange(24) % 3
 
+
+class Once:
+    """An iterable of one iteration."""
+
+    def __init__(self):
+        self.batches = iter([(X[i : i + 8], Y[i : i + 8]) for i in (0, 8, 16)])
+
+    def __iter__(self):
+        return self.batches
+
+
+class DrawsAnew:
+    """Another order at each iteration, as PyTorch's loaders have."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(1)
+
+    def __iter__(self):
+        order = self.rng.permutation(24)
+        return ((X[rows], Y[rows]) for rows in np.split(order, 3))
+
+
 SOURCES = {
     "array": lambda: (X, Y),
     "list": lambda: (X.tolist(), Y.tolist()),
@@ -36,6 +58,8 @@ SOURCES = {
     "loader": lambda: (ArrayLoader(X, Y, 8, seed=3), None),
     "batches": lambda: ([(X[i : i + 8], Y[i : i + 8]) for i in (0, 8, 16)], None),
     "iterator": lambda: (iter([(X[:12], Y[:12]), (X[12:], Y[12:])]), None),
+    "once": lambda: (Once(), None),
+    "draws anew": lambda: (DrawsAnew(), None),
     "function": lambda: ((lambda epoch: iter([(X[epoch:], Y[epoch:])])), None),
 }
 
@@ -67,6 +91,14 @@ def test_data_that_are_refused_leave_it_as_it_was(same):
     told, net = net_of(*dense(), build=(5,)), net_of(*dense())
     with pytest.raises(DataError, match="equally many"):
         net.fit(X[:, :2], Y[:3], verbose=False)
+    for batches, words in (
+        ([], "at least one batch"),
+        ([X], r"\(x, y\)"),
+        ([(X, Y, Y, Y)], "of 4"),
+    ):
+        with pytest.raises(DataError, match=words):
+            net.fit(iter(batches), verbose=False)
+        assert net.pending
     convolution = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
     with pytest.raises(ShapeError):
         convolution.fit(X, Y, verbose=False)
