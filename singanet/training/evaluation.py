@@ -8,13 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.columns import is_frame
 from singanet.base.described import shown
 from singanet.device import Device
 from singanet.engine.executor import plan_of_step
 from singanet.engine.feeds import check_feed
 from singanet.engine.head import start_of
-from singanet.engine.intake import own_arrays
 from singanet.engine.model import Model, StepRequest, makes_passes_together, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import of_output, weights_for
@@ -137,9 +135,8 @@ def evaluate(
         )
     ranks.expect_mergeable("net.evaluate", measures.metrics)
     ranks.unify(net)
-    if is_frame(y):
+    if y is not None:
         y = by_name("net.evaluate, y", y, output_names(net), all_of_them=False)
-    y = own_arrays("net.evaluate, y", y)
     if ranks.size == 1 and y is not None and batch_size is None:
         return _in_one_go(net, x, y, sample_weight, measures, first)
     if y is None and not holds_arrays(x):

@@ -40,6 +40,15 @@ def test_in_batches_as_in_one_go(build, data, batch_size):
     np.testing.assert_allclose(parts, whole, atol=1e-6)
 
 
+def test_targets_by_the_name_of_an_output(build, data):
+    net = build()
+    (name,) = (node.name for node in net.nodes() if not node.consumers)
+    assert net.evaluate(data[0], {name: data[1]}) == net.evaluate(*data)
+    for batch_size in (None, 8):
+        with pytest.raises(DataError, match="first axis is the samples"):
+            net.evaluate(data[0], 1, batch_size)
+
+
 def test_over_a_source_of_batches(build, data):
     net = build()
     loader = ArrayLoader(*data, 16, shuffle=False)
