@@ -320,6 +320,14 @@ def test_models_lists_each_with_its_parameters_and_a_description(capsys):
         assert re.fullmatch(rf"{entry.name} +{entry.parameters:,}  {entry.description}", line)
 
 
+def test_a_ready_net_is_found_beside_a_file_of_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lenet").write_bytes(b"")
+    assert main(["summary", "lenet"]) == 0
+    assert main(["summary", "./lenet"]) == 2
+    assert "another file" in capsys.readouterr().err
+
+
 def test_summary_shows_layers_shapes_and_the_count_of_parameters(capsys):
     assert main(["summary", "lenet", "--input-shape", "1,8,8", "--classes", "7"]) == 0
     out = capsys.readouterr().out

@@ -28,9 +28,9 @@ def named_net(command: str, arguments: argparse.Namespace) -> FeedForwardNet:
     path = Path(arguments.model)
     whole, published = is_whole(path), is_published(path)
     if not (whole or published or path.is_dir()):
-        from singanet.models import build
+        from singanet.models import build, entries
 
-        if path.is_file():
+        if path.is_file() and arguments.model not in {entry.name for entry in entries()}:
             raise ArgumentError(
                 f"file {str(path)!r}",
                 expected="a ready net, a run folder, a published folder or a file of `save_model`",
