@@ -110,9 +110,11 @@ class LivePage(Callback):
 
     def _progress(self) -> str:
         session, steps = self.session, self.session.data.expected
+        # An epoch may have more than the one before, from which its length was told.
+        known = steps is not None and session.batch <= steps
         said = {
             "epoch": f"{min(session.epoch + 1, session.epochs):,} of {session.epochs:,}",
-            "steps of it": f"{session.batch:,}" + (f" of {steps:,}" if steps else ""),
+            "steps of it": f"{session.batch:,}" + (f" of {steps:,}" if known else ""),
             "steps in all": session.step,
             "seconds": round(time.perf_counter() - self._start, 1),
         }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -65,6 +66,24 @@ def test_the_page_is_rewritten_while_it_trains_and_stays_at_the_end(fit, tmp_pat
     assert "refresh" not in last
     assert "Under way" not in last
     assert "4 epochs, as asked for" in last
+
+
+def test_an_epoch_longer_than_the_one_before_is_no_more_than_all_of_it(net, data, tmp_path, clock):
+    class Passing(Callback):
+        def on_batch_begin(self, batch):
+            clock[0] += 10.0
+
+    looking, lengths = Looking(tmp_path / "report.html"), (2, 4)
+    net.fit(
+        lambda epoch: [(data[0][:8], data[1][:8])] * lengths[epoch],
+        epochs=2,
+        callbacks=[Passing(), *recorders(tmp_path, live=True), looking],
+        verbose=False,
+    )
+    told = [re.search(r"steps of it</th><td>(\d+)(?: of (\d+))?<", html) for html in looking.pages]
+    said = {found.groups() for found in told if found}
+    assert {("1", None), ("1", "2"), ("2", "2"), ("3", None)} <= said
+    assert all(most is None or int(done) <= int(most) for done, most in said)
 
 
 def test_a_fit_that_fails_ends_the_reloading(fit, tmp_path):
