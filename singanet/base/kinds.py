@@ -24,6 +24,7 @@ _WEIGHTS = "build the net and load weights with net.load"
 _IMAGE = "singanet.data.ImageTool().load reads an image, singanet.data.FolderLoader a folder"
 _PUBLISHED = "singanet.pretrained.load reads the model in a folder of transformers"
 
+PUBLISHED = Kind("the folder of a published model", "load it with singanet.pretrained.load")
 KERAS_ARCHIVE = Kind(
     "an archive of Keras", "load archives of Keras with singanet.keras.load_model", "npz"
 )
@@ -111,7 +112,7 @@ def kind_of_stream(stream: IO[bytes]) -> Kind:
 
 def _of_folder(path: Path) -> Kind:
     if (path / "config.json").is_file():
-        return Kind("the folder of a published model", "load it with singanet.pretrained.load")
+        return PUBLISHED
     inside = next((each for each in sorted(path.iterdir()) if each.is_dir()), None)
     first = next(iter(sorted(inside.iterdir())), None) if inside is not None else None
     if first is not None and kind_of(first).advice == _IMAGE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from singanet.base.files import expect_in_folder, explained
-from singanet.base.kinds import kind_of
+from singanet.base.kinds import PUBLISHED, kind_of
 from singanet.errors import FileAccessError, one_of
 
 SINGLE = "model.safetensors"
@@ -30,7 +30,7 @@ def weights_in(folder: Path) -> Path:
             f"file {str(folder)!r}",
             expected=f"a checkpoint, or a folder with {', '.join(_WEIGHTS)} or one .gguf file",
             received=f"{kind.name} with {has}",
-            advice=kind.advice,
+            advice="put the model's arrays there too" if kind is PUBLISHED else kind.advice,
         )
     expect_in_folder(folder, found[0])
     return found[0]

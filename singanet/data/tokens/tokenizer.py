@@ -261,6 +261,8 @@ def _expect_messages(messages: Any) -> None:
             not isinstance(message, Mapping)
             or not isinstance(message.get("role"), str)
             or not isinstance(message.get("content"), str | None)
+            # Templates write None as a word.
+            or (message.get("content") is None and not message.keys() - {"role", "content"})
         ):
             received = f"{message!r} at {k}"[:120]
             break

@@ -244,6 +244,7 @@ def test_tools_of_a_line_go_to_the_template(tokenizer, tmp_path):
         ({"messages": []}, "a conversation with an answer|messages that it takes"),
         ({"messages": [{"role": "user", "content": "ay"}]}, "a conversation with an answer"),
         ({"messages": [{"role": "assistant", "content": 7}]}, "expected a list of messages"),
+        ({"messages": [{"role": "assistant", "content": None}]}, "expected a list of messages"),
         ({"prompt": "ay " * 200, "answer": "ay"}, "at most 33 tokens; received"),
     ],
 )
