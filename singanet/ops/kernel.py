@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from singanet.ops.held import HalvesMatrix
 from singanet.ops.interface import Ops
 
 Half = Literal["lift", "product", "native"]
@@ -93,10 +92,6 @@ def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) ->
         if not _is_half(given or named.values()) or not (everywhere or ops.on_host):
             return function(ops, *given, **named)
         out = named.pop("out", None)
-        if not everywhere and len(given) > 1 and getattr(given[0], "ndim", 0) == 2:
-            # A weight is widened in parts, while the product goes over it.
-            held = HalvesMatrix.of(given[1])
-            given = given if held is None else (given[0], held, *given[2:])
         wide = {key: _changed(value, _FLOAT16, np.float32) for key, value in named.items()}
         found = function(ops, *_changed(given, _FLOAT16, np.float32), **wide)
         if out is not None:

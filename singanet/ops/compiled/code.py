@@ -273,12 +273,9 @@ class Code:
         """A vector of the float whose bits are the lower half of the long integer."""
         return self._everywhere(self._at.bitcast(self._at.trunc(number, _INT), _FLOAT))
 
-    def halves(self, pointer: Value, offset: Value, converts: bool = False) -> Value:
-        """The vector of float16 there, as floats: by whole numbers, where no processor converts."""
+    def halves(self, pointer: Value, offset: Value) -> Value:
+        """The vector of float16 there, as floats: by whole numbers, as not all processors can."""
         at = self._at
-        if converts:
-            kind = ir.VectorType(ir.HalfType(), LANES)
-            return at.fpext(at.load(self._place(pointer, offset, kind), align=2), _FLOATS)
         bits = at.zext(at.load(self._place(pointer, offset, _HALVES), align=2), _INTS)
         size = at.shl(at.and_(bits, _same(0x7FFF)), _same(13))
         # The exponent counts from 15 there and from 127 here.
