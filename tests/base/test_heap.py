@@ -15,7 +15,6 @@ import pytest
 import singanet
 from singanet.base import heap
 
-
 ONCE = """
 import numpy as np
 from singanet.base import heap
