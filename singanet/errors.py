@@ -134,13 +134,13 @@ def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
     for each in names:
         known.setdefault(each.lower(), each)
     said = str(name).lower()
+
+    def last_number(name: str) -> int:
+        digits = name[len(name.rstrip("0123456789")) :]
+        return int(digits[:9] or 0)
+
     close = get_close_matches(said, list(known), n=10)
     ratios = [SequenceMatcher(None, each, said).ratio() for each in close]
     as_close = [each for each, ratio in zip(close, ratios, strict=True) if ratio == ratios[0]]
-    close = sorted(as_close, key=lambda each: abs(_last_number(each) - _last_number(said)))
+    close = sorted(as_close, key=lambda each: abs(last_number(each) - last_number(said)))
     return f"did you mean {known[close[0]]!r}?" if close else otherwise
-
-
-def _last_number(name: str) -> int:
-    digits = name[len(name.rstrip("0123456789")) :]
-    return int(digits[:9] or 0)
