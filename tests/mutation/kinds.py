@@ -28,6 +28,7 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 import singanet
+import singanet.program.recompute.choice  # imported when first asked for, which is watched
 from singanet import FeedForwardNet, Input, layers, loss, metric, models, pretrained
 from singanet.checkpoint import FORMATS, open_state, write_folder, write_state
 from singanet.checkpoint.folder import INDEX
