@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+save_file = pytest.importorskip("safetensors.torch").save_file
 transformers = pytest.importorskip("transformers")
 transformers.utils.logging.disable_progress_bar()
 

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from safetensors.torch import save_file
 
 from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
@@ -12,7 +11,7 @@ from singanet.loss import SquaredError
 from singanet.optimizer import SGD, AdamW
 from singanet.pretrained.table import FAMILIES
 from singanet.types import RowSparse
-from tests.pretrained.peers import MODELS, WORDS, batch, make, theirs, torch, write
+from tests.pretrained.peers import MODELS, WORDS, batch, make, save_file, theirs, torch, write
 
 
 def named_gradients(net, dy):
