@@ -90,19 +90,15 @@ class Recording(NamedTuple):
 class Draft:
     """The trace that IR passes work on: calls, and the arrays that these find ``outside``.
 
-    ``parameters`` are ids of arrays of the net.
+    ``parameters`` are ids of arrays of the net; ``runs_again`` says whether calls may run again for
+    the backward pass.
     """
 
     tape: Tape
     calls: list[Call]
     outside: dict[Ref, Array]
     parameters: frozenset[int]
-    recompute: Recompute
-
-    @property
-    def runs_again(self) -> bool:
-        """Whether calls are to run again for the backward pass, as far as layers have a say."""
-        return self.recompute != "none" or True in self.tape.wishes.values()
+    runs_again: bool
 
 
 def compiled(recorder: Recorder, recompute: Recompute = "none") -> Recording:
@@ -119,17 +115,19 @@ def compile_tape(
     Errors: a number of bytes for ``recompute`` in which the arena cannot be kept. Raises
     `NotRecordableError` for a call of which the backend has no form.
     """
-    return Compiler(tape, parameters, recompute).at(recompute)
+    return Compiler(tape, parameters, recompute != "none").at(recompute)
 
 
 class Compiler:
     """The calls of a tape after all passes, and recordings of them at one level or another.
 
-    ``recompute`` says whether any level but "none" will be asked for.
+    Of a tape that is interrupted between its passes, a level but "none" may be asked for if
+    ``recomputes``.
     """
 
-    def __init__(self, tape: Tape, parameters: frozenset[int], recompute: Recompute) -> None:
-        self._draft = draft = Draft(tape, tape.calls, dict(tape.outside), parameters, recompute)
+    def __init__(self, tape: Tape, parameters: frozenset[int], recomputes: bool) -> None:
+        again = recomputes or True in tape.wishes.values()
+        self._draft = draft = Draft(tape, tape.calls, dict(tape.outside), parameters, again)
         for run in PASSES:
             draft.calls = run(draft)
         tape.lowering.expect_known(draft.calls)

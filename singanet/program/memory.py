@@ -267,14 +267,21 @@ class Rehearsal:
     Who has made use of it calls `forget_rehearsals`.
     """
 
-    def __init__(self, recorder: Recorder, at_once: bool, turns: int = 1, walks: int = 1) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        at_once: bool,
+        turns: int = 1,
+        walks: int = 1,
+        recomputes: bool = True,
+    ) -> None:
         tape = recorder.tape
         self._recorder, self._at_once = recorder, at_once
         self._turns, self._walks = turns, walks
         # What recording takes, and Python's objects, is no memory of a device.
         self._on_host = tape.far is None
         with no_collections():
-            self._compiler = Compiler(tape, recorder.finish(), "none")
+            self._compiler = Compiler(tape, recorder.finish(), recomputes)
 
     def at(self, level: Recompute) -> PlannedStep:
         """The step at ``level``. Errors: bytes that the arena cannot be kept in."""
@@ -323,7 +330,9 @@ def rehearsed_memory(
         record(recorder)
 
     with _state_stays(optimizer):
-        memory = Rehearsal(rehearse(net, counted), at_once=False).at(level).memory
+        made = Rehearsal(rehearse(net, counted), False, recomputes=level != "none")
+        memory = made.at(level).memory
+    del made
     forget_rehearsals()
     return memory
 
