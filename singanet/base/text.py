@@ -33,3 +33,8 @@ def megabytes(nbytes: int) -> str:
 def milliseconds(seconds: float | None) -> str:
     """Three digits behind the point; a question mark for what was not measured."""
     return "?" if seconds is None else f"{1e3 * seconds:,.3f}"
+
+
+def reshaping(array: str, sample_shape: Sequence[int]) -> str:
+    """The code that gives the samples of ``array`` another shape."""
+    return f"{array}.reshape({', '.join(map(str, (-1, *sample_shape)))})"

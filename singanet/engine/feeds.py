@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.csr import by_rows, is_sparse
+from singanet.base.text import reshaping
 from singanet.device import Device
 from singanet.engine.plan import NodeStep, Plan
 from singanet.errors import ArgumentError, ShapeError, UnknownNameError, did_you_mean, one_of
@@ -155,7 +156,7 @@ def _shape_advice(received: Shape, shape: Shape) -> str:
         return "images are NCHW: use x.transpose(0, 3, 1, 2)"
     # Axes of one step are put in and left out, and rows of all numbers laid out, without harm.
     if None not in shape and own in (wanted, [math.prod(wanted)]):
-        return f"lay the samples out anew: x.reshape({', '.join(map(str, (-1, *shape)))})"
+        return f"lay the samples out anew: {reshaping('x', shape)}"
     return "the batch axis comes first, then the layer's input sample shape"
 
 

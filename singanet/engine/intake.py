@@ -20,6 +20,7 @@ from singanet.base.columns import (
 )
 from singanet.base.csr import is_sparse
 from singanet.errors import DataError, ShapeError, one_of
+from singanet.loss.targets import NUMBERED
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _number_advice(where: str, value: Any, array: Array) -> str:
     if not words:
         return "convert it with numpy.asarray(..., 'float32')"
     if re.search(r"\by\b", where):
-        return "number the classes: classes, y = numpy.unique(y, return_inverse=True)"
+        return f"number the classes: {NUMBERED}"
     return "make numbers of words: singanet.data.Table takes columns, a tokenizer texts"
 
 

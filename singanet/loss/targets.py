@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from singanet.base.byte_order import native
+from singanet.base.text import reshaping
 from singanet.errors import ArgumentError, DataError, ShapeError
 from singanet.ops.interface import Ops
 from singanet.types import Array, Shape
@@ -59,8 +60,7 @@ def _cast_advice(ops: Ops, scores: Shape, y: Array) -> str:
     if y.dtype.kind in "USO":
         return f"number them: {NUMBERED}"
     if y.size == math.prod(scores):
-        wanted = ", ".join(map(str, (-1, *scores[1:])))
-        return f"give a distribution the shape of the outputs: y.reshape({wanted})"
+        return f"give a distribution the shape of the outputs: {reshaping('y', scores[1:])}"
     if y.dtype.kind == "f" and not bool((y == ops.xp.rint(y)).all()):
         return (
             "number the classes from 0 on; of what is measured a regression loss such as "
@@ -119,8 +119,7 @@ class _ExpectClasses:
 
 def _target_advice(outputs: Shape, targets: Shape) -> str:
     if math.prod(outputs) == math.prod(targets):
-        wanted = ", ".join(map(str, (-1, *outputs[1:])))
-        return f"give the targets the shape of the outputs: y.reshape({wanted})"
+        return f"give the targets the shape of the outputs: {reshaping('y', outputs[1:])}"
     if len(outputs) == 2 and targets in ((outputs[0],), (outputs[0], 1)):
         return "end the net with a layer of one output, as there is one number for a sample"
     return "give both one shape: change the last layer, or the targets"
