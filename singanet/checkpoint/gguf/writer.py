@@ -88,12 +88,13 @@ def _header(
         offset += -offset % ALIGNMENT
     rows = b"".join(parts)
     seal = SEAL + Checksum().update(rows).digest()
-    values = {**values, FORMAT_KEY: FORMAT_VERSION, CHECKSUMS_KEY: sums, SEALED_KEY: ""}
-    start = MAGIC + struct.pack("<IQQ", VERSION, len(sources), len(values))
-    end = len(start) + len(packed_values(values, where)) + len(rows)
+    values = {**values, FORMAT_KEY: FORMAT_VERSION, CHECKSUMS_KEY: sums}
+    start = MAGIC + struct.pack("<IQQ", VERSION, len(sources), len(values) + 1)
+    start += packed_values(values, where)
+    end = len(start) + len(packed_values({SEALED_KEY: ""}, where)) + len(rows)
     # So long that what is filled behind it has room for the seal.
-    values[SEALED_KEY] = " " * (-(end + len(seal)) % ALIGNMENT)
-    return start + packed_values(values, where) + rows + seal
+    filling = " " * (-(end + len(seal)) % ALIGNMENT)
+    return start + packed_values({SEALED_KEY: filling}, where) + rows + seal
 
 
 def _stored(sources: Sequence[Source], dtype: StoredType, where: str) -> list[Source]:

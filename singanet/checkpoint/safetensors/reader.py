@@ -67,7 +67,7 @@ class SafetensorsReader(StreamReader):
         """The checksums of a file of ours, which are taken out of the metadata.
 
         They are of other arrays where another program has copied them: its metadata stand in front
-        of the rows of ``raw``. Files of before 0.3 have no checksum of the rows.
+        of the rows of ``raw``. Files of earlier versions have no checksum of the rows.
         """
         mark, sealed = self.metadata.pop(KEY, None), self.metadata.pop(TABLE, None)
         if mark is None:
