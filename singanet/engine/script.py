@@ -189,17 +189,17 @@ class Before:
         # Reading the generator's state takes two microseconds.
         self._draws = self._net.rng.bit_generator.state if self._draws_too else None
         # One copy of all arrays takes much less time than one copy each.
-        for group, copy in zip(self._groups, self._copies, strict=True):
-            self._xp.concatenate(group, axis=None, out=copy)
+        for group, kept in zip(self._groups, self._copies, strict=True):
+            self._xp.concatenate(group, axis=None, out=kept)
 
     def restore(self) -> None:
         """Write the copy back."""
         if self._draws is not None:
             self._net.rng.bit_generator.state = self._draws
-        for group, copy in zip(self._groups, self._copies, strict=True):
+        for group, kept in zip(self._groups, self._copies, strict=True):
             start = 0
             for value in group:
-                value[...] = copy[start : start + value.size].reshape(value.shape)
+                value[...] = kept[start : start + value.size].reshape(value.shape)
                 start += value.size
 
 

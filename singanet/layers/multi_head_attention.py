@@ -320,10 +320,10 @@ class MultiHeadAttention(Layer):
         if self.has_lengths:
             lengths = ops.xp.asarray(read_whole_lengths(self, ops, rest[0], n, keys))
         ids = rest[self.has_lengths :]
-        for each, steps in zip(ids, (queries, keys)[-len(ids) :], strict=False):
-            if each.shape != (n, steps):
+        for each, length in zip(ids, (queries, keys)[-len(ids) :], strict=False):
+            if each.shape != (n, length):
                 raise self.shape_error(
-                    f"segments of shape {(n, steps)}",
+                    f"segments of shape {(n, length)}",
                     f"shape {each.shape}",
                     "give an id for each step that is there, and of a decoder take no segments",
                 )

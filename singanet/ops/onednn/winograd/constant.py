@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
-from itertools import count
 from math import prod
 
 import numpy as np
@@ -91,7 +91,7 @@ def forward_entered(
     def lay(areas: list[Area]) -> list[Stage]:
         out = (tiles.n, *tiles.out)
         y, x = areas[0].operand(0, *out), areas[0].operand(1, tiles.n, *tiles.image)
-        kernels, number = areas[0].operand(2, POINTS, c * f), count(3)
+        kernels, number = areas[0].operand(2, POINTS, c * f), itertools.count(3)
         line = areas[0].operand(next(number), f) if bias else None
         other = areas[0].operand(next(number), *out) if add else None
         parts: Stage = [[] for _ in shares]
