@@ -389,6 +389,7 @@ class FeedForwardNet(Net):
 
     # -- gradients --------------------------------------------------------------------------
 
+    @checked_call
     def gradients(
         self,
         ys: Names,
@@ -414,6 +415,7 @@ class FeedForwardNet(Net):
 
         return gradients(self, ys, xs, feed, dys, train, unreachable)
 
+    @checked_call
     def iter_gradients(
         self,
         ys: Names,
@@ -433,6 +435,7 @@ class FeedForwardNet(Net):
 
         return iter_gradients(self, ys, xs, feed, dys, train, unreachable)
 
+    @checked_call
     def jacobian(
         self, ys: Y | Sequence[Y], xs: N | Sequence[N], feed: Any
     ) -> dict[Y, dict[N, Array]]:
@@ -445,6 +448,7 @@ class FeedForwardNet(Net):
 
         return jacobian(self, ys, xs, feed)
 
+    @checked_call
     def hessian_vector_product(
         self, ys: Names, xs: N | Sequence[N], feed: Any, vectors: Directions, dys: Any = None
     ) -> dict[N, Array]:
@@ -503,6 +507,7 @@ class FeedForwardNet(Net):
 
     # -- files ------------------------------------------------------------------------------
 
+    @checked_call
     def to_config(self) -> dict[str, Any]:
         """The net's structure, loss and metric as JSON types, without parameter values.
 
@@ -624,6 +629,7 @@ class FeedForwardNet(Net):
             by_order=by_order,
         )
 
+    @checked_call
     def offload(
         self,
         folder: str | PathLike[str],
@@ -649,6 +655,7 @@ class FeedForwardNet(Net):
 
         offload(self, folder, keep, optimizer, resume, activations)
 
+    @checked_call
     def onload(self) -> None:
         """Bring parameters and optimizer state back into memory; the folder stays a checkpoint.
 
@@ -660,6 +667,7 @@ class FeedForwardNet(Net):
 
     # -- step by step -----------------------------------------------------------------------
 
+    @checked_call
     def decoder(
         self,
         max_length: int | None = None,
@@ -717,6 +725,7 @@ class FeedForwardNet(Net):
 
     # -- programs ---------------------------------------------------------------------------
 
+    @checked_call
     def record(
         self,
         x: Any,
@@ -744,6 +753,7 @@ class FeedForwardNet(Net):
 
         return Program(self, x, y, optimizer, rerecord=rerecord, recompute=recompute)
 
+    @checked_call
     def memory(
         self,
         batch_size: int,
@@ -763,20 +773,21 @@ class FeedForwardNet(Net):
 
         return planned_memory(self, batch_size, optimizer, extent, recompute)
 
+    @checked_call
     def plan(
         self,
         batch_size: int,
         optimizer: Optimizer | Wrapper | None = None,
-        budget: int | str | None = None,
+        memory_budget: int | str | None = None,
         extent: int | None = None,
         *,
         allow: Collection[str] = ("recompute", "micro-batches"),
         ranks: int = 1,
     ) -> MemoryPlan:
-        """How steps of ``batch_size`` samples keep within a ``budget`` of bytes, cheapest in time.
+        """How steps of ``batch_size`` samples keep within a ``memory_budget``, cheapest in time.
 
         In this order, as far as ``allow`` names them: as it is, "recompute", "micro-batches",
-        "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". ``budget`` is
+        "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". The budget is
         a number of bytes or a text such as "600MB"; None looks at every way. With ``ranks`` it is
         for each of so many processes that train by `parallel.Sharded`, of batches of
         ``batch_size`` each. Nothing is run, and the net stays as it is. Errors: a budget that
@@ -787,8 +798,9 @@ class FeedForwardNet(Net):
         from singanet.budget import of_one_rank, plan_memory
 
         beside = of_one_rank(self, optimizer, ranks)
-        return plan_memory(self, batch_size, optimizer, budget, extent, allow, beside)
+        return plan_memory(self, batch_size, optimizer, memory_budget, extent, allow, beside)
 
+    @checked_call
     def tune_kernels(
         self, batch_size: int, extent: int | None = None, *, again: bool = False
     ) -> TuningReport:
@@ -808,6 +820,7 @@ class FeedForwardNet(Net):
         return tune_kernels(self, batch_size, extent, again)
 
 
+@checked_call
 def load_model(path: str | PathLike[str], training: bool = True) -> FeedForwardNet:
     """The net that `FeedForwardNet.save_model` wrote to ``path``, without its code.
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet import FeedForwardNet
 from singanet.base import elsewhere
 from singanet.checkpoint import Target, load_into, open_state, write_state
 from singanet.errors import (
@@ -124,6 +125,30 @@ def test_arguments_that_other_libraries_have(net, call, words):
     with pytest.raises(SignatureError, match=words) as caught:
         call(net, np.zeros((4, 5), np.float32), np.zeros(4, int))
     assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name, each in vars(FeedForwardNet).items() if callable(each) and name[0] != "_"),
+        *("add", "build", "params_of", "freeze", "forward", "backward", "train", "step"),
+    ],
+)
+def test_every_method_of_a_net_names_its_arguments(net, name):
+    """A bare TypeError says neither which arguments there are nor what to write."""
+    if name == "make_executor":  # which no user calls
+        return
+    with pytest.raises(SignatureError, match=rf"net\.{name}: .*received kep=; "):
+        getattr(net, name)(kep=3)
+
+
+def test_a_plan_and_a_fit_call_their_budget_alike(net):
+    plan = net.plan(4, memory_budget="1GB")
+    assert plan.memory_budget == 10**9
+    with pytest.raises(SignatureError, match=r"plan.picture: expected no arguments"):
+        plan.picture("plan.svg")
+    with pytest.raises(SignatureError, match="did you mean 'keep'"):
+        net.offload("folder", kep="3MB")
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,10 @@ def checked_call(function: _F) -> _F:
         signature = inspect.Signature([first, *signature.parameters.values()])
     name = function.__name__
     if is_method:
-        # Net.fit and FeedForwardNet.fit are both called net.fit, as users write.
+        # As users write, Net.fit, FeedForwardNet.fit and GraphBuilder.add are net.fit and net.add.
         owner = function.__qualname__.split(".")[-2]
-        name = f"{re.findall('[A-Z][a-z]*', owner)[-1].lower()}.{name}"
+        word = re.findall("[A-Z][a-z]*", owner)[-1].lower()
+        name = f"{'net' if word == 'builder' else word}.{name}"
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from singanet.base.calls import checked_call
 from singanet.base.sizes import bytes_text
 from singanet.base.text import text_table
 
@@ -61,14 +62,14 @@ class Way:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The way chosen for steps of ``batch_size`` samples within ``budget`` bytes, None for any.
+    """The way chosen for steps of ``batch_size`` samples within ``memory_budget`` bytes.
 
-    ``table`` has every way that was looked at, cheapest in time first; ``notes`` say which others
-    are not open to this net, and why.
+    None for the budget is any. ``table`` has every way that was looked at, cheapest in time first;
+    ``notes`` say which others are not open to this net, and why.
     """
 
     batch_size: int
-    budget: int | None
+    memory_budget: int | None
     chosen: Way
     table: tuple[Way, ...]
     notes: tuple[str, ...] = ()
@@ -89,7 +90,8 @@ class MemoryPlan:
         return self.chosen.slowdown
 
     def __str__(self) -> str:
-        within = "" if self.budget is None else f" within {bytes_text(self.budget)}"
+        budget = self.memory_budget
+        within = "" if budget is None else f" within {bytes_text(budget)}"
         rows = [
             [
                 "->" if way is self.chosen else "",
@@ -109,6 +111,7 @@ class MemoryPlan:
             ]
         )
 
+    @checked_call
     def picture(self) -> str:
         """The memory over a step as bars of text, from its first kernel down to its last.
 

@@ -67,7 +67,7 @@ def plan_memory(
     net: Net,
     batch_size: int,
     optimizer: Optimizer | Wrapper | None = None,
-    budget: int | str | None = None,
+    memory_budget: int | str | None = None,
     extent: int | None = None,
     allow: Collection[str] = USUAL,
     beside: dict[str, int] | None = None,
@@ -98,7 +98,9 @@ def plan_memory(
             received=repr(allow if isinstance(allow, str) else unknown[0])[:60],
             advice=f"leave it out to allow {one_of(USUAL)}",
         )
-    limit = None if budget is None else checked_bytes(f"{where}, memory_budget", budget)
+    limit = None
+    if memory_budget is not None:
+        limit = checked_bytes(f"{where}, memory_budget", memory_budget)
     expect_alone(where, optimizer)
     level = programs_of(net).recompute
     if light is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
+from singanet.base.calls import checked_call
 from singanet.base.described import CheckedType
 from singanet.errors import (
     ArgumentError,
@@ -137,6 +138,7 @@ class GraphBuilder(metaclass=CheckedType):
         """The nodes that were given to `freeze`."""
         return self._graph.frozen_before()
 
+    @checked_call
     def params_of(self, name: str) -> list[Param]:
         """The parameters of the layer or nested net added as ``name``; none is filled by this."""
         nodes = self._graph.nodes
@@ -197,6 +199,7 @@ class GraphBuilder(metaclass=CheckedType):
 
     # -- adding -----------------------------------------------------------------------------
 
+    @checked_call
     def add(self, layer: _Part, src: Src = None) -> _Part:
         """Add ``layer``, or a net with a name, behind ``src`` and return it.
 
@@ -264,6 +267,7 @@ class GraphBuilder(metaclass=CheckedType):
         if mask is not None:
             raise unread_mask(str(self._last))
 
+    @checked_call
     def build(self, in_shapes: Any) -> Shapes:
         """The sample shape(s) that come out where ``in_shapes`` come in.
 
