@@ -12,6 +12,7 @@ from singanet import FeedForwardNet
 from singanet.base import elsewhere
 from singanet.checkpoint import Target, load_into, open_state, write_state
 from singanet.errors import (
+    ArgumentError,
     GraphError,
     ShapeError,
     SignatureError,
@@ -32,7 +33,9 @@ from singanet.layers import (
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError
 from singanet.optimizer import SGD
 from singanet.params import param
-from singanet.training.callbacks import EarlyStopping
+from singanet.training.callbacks import EarlyStopping, ModelCheckpoint
+
+X, Y = np.zeros((4, 5), np.float32), np.zeros(4, int)
 
 
 @pytest.fixture
@@ -149,6 +152,59 @@ def test_a_plan_and_a_fit_call_their_budget_alike(net):
         plan.picture("plan.svg")
     with pytest.raises(SignatureError, match="did you mean 'keep'"):
         net.offload("folder", kep="3MB")
+
+
+@pytest.mark.parametrize("path", [None, 3, b"x", True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda net, path: net.save_model(path),
+        lambda net, path: net.load(path),
+        lambda net, path: net.offload(path),
+        lambda net, path: net.predictor().save(path),
+        lambda net, path: net.fit(X, Y, resume=path or 0, verbose=False),
+        lambda net, path: singanet.load_model(path),
+        lambda net, path: singanet.data.load(path),
+        lambda net, path: singanet.data.mnist(path),
+        lambda net, path: singanet.data.cifar10(path),
+        lambda net, path: singanet.data.FolderLoader(path, (1, 8, 8)),
+        lambda net, path: singanet.data.TextDataset.from_file(path),
+        lambda net, path: singanet.onnx.load(path),
+        lambda net, path: singanet.onnx.save(net, path),
+        lambda net, path: singanet.keras.load_model(path),
+        lambda net, path: singanet.pretrained.load(path),
+        lambda net, path: ModelCheckpoint(path),
+    ],
+)
+def test_what_is_no_path(net, call, path):
+    with pytest.raises(ArgumentError, match="expected a path, a str or Path; received") as caught:
+        call(net, path)
+    message(caught)
+
+
+@pytest.mark.parametrize("key", ["x", "validation_data"])
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (
+            lambda: iter(()),
+            "GeneratorLoader, source: .*def source\\(epoch\\).*received def <lambda>",
+        ),
+        (lambda epoch, other: iter(()), "received def <lambda>\\(epoch, other\\)"),
+        (lambda epoch: iter([(X, Y, 1, 2)]), "GeneratorLoader: .*received a tuple of 4"),
+        (
+            dict.fromkeys([3, 4]).keys(),
+            "{where}, batches: .*received a int",
+        ),
+        ({}.values(), "{where}, batches: expected at least one batch"),
+    ],
+)
+def test_sources_of_batches_are_called_as_they_were_given(net, key, source, words):
+    where = "net.fit" + ", validation_data" * (key != "x")
+    given = {"x": X, "y": Y, key: source} if key != "x" else {"x": source}
+    with pytest.raises(SingaNetError, match=words.format(where=where)) as caught:
+        net.fit(**given, verbose=False)
+    message(caught)
 
 
 @pytest.mark.parametrize(

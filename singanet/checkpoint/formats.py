@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from singanet.base.files import expect_file, explained
+from singanet.base.files import expect_file, explained, path_of
 from singanet.base.kinds import kind_of_stream
 from singanet.checkpoint.entry import State, sources_of
 from singanet.checkpoint.folder import weights_in
@@ -210,21 +210,14 @@ def by_content(path: Path) -> str:
 
 def checked_path(path: Any) -> Path:
     """``path`` as a `Path`. Errors: `ArgumentError` for what names no file."""
-    try:
-        text = os.fspath(path)
-    except TypeError:
-        raise _refused(f"{path!r}, a {type(path).__name__}") from None
-    if not isinstance(text, str) or "\0" in text:
-        raise _refused(repr(text))
-    if os.path.basename(text) in ("", ".", ".."):
-        raise _refused(f"{text!r}, which names no file")
-    return Path(text)
-
-
-def _refused(received: str) -> ArgumentError:
-    return ArgumentError(
-        "argument f",
-        expected="the path of a file, a str or Path",
-        received=received[:200],
-        advice="pass for example 'runs/model.npz'",
-    )
+    found = path_of("argument f", path)
+    # A `Path` drops the slash and the dot that a folder ends in.
+    text = os.fspath(path)
+    if os.path.basename(text) in ("", ".", "..") or "\0" in text:
+        raise ArgumentError(
+            "argument f",
+            expected="the path of a file",
+            received=f"{text!r}, which names no file"[:200],
+            advice="pass for example 'runs/model.npz'",
+        )
+    return found

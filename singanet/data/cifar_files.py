@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from singanet.base.files import path_of
 from singanet.base.kinds import kind_of_start
 from singanet.data.magic import check_md5, open_data_file
 from singanet.errors import DataError
@@ -36,7 +37,7 @@ def find_files(
     Errors: `DataError` with the place to get the set from where a file is missing, or naming
     an archive that is broken or not the published one.
     """
-    source = Path(path)
+    source = path_of(f"{name}", path)
     if os.path.isfile(source):
         return _from_archive(name, source, files, checksums)
     for folder in (source, *(source / inner for inner in _FOLDERS[name])):

@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Described
+from singanet.base.files import path_of
 from singanet.data.array_loader import ArrayLoader
 from singanet.data.images import MAX_PIXELS, image_to_array, in_colors, pillow, read_image
 from singanet.errors import ArgumentError, DataError, one_of
@@ -146,7 +147,7 @@ class FolderLoader(Described):
 def _listing(
     folder: str | Path, given: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], tuple[Path, ...], Array]:
-    root = Path(folder)
+    root = path_of("FolderLoader, folder", folder)
     where = f"image folder {str(folder)!r}"
     present = _names(root, where, lambda entry: entry.is_dir())
     classes = tuple(present) if given is None else given

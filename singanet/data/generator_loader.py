@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.calls import misdefined, never_began
 from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.errors import ArgumentError, DataError
@@ -44,7 +45,7 @@ class GeneratorLoader(Described):
     def __iter__(self) -> Iterator[Batch]:
         epoch, position, drawn = self.epoch, self.position, 0
         first = self._before + self.rank + position * self.world_size
-        for batch in self.source(epoch):
+        for batch in self._batches(epoch):
             drawn += 1
             if drawn <= first or (drawn - 1 - first) % self.world_size:
                 continue
@@ -66,6 +67,15 @@ class GeneratorLoader(Described):
         # Nothing was left where the position was saved after the last batch: as much is an epoch
         # whose end is known only now.
         self.set_epoch(epoch + 1)
+
+    def _batches(self, epoch: int) -> Iterable[Batch]:
+        try:
+            return self.source(epoch)
+        except TypeError as error:
+            if never_began(error):
+                wanted = "def source(epoch): a function of the number of the epoch alone"
+                raise misdefined("GeneratorLoader, source", self.source, wanted) from None
+            raise
 
     def share_out(self, rank: int, world_size: int) -> None:
         """Be that of ``rank`` of so many once a position is loaded; as `ArrayLoader.share_out`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from singanet.base.files import path_of
 from singanet.data.cifar import cifar10, cifar100
 from singanet.data.cifar_files import which_cifar
 from singanet.data.dataset import Dataset
@@ -28,7 +29,7 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
     may claim. Errors: `UnknownNameError` for an unknown name, `DataError` for a file that is not
     what it should be.
     """
-    name = os.fspath(name_or_path)
+    name = str(path_of("data.load", name_or_path))
     if name in _EMBEDDED:
         return _EMBEDDED[name]()
     path = Path(name)
@@ -61,7 +62,7 @@ def load_test(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX
 
     Such a data set has no training samples, and as many classes as its labels tell.
     """
-    name = os.fspath(name_or_path)
+    name = str(path_of("data.load", name_or_path))
     if not name.lower().endswith(".npz") or not os.path.isfile(name):
         return load(name, max_bytes)
     arrays = read_npz(name, _ARRAYS[2:], max_bytes)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from singanet.base.files import path_of
 from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.types import Array
 
@@ -68,8 +69,9 @@ class TextDataset:
         ``encoding``.
         """
         where = f"text file {str(path)!r}"
+        file = path_of("TextDataset.from_file", path)
         try:
-            text = Path(path).read_bytes().decode(encoding)
+            text = file.read_bytes().decode(encoding)
         except UnicodeDecodeError as error:
             raise DataError(
                 where,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.budget import FLOOR, TIMES, Budget, own_errors, read_json
-from singanet.base.files import replacing
+from singanet.base.files import path_of, replacing
 from singanet.base.kinds import KERAS_ARCHIVE, ZIP, kind_of
 from singanet.checkpoint import LayerDescription, Target, load_into, write_state
 from singanet.checkpoint.keras import KerasReader
@@ -42,7 +42,7 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
     archive or a layer that is not in the table, naming it; `UnsafeFileError` for parameters that
     the weights could never fill; `FileAccessError`.
     """
-    path = Path(path)
+    path = path_of("argument path", path)
     where = f"keras archive {str(path)!r}"
     refuse = partial(_broken, where)
     kind = kind_of(path)
@@ -84,7 +84,7 @@ def save_model(
     description, without what it was compiled with, for ``keras.models.load_model``. Errors:
     `ArgumentError` for a net with other parameters; those of `load_model` and `FileAccessError`.
     """
-    path, like = Path(path), Path(like)
+    path, like = path_of("argument path", path), path_of("argument like", like)
     where = f"keras archive {str(like)!r}"
     with open_file(like) as stream:
         config = _config(open_archive(stream, like.stat().st_size, where), where)

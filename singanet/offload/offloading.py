@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from singanet.base.files import explained
+from singanet.base.files import explained, path_of
 from singanet.base.lock import NAME, hold, let_go
 from singanet.base.sizes import checked_bytes
 from singanet.checkpoint import Entry
@@ -45,7 +45,7 @@ def offload(
     if activations:
         expect_host(net, "net.offload, activations")
     nbytes = checked_bytes("net.offload, keep", keep)
-    place = Path(folder)
+    place = path_of("net.offload, folder", folder)
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     check_unique((param.name for param in params), "net.offload")
     expect_in_memory(params, "net.offload")

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from singanet.base.budget import Budget, own_errors
+from singanet.base.files import path_of
 from singanet.base.kinds import ONNX, kind_of_stream
 from singanet.checkpoint.reader import open_file
 from singanet.codecs.onnx.values import FileNode
@@ -60,7 +61,7 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
     `FileFormatError` for no such file, or what is none of the operators' language;
     `UnsafeFileError` for one that asks for more than it holds.
     """
-    path = Path(path)
+    path = path_of("argument path", path)
     where = f"onnx file {str(path)!r}"
     with open_file(path) as stream:
         size = os.fstat(stream.fileno()).st_size

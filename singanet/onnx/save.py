@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.files import expect_suffix
+from singanet.base.files import expect_suffix, path_of
 from singanet.codecs.onnx.written import NoFormError, Value, WrittenGraph
 from singanet.codecs.table import put
 from singanet.engine.net import Net
@@ -46,7 +45,7 @@ def save(
     Errors: `ArgumentError` for layers that have no form in ONNX, all of them in one, and for an
     unknown opset or suffix; `FileAccessError`. A file that was there is then as it was.
     """
-    path = Path(f)
+    path = path_of("argument f", f)
     expect_suffix(_WHERE, path, (".onnx",))
     if checked_count(_WHERE, "argument opset", opset, 1) not in _OPSETS:
         raise ArgumentError(

@@ -6,12 +6,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.base.files import explained, replacing
+from singanet.base.files import explained, path_of, replacing
 from singanet.checkpoint import Reader, open_state, write_state
 from singanet.engine.adapting import adapt_each
 from singanet.errors import ArgumentError, ConfigError, StateMismatchError, one_of
@@ -65,7 +64,7 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
             value = np.asarray(layer.params[ours].peek())
             key = f"{_PREFIX}{places[name].module}.{side}.weight"
             arrays[key] = np.ascontiguousarray(value.T)
-    path = Path(folder)
+    path = path_of("argument folder", folder)
     modules = [places[name].module for name in found]
     pairs = {places[name].module: layer.adapters[suffix] for name, (layer, suffix) in found.items()}
     told = _config(net, pairs, _targets(modules, [p.module for p in places.values()]))
@@ -124,7 +123,7 @@ def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str
     for arrays that do not belong to the net; those of `net.adapt`; `FileFormatError`,
     `FileAccessError`.
     """
-    path = Path(folder)
+    path = path_of("argument folder", folder)
     where = f"config {str(path / CONFIG)!r}"
     config = read_config(read_settings(path, CONFIG), where)
     places = {place.module: (name, place) for name, place in _places(net).items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.files import explained, replacing
+from singanet.base.files import explained, path_of, replacing
 from singanet.checkpoint import Source, write_folder
 from singanet.checkpoint.sharded.writer import SHARD_BYTES
 from singanet.data import Tokenizer
@@ -62,7 +62,7 @@ def save(
     Errors: `ArgumentError` for another net, another type, and numbers that the type has not;
     `FileAccessError`.
     """
-    path = Path(folder)
+    path = path_of("argument folder", folder)
     origin = _origin(net) if like is None else origin_like(net, like)
     adapted = [layer.name for layer in net.layers if layer.adapters]
     if adapted and not merged:

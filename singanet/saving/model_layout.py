@@ -22,6 +22,7 @@ import numpy as np
 
 from singanet.base import kinds
 from singanet.base.budget import Budget, read_json
+from singanet.base.files import path_of
 from singanet.base.kinds import Kind, kind_of
 from singanet.checkpoint.formats import by_content, expect_no_other_suffix, open_state
 from singanet.checkpoint.reader import Reader
@@ -115,7 +116,7 @@ def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
 
 def is_model_file(path: str | os.PathLike[str], kind: FileKind = MODEL) -> bool:
     """Whether a file of the kind, whole or damaged behind its table, stands at ``path``."""
-    path = Path(path)
+    path = path_of("argument path", path)
     try:
         if not path.is_file() or by_content(path) != CONTAINER:
             return False
@@ -132,7 +133,7 @@ def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reade
     Errors: `FileFormatError` for a file of another kind, `VersionError` for a newer one, and
     those of `Reader`.
     """
-    path = Path(path)
+    path = path_of("argument path", path)
     where = f"{kind.text} file {str(path)!r}"
     if path.exists():
         found = kind_of(path)

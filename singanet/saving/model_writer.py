@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
+from singanet.base.files import path_of
 from singanet.checkpoint.entry import sources_of
 from singanet.checkpoint.formats import write_state
 from singanet.checkpoint.halves import stored_as
@@ -23,7 +23,7 @@ from singanet.training.compiled import expect_compiled
 
 def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) -> None:
     """`FeedForwardNet.save_model`."""
-    path = Path(path)
+    path = path_of("argument path", path)
     check_path(path)
     compiled = expect_compiled(net, "net.save_model") if training and net.compiled else None
     about = description(net)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.files import path_of
 from singanet.checkpoint.formats import write_state
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError
@@ -87,7 +88,7 @@ class Predictor(CompiledNet):
         Errors: `ConfigError` for a class that is neither singanet's nor registered,
         `ArgumentError` for a suffix of another format, `FileAccessError`.
         """
-        path = Path(path)
+        path = path_of("argument path", path)
         check_path(path)
         if "error" in self._about:
             raise self._about["error"]

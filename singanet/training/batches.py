@@ -34,6 +34,8 @@ class Batches(ABC):
     """What a speed is told in, and how many of these a sample has."""
     may_be_empty = False
     """Whether other processes may have batches where this one has none."""
+    where = "net.fit"
+    """Who was given the data, as errors say it."""
     _given: int | None = None
     _stream: Iterator[WeightedBatch] | None = None
 
@@ -57,13 +59,13 @@ class Batches(ABC):
                 # Nobody holds a batch while the next one is drawn: there would be memory for two.
                 del item
             if count == 0 and not self.may_be_empty:
-                raise ended("at least one batch", "none")
+                raise ended(self.where, "at least one batch", "none")
             self.last = count
             return
         for k in range(done, self._given):
             batch = self._next()
             if batch is None:
-                raise ended(f"{self._given} batches an epoch", f"{k}")
+                raise ended(self.where, f"{self._given} batches an epoch", f"{k}")
             yield batch
             del batch
 
@@ -164,10 +166,10 @@ class ArrayBatches(Batches):
             raise
 
 
-def ended(expected: str, received: str) -> DataError:
+def ended(where: str, expected: str, received: str) -> DataError:
     """The error for data that end too early."""
     return DataError(
-        "net.fit, data",
+        f"{where}, batches",
         expected=expected,
         received=f"{received}, then the end",
         advice="a generator ends once and for all: pass a function of the epoch that returns "
@@ -192,8 +194,10 @@ class IteratedBatches(Batches):
         class_weight: Mapping[int, float] | None = None,
         learns: bool = False,
         begun: Iterator[Any] | None = None,
+        where: str = "net.fit",
     ) -> None:
         self.source = source
+        self.where = where
         self._begun = begun
         self._net, self._learns = net, learns
         self._outputs = output_names(net)
@@ -205,7 +209,7 @@ class IteratedBatches(Batches):
         self._given = steps
         self.smallest = getattr(source, "smallest_batch", None)
         self.counted = getattr(source, "counted", self.counted)
-        self.steps = _length(source) if steps is None else steps
+        self.steps = self._length() if steps is None else steps
 
     def can_share_out(self, ranks: int) -> bool:
         """As `Batches`: where the source has its ``share_out``, and knows of the others."""
@@ -215,7 +219,7 @@ class IteratedBatches(Batches):
     def share_out(self, rank: int, ranks: int) -> None:
         self.source.share_out(rank, ranks)  # type: ignore[attr-defined]
         if self._given is None:
-            self.steps = _length(self.source)
+            self.steps = self._length()
 
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the source."""
@@ -259,10 +263,25 @@ class IteratedBatches(Batches):
                 advice="resume with the same data",
             )
 
+    def _length(self) -> int | None:
+        """``len(source)``, None without one: asking some iterables raises."""
+        try:
+            length = len(self.source)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+        if length == 0:
+            raise ArgumentError(
+                f"{self.where}, batches",
+                expected="at least one batch",
+                received=f"a {type(self.source).__name__} of length 0",
+                advice="check how the data were read or selected",
+            )
+        return int(length)
+
     def _checked(self, item: Any) -> WeightedBatch:
-        x, y, weight = parts_of(item)
-        x = fed("net.fit, batch x", self._net, x, self._learns)
-        y = by_name("net.fit, batch y", y, self._outputs, all_of_them=False)
+        x, y, weight = parts_of(self.where, item)
+        x = fed(f"{self.where}, batch x", self._net, x, self._learns)
+        y = by_name(f"{self.where}, batch y", y, self._outputs, all_of_them=False)
         weight = joined_weight(y, weight, self._class_weight)
         # Of a batch of all processes a part may be empty.
         sample_count({"x": x, "y": y, "sample_weight": weight}, self.may_be_empty)
@@ -274,11 +293,11 @@ def keeps_position(source: Any) -> bool:
     return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
 
-def parts_of(item: Any) -> tuple[Any, Any, Any]:
+def parts_of(where: str, item: Any) -> tuple[Any, Any, Any]:
     """x, y and sample_weight or None of a batch. Errors: `DataError` for what is no batch."""
     if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
         raise DataError(
-            "net.fit, data",
+            f"{where}, batches",
             expected="batches (x, y) or (x, y, sample_weight)",
             received=f"a {type(item).__name__}"
             + (f" of {len(item)}" if isinstance(item, (tuple, list)) else ""),
@@ -286,19 +305,3 @@ def parts_of(item: Any) -> tuple[Any, Any, Any]:
         )
     x, y, *weight = item
     return x, y, weight[0] if weight else None
-
-
-def _length(source: Any) -> int | None:
-    """``len(source)``, None without one: asking some iterables raises."""
-    try:
-        length = len(source)
-    except TypeError:
-        return None
-    if length == 0:
-        raise ArgumentError(
-            "net.fit, data",
-            expected="at least one batch",
-            received=f"a {type(source).__name__} of length 0",
-            advice="check how the data were read or selected",
-        )
-    return int(length)

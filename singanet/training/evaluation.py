@@ -141,7 +141,7 @@ def evaluate(
         return _in_one_go(net, x, y, sample_weight, measures, first)
     if y is None and not holds_arrays(x):
         refuse_with_batches("net.evaluate", sample_weight=sample_weight)
-        batches = iterated(net, x, None, None, ranks)
+        batches = iterated(net, x, None, None, ranks, where="net.evaluate")
     else:
         size = checked_count(
             "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1

@@ -25,6 +25,8 @@ from singanet.training.options import FitOptions
 from singanet.training.ranks import World
 from singanet.training.sample_weights import joined_weight
 
+_VALIDATION = "net.fit, validation_data"
+
 
 def holds_arrays(x: Any) -> bool:
     """Whether ``x`` is the samples themselves, and not something that yields batches."""
@@ -88,15 +90,15 @@ def _validation_batches(net: Model, options: FitOptions, ranks: World) -> Batche
         return None
     if isinstance(data, (tuple, list)) and len(data) in (2, 3) and holds_arrays(data[0]):
         weight = data[2] if len(data) == 3 else None
-        return array_batches(net, data[0], data[1], weight, batch_size, ranks)
+        return array_batches(net, data[0], data[1], weight, batch_size, ranks, _VALIDATION)
     if holds_arrays(data):
         raise ArgumentError(
-            "net.fit, validation_data",
+            _VALIDATION,
             expected="(x, y), (x, y, sample_weight) or batches",
             received=f"a {type(data).__name__}",
             advice="pass validation_data=(x_val, y_val)",
         )
-    return iterated(net, data, None, None, ranks)
+    return iterated(net, data, None, None, ranks, where=_VALIDATION)
 
 
 def array_batches(
@@ -121,21 +123,22 @@ def iterated(
     class_weight: Mapping[int, float] | None,
     ranks: World,
     learns: bool = False,
+    where: str = "net.fit",
 ) -> Batches:
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
     ranks.expect_own_part("data", source)
     loader = source if hasattr(source, "__iter__") else GeneratorLoader(source)
     begun = None
     if learns and isinstance(net, Net) and net.pending:
-        first, begun = _first_of(loader)
-        fed("net.fit, batch x", net, parts_of(first)[0], True)
-    made = ranks.share(IteratedBatches(net, loader, steps, class_weight, learns, begun))
+        first, begun = _first_of(where, loader)
+        fed(f"{where}, batch x", net, parts_of(where, first)[0], True)
+    made = ranks.share(IteratedBatches(net, loader, steps, class_weight, learns, begun, where))
     if loader is not source:
         loader.may_be_empty = made.may_be_empty
     return made
 
 
-def _first_of(loader: Any) -> tuple[Any, Iterator[Any] | None]:
+def _first_of(where: str, loader: Any) -> tuple[Any, Iterator[Any] | None]:
     """The first batch, and the iteration it is of; None where the loader went back before it.
 
     An iteration that was begun goes on: some loaders have only one, or draw anew for each.
@@ -145,7 +148,7 @@ def _first_of(loader: Any) -> tuple[Any, Iterator[Any] | None]:
     batches = iter(loader)
     first = next(batches, None)
     if first is None:
-        raise ended("at least one batch", "none")
+        raise ended(where, "at least one batch", "none")
     if position is None:
         return first, chain([first], batches)
     loader.load_state_dict(position)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.files import path_of
 from singanet.errors import ArgumentError
 from singanet.training.sample_weights import checked_class_weight
 from singanet.types import Array
@@ -65,6 +66,8 @@ class FitOptions:
                 advice="write callbacks=[...]",
             )
         self._set("callbacks", tuple(self.callbacks))
+        if self.resume is not None and not isinstance(self.resume, Mapping):
+            self._set("resume", path_of("net.fit, resume", self.resume))
         self._set("class_weight", checked_class_weight(self.class_weight))
 
     def _set(self, name: str, value: Any) -> None:

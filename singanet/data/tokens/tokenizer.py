@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.files import replacing
+from singanet.base.files import path_of, replacing
 from singanet.data.tokens.chat_template import ChatTemplate, Message
 from singanet.data.tokens.text_stream import TextStream
 from singanet.data.tokens.tokenizer_files import read_folder, refusing
@@ -66,7 +66,7 @@ class Tokenizer:
         of tokenizer_config.json; the template of chat_template.jinja, else of the config.
         Errors: `DataError` naming the file that is missing or damaged.
         """
-        backend, settings = read_folder(Path(folder))
+        backend, settings = read_folder(path_of("Tokenizer, folder", folder))
         return cls._made(backend, settings, f"model folder {str(folder)!r}")
 
     @classmethod

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any, TextIO
 
-from singanet.base.files import explained, replacing
+from singanet.base.files import explained, path_of, replacing
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
 
@@ -24,7 +23,7 @@ class CSVLogger(Callback):
     first_rank_only = True
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = path_of("CSVLogger, path", path)
         self._file: TextIO | None = None
         self._columns: list[str] = []
 

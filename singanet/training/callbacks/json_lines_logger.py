@@ -7,11 +7,10 @@ import math
 import time
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any, TextIO
 
 from singanet.base.arguments import checked_count
-from singanet.base.files import explained
+from singanet.base.files import explained, path_of
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
 
@@ -27,7 +26,7 @@ class JSONLinesLogger(Callback):
     first_rank_only = True
 
     def __init__(self, path: str | PathLike[str], every_steps: int | None = None) -> None:
-        self.path = Path(path)
+        self.path = path_of("JSONLinesLogger, path", path)
         self.every_steps = (
             None
             if every_steps is None

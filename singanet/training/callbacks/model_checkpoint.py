@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.files import expect_inside
+from singanet.base.files import expect_inside, path_of
 from singanet.base.leaving import LEAVING
 from singanet.base.lock import hold, let_go
 from singanet.checkpoint import FORMATS, write_state
@@ -66,7 +66,7 @@ class ModelCheckpoint(Callback):
         asynchronous: bool = False,
     ) -> None:
         where = "ModelCheckpoint"
-        self.folder = Path(folder)
+        self.folder = path_of("ModelCheckpoint, folder", folder)
         self.monitor = None if monitor is None else Monitor(where, monitor, mode)
         self.keep = checked_count(where, "keep", keep, 1)
         self.every_epochs = checked_count(where, "every_epochs", every_epochs, 1)

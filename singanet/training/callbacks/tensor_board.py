@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.files import path_of
 from singanet.errors import BackendError
 from singanet.training.callbacks.callback import Callback
 from singanet.training.files import check_folder
@@ -29,7 +29,7 @@ class TensorBoard(Callback):
     first_rank_only = True
 
     def __init__(self, folder: str | PathLike[str], every_steps: int | None = None) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of("TensorBoard, folder", folder)
         self.every_steps = (
             None
             if every_steps is None

@@ -170,7 +170,7 @@ class FitRanks(World):
                 self.decide(course)
             if not having:
                 if course.batch == 0:
-                    raise ended("at least one batch", "none")
+                    raise ended(course.data.where, "at least one batch", "none")
                 return
             if at_once or (asking and begun):
                 self.decide(course)
