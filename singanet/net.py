@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import numpy as np
 
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from singanet.training.rate_range import RateRange
     from singanet.tuning.report import TuningReport
     from singanet.types import Array
+
+
+_USUAL_WAYS: Final = ("recompute", "micro-batches")
+"""`budget.search.USUAL`, without its imports."""
 
 
 class FeedForwardNet(Net):
@@ -252,7 +256,7 @@ class FeedForwardNet(Net):
         drop_last: bool = False,
         verbose: bool | int = True,
         memory_budget: int | str | None = None,
-        allow: Collection[str] = ("recompute", "micro-batches"),
+        allow: Collection[str] = _USUAL_WAYS,
         offload_folder: str | PathLike[str] | None = None,
     ) -> History:
         """Train for ``epochs`` epochs in all, the streaming backward underneath.
@@ -284,7 +288,7 @@ class FeedForwardNet(Net):
             drop_last=drop_last,
             verbose=verbose,
         )
-        if memory_budget is None:
+        if memory_budget is None and offload_folder is None and allow == _USUAL_WAYS:
             from singanet.training.fit import fit
 
             return fit(self, x, y, options)
@@ -781,7 +785,7 @@ class FeedForwardNet(Net):
         memory_budget: int | str | None = None,
         extent: int | None = None,
         *,
-        allow: Collection[str] = ("recompute", "micro-batches"),
+        allow: Collection[str] = _USUAL_WAYS,
         ranks: int = 1,
     ) -> MemoryPlan:
         """How steps of ``batch_size`` samples keep within a ``memory_budget``, cheapest in time.

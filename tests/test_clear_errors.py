@@ -154,6 +154,22 @@ def test_a_plan_and_a_fit_call_their_budget_alike(net):
         net.offload("folder", kep="3MB")
 
 
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [("bf16", "bfloat16"), ("fp16", "float16"), ("bfloat_16", "bfloat16"), ("float8", "float16")],
+)
+def test_float_types_by_their_short_names(net, said, meant):
+    for call in (
+        lambda: net.as_type(said),
+        lambda: net.compile("sgd", mixed_precision=said),
+        lambda: singanet.pretrained.load("folder", dtype=said),
+    ):
+        with pytest.raises(ArgumentError, match="did you mean 'b?float") as caught:
+            call()
+        message(caught)
+    assert meant in str(caught.value)
+
+
 @pytest.mark.parametrize("path", [None, 3, b"x", True])
 @pytest.mark.parametrize(
     "call",

@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.heap import large_arrays_apart, trim
 from singanet.base.sizes import checked_bytes
-from singanet.budget.search import OFFLOAD, USUAL, light_optimizer, plan_memory
+from singanet.budget.search import OFFLOAD, USUAL, expect_measures, light_optimizer, plan_memory
 from singanet.engine.memory import arrays_in
 from singanet.engine.net import expect_in_memory
 from singanet.engine.ones import ones
@@ -50,7 +50,7 @@ def fit_within(
     x: Any,
     y: Any,
     options: FitOptions,
-    memory_budget: int | str,
+    memory_budget: int | str | None,
     allow: Collection[str] = USUAL,
     offload_folder: str | os.PathLike[str] | None = None,
 ) -> History:
@@ -58,10 +58,18 @@ def fit_within(
 
     Of several ranks each has the budget for its part of a batch.
 
-    Errors, before the first step: a budget that is no size or cannot be kept; checkpoints that are
-    written in the background; a net that is offloaded already; a folder that `offload` refuses, or
-    none where offloading is allowed; those of `fit`.
+    Errors, before the first step: a budget that is no size, is missing or cannot be kept;
+    checkpoints that are written in the background; a net that is offloaded already; a folder that
+    `offload` refuses, or none where offloading is allowed; those of `fit`.
     """
+    expect_measures(_WHERE, allow)
+    if memory_budget is None:
+        raise ArgumentError(
+            f"{_WHERE}, memory_budget",
+            expected="bytes, beside allow or offload_folder, which say how they may be kept",
+            received="None",
+            advice="write for example memory_budget='600MB', or leave the others out",
+        )
     compiled = expect_compiled(net, _WHERE)
     _expect_no_copies(options)
     programs = programs_of(net)

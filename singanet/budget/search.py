@@ -14,7 +14,7 @@ from singanet.base.sizes import bytes_text, checked_bytes
 from singanet.budget.memory_plan import MemoryPlan, Way
 from singanet.budget.offloaded import offload_of
 from singanet.engine.peak_memory import PeakMemory
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError, did_you_mean, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
 from singanet.optimizer.chain import UpdateChain
 from singanet.program.memory import (
@@ -90,14 +90,7 @@ def plan_memory(
     size = checked_count(where, "batch_size", batch_size, 1)
     if extent is not None:
         extent = checked_count(where, "extent", extent, 1)
-    unknown = [name for name in allow if name not in MEASURES]
-    if isinstance(allow, str) or unknown:
-        raise ArgumentError(
-            f"{where}, allow",
-            expected=f"some of {one_of(MEASURES)}",
-            received=repr(allow if isinstance(allow, str) else unknown[0])[:60],
-            advice=f"leave it out to allow {one_of(USUAL)}",
-        )
+    expect_measures(where, allow)
     limit = None
     if memory_budget is not None:
         limit = checked_bytes(f"{where}, memory_budget", memory_budget)
@@ -138,6 +131,22 @@ def plan_memory(
             search.steps.clear()
             search.rehearsed = None
             forget_rehearsals()
+
+
+def expect_measures(where: str, allow: Any) -> None:
+    """Errors: `ArgumentError` where ``allow`` is no collection of names of `MEASURES`."""
+    names = [allow] if isinstance(allow, str) or not isinstance(allow, Collection) else allow
+    unknown = [name for name in names if name not in MEASURES]
+    if names is not allow or unknown:
+        wrong = unknown[0] if unknown else allow
+        raise ArgumentError(
+            f"{where}, allow",
+            expected=f"some of {one_of(MEASURES)}",
+            received=repr(wrong)[:60],
+            advice=did_you_mean(str(wrong), MEASURES, f"leave it out to allow {one_of(USUAL)}")
+            if unknown
+            else f"write allow=({wrong!r},)",
+        )
 
 
 def not_in_parts(net: Net, optimizer: Any) -> str | None:

@@ -28,6 +28,8 @@ from singanet.errors import (
     ArgumentError,
     BackendError,
     CallOrderError,
+    did_you_mean,
+    one_of,
 )
 from singanet.graph.arguments import checked_metric, told_apart
 from singanet.graph.building import GraphBuilder
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from singanet.metric.metric import Metric
     from singanet.optimizer.optimizer import Optimizer
     from singanet.optimizer.wrapper import Wrapper
+
+_TYPES = ("float32", "float64", "float16", "bfloat16", "float32_fast")
 
 
 class Net(GraphBuilder):
@@ -341,7 +345,9 @@ class Net(GraphBuilder):
                 "net.as_type",
                 expected="a float type of NumPy",
                 received=repr(dtype) if wanted is None else str(wanted),
-                advice="use 'float32', 'float64', 'float16', 'bfloat16' or 'float32_fast'",
+                advice=did_you_mean(
+                    str(dtype).replace("fp", "float"), _TYPES, f"use one of {one_of(_TYPES)}"
+                ),
             )
         if narrow:
             device = self.device.narrowed("net.as_type", stores=False)

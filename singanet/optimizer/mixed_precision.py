@@ -10,7 +10,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.byte_order import native
 from singanet.base.described import Configurable
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, did_you_mean, one_of
 from singanet.ops import ops_for
 from singanet.optimizer.checks import Grad
 from singanet.optimizer.hyper import at, checked
@@ -268,6 +268,16 @@ def as_precision(given: Any) -> MixedPrecision | None:
     """``given``, or mixed precision of the type ``given`` as text; None for texts in `FACTORS`."""
     if given is None or isinstance(given, MixedPrecision) or given in FACTORS:
         return None if isinstance(given, str) else given
+    if given != "float16":
+        names = ("float16", *FACTORS)
+        raise ArgumentError(
+            "argument mixed_precision",
+            expected=f"{one_of(names)} or a MixedPrecision",
+            received=repr(given)[:60],
+            advice=did_you_mean(
+                str(given).replace("fp", "float"), names, "leave it out to train in float32"
+            ),
+        )
     return MixedPrecision(given)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from singanet.checkpoint import Reader
 from singanet.engine.holding import KINDS, hold_blocks
-from singanet.errors import ArgumentError, StateMismatchError, one_of
+from singanet.errors import ArgumentError, StateMismatchError, did_you_mean, one_of
 from singanet.params.param import Param
 from singanet.pretrained.hub import folder_of
 from singanet.pretrained.making import MadeNet, make
@@ -64,7 +64,9 @@ def load(
             "pretrained.load, dtype",
             expected=one_of(_TYPES),
             received=repr(dtype),
-            advice="leave it out for float32",
+            advice=did_you_mean(
+                str(dtype).replace("fp", "float"), _TYPES, "leave it out for float32"
+            ),
         )
     wide = dtype not in ("bfloat16", *KINDS)
     if not wide and offload_folder is not None:

@@ -288,9 +288,25 @@ def test_other_arguments_are_checked():
     ):
         with pytest.raises(ArgumentError, match=match):
             net.plan(*arguments)
-    for allow in ("recompute", ["swap"]):
-        with pytest.raises(ArgumentError, match="allow"):
+    net.compile(SGD(lr=0.1))
+    for allow, advice in (
+        ("recompute", r"write allow=\('recompute',\)"),
+        (("microbatches",), "did you mean 'micro-batches'"),
+        (None, "leave it out"),
+        (["swap"], "leave it out"),
+    ):
+        with pytest.raises(ArgumentError, match=f"net.plan, allow: .*'offload'.*{advice}"):
             net.plan(2, SGD(lr=0.1), allow=allow)
+        with pytest.raises(ArgumentError, match=f"net.fit, allow: .*'offload'.*{advice}"):
+            net.fit(np.ones((2, 3, 12, 12)), np.zeros(2, int), allow=allow, verbose=False)
+
+
+@pytest.mark.parametrize("ways", [{"allow": ("recompute",)}, {"offload_folder": "away"}])
+def test_ways_without_a_budget_to_keep(ways):
+    net = image_net()
+    net.compile(SGD(lr=0.1))
+    with pytest.raises(ArgumentError, match="net.fit, memory_budget: .*beside allow"):
+        net.fit(np.ones((2, 3, 12, 12)), np.zeros(2, int), **ways, verbose=False)
 
 
 @pytest.mark.parametrize("method", [singanet.FeedForwardNet.plan, singanet.FeedForwardNet.fit])
