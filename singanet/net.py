@@ -325,37 +325,39 @@ class FeedForwardNet(Net):
         self,
         x: Any,
         y: Any = None,
-        batch_size: int | None = None,
+        batch_size: int | None = 32,
         sample_weight: Array | None = None,
     ) -> Evaluation:
         """``(loss, metric)`` without training; None for a loss or metric that is not set.
 
         Its ``.logs`` has all measures by name: the loss, the losses of several outputs, and every
-        metric that the net was compiled with. ``batch_size`` None takes ``x`` and ``y`` in one go.
-        Without ``y``, ``x`` is a loader or another iterable of batches ``(x, y)``, or with the
-        weights of samples. The metrics are those of all samples together.
+        metric that the net was compiled with. ``batch_size`` samples are computed at a time, with
+        None all of them; the measures are those of all samples together. A metric of your own that
+        only judges single batches is shown all samples at once. Without ``y``, ``x`` is a loader or
+        another iterable of batches ``(x, y)``, or with the weights of samples.
         """
         from singanet.training.evaluation import evaluate
 
         return evaluate(self, x, y, batch_size, sample_weight)
 
     @overload
-    def predict(self, x: Any, batch_size: int | None = None) -> Array: ...
+    def predict(self, x: Any, batch_size: int | None = 32) -> Array: ...
 
     @overload
     def predict(
-        self, x: Any, batch_size: int | None = None, *, by_name: Literal[True]
+        self, x: Any, batch_size: int | None = 32, *, by_name: Literal[True]
     ) -> dict[str, Array]: ...
 
     @checked_call
     def predict(
-        self, x: Any, batch_size: int | None = None, *, by_name: bool = False
+        self, x: Any, batch_size: int | None = 32, *, by_name: bool = False
     ) -> Array | dict[str, Array]:
         """The net's output for ``x``, through the link of the loss: softmax, sigmoid or none.
 
         An array; with several outputs a dict by their names, which with ``by_name`` it is of one
-        output too, so that type checkers know. ``batch_size`` None takes ``x`` in one go; with
-        one, ``x`` may also be a loader or another iterable of batches ``x`` or ``(x, ...)``.
+        output too, so that type checkers know. ``batch_size`` samples are computed at a time, with
+        None all of them, as is right where outputs depend on the other samples. ``x`` may also be a
+        loader or another iterable of batches ``x`` or ``(x, ...)``.
         """
         from singanet.training.evaluation import by_output_name, predict
 

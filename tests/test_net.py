@@ -769,7 +769,7 @@ def test_a_list_feeds_several_inputs_in_the_order_of_the_symbols(turned, tmp_pat
         np.testing.assert_array_equal(predict(x), np.full((3, 2), 2))
         np.testing.assert_array_equal(predict(tuple(x)), np.full((3, 2), 2))
     assert made.evaluate(x, np.full((3, 2), 2, np.float32)).loss == 0
-    with pytest.raises(ArgumentError, match="a dict with the inputs"):
+    with pytest.raises(ShapeError, match="expected 2 arrays, .*pass a dict"):
         made.predict(x[:1])
 
 

@@ -171,7 +171,7 @@ class RBM:
         ops, v = self._visible(x)
         return _error(ops, v, self._down(ops, self._up(ops, v))), None
 
-    def predict(self, x: Any, batch_size: int | None = None) -> Array:
+    def predict(self, x: Any, batch_size: int | None = 32) -> Array:
         """As `FeedForwardNet.predict`: what comes back of ``x``."""
         from singanet.training.evaluation import predict
 

@@ -33,7 +33,7 @@ from singanet.training.ranks import World, ranks_of
 from singanet.training.sample_weights import joined_weight
 from singanet.types import Array
 
-USUAL_BATCH = 256
+USUAL_BATCH = 32
 
 Taking: TypeAlias = Callable[[str, Any], Any]
 """``take(where, x)``: samples as arrays for the inputs of a net."""
@@ -137,15 +137,17 @@ def evaluate(
     ranks.unify(net)
     if y is not None:
         y = by_name("net.evaluate, y", y, output_names(net), all_of_them=False)
-    if ranks.size == 1 and y is not None and batch_size is None:
+    if batch_size is not None:
+        batch_size = checked_count("net.evaluate", "batch_size", batch_size, 1)
+    # A metric of a user's own may only judge single batches.
+    judges = not all(isinstance(metric, Metric) for metric in measures.metrics.values())
+    if y is not None and ranks.size == 1 and (judges or _at_once(y, batch_size)):
         return _in_one_go(net, x, y, sample_weight, measures, first)
     if y is None and not holds_arrays(x):
         refuse_with_batches("net.evaluate", sample_weight=sample_weight)
         batches = iterated(net, x, None, None, ranks, where="net.evaluate")
     else:
-        size = checked_count(
-            "net.evaluate", "batch_size", USUAL_BATCH if batch_size is None else batch_size, 1
-        )
+        size = batch_size or USUAL_BATCH
         batches = array_batches(net, x, y, sample_weight, size, ranks, "net.evaluate")
     gather(net, ranks.evaluated(net, batches.epoch()), measures)
     ranks.merge(measures)
@@ -153,6 +155,14 @@ def evaluate(
     if net.loss is None:
         del logs["loss"]
     return Evaluation(logs.get("loss"), logs.get(first), logs)
+
+
+def _at_once(x: Any, size: int | None) -> bool:
+    """Whether the arrays ``x`` are one batch of at most ``size`` samples; None is of any."""
+    if size is None:
+        return True
+    first = next(iter(x.values()), ()) if isinstance(x, Mapping) else x
+    return isinstance(first, np.ndarray) and first.ndim > 0 and len(first) <= size
 
 
 def _measures(net: Model) -> tuple[Measures, str]:
@@ -169,7 +179,9 @@ def _measures(net: Model) -> tuple[Measures, str]:
 
 def predict(net: Model, x: Any, batch_size: int | None) -> Array:
     """`FeedForwardNet.predict`; with several outputs a dict of arrays. Errors: no batch."""
-    if batch_size is None:
+    if batch_size is not None:
+        batch_size = checked_count("net.predict", "batch_size", batch_size, 1)
+    if _at_once(x, batch_size):
         out: Array = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
     xp, take = net.device.ops.xp, lambda where, given: fed(where, net, given)

@@ -14,7 +14,7 @@ from singanet.engine.net import Net
 from singanet.errors import ArgumentError, CallOrderError, DataError
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.training.arrays import fed
-from singanet.training.evaluation import evaluate, input_batches
+from singanet.training.evaluation import USUAL_BATCH, evaluate, input_batches
 
 _SHOWN = 3
 
@@ -75,12 +75,12 @@ def quantize(
             received=f"data with {dtype!r}",
             advice='leave data out, or say "int4"',
         )
-    before = None if x is None else evaluate(net, x, y, batch_size).loss
+    before = None if x is None else evaluate(net, x, y, batch_size or USUAL_BATCH).loss
     whole = sum(param.nbytes for param in net.params())
     errors = {} if data is None else _by_rows(net, dtype, data, batch_size)
     errors |= hold_blocks(net, dtype, "net.quantize", of=lambda param: param.name not in errors)
     held = sum(param.storage.nbytes for param in net.params())
-    after = None if x is None else evaluate(net, x, y, batch_size).loss
+    after = None if x is None else evaluate(net, x, y, batch_size or USUAL_BATCH).loss
     if before is None or after is None:
         return Quantization(dtype, errors, (whole, held))
     likely = (exp(before), exp(after)) if isinstance(net.loss, SoftmaxCrossEntropy) else None

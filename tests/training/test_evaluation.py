@@ -40,6 +40,22 @@ def test_in_batches_as_in_one_go(build, data, batch_size):
     np.testing.assert_allclose(parts, whole, atol=1e-6)
 
 
+def test_32_samples_at_a_time_unless_said_otherwise(build, data, monkeypatch):
+    net = build()
+    x, y = data
+    seen, forward = [], net.forward
+    monkeypatch.setattr(net, "forward", lambda flag, x: seen.append(len(x)) or forward(flag, x))
+    for call in (lambda **size: net.predict(x, **size), lambda **size: net.evaluate(x, y, **size)):
+        for size, wanted in (
+            ({}, [32, 18]),
+            ({"batch_size": None}, [50]),
+            ({"batch_size": 50}, [50]),
+        ):
+            seen.clear()
+            call(**size)
+            assert seen == wanted
+
+
 def test_targets_by_the_name_of_an_output(build, data):
     net = build()
     (name,) = (node.name for node in net.nodes() if not node.consumers)
