@@ -30,8 +30,8 @@ from singanet.training.arrays import by_name, output_names
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck
 from singanet.training.compiled import Compiled, expect_compiled
-from singanet.training.feeding import holds_arrays
-from singanet.training.fit import fit
+from singanet.training.feeding import holds_arrays, take_shape
+from singanet.training.fit import fit, unless_refused
 from singanet.training.history import History
 from singanet.training.options import FitOptions
 from singanet.training.ranks import ranks_of
@@ -73,56 +73,59 @@ def fit_within(
     compiled = expect_compiled(net, _WHERE)
     _expect_no_copies(options)
     programs = programs_of(net)
-    if offload_folder is not None:
-        expect_in_memory(net.params(), f"{_WHERE}, offload_folder")
-        allow = list(dict.fromkeys((*allow, OFFLOAD)))
-    elif OFFLOAD in allow:
-        raise ArgumentError(
-            f"{_WHERE}, offload_folder",
-            expected=f"a folder, since {OFFLOAD!r} is allowed",
-            received="None",
-            advice="name one that is empty or new",
+    with unless_refused(net):
+        take_shape(net, x)
+        if offload_folder is not None:
+            expect_in_memory(net.params(), f"{_WHERE}, offload_folder")
+            allow = list(dict.fromkeys((*allow, OFFLOAD)))
+        elif OFFLOAD in allow:
+            raise ArgumentError(
+                f"{_WHERE}, offload_folder",
+                expected=f"a folder, since {OFFLOAD!r} is allowed",
+                received="None",
+                advice="name one that is empty or new",
+            )
+        given = options.stages
+        ranks = ranks_of(net, compiled.optimizer)
+        reducers = UpdateChain(compiled.optimizer).reducers
+        # No step of one process waits for others: it is planned by what is inside, and the sums
+        # beside.
+        alone = (
+            wrapped(without_reductions(compiled.optimizer), *given)
+            if reducers
+            else compiled.clipped(*given)
         )
-    given = options.stages
-    ranks = ranks_of(net, compiled.optimizer)
-    reducers = UpdateChain(compiled.optimizer).reducers
-    # No step of one process waits for others: it is planned by what is inside, and the sums beside.
-    alone = (
-        wrapped(without_reductions(compiled.optimizer), *given)
-        if reducers
-        else compiled.clipped(*given)
-    )
-    optimizer = compiled.scaled(alone)
-    light = light_optimizer(compiled.optimizer)
-    size = _batch_size(x, options.batch_size)
-    if holds_arrays(x):
-        size = -(-size // ranks.part[1])
-    verbose = bool(options.verbose) and ranks.rank == 0
-    before = _bytes_without(net, optimizer)
-    targets = None
-    if y is not None:
-        # As many targets as a batch has, also of fewer samples.
-        named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
-        targets = _resized(named, size)
-    with net.unfilled() as filling:
-        plan = plan_memory(
-            net,
-            size,
-            optimizer,
-            memory_budget,
-            _extent(net, x),
-            allow,
-            {
-                **_beside(net, x, targets, size, options, reducers),
-                "metrics": _shown(net, x, size, compiled),
-            },
-            targets,
-            light if isinstance(light, str) else compiled.scaled(wrapped(light, *given)),
-            ranks.size == 1 and _same_shape(x, size, options),
-            filling,
-            _WHERE,
-            at_once=ranks.size == 1,
-        )
+        optimizer = compiled.scaled(alone)
+        light = light_optimizer(compiled.optimizer)
+        size = _batch_size(x, options.batch_size)
+        if holds_arrays(x):
+            size = -(-size // ranks.part[1])
+        verbose = bool(options.verbose) and ranks.rank == 0
+        before = _bytes_without(net, optimizer)
+        targets = None
+        if y is not None:
+            # As many targets as a batch has, also of fewer samples.
+            named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
+            targets = _resized(named, size)
+        with net.unfilled() as filling:
+            plan = plan_memory(
+                net,
+                size,
+                optimizer,
+                memory_budget,
+                _extent(net, x),
+                allow,
+                {
+                    **_beside(net, x, targets, size, options, reducers),
+                    "metrics": _shown(net, x, size, compiled),
+                },
+                targets,
+                light if isinstance(light, str) else compiled.scaled(wrapped(light, *given)),
+                ranks.size == 1 and _same_shape(x, size, options),
+                filling,
+                _WHERE,
+                at_once=ranks.size == 1,
+            )
     if verbose:
         sys.stderr.write(f"{plan}\n")
     check = MemoryCheck(

@@ -86,17 +86,23 @@ class Dataset:
         )
 
 
-def expect_channels_first(where: str, shape: Shape) -> None:
+def expect_channels_first(
+    where: str, shape: Shape, otherwise: str = "net.fit takes samples of any shape"
+) -> None:
     """Errors: `DataError` where images have 1, 3 or 4 channels last and, as it seems, none first.
 
-    As pixels of many channels such images would train without a word.
+    As pixels of many channels such images would train without a word. Heights and widths are alike:
+    where one axis is twice the other, the first may as well be channels of narrow maps.
     """
-    if len(shape) == 4 and shape[3] in (1, 3, 4) and shape[1] > 4 and shape[2] > 4:
+    if len(shape) != 4 or shape[3] not in (1, 3, 4):
+        return
+    few, many = sorted(shape[1:3])
+    if few > 4 and many < 2 * few:
         raise DataError(
             where,
             expected="images of shape (N, C, H, W), channels first",
             received=f"shape {tuple(shape)}, channels last",
-            advice="pass x.transpose(0, 3, 1, 2); net.fit takes samples of any shape",
+            advice=f"pass x.transpose(0, 3, 1, 2); {otherwise}",
         )
 
 

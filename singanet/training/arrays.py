@@ -9,6 +9,7 @@ import numpy as np
 
 from singanet.base.columns import columns_of, has_frame, is_frame, numbers
 from singanet.base.csr import by_rows, is_sparse
+from singanet.data.dataset import expect_channels_first
 from singanet.device import Device, cpu
 from singanet.engine.intake import as_array
 from singanet.engine.model import Model
@@ -22,8 +23,9 @@ from singanet.errors import (
     one_of,
 )
 from singanet.graph.building import ONLY_INPUT
+from singanet.layers.geometry import Windowed
 from singanet.params.param import Param
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 
 def input_names(net: Model) -> list[str]:
@@ -43,13 +45,26 @@ def fed(where: str, net: Model, x: Any, learns: bool = False) -> Any:
     input shape is set up for theirs. Errors: those of `by_name`, of `Intake.arrays` and of `build`.
     """
     if learns and isinstance(net, Net) and net.pending:
-        net.build(by_name(where, x, [ONLY_INPUT], all_of_them=True).shape[1:])
+        shape = by_name(where, x, [ONLY_INPUT], all_of_them=True).shape
+        _expect_channels_first(where, net, shape)
+        net.build(shape[1:])
     names = input_names(net)
     found = net.taken(where, x) if isinstance(net, Net) else x
     found = by_name(where, found, names, all_of_them=True)
     if learns and isinstance(net, Net) and has_frame(x):
         net.intake.remember(x, names)
     return found
+
+
+def _expect_channels_first(where: str, net: Net, shape: Shape) -> None:
+    """Refuse images with channels last where the first layer of a list has windows over pixels.
+
+    Nobody has said what the axes are, so that the rows of pixels would be taken for channels.
+    """
+    first = net.pending[0]
+    if isinstance(first, Windowed):
+        said = f"if there are {shape[1]} channels, pass input_sample_shape={shape[1:]} to"
+        expect_channels_first(where, shape, f"{said} {first.name!r}")
 
 
 def _as_input(where: str, value: Any) -> Any:

@@ -138,6 +138,20 @@ def iterated(
     return made
 
 
+def take_shape(net: Net, x: Any) -> None:
+    """Set up a list of layers for the data ``x`` of a fit, as far as they can be looked at before.
+
+    A loader that does not go back is not: its first batch would be gone.
+    """
+    if not net.pending:
+        return
+    if holds_arrays(x):
+        fed("net.fit, x", net, x, learns=True)
+    elif keeps_position(x):
+        first, _ = _first_of("net.fit", x)
+        fed("net.fit, batch x", net, parts_of("net.fit", first)[0], learns=True)
+
+
 def _first_of(where: str, loader: Any) -> tuple[Any, Iterator[Any] | None]:
     """The first batch, and the iteration it is of; None where the loader went back before it.
 

@@ -55,7 +55,7 @@ def fit(net: Model, x: Any, y: Any, options: FitOptions) -> History:
         "build and compile the net by the same code on all ranks",
     )
     ranks.expect_same("net.fit", options.facts() | {"epochs begun": compiled.epochs})
-    with _unless_refused(net):
+    with unless_refused(net):
         data, validation = training_batches(net, x, y, options, ranks)
         _expect_enough(net, data)
         optimizer = compiled.clipped(*options.stages)
@@ -69,7 +69,7 @@ def fit(net: Model, x: Any, y: Any, options: FitOptions) -> History:
 
 
 @contextmanager
-def _unless_refused(net: Model) -> Iterator[None]:
+def unless_refused(net: Model) -> Iterator[None]:
     """A block whose error lets the net forget the shape and the columns that it has seen inside."""
     if not isinstance(net, Net):
         yield

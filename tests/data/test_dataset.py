@@ -128,7 +128,9 @@ def test_images_with_channels_last_are_refused_and_the_advice_works(channels, dt
     assert Dataset.from_arrays("it", turned, y, turned, y).sample_shape == (channels, 8, 9)
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 3), (16, 3, 3), (16, 1, 1), (8, 8, 8), (32, 4, 4)])
+@pytest.mark.parametrize(
+    "shape", [(3, 8, 3), (16, 3, 3), (16, 1, 1), (8, 8, 8), (32, 4, 4), (8, 16, 4)]
+)
 def test_maps_that_may_be_channels_first_are_taken(shape):
     x, y = np.zeros((4, *shape), np.float32), np.arange(4) % 2
     assert Dataset.from_arrays("it", x, y, x, y).sample_shape == shape

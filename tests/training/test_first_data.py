@@ -8,7 +8,7 @@ import pytest
 import singanet
 from singanet import FeedForwardNet
 from singanet.data import ArrayLoader
-from singanet.errors import CallOrderError, DataError, ShapeError
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 from singanet.layers import Activation, Conv2D, Dense, Dropout, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from tests.html_check import read_html
@@ -120,3 +120,29 @@ def test_a_notebook_names_its_layers():
     for part in dense():
         assert repr(part) in text
     assert "without layers" not in text
+
+
+@pytest.mark.parametrize("kind", ["array", "loader"])
+def test_within_a_budget(kind):
+    x, y = SOURCES[kind]()
+    net, plain = net_of(*dense()), net_of(*dense())
+    with pytest.raises(ArgumentError, match="net.fit, memory_budget: expected at least"):
+        net.fit(x, y, 8, memory_budget=1, verbose=False)
+    assert net.pending  # as before
+    found = net.fit(x, y, 8, memory_budget="1GB", verbose=False)
+    assert found["loss"] == plain.fit(*SOURCES[kind](), 8, verbose=False)["loss"]
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (20, 30, 3), (9, 9, 4)])
+def test_images_with_channels_last_are_no_maps_of_many_channels(shape):
+    x = np.zeros((6, *shape), np.float32)
+    net = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
+    with pytest.raises(DataError, match=r"channels last.*transpose.*input_sample_shape=.* to 'c'"):
+        net.fit(x, Y[:6], verbose=False)
+    assert net.pending
+    net.fit(x.transpose(0, 3, 1, 2), Y[:6], verbose=False)
+    # What is said is taken, and what sees no axes.
+    net_of(Conv2D("c", 2, 3, input_sample_shape=shape), Flatten("f"), Dense("d", 3))
+    net_of(Flatten("f"), Dense("d", 3)).fit(x, Y[:6], verbose=False)
+    net = net_of(Conv2D("c", 2, 3), Flatten("f"), Dense("d", 3))
+    net.fit(np.zeros((6, 8, 16, 4), np.float32), Y[:6], verbose=False)
