@@ -170,6 +170,10 @@ class Intake:
         """Another one, which knows the same."""
         return Intake(self.table, self.columns)
 
+    def leaves(self, x: Any) -> bool:
+        """Whether `arrays` is sure to leave ``x`` as it is; mostly it is, so that this is quick."""
+        return holds_own(x) and (self.table is None or type(x) is not dict)
+
     def arrays(self, where: str, x: Any, inputs: Mapping[str, Any]) -> Any:
         """``x`` with arrays of NumPy or CuPy alone; ``inputs`` are names with sample shapes.
 
@@ -178,7 +182,7 @@ class Intake:
         column of its name. A dict of all columns of the ``table`` is as a frame. Errors: columns
         that are missing, not those of training, or no numbers; more or fewer than the input takes.
         """
-        if self.table is not None and self._has_columns(x):
+        if self.table is not None and self._has_columns(x, inputs):
             return self.table.arrays(x, list(inputs), where)
         x = own_arrays(where, x, inputs)
         if not has_frame(x):
@@ -205,13 +209,17 @@ class Intake:
             for name, column in found.items()
         }
 
-    def _has_columns(self, x: Any) -> bool:
-        """Whether ``x`` is a dict with a raw column, of one axis, for each that the table knows."""
+    def _has_columns(self, x: Any, inputs: Mapping[str, Any]) -> bool:
+        """Whether ``x`` is a dict of raw columns, of one axis, for the table.
+
+        It has each that the table knows, or some instead of an input: then others are missing.
+        """
         table = self.table
         if table is None or not isinstance(x, Mapping) or is_frame(x):
             return False
         names = (*table.categories, *table.measures)
-        return all(name in x and np.ndim(x[name]) == 1 for name in names)
+        there = [name in x and np.ndim(x[name]) == 1 for name in names]
+        return all(there) or (any(there) and not inputs.keys() <= x.keys())
 
     def remember(self, x: Any, names: Sequence[str]) -> None:
         """Keep the order of the columns in ``x``, which a net with inputs ``names`` learnt of."""

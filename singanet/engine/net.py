@@ -18,7 +18,7 @@ from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
 from singanet.engine.executor import LayerByLayer, NetExecutor
-from singanet.engine.intake import Intake, holds_own, own_arrays
+from singanet.engine.intake import Intake, own_arrays
 from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.model import Measure, OnLayer, StepRequest
 from singanet.engine.passes import MethodPass, Pass
@@ -400,7 +400,7 @@ class Net(GraphBuilder):
 
     def taken(self, where: str, x: Any) -> Any:
         """``x`` with arrays of NumPy or CuPy alone, see `Intake.arrays`."""
-        if holds_own(x):
+        if self.intake.leaves(x):
             return x
         by_name, names = self.execution_plan().by_name, self.ports().inputs
         return self.intake.arrays(where, x, {name: by_name[name].layer.in_shapes for name in names})

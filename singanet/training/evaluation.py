@@ -181,7 +181,7 @@ def predict(net: Model, x: Any, batch_size: int | None) -> Array:
     """`FeedForwardNet.predict`; with several outputs a dict of arrays. Errors: no batch."""
     if batch_size is not None:
         batch_size = checked_count("net.predict", "batch_size", batch_size, 1)
-    if _at_once(x, batch_size):
+    if batch_size is None or _at_once(x, batch_size):
         out: Array = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
     xp, take = net.device.ops.xp, lambda where, given: fed(where, net, given)

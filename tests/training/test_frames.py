@@ -217,3 +217,12 @@ def test_a_dict_of_raw_columns_is_as_a_frame_for_a_net_with_a_table(names):
     np.testing.assert_array_equal(one.predict(raw), one.predict(table(raw, names)))
     assert one.evaluate(raw, y) == other.evaluate(frame, y)
     assert one.predictor()(raw).shape == (20, 1)
+    # Of arrays as of lists; what is missing is named, not what is there.
+    arrays = {name: np.array(column) for name, column in raw.items()}
+    np.testing.assert_array_equal(one.predict(arrays), one.predict(raw))
+    np.testing.assert_array_equal(one.predictor()(arrays), one.predictor()(raw))
+    for columns in (raw, arrays):
+        del columns["age"]
+        for call in (one.predict, one.predictor(), lambda x: one.fit(x, y, verbose=False)):
+            with pytest.raises(UnknownNameError, match="none called 'age'"):
+                call(columns)

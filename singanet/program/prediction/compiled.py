@@ -13,7 +13,6 @@ import numpy as np
 
 from singanet.base.sizes import bytes_text
 from singanet.engine.feeds import check_feed
-from singanet.engine.intake import holds_own
 from singanet.engine.memory import root_of
 from singanet.errors import ArgumentError
 from singanet.program.array_tree import map_arrays
@@ -61,7 +60,7 @@ class CompiledNet:
         gives it, in arrays of the caller's own, or in ``out``. Errors: what is no input of the
         net, and those of `put`.
         """
-        if not holds_own(x):
+        if not self._net.intake.leaves(x):
             x = self._taken("predictor, x", x)
         mine = self._thread
         latest, settings = mine.latest, self._ops.settings()
