@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def add_commands(commands: Any, build: Callable[[str], Any], show: Callable[[str
         "convert", help="write a checkpoint in another format, or a net as an ONNX graph"
     )
     convert.add_argument("source", metavar="IN", type=Path)
-    convert.add_argument("target", metavar="OUT", type=Path)
+    convert.add_argument("target", metavar="OUT", help="its suffix says the format")
     convert.add_argument(
         "--model", metavar="NAME|RUN_DIR|FILE", help="whose names and layouts to use"
     )
@@ -64,6 +65,7 @@ def _convert(
     from singanet.checkpoint.convert import convert
     from singanet.errors import ArgumentError, StateMismatchError
 
+    arguments.target = _target(arguments.target, arguments.format)
     if arguments.target.suffix.lower() == ".onnx" and arguments.dtype is None:
         show(_as_graph(arguments, build))
         return 0
@@ -93,6 +95,29 @@ def _convert(
     except StateMismatchError as error:
         raise error.advising("name the net whose weights they are with --model") from error
     return 0
+
+
+def _target(given: str, format: str | None) -> Path:
+    """The path ``given``. Errors: a folder, and a name without a suffix or format.
+
+    `net.save` would write SINGA's two files beside such a name, which hardly anyone asks for.
+    """
+    from singanet.errors import ArgumentError
+
+    path = Path(given)
+    if given.endswith(("/", os.sep)) or path.is_dir():
+        received = "a folder"
+    elif format is None and not path.suffix:
+        received = "a name without a suffix"
+    else:
+        return path
+    raise ArgumentError(
+        f"convert to {given!r}",
+        expected="a file whose suffix says the format, or --format",
+        received=received,
+        advice="write for example OUT.safetensors, or OUT.safetensors.index.json for a folder of "
+        "shards; --format snapshot writes SINGA's files",
+    )
 
 
 def _as_gguf(source: Path, target: Path, dtype: str | None) -> str | None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from singanet.base.files import expect_suffix
 from singanet.commands.nets import add_net_arguments, named_net
 
 
@@ -33,9 +34,7 @@ def add_command(commands: Any) -> None:
         metavar="NAME,...",
         help="recompute, micro-batches, light-state, offload; the first two",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write a picture of the arena, as SVG"
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE.svg", help="write a picture of the arena")
     parser.set_defaults(command=_run)
 
 
@@ -45,6 +44,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from singanet.pretrained import PretrainedNet
     from singanet.runs.optimizers import make_optimizer
 
+    if arguments.out is not None:
+        expect_suffix("--out", arguments.out, (".svg",))
     net = named_net("plan", arguments)
     if not isinstance(net, FeedForwardNet):
         raise ArgumentError(

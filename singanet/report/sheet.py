@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from singanet.base.files import replacing
+from singanet.base.files import expect_suffix, replacing
 from singanet.picture.colours import DARK, LIGHT, variables
 from singanet.picture.line_chart import RULES
 
@@ -30,7 +30,8 @@ def document(title: str, sections: Iterable[str], every_seconds: int | None = No
 
 
 def write_page(path: Path, html: str) -> None:
-    """Put ``html`` at ``path`` in one piece. Errors: `FileAccessError`."""
+    """Put ``html`` at ``path`` in one piece. Errors: `FileAccessError`; another suffix."""
+    expect_suffix("report", path, (".html", ".htm"))
     with replacing(path) as beside:
         # A JSON text may hold halves of pairs, which UTF-8 does not.
         beside.write_bytes(html.encode("utf-8", errors="replace"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from singanet.__main__ import main
 from singanet.runs.trained import run_net
@@ -69,6 +70,16 @@ def test_mistakes_are_one_line(run_dir, tmp_path, refused):
         ["convert", run_dir / "best.npz", tmp_path / "x.keras", "--model", run_dir],
     ):
         refused(*argv)
+
+
+@pytest.mark.parametrize("target", ["x/", "x", "there"])
+def test_a_folder_is_no_format(run_dir, tmp_path, refused, target, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert "--format snapshot" in refused("convert", run_dir / "best.npz", target)
+    assert [path.name for path in tmp_path.rglob("*")] == ["there"]
+    assert main(["convert", str(run_dir / "best.npz"), "x", "--format", "snapshot"]) == 0
+    assert sorted(tmp_path.glob("x.*")) == [tmp_path / "x.bin", tmp_path / "x.desc"]
 
 
 def test_weights_of_another_net_are_said_in_the_words_of_the_command_line(run_dir, refused):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singanet.base.files import replacing
 from singanet.base.sizes import bytes_text
 from singanet.picture.colours import coloured
 from singanet.program.layout.liveness import lifetimes
@@ -47,11 +45,9 @@ _RULES = """
 
 def plot_arena(report: Figures, path: str | PathLike[str] | None) -> str:
     """`ProgramReport.plot`."""
-    svg = arena_svg(report)
-    if path is not None:
-        with replacing(Path(path)) as beside:
-            beside.write_text(svg, encoding="utf-8")
-    return svg
+    from singanet.picture.line_chart import write_chart
+
+    return write_chart(arena_svg(report), "report.plot,", path)
 
 
 def arena_svg(report: Figures) -> str:

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singanet.base.files import replacing
+from singanet.base.files import expect_suffix, replacing
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.ir import Kernel
 from singanet.program.report.shares import OUTSIDE, PHASES, made_bytes
@@ -33,7 +33,9 @@ def write_trace(report: Figures, path: str | PathLike[str] | None, lanes: str) -
     """`ProgramReport.trace`."""
     text = json.dumps({"traceEvents": trace_events(report, lanes), "displayTimeUnit": "ms"})
     if path is not None:
-        with replacing(Path(path)) as beside:
+        target = Path(path)
+        expect_suffix("report.trace,", target, (".json",))
+        with replacing(target) as beside:
             beside.write_text(text, encoding="utf-8")
     return text
 
