@@ -771,13 +771,22 @@ class FeedForwardNet(Net):
         """The bytes that a recorded training step of ``batch_size`` samples takes, as planned.
 
         The step is rehearsed on ones, which leaves the net as it was; the loss's own arrays are
-        not in it. ``optimizer`` adds its state, ``extent`` stands in for axes of any extent,
-        ``recompute`` is as for `record`. Errors: a ``batch_size`` or ``extent`` that is no positive
-        int; bytes that the arena cannot be kept in.
+        not in it. The state is that of ``optimizer``, by default the compiled one; ``extent``
+        stands in for axes of any extent, ``recompute`` is as for `record`. Errors: a ``batch_size``
+        or ``extent`` that is no positive int; bytes that the arena cannot be kept in.
         """
         from singanet.program.memory import planned_memory
 
-        return planned_memory(self, batch_size, optimizer, extent, recompute)
+        return planned_memory(self, batch_size, self._by(optimizer), extent, recompute)
+
+    def _by(self, optimizer: Optimizer | Wrapper | None) -> Optimizer | Wrapper | None:
+        """``optimizer``, else the compiled one as a process has it that trains alone."""
+        if optimizer is not None or self.compiled is None:
+            return optimizer
+        from singanet.optimizer.chain import without_reductions
+        from singanet.training.compiled import expect_compiled
+
+        return without_reductions(expect_compiled(self, "net").optimizer)
 
     @checked_call
     def plan(
@@ -793,16 +802,17 @@ class FeedForwardNet(Net):
         """How steps of ``batch_size`` samples keep within a ``memory_budget``, cheapest in time.
 
         In this order, as far as ``allow`` names them: as it is, "recompute", "micro-batches",
-        "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". The budget is
-        a number of bytes or a text such as "600MB"; None looks at every way. With ``ranks`` it is
-        for each of so many processes that train by `parallel.Sharded`, of batches of
-        ``batch_size`` each. Nothing is run, and the net stays as it is. Errors: a budget that
-        cannot be kept, with the smallest that can and how; what is no size; a ``batch_size``,
-        ``extent`` or ``ranks`` that is no positive int; a net that is offloaded, or whose steps
-        cannot be recorded.
+        "light state" (other losses: an Adam becomes a `FactoredAdam`), "offload". The state is
+        that of ``optimizer``, by default the compiled one. The budget is a number of bytes or a
+        text such as "600MB"; None looks at every way. With ``ranks`` it is for each of so many
+        processes that train by `parallel.Sharded`, of batches of ``batch_size`` each. Nothing is
+        run, and the net stays as it is. Errors: a budget that cannot be kept, with the smallest
+        that can and how; what is no size; a ``batch_size``, ``extent`` or ``ranks`` that is no
+        positive int; a net that is offloaded, or whose steps cannot be recorded.
         """
         from singanet.budget import of_one_rank, plan_memory
 
+        optimizer = self._by(optimizer)
         beside = of_one_rank(self, optimizer, ranks)
         return plan_memory(self, batch_size, optimizer, memory_budget, extent, allow, beside)
 

@@ -25,6 +25,7 @@ from singanet.program.memory import (
     expect_alone,
     expect_recorded,
     forget_rehearsals,
+    pages_outside,
     rehearsed_step,
     turns_of,
 )
@@ -190,6 +191,7 @@ class _Search:
     table: list[Way] = field(default_factory=list)
     base: int = 0
     recomputes: bool = False
+    outside: dict[str, int] = field(default_factory=dict)
     rehearsed: tuple[tuple[int, bool], Rehearsal] | None = None
     steps: dict[tuple[int, Recompute, bool], PlannedStep] = field(default_factory=dict)
     refused: set[tuple[int, Recompute, bool]] = field(default_factory=set)
@@ -335,6 +337,8 @@ class _Search:
         key = micro, level, light
         if key not in self.steps:
             step = self.steps[key] = self._rehearsal(micro, light).at(level)
+            # As they are once the kernels of a step are there.
+            self.outside = self.outside or pages_outside()
             self.base = self.base or step.work
         return self.steps[key]
 
@@ -352,7 +356,8 @@ class _Search:
         chosen = _CHOOSING * (self.recomputes and bool(measures))
         planning = self._planning(step) + chosen
         beside = {"recording": 0 if alone else step.recording, "planning": planning}
-        memory = PeakMemory({**step.memory.parts, **beside, **self.beside}).after(self.filling)
+        parts = {**step.memory.parts, **beside, **self.beside}
+        memory = PeakMemory(parts, self.outside).after(self.filling)
         slowdown = step.work * -(-self.size // micro) / self.base
         optimizer = self.light if light else None
         return Way(measures, micro, level, memory, slowdown, step, optimizer=optimizer)
@@ -391,7 +396,7 @@ class _Search:
         count = -(-self.size // micro)
         work = step.work * count + _MOVED * (moved.per_part * count + moved.per_step)
         named = (*(() if whole else (f"{MICRO_BATCHES} of {micro}",)), OFFLOAD)
-        memory = PeakMemory(held)
+        memory = PeakMemory(held, self.outside)
         yield Way(named, micro, self.level, memory, work / self.base, step, keep)
 
     def _cannot(self, allowed: frozenset[str], notes: tuple[str, ...], where: str) -> ArgumentError:

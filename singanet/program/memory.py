@@ -101,7 +101,12 @@ def planned_memory(
         memory = step.at(level).memory
     del step
     forget_rehearsals()
-    return replace(memory.after(filling), outside=library_pages(**_LIBRARIES))
+    return replace(memory.after(filling), outside=pages_outside())
+
+
+def pages_outside() -> dict[str, int]:
+    """Bytes in memory of the files of the libraries that kernels come from: `library_pages`."""
+    return library_pages(**_LIBRARIES)
 
 
 @contextmanager

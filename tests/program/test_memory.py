@@ -16,6 +16,7 @@ from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm
+from singanet.parallel import AllReduce, Alone
 
 BESIDE = 600_000
 """Bytes of a net's other objects: layers, specifications, the plan."""
@@ -82,6 +83,12 @@ def test_it_grows_with_the_batch_and_leaves_the_net_alone(monkeypatch):
     assert large.parts["parameters"] == sum(value.nbytes for value in before)
     assert large.parts["optimizer state"] == large.parts["parameters"]
     assert net.memory(8).parts["optimizer state"] == 0
+    # As the net is compiled, if it is.
+    net.compile(AllReduce(optimizer, Alone()))
+    assert net.memory(8).parts == net.memory(8, optimizer).parts
+    found, wanted = net.plan(8).chosen, net.plan(8, optimizer).chosen
+    assert found.parts == wanted.parts
+    assert found.memory.outside.keys() == net.memory(8).outside.keys()
     assert net.rng.bit_generator.state == draws
     assert all(map(np.array_equal, before, net.param_values()))
 
