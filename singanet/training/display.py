@@ -149,7 +149,7 @@ def _form(batches: int | None, figures: str = "") -> str:
     said = figures.replace("{", "{{").replace("}", "}}")
     said = f" {said} " if said else " "
     if batches is None:
-        return "{desc} {n_fmt}" + said + "{elapsed}"
+        return "{desc}, batch {n_fmt}" + said + "{elapsed}"
     return "{desc} {n_fmt}/{total_fmt} |{bar}|" + said + "{elapsed}<{remaining}"
 
 

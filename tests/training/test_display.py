@@ -117,8 +117,11 @@ def test_the_bar_of_a_fit_knows_its_length_after_the_first_epoch(terminal, monke
     net.compile(singanet.optimizer.SGD(lr=0.1), singanet.loss.SquaredError())
     net.fit(Unsized(3, 3, 5), epochs=3, validation_data=Unsized(2, 2, 2))
     counts = [
-        re.match(r"(epoch ./3(?:, validation)?) (\d\S*) ", frame) for frame in terminal.frames()
+        re.match(r"(epoch ./3(?:, validation)?)(?: |, batch )(\d\S*) ", frame)
+        for frame in terminal.frames()
     ]
+    # A number alone would be read as a part of the epochs'.
+    assert not any(re.match(r"epoch ./3 \d+ ", frame) for frame in terminal.frames())
     told = {}
     for found in filter(None, counts):
         told.setdefault(found[1], []).append(found[2])
