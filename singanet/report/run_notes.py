@@ -13,11 +13,26 @@ from singanet.base.files import expect_inside, replacing
 from singanet.base.lock import hold, let_go
 from singanet.errors import ArgumentError
 from singanet.net import FeedForwardNet
-from singanet.report.run_files import CONFIG, OUTCOME, PICTURE, REPORT, SUMMARY, WRITTEN
+from singanet.report.run_files import (
+    CONFIG,
+    CONFUSION,
+    FIGURES,
+    HISTORY,
+    LAYERS,
+    MEMORY,
+    OUTCOME,
+    PICTURE,
+    REPORT,
+    SUMMARY,
+    WRITTEN,
+)
 from singanet.training.about import about, as_json
 from singanet.training.callbacks import Callback, Monitor
 from singanet.training.files import check_folder
 from singanet.training.history import History
+
+_OF_EPOCHS = (HISTORY, LAYERS, MEMORY, CONFUSION, FIGURES)
+"""Files that are written later, and by other callbacks, if these are there."""
 
 
 class RunNotes(Callback):
@@ -25,7 +40,8 @@ class RunNotes(Callback):
 
     At the end ``outcome.json``: why the training ended, and which epoch was the best by what
     another callback monitors, else by the loss. The folder is this training's meanwhile: a second
-    one is refused, and so are files that are links to elsewhere.
+    one is refused, and so are files that are links to elsewhere. Where another run was written to
+    the folder before, its files go: a resumed training is the same run.
 
     The configuration holds ``settings`` as they are given and what the fit knows: optimizer and
     loss, each as its `to_config` has it, epochs, seed, type, device. What is no JSON type is
@@ -39,11 +55,21 @@ class RunNotes(Callback):
     ) -> None:
         self.folder = Path(folder)
         self.settings = dict(settings or {})
+        self._begun = False
 
     def on_train_begin(self) -> None:
         """Claim the folder and write. Errors: `FileAccessError`."""
         self.claim()
+        self._begun = False
+        (self.folder / REPORT).unlink(missing_ok=True)
         self.write()
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Remove what another run has left, once it is known that this one is not resumed."""
+        if not (self._begun or self.session.resumed):
+            for name in _OF_EPOCHS:
+                (self.folder / name).unlink(missing_ok=True)
+        self._begun = True
 
     def claim(self) -> None:
         """Lock the folder, and see that it can be written to, and to nowhere else."""

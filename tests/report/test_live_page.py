@@ -119,7 +119,7 @@ def test_pages_that_take_long_come_rarely(fit, tmp_path, clock, monkeypatch):
 
 def test_what_stands_in_its_way_does_not_end_the_training(fit, tmp_path):
     class Spoiling(Callback):
-        def on_train_begin(self):
+        def on_epoch_begin(self, epoch):
             (tmp_path / "figures.json").write_text("[]")
 
     with pytest.warns(RuntimeWarning, match=r"the page of the run: .*figures\.json"):

@@ -9,10 +9,10 @@ import pytest
 
 from singanet.optimizer import SGD, Accumulator, ClipByLayerNorm, Wrapper
 from singanet.optimizer.schedules import Step
-from singanet.report import RunNotes
+from singanet.report import RunNotes, recorders
 from singanet.report.run_notes import best_epoch
 from singanet.training import Callback, History
-from singanet.training.callbacks import EarlyStopping
+from singanet.training.callbacks import EarlyStopping, ModelCheckpoint
 
 
 def test_says_before_the_first_step_what_is_trained(fit, net, tmp_path):
@@ -33,6 +33,22 @@ def test_says_before_the_first_step_what_is_trained(fit, net, tmp_path):
     assert (tmp_path / "run" / "summary.txt").read_text("utf-8") == net.summary() + "\n"
     root = ElementTree.parse(tmp_path / "run" / "net.svg").getroot()
     assert root.tag.endswith("svg")
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_folder_has_one_run(fit, tmp_path, resumed):
+    kept = ["confusion.json", "figures.json", "history.csv", "layers.jsonl", "memory.jsonl"]
+    state = tmp_path / "state"
+    fit([*recorders(tmp_path / "run"), ModelCheckpoint(state)], epochs=1)
+    for name in ("figures.json", "report.html"):
+        (tmp_path / "run" / name).write_text("{}")
+    if resumed:
+        fit([*recorders(tmp_path / "run"), ModelCheckpoint(state)], resume=state, epochs=2)
+    else:
+        # The first of the callbacks alone: what it does not write is of the run before.
+        fit([RunNotes(tmp_path / "run")])
+    there = {path.name for path in (tmp_path / "run").iterdir()}
+    assert sorted(there & {*kept, "report.html"}) == (kept if resumed else [])
 
 
 def test_the_optimizer_can_be_built_again_with_what_fit_put_around_it(fit, net, tmp_path):
