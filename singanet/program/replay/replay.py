@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.interrupts import interrupted_after
+from singanet.base.interrupts import had_ended, interrupted_after
 from singanet.engine.script import Before
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
@@ -282,8 +282,10 @@ def _is_made(error: BaseException) -> bool:
     """Whether the last call that was begun was made, though ``error`` came.
 
     Python raises Ctrl-C in the frame that calls only when a function in C has returned; functions
-    in Python have frames of their own.
+    in Python have frames of their own. Updates among these let Ctrl-C act when they have ended.
     """
+    if had_ended(error):
+        return True
     trace = error.__traceback__
     inner = None if trace is None else trace.tb_next
     return (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+from singanet.base.interrupts import done_whole
 from singanet.base.origin import is_library
 from singanet.errors import SingaNetError
 from singanet.optimizer.chain import TwoPasses, UpdateChain
@@ -358,6 +359,7 @@ class Updates:
         # Nothing more of the recording, whose memory would live as long as the program.
         rule, name, held = self.rule, numbers.state.name, self.held
 
+        @done_whole
         def update(grad: Array, scale: Any) -> None:
             now = numbers.arrays, numbers.penalty, numbers.values, number_now(scale)
 
@@ -391,6 +393,7 @@ class Updates:
         rule, held = self.rule, self.held
         numbers = Numbers(rule, [rule.settle(name, value)])
 
+        @done_whole
         def update(scale: Any) -> None:
             rows, of_step = source.now(), (numbers.penalty, numbers.values, number_now(scale))
             state = numbers.state
@@ -448,6 +451,7 @@ class Updates:
         rows = [grad if other else None for grad, other in zip(given, apart, strict=True)]
         held = self.held
 
+        @done_whole
         def update(arrays: list[Array]) -> None:
             rest = iter(arrays)
             # Lists and arrays of its own: the optimizer may keep them, or change them.

@@ -171,3 +171,43 @@ def test_an_interrupt_in_leaving_a_recording_leaves_none_open():
     sys.settrace(before)
     assert tape.current_tape() is None
     net.memory(6)  # which refuses a recording within a recording
+
+
+class Own(Adam):
+    """A rule of a user's own, whose update is a Python step of a program."""
+
+    strike = False
+
+    def apply_rule(self, update):
+        super().apply_rule(update)
+        if self.strike:
+            signal.raise_signal(signal.SIGINT)
+        update.value[...] *= 0.5
+
+
+def test_an_update_in_python_is_made_whole():
+    old = signal.signal(signal.SIGINT, signal.default_int_handler)
+    nets = small(True), small(True)
+    rules = Own(0.01), Own(0.01)
+    try:
+        for net, rule in zip(nets, rules, strict=True):
+            for _ in range(3):
+                net.step(X, Y, rule)
+        before = [value.copy() for value in nets[0].param_values()]
+        rules[0].strike = True
+        with pytest.raises(KeyboardInterrupt):
+            nets[0].step(X, Y, rules[0])
+        nets[1].step(X, Y, rules[1])
+        taken = 0
+        for now, after, was in zip(*(n.param_values() for n in nets), before, strict=True):
+            took = np.allclose(now, after, rtol=0, atol=1e-7)
+            assert took or np.array_equal(now, was)
+            taken += took
+        assert taken
+        for name, step in rules[0].state_dict().items():
+            if name.endswith("/step"):
+                param = nets[0].param_names().index(name[: -len("/step")])
+                changed = not np.array_equal(nets[0].param_values()[param], before[param])
+                assert step == 3 + changed, name
+    finally:
+        signal.signal(signal.SIGINT, old)
