@@ -26,11 +26,12 @@ from singanet.optimizer.reducer import Reducer
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute.choice import Recompute
 from singanet.program.trace.losses import is_shown_copies
-from singanet.training.arrays import by_name, output_names
+from singanet.training.arrays import by_name, output_names, sample_count
+from singanet.training.batches import parts_of
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
 from singanet.training.callbacks.memory_check import MemoryCheck
 from singanet.training.compiled import Compiled, expect_compiled
-from singanet.training.feeding import holds_arrays, take_shape
+from singanet.training.feeding import first_of, holds_arrays, take_shape
 from singanet.training.fit import fit, unless_refused
 from singanet.training.history import History
 from singanet.training.options import FitOptions
@@ -58,9 +59,14 @@ def fit_within(
 
     Of several ranks each has the budget for its part of a batch.
 
+    Steps are planned for the largest batch: the ``batch_size`` of arrays or a loader, of a list its
+    longest batch, else the first one, which is drawn for it. A generator is past it where the
+    budget is refused.
+
     Errors, before the first step: a budget that is no size, is missing or cannot be kept;
     checkpoints that are written in the background; a net that is offloaded already; a folder that
-    `offload` refuses, or none where offloading is allowed; those of `fit`.
+    `offload` refuses, or none where offloading is allowed; those of `fit`. Later: a batch larger
+    than that.
     """
     expect_measures(_WHERE, allow)
     if memory_budget is None:
@@ -97,15 +103,17 @@ def fit_within(
         )
         optimizer = compiled.scaled(alone)
         light = light_optimizer(compiled.optimizer)
-        size = _batch_size(x, options.batch_size)
-        if holds_arrays(x):
-            size = -(-size // ranks.part[1])
         verbose = bool(options.verbose) and ranks.rank == 0
         before = _bytes_without(net, optimizer)
-        targets = None
-        if y is not None:
+        of_one, begun, targets = y, None, None
+        if holds_arrays(x):
+            size = -(-options.batch_size // ranks.part[1])
+        else:
+            size, of_one, begun = _largest(x, ranks.size > 1)
+            size = ranks.most(size)
+        if of_one is not None:
             # As many targets as a batch has, also of fewer samples.
-            named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
+            named = by_name(f"{_WHERE}, y", of_one, output_names(net), all_of_them=False)
             targets = _resized(named, size)
         with net.unfilled() as filling:
             plan = plan_memory(
@@ -147,12 +155,10 @@ def fit_within(
         compiled.exchange(light)
     callbacks = [*options.callbacks, check]
     with _carried_out(programs, chosen.recompute):
-        return fit(
-            net,
-            x,
-            y,
-            replace(options, callbacks=callbacks, verbose=verbose, micro_batch=parts),
+        options = replace(
+            options, callbacks=callbacks, verbose=verbose, micro_batch=parts, largest=size
         )
+        return fit(net, x, y, options, begun)
 
 
 def _expect_no_copies(options: FitOptions) -> None:
@@ -200,12 +206,24 @@ def _carried_out(programs: Programs, recompute: Recompute) -> Iterator[None]:
         programs.at_once, programs.recompute = before
 
 
-def _batch_size(x: Any, given: int) -> int:
-    """Samples of a batch: the ``batch_size`` of a loader, else the one ``given`` to ``fit``."""
-    if holds_arrays(x):
-        return given
-    inner = getattr(x, "loader", x)
-    return int(getattr(x, "batch_size", getattr(inner, "batch_size", given)))
+def _largest(source: Any, may_be_empty: bool) -> tuple[int, Any, Iterator[Any] | None]:
+    """Samples of the largest batch of ``source``, targets of one, and the iteration begun for it.
+
+    Where nobody says it, the first batch does; larger ones are refused then. Errors: no batch.
+    """
+    inner = getattr(source, "loader", source)
+    said = getattr(source, "batch_size", getattr(inner, "batch_size", None))
+    if said is not None:
+        return int(said), None, None
+    if isinstance(source, (list, tuple)):
+        batch, begun = max(source, key=lambda each: _samples(each, may_be_empty)), None
+    else:
+        batch, begun = first_of(_WHERE, source)
+    return _samples(batch, may_be_empty), parts_of(_WHERE, batch)[1], begun
+
+
+def _samples(batch: Any, may_be_empty: bool) -> int:
+    return sample_count({"x": parts_of(_WHERE, batch)[0]}, may_be_empty)
 
 
 def _extent(net: Net, x: Any) -> int | None:

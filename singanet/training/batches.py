@@ -183,7 +183,7 @@ class IteratedBatches(Batches):
     A source with ``state_dict`` and ``load_state_dict`` keeps its own position. Of any other the
     batches handed out are counted, and a position is found again by drawing and dropping as
     many: exact where the source gives the same batches again. The first pass goes on with an
-    iteration that was ``begun`` before.
+    iteration that was ``begun`` before. Batches of more than the ``largest`` samples are refused.
     """
 
     def __init__(
@@ -195,10 +195,11 @@ class IteratedBatches(Batches):
         learns: bool = False,
         begun: Iterator[Any] | None = None,
         where: str = "net.fit",
+        largest: int | None = None,
     ) -> None:
         self.source = source
         self.where = where
-        self._begun = begun
+        self._begun, self._largest = begun, largest
         self._net, self._learns = net, learns
         self._outputs = output_names(net)
         self._class_weight = class_weight
@@ -284,7 +285,14 @@ class IteratedBatches(Batches):
         y = by_name(f"{self.where}, batch y", y, self._outputs, all_of_them=False)
         weight = joined_weight(y, weight, self._class_weight)
         # Of a batch of all processes a part may be empty.
-        sample_count({"x": x, "y": y, "sample_weight": weight}, self.may_be_empty)
+        count = sample_count({"x": x, "y": y, "sample_weight": weight}, self.may_be_empty)
+        if self._largest is not None and count > self._largest:
+            raise DataError(
+                "net.fit, memory_budget",
+                expected=f"batches of at most {self._largest} samples, as the steps were planned",
+                received=f"a batch of {count}",
+                advice="let the first batch be the largest, or batch_size of the source say it",
+            )
         return x, y, weight
 
 

@@ -38,11 +38,17 @@ def holds_arrays(x: Any) -> bool:
 
 
 def training_batches(
-    net: Model, x: Any, y: Any, options: FitOptions, ranks: World
+    net: Model,
+    x: Any,
+    y: Any,
+    options: FitOptions,
+    ranks: World,
+    begun: Iterator[Any] | None = None,
 ) -> tuple[Batches, Batches | None]:
     """Batches to train on, and those to validate with.
 
-    Of arrays each of the ``ranks`` has its part of every batch.
+    Of arrays each of the ``ranks`` has its part of every batch. The first pass through a source
+    goes on with an iteration that was ``begun`` before.
 
     Errors: what is given with a source of batches that only arrays can use; arrays that do not
     fit together; a split that leaves nothing on either side.
@@ -55,7 +61,16 @@ def training_batches(
             split=options.validation_split or None,
             drop_last=options.drop_last or None,
         )
-        data = iterated(net, x, options.steps_per_epoch, options.class_weight, ranks, True)
+        data = iterated(
+            net,
+            x,
+            options.steps_per_epoch,
+            options.class_weight,
+            ranks,
+            True,
+            begun=begun,
+            largest=options.largest,
+        )
         return data, _validation_batches(net, options, ranks)
     x, y, weight, count = _arrays(net, x, y, options.sample_weight, learns=True)
     own = ranks.part_of(x=x, y=y, sample_weight=weight)
@@ -124,15 +139,18 @@ def iterated(
     ranks: World,
     learns: bool = False,
     where: str = "net.fit",
+    begun: Iterator[Any] | None = None,
+    largest: int | None = None,
 ) -> Batches:
     """Batches of a loader, iterable, or function of the epoch: those of this rank."""
     ranks.expect_own_part("data", source)
-    loader = source if hasattr(source, "__iter__") else GeneratorLoader(source)
-    begun = None
+    loader = _loader(source)
     if learns and isinstance(net, Net) and net.pending:
-        first, begun = _first_of(where, loader)
+        first, begun = first_of(where, loader)
         fed(f"{where}, batch x", net, parts_of(where, first)[0], True)
-    made = ranks.share(IteratedBatches(net, loader, steps, class_weight, learns, begun, where))
+    made = ranks.share(
+        IteratedBatches(net, loader, steps, class_weight, learns, begun, where, largest)
+    )
     if loader is not source:
         loader.may_be_empty = made.may_be_empty
     return made
@@ -148,16 +166,21 @@ def take_shape(net: Net, x: Any) -> None:
     if holds_arrays(x):
         fed("net.fit, x", net, x, learns=True)
     elif keeps_position(x):
-        first, _ = _first_of("net.fit", x)
+        first, _ = first_of("net.fit", x)
         fed("net.fit, batch x", net, parts_of("net.fit", first)[0], learns=True)
 
 
-def _first_of(where: str, loader: Any) -> tuple[Any, Iterator[Any] | None]:
-    """The first batch, and the iteration it is of; None where the loader went back before it.
+def _loader(source: Any) -> Any:
+    return source if hasattr(source, "__iter__") else GeneratorLoader(source)
+
+
+def first_of(where: str, source: Any) -> tuple[Any, Iterator[Any] | None]:
+    """The first batch, and the iteration it is of; None where the source gives it again.
 
     An iteration that was begun goes on: some loaders have only one, or draw anew for each.
     Errors: `DataError` without any batch.
     """
+    loader = _loader(source)
     position = loader.state_dict() if keeps_position(loader) else None
     batches = iter(loader)
     first = next(batches, None)

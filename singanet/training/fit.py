@@ -32,8 +32,12 @@ from singanet.training.session import Session
 from singanet.types import Array
 
 
-def fit(net: Model, x: Any, y: Any, options: FitOptions) -> History:
+def fit(
+    net: Model, x: Any, y: Any, options: FitOptions, begun: Iterator[Any] | None = None
+) -> History:
     """`FeedForwardNet.fit`: train until so many epochs are done, counted from 0.
+
+    The first pass through a source of batches goes on with an iteration that was ``begun`` before.
 
     Errors, before the first step: a net that was not compiled, data that do not fit together or
     leave nothing to train on, what callbacks refuse. Later: targets that do not fit, data that end
@@ -56,7 +60,7 @@ def fit(net: Model, x: Any, y: Any, options: FitOptions) -> History:
     )
     ranks.expect_same("net.fit", options.facts() | {"epochs begun": compiled.epochs})
     with unless_refused(net):
-        data, validation = training_batches(net, x, y, options, ranks)
+        data, validation = training_batches(net, x, y, options, ranks, begun)
         _expect_enough(net, data)
         optimizer = compiled.clipped(*options.stages)
         ranks.train_by(optimizer)

@@ -24,7 +24,8 @@ LEAST: Mapping[str, int] = MappingProxyType(
 class FitOptions:
     """The arguments of `FeedForwardNet.fit` beside the data, each in its range.
 
-    Each step goes through its batch in parts of ``micro_batch`` samples, None for all at once.
+    Each step goes through its batch in parts of ``micro_batch`` samples, None for all at once. A
+    batch of a source that has more samples than ``largest`` is refused, None for any.
     Errors: an argument out of range; validation data twice; callbacks that are no list.
     """
 
@@ -45,6 +46,7 @@ class FitOptions:
     drop_last: bool = False
     verbose: bool | int = True
     micro_batch: int | None = None
+    largest: int | None = None
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

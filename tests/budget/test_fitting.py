@@ -15,7 +15,7 @@ import pytest
 import singanet
 from singanet.budget import fitting
 from singanet.data import ArrayLoader
-from singanet.errors import ArgumentError, CallOrderError, FileAccessError
+from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
 from singanet.layers import Activation, BatchNormalization, Dense, TimeDistributed
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, ElementWise, FactoredAdam
@@ -188,6 +188,41 @@ def test_batches_of_a_loader_fit_within_a_budget():
         return steps.losses
 
     assert losses(memory_budget="1GB") == losses()
+
+
+class Stream:
+    """Batches that can be gone through once, whoever asks for them."""
+
+    def __init__(self, batches):
+        self.left = iter(batches)
+
+    def __iter__(self):
+        return self.left
+
+
+@pytest.mark.parametrize(
+    "source", [list, iter, Stream, lambda batches: lambda epoch: iter(batches)]
+)
+def test_batches_of_any_source_are_planned_at_their_own_size(source):
+    """The peak is that of the size that they have, no batch is lost, and no larger one is taken."""
+    x, y = data()
+    batches = [(x[k : k + 16], y[k : k + 16]) for k in range(0, SAMPLES, 16)]
+
+    def fitted(batches, **arguments):
+        net, steps = chain(SGD(lr=0.1)), Steps()
+        net.fit(source(batches), callbacks=[steps], verbose=False, **arguments)
+        return steps.losses
+
+    assert fitted(batches, memory_budget="1GB") == fitted(batches)
+    with pytest.raises(ArgumentError, match="for batches of 16, which takes"):
+        fitted(batches, memory_budget=1)
+    if source is list:
+        # All are seen before, in any order.
+        assert fitted(batches[::-1], memory_budget="1GB") == fitted(batches[::-1])
+        return
+    with pytest.raises(DataError, match=r"at most 12 samples.*received a batch of 16") as caught:
+        fitted(batches[::-1], memory_budget="1GB")
+    assert "largest" in caught.value.advice
 
 
 def test_parts_weigh_by_their_samples():
