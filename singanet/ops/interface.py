@@ -325,6 +325,9 @@ class Ops(Protocol):
         numbers of 8 bits beside a sign for one of whole numbers.
         """
 
+    def prepared_held(self, x: Array, held: HeldMatrix) -> object | None:
+        """The compiled function that `multiply_held` calls, in memory from now on; None if none."""
+
     def add_matmul(self, y: Array, a: Array, b: Array) -> Array:
         """``y + a @ b`` of matrices, written over ``y``, with little memory beside them."""
 

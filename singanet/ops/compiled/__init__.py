@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from singanet.ops.compiled.held import any_rows, few_rows, has_compiler
+from singanet.ops.compiled.held import any_rows, few_rows, has_compiler, prepared
 
-__all__ = ["any_rows", "few_rows", "has_compiler"]
+__all__ = ["any_rows", "few_rows", "has_compiler", "prepared"]

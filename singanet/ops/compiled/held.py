@@ -175,6 +175,16 @@ def _dealt(parts: list[list[_Units]], threads: int) -> list[list[_Units]]:
 any_rows = Route("compiled", _multiply_any, _fits_any)
 
 
+def prepared(ops: Ops, x: Array, held: HeldMatrix) -> Callable[..., None] | None:
+    """The function that multiplies such rows, in memory from now on; None where neither fits."""
+    if not _fits_any(ops, x, held):
+        return None
+    kind = held.kind if isinstance(held, BlockMatrix) else "words"
+    if not _fits(ops, x, held):
+        return _panels(kind, held.turned)
+    return _words(len(x)) if kind == "words" else _blocks(kind, len(x))
+
+
 def _by_words(ops: Ops, x: Array, held: Bfloat16Matrix, y: Array) -> None:
     words, x = held.words, _padded(x, 2 * held.words.shape[1])
     panels, pairs = words.shape[:2]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import workers
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiled import has_compiler, prepared
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.kernel import lift
 from singanet.ops.numpy import (
@@ -150,6 +150,7 @@ class NumpyOps:
     add_matmul = linear.add_matmul
     affine = linear.affine
     multiply_held = held.multiply_held
+    prepared_held = prepared
     affine_constant = linear.affine_constant
     column_sums = linear.column_sums
     attention_weights = attention.attention_weights

@@ -45,6 +45,7 @@ class OneDnnOps(OneDnnBase):
     affine = products.affine
     affine_constant = products.affine_constant
     multiply_held = held.multiply_held
+    prepared_held = held.prepared_held
     activation = eltwise.activation
     activation_backward = eltwise.activation_backward
     sigmoid = eltwise.sigmoid

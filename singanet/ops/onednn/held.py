@@ -5,9 +5,11 @@ Words of bfloat16 are multiplied by rows that are rounded to it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from singanet.ops.compiled import any_rows, few_rows
+from singanet.ops.compiled import any_rows, few_rows, prepared
 from singanet.ops.held import Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import held as by_numpy
@@ -31,9 +33,13 @@ def _multiply(
     made = None
     if isinstance(held, Bfloat16Matrix) and not held.turned:
         made = _by_words(ops, x, held, out)
-    if made is None and rounds(ops) and (held.turned or len(x) > by_numpy.FEW):
+    if made is None and _widens(ops, x, held):
         made = by_widened(ops, x, held, out)
     return made
+
+
+def _widens(ops: OneDnnBase, x: Array, held: HeldMatrix) -> bool:
+    return rounds(ops) and (held.turned or len(x) > by_numpy.FEW)
 
 
 multiply_held = in_order(
@@ -44,10 +50,24 @@ multiply_held = in_order(
 )
 
 
+def prepared_held(ops: OneDnnBase, x: Array, held: HeldMatrix) -> Callable[..., None] | None:
+    """See `Ops`."""
+    if not few_rows.fits(ops, x, held) and ops.serves(1, x):
+        by_words = isinstance(held, Bfloat16Matrix) and not held.turned and _rounds(ops, len(x))
+        if by_words or _widens(ops, x, held):
+            return None
+    return prepared(ops, x, held)
+
+
+def _rounds(ops: OneDnnBase, rows: int) -> bool:
+    library = ops.library()
+    return bool(library and library.bfloat16 and (rows <= _FEW_ROUNDED or rounds(ops)))
+
+
 def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix, out: Array | None) -> Array | None:
     """By rows that are rounded, where they are few or that is faster."""
-    library, (m, k), n = ops.library(), x.shape, held.outputs
-    if library is None or not library.bfloat16 or not (m <= _FEW_ROUNDED or rounds(ops)):
+    (m, k), n = x.shape, held.outputs
+    if not _rounds(ops, m):
         return None
     x, passes = ops.ordered(x), ops.passes(k)
     if m == 1:

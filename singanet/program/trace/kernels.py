@@ -143,6 +143,9 @@ class RecordingKernels(NumpyOps):
             tape.adopt(y)
         written = tape.add(call, (x, held), {}, (y,), "last", name="multiply held")
         written.passes = passes_for(len(x) * held.size, x.size + y.size + held.nbytes // 4)
+        # Memory is told before anything runs.
+        function = tape.backend.prepared_held(x, held)
+        written.plans = () if function is None else (function,)
         return y.view(Traced)
 
     def sum_rows(

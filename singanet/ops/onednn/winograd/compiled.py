@@ -225,6 +225,7 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
 def forward_plan(build: Builder, geometry: Geometry, back: bool, bias: bool) -> WinogradPlan:
     """Operands: outputs, images, kernels, the bias; ``back`` turns the kernels around."""
     workers = _workers(build, geometry)
+    _prepare("enter", "convolution", taps=geometry.taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
         y, x, weight, line, *_ = (*areas[0].addresses, 0)
@@ -238,6 +239,7 @@ def forward_plan(build: Builder, geometry: Geometry, back: bool, bias: bool) -> 
 
 def enter_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
     """Operands: the entered kernels, and the kernels."""
+    _prepare("enter", taps=geometry.taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
         entered, weight = areas[0].addresses
@@ -251,6 +253,7 @@ def _entered_plan(
 ) -> WinogradPlan:
     """Operands: the outputs, the images, the entered kernels, the bias, what is added."""
     workers = _workers(build, geometry)
+    _prepare("convolution", taps=geometry.taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
         y, x, entered, *rest = areas[0].addresses
@@ -267,6 +270,7 @@ def _weights_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
     shares = len(parts) >= build.threads
     workers = min(build.threads, len(parts)) if shares else build.threads
     total, taps = 4 * geometry.totals, geometry.taps
+    _prepare("weights", "leave", taps=taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
         dy, x, dw = areas[0].addresses
@@ -343,6 +347,12 @@ def _workers(build: Builder, geometry: Geometry) -> int:
 
 def _filled(count: int, size: int) -> int:
     return -(-count // size) * size
+
+
+def _prepare(*kinds: str, taps: int) -> None:
+    """Have the functions in memory when a plan is made, by which memory is told."""
+    for kind in kinds:
+        _function(kind, taps)
 
 
 @cache
