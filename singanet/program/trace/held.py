@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from mmap import mmap
 from operator import add
 from typing import Any
 
@@ -98,7 +100,9 @@ class HeldParameters:
 def _unwritten(xp: Any, shape: Shape) -> Array:
     """An array that nobody writes, which takes no memory."""
     if xp is np:
-        return np.empty(shape, np.float32)
+        # malloc may give what others have written on, which would stay in memory for nothing.
+        pages = mmap(-1, max(1, 4 * math.prod(shape)))
+        return np.frombuffer(pages, np.float32, math.prod(shape)).reshape(shape)
     # A device would give it at once.
     made: Array = xp.broadcast_to(xp.empty((), np.float32), shape)
     return made
