@@ -378,7 +378,9 @@ class Programs:
             return None
         from singanet.program.replay.compiled import recorded
 
-        made = recorded(net, record, optimizer, recompute, plan)
+        # Its arrays hold nothing, and would leave holes that kernels' own memory is spread over.
+        with large_arrays_apart():
+            made = recorded(net, record, optimizer, recompute, plan)
         if isinstance(made, str):
             self._refused[this] = made, changes.now
             return None
