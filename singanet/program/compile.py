@@ -66,15 +66,25 @@ class Recording(NamedTuple):
         return [plan for plan in plans if plan is not None]
 
     @property
+    def recipes(self) -> list[Any]:
+        """Those of oneDNN's own kernels."""
+        found = [getattr(plan, "recipe", None) for plan in self.plans]
+        return [recipe for recipe in found if recipe is not None]
+
+    @property
     def packing(self) -> int:
         """The bytes that oneDNN's products ask malloc for, one product at a time."""
-        recipes = [getattr(plan, "recipe", None) for plan in self.plans]
-        return max((recipe.packing for recipe in recipes if recipe is not None), default=0)
+        return max((recipe.packing for recipe in self.recipes), default=0)
 
     @property
     def is_compiled(self) -> bool:
         """Whether functions that LLVM has made are among them: those are no kernels of oneDNN's."""
-        return any(getattr(plan, "recipe", None) is None for plan in self.plans)
+        return len(self.recipes) < len(self.plans)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether oneDNN's code is for registers of 512 bits."""
+        return any(recipe.wide for recipe in self.recipes)
 
     @property
     def is_recurrent(self) -> bool:
@@ -82,8 +92,7 @@ class Recording(NamedTuple):
 
         These leave much of what they ask for unwritten, and bring the code of products along.
         """
-        recipes = [getattr(plan, "recipe", None) for plan in self.plans]
-        return any(recipe is not None and recipe.products for recipe in recipes)
+        return any(recipe.products for recipe in self.recipes)
 
 
 @dataclass(eq=False, repr=False)

@@ -33,7 +33,7 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.program.compile import Compiler, Recording
 from singanet.program.cost import work_of
 from singanet.program.ir import Call, NotRecordableError, Token
-from singanet.program.peak import CALL_BYTES, PLAN_BYTES, peak_memory
+from singanet.program.peak import CALL_BYTES, peak_memory, plan_bytes
 from singanet.program.programs import programs_of
 from singanet.program.recompute.choice import MemoryTarget, Recompute
 from singanet.program.report.report import ProgramReport
@@ -392,13 +392,14 @@ def _memory(
     folded = [ref.token for ref in recording.outside if ref.token in tape.folded]
     other += [tape.tokens[token].nbytes for token in folded]
     other += [tape.beside, recording.lowering.beside, recorder.undo_bytes, recording.packing]
-    bindings, plans = len(recording.bound), len(recording.plans)
+    # Functions that LLVM compiled are counted where that was done.
+    bindings, plans, wide = len(recording.bound), len(recording.recipes), recording.is_wide
     # Python's objects are no memory of a device.
     calls = 0 if tape.far is not None else _calls(recording, turns, walks)
     arena = _arena_bytes(recording, tape.tokens)
     # When the step by the layers takes most, neither all state nor all plans are made.
     later = plans * (1 - tape.calls_by_then / max(1, len(tape.calls)))
-    by_layers = 0 if at_once else tape.most_grown - tape.grown - round(later * PLAN_BYTES)
+    by_layers = 0 if at_once else tape.most_grown - tape.grown - round(later * plan_bytes(wide))
     return peak_memory(
         arena,
         params.values(),
@@ -410,4 +411,5 @@ def _memory(
         bindings + (turns - 1) * bindings // walks,
         recording.is_recurrent,
         once_bytes() if tape.far is None and recording.is_compiled else 0,
+        wide,
     )

@@ -9,22 +9,30 @@ from singanet.engine.peak_memory import PeakMemory
 CALL_BYTES = 2300
 """Bytes resident for the Python objects of one call, bound to its arrays.
 
-This and the three below are least squares over twelve nets, by CPython 3.11 on a processor with
-AVX-512: what the process holds beside arrays. `tracemalloc` sees 1700 of them; the others are the
-net's own objects and holes that recording leaves in Python's heap.
+This and those below are least squares over twelve nets, by CPython 3.11: what the process holds
+beside arrays. `tracemalloc` sees 1700 of them; the others are the net's own objects and holes that
+recording leaves in Python's heap.
 """
 
-PLAN_BYTES = 76_000
-"""Bytes of the machine code and descriptors of one of oneDNN's plans, version 3."""
+PLAN_BYTES, NARROW_PLAN_BYTES = 76_000, 63_000
+"""Bytes of the machine code and descriptors of one of oneDNN's plans, version 3.
+
+Code for registers of 512 bits is the longer one: more rows of a product are written out in it.
+"""
 
 EXECUTION_BYTES = 17_000
 """Bytes of the memory objects and arguments that bind one call of such a plan."""
 
-PRODUCTS_BYTES = 4_000_000
-"""Bytes of the code of oneDNN's matrix products, made at the first one.
+PRODUCTS_BYTES, NARROW_PRODUCTS_BYTES = 4_000_000, 2_000_000
+"""Bytes of the code of oneDNN's matrix products, made at the first one, by the same registers.
 
 The kernels of recurrent layers are made of these.
 """
+
+
+def plan_bytes(wide: bool) -> int:
+    """Bytes of a plan of oneDNN's, by its registers: `PLAN_BYTES`."""
+    return PLAN_BYTES if wide else NARROW_PLAN_BYTES
 
 
 def peak_memory(
@@ -38,16 +46,18 @@ def peak_memory(
     executions: int = 0,
     products: bool = False,
     once: int = 0,
+    wide: bool = True,
 ) -> PeakMemory:
     """The peak of a program in an ``arena``, beside arrays of the given bytes outside of it.
 
     ``other`` are constants, the caller's own batch, scratch of kernels; ``calls`` the kernels that
     are kept as Python objects, ``plans`` oneDNN's plans, ``executions`` calls of them, ``products``
-    whether its own matrix products are among them, ``once`` what loading, compiling and measuring
-    kernels took, for all nets. An array that is listed in two places counts
-    twice. The first step takes ``by_layers`` in the place of arena and program; what that is more
-    is a part of its own.
+    whether its own matrix products are among them, ``wide`` whether their code is for registers of
+    512 bits, ``once`` what loading, compiling and measuring kernels took, for all nets. An array
+    that is listed in two places counts twice. The first step takes ``by_layers`` in the place of
+    arena and program; what that is more is a part of its own.
     """
+    each, code = plan_bytes(wide), PRODUCTS_BYTES if wide else NARROW_PRODUCTS_BYTES
     program = calls * CALL_BYTES + executions * EXECUTION_BYTES
     return PeakMemory(
         {
@@ -56,7 +66,7 @@ def peak_memory(
             "optimizer state": sum(optimizer_state),
             "other": sum(other),
             "program": program,
-            "kernels": plans * PLAN_BYTES + products * PRODUCTS_BYTES + once,
+            "kernels": plans * each + products * code + once,
             "first step": max(0, by_layers - arena - program),
         }
     )

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet.base import heap
 from singanet.device import cpu
 from singanet.errors import ArgumentError
 from singanet.initializer import Gaussian, Orthogonal
-from singanet.layers import Dense
+from singanet.layers import Conv2D, Dense, Flatten
 from singanet.loss import SquaredError
 from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm
 from singanet.parallel import AllReduce, Alone
+from singanet.program.replay import compiled
+from singanet.program.trace.held import _unwritten
 
 BESIDE = 600_000
 """Bytes of a net's other objects: layers, specifications, the plan."""
@@ -229,3 +232,74 @@ def test_a_pass_for_the_norm_of_all_gradients_is_counted(every):
         net.step(x, np.zeros(4, int), optimizer)
     arena = max(report.layout.nbytes for report in net.programs.reports())
     assert told.parts["arena"] == pytest.approx(arena, rel=0.02)
+
+
+def _words():
+    layers = [Dense("first", 96, input_sample_shape=(128,)), Dense("second", 64)]
+    net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=0)
+    net.as_type("bfloat16")
+    return net, (40, 128), (40, 64)
+
+
+def _images():
+    first = Conv2D("first", 16, 3, input_sample_shape=(16, 24, 24))
+    layers = [first, Conv2D("second", 16, 3), Flatten("flat"), Dense("scores", 2)]
+    net = singanet.FeedForwardNet(layers, loss=SquaredError(), seed=0)
+    return net, (4, 16, 24, 24), (4, 2)
+
+
+@pytest.mark.parametrize("make", [_words, _images])
+def test_functions_of_a_step_are_in_memory_when_it_is_told(make, monkeypatch):
+    """What compiling takes is counted, so that nothing is compiled later."""
+    engine = pytest.importorskip("singanet.ops.compiled.engine")
+    pytest.importorskip("llvmlite")
+    from singanet.ops.compiled import held
+    from singanet.ops.onednn.choices import Measured
+    from singanet.ops.onednn.winograd import compiled as transforms
+
+    # Whatever this processor's speeds are.
+    monkeypatch.setattr(
+        Measured,
+        "choose",
+        lambda self, ops, case, estimates: (
+            "compiled" if "compiled" in estimates else next(iter(estimates))
+        ),
+    )
+    monkeypatch.setattr("singanet.ops.onednn.held.rounds", lambda ops: False)
+    for function in (held._words, held._panels, transforms._function):
+        function.cache_clear()
+    cpu().ops.trim(prepared=True)
+    net, shape, wanted = make()
+    sgd = SGD(lr=0.1)
+    told = net.memory(shape[0], sgd).parts["kernels"]
+    assert make is not _words or told >= heap.once_bytes() > 0
+    loaded = []
+    load = engine._loaded
+    monkeypatch.setattr(engine, "_loaded", lambda built: loaded.append(built.whole) or load(built))
+    net.programs.at_once = True
+    for _ in range(2):
+        net.step(np.zeros(shape, np.float32), np.zeros(wanted, np.float32), sgd)
+    assert not loaded
+    # Plans by these choices are for no other test.
+    cpu().ops.trim(prepared=True)
+
+
+def test_what_is_recorded_at_once_leaves_no_holes_in_the_heap(monkeypatch):
+    """Its arrays, which nobody writes on, come and go on pages of their own."""
+    inside = []
+    record = compiled.recorded
+    monkeypatch.setattr(
+        compiled, "recorded", lambda *given: inside.append(bool(heap._inside)) or record(*given)
+    )
+    net, _, _ = steps("lenet", 4, lambda: SGD(lr=0.1), 1, "cheap")
+    assert inside == [True]
+    assert len(net.programs.reports()) == 1
+
+
+def test_what_stands_for_weights_in_fewer_bits_takes_no_memory():
+    """It is not on memory that was written on before, which would stay resident."""
+    shape = (200, 300)
+    for _ in range(20):
+        used = [np.ones(shape, np.float32) for _ in range(20)]
+        del used
+        assert not any(_unwritten(np, shape).any() for _ in range(20))

@@ -46,3 +46,8 @@ def test_what_is_outside_has_a_line_of_its_own():
         "outside of it 47.0 MB of LLVM's file, in pages that the system shares and drops",
     ]
     assert memory.after(5_000_000).outside == memory.outside
+
+
+def test_code_for_registers_of_512_bits_is_longer():
+    wide, narrow = (peak_memory(0, plans=10, products=True, wide=each) for each in (True, False))
+    assert wide.total > narrow.total > 0

@@ -9,6 +9,7 @@ from typing import Any
 
 from singanet.ops.onednn.binding import BF16, F32, MADE_BACKWARD, MADE_FORWARD, Arg, Query, check
 from singanet.ops.onednn.descriptors import Descriptors
+from singanet.ops.onednn.library import HAS_WIDE
 from singanet.ops.onednn.plan import (
     EngineStream,
     KernelPlan,
@@ -213,6 +214,7 @@ class Builder(Descriptors):
             packing=self.packing,
             open=frozenset(self._open),
             rounded=frozenset(self._rounded),
+            wide=bool(self._place.c.dnnl_get_effective_cpu_isa() & HAS_WIDE),
         )
         self._finished = True
         return KernelPlan(self._place, recipe, self.threads, self.brief)

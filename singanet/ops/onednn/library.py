@@ -31,6 +31,9 @@ _RUNTIMES = {1: "sequential", 2: "OpenMP", 4: "TBB"}
 _MULTIPLIES_BFLOAT16 = 0x80
 """The bit of ``dnnl_cpu_isa_t`` that all instruction sets with such products share."""
 
+HAS_WIDE = 0x20
+"""The bit of all with registers of 512 bits."""
+
 _SYSTEM_FOLDERS = (
     "/usr/local/lib",
     "/usr/local/lib64",

@@ -41,7 +41,7 @@ class KernelRecipe(NamedTuple):
     the bytes of the operands, ``reads`` and ``writes`` numbers of operands; an operand that is
     changed in part is in both. ``products`` says that the library's own matrix products run
     inside; these ask malloc for ``packing`` bytes. ``open`` operands may lie in bfloat16,
-    ``rounded`` operands are rounded to it.
+    ``rounded`` operands are rounded to it. ``wide`` code is for registers of 512 bits.
     """
 
     stages: Sequence[KernelStage]
@@ -55,6 +55,7 @@ class KernelRecipe(NamedTuple):
     packing: int = 0
     open: frozenset[int] = frozenset()
     rounded: frozenset[int] = frozenset()
+    wide: bool = False
 
 
 class EngineStream(NamedTuple):

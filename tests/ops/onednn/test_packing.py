@@ -35,7 +35,7 @@ for _ in range(10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     runtime.run(plan, arrays)
     pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    found.append((plan.recipe.packing, pages * resource.getpagesize()))
+    found.append((plan.recipe.packing, pages * resource.getpagesize(), plan.recipe.wide))
 print(json.dumps(found))
 """
 
@@ -54,8 +54,9 @@ def test_products_take_what_was_told(library_path, limit, threads):
     )
     assert not done.returncode, done.stderr
     found = json.loads(done.stdout)
-    assert all(0.9 * took - 50_000 <= packing <= 1.1 * took + 50_000 for packing, took in found)
-    assert any(packing for packing, _ in found) == (limit == "AVX2")
+    assert all(0.9 * took - 50_000 <= packing <= 1.1 * took + 50_000 for packing, took, _ in found)
+    assert any(packing for packing, *_ in found) == (limit == "AVX2")
+    assert not (limit == "AVX2" and any(wide for *_, wide in found))
 
 
 @pytest.mark.parametrize("flat", [False, True])
