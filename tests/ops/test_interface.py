@@ -24,6 +24,7 @@ SURROUNDINGS = {
     "remarks",
     "trim",
     "pass_on_nan",
+    "prepared_held",
     "has_sweep",
     "sweep",
 }
