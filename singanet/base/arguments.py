@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from numbers import Integral, Real
 from operator import index
 from typing import Any, SupportsIndex, TypeGuard
@@ -65,6 +66,25 @@ def checked_count(
             advice=advice or f"give a plain int {bounds}",
         )
     return whole
+
+
+MESSAGES = (
+    "make ids of messages by tokenizer.prompt(messages), to have them answered, or by "
+    "tokenizer.chat(messages); singanet.data.Chat reads many to learn from, in .jsonl files"
+)
+"""The advice to rows of a chat in the place of numbers."""
+
+
+def are_messages(value: Any) -> bool:
+    """Whether ``value`` is a message with its role, or a row or lists of them."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return isinstance(value, Mapping) and ("role" in value or "messages" in value)
+
+
+def are_texts(value: Any) -> bool:
+    """Whether ``value`` is a text, or a list of them."""
+    return isinstance(value[0] if isinstance(value, (list, tuple)) and value else value, str)
 
 
 def name_trouble(name: str) -> str:

@@ -9,11 +9,35 @@ import re
 import secrets
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from singanet.base.arguments import MESSAGES, are_messages
 from singanet.errors import ArgumentError, FileAccessError
+
+
+def path_of(given: Any, argument: str = "path") -> Path:
+    """``given`` as a `Path`. Errors: `ArgumentError` for values that are no path."""
+    text = given if isinstance(given, (str, os.PathLike)) else None
+    text = None if text is None else os.fspath(text)
+    if not isinstance(text, str) or "\0" in text:
+        raise ArgumentError(
+            f"argument {argument}",
+            expected="a path, a str or Path",
+            received=f"{given!r}, a {type(given).__name__}"[:200],
+            advice=MESSAGES
+            if are_messages(given)
+            else "pass for example 'runs/model.npz', or Path('runs') for a folder",
+        )
+    return Path(text)
+
+
+def paths_of(given: Any, argument: str) -> list[Path]:
+    """``given``, a path or several, as a list of them. Errors: `ArgumentError`."""
+    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))
+    return [path_of(one, argument) for one in (given if several else [given])]
 
 
 @contextlib.contextmanager

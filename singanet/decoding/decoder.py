@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import checked_count
+from singanet.base.arguments import MESSAGES, are_messages, checked_count
 from singanet.decoding.trial import KeptSteps, Trial, turning
 from singanet.engine.feeds import check_feed
 from singanet.engine.intake import own_arrays
@@ -166,12 +166,14 @@ class Decoder:
                 advice="call the decoder with parts of one length, a dict by input",
             )
         rows = [np.asarray(part) for part in parts]
-        if not rows or not all(row.ndim and len(row) for row in rows):
+        if are_messages(parts) or not rows or not all(row.ndim and len(row) for row in rows):
             raise DataError(
                 "decoder.read",
                 expected="an array (steps, ...) of at least one step for each sequence",
                 received=f"the shapes {[row.shape for row in rows][:8]}",
-                advice="leave sequences that do not go on out by decoder.fork(rows)",
+                advice=MESSAGES
+                if are_messages(parts)
+                else "leave sequences that do not go on out by decoder.fork(rows)",
             )
         if self._samples not in (0, len(rows)):
             raise ShapeError(

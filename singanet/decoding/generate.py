@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import checked_count, is_int
+from singanet.base.arguments import MESSAGES, are_messages, are_texts, checked_count, is_int
 from singanet.base.seeding import next_seed
 from singanet.decoding.decoder import Decoder
 from singanet.decoding.draft import Drafter
@@ -114,6 +114,14 @@ def _checked(prompts: Any) -> list[Array]:
             "net.generate, argument prompts",
             expected="an array (N, P) of whole numbers, or N arrays (P,), with at least one each",
             received=f"{len(rows)} of shapes {[row.shape for row in rows][:8]}",
-            advice="one prompt is ids[None], or [ids]",
+            advice=_prompt_advice(prompts),
         )
     return rows
+
+
+def _prompt_advice(prompts: Any) -> str:
+    if are_messages(prompts):
+        return MESSAGES
+    if are_texts(prompts):
+        return "make ids of each text by tokenizer.encode(text)"
+    return "one prompt is ids[None], or [ids]"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.csr import by_rows, is_sparse
 from singanet.base.text import reshaping
 from singanet.device import Device
@@ -224,6 +225,8 @@ def _expect_same_names(where: str, given: Mapping[str, Any], plan: Plan) -> None
                 received=f"the extra key {name!r}" + ", which reads other layers" * inner,
                 advice="put a Dummy layer where its data come in, and name that"
                 if inner
+                else MESSAGES
+                if are_messages(given)
                 else did_you_mean(str(name), known, "remove it"),
             )
     for name in known:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.columns import (
     columns_of,
     expect_columns,
@@ -130,6 +131,8 @@ def _number_advice(where: str, value: Any, array: Array) -> str:
     """What to do with a ``value`` that is no array of numbers."""
     if isinstance(value, str):
         return "read the file first: singanet.data.load(path)"
+    if are_messages(value):
+        return MESSAGES
     if array.ndim == 0:
         return "pass a list or an array of all samples"
     words = array.dtype.kind in "US" or any(isinstance(each, str) for each in array.flat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from singanet.base.arguments import is_int
+from singanet.base.arguments import MESSAGES, are_messages, is_int
 from singanet.errors import ArgumentError, one_of
 from singanet.layers import (
     Activation,
@@ -105,12 +105,14 @@ class ModelDrawing:
         """
         known = (*needed, *usual, *others)
         wanted = (*needed, *usual) if self.wanted is None else tuple(self.wanted)
-        if not set(needed) <= set(wanted) <= set(known):
+        if not all(name in wanted for name in needed) or not all(name in known for name in wanted):
             raise ArgumentError(
                 INPUTS,
                 expected=f"{one_of(needed)}, and perhaps some of {one_of((*usual, *others))}",
-                received=one_of(wanted),
-                advice="leave inputs out for those that the family has",
+                received=one_of(map(str, wanted))[:200],
+                advice=MESSAGES
+                if are_messages(self.wanted)
+                else "leave inputs out for those that the family has",
             )
         found = {name: Input(name, (None,), dtype="int64") for name in known if name in wanted}
         self.inputs = list(found.values())

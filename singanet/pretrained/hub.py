@@ -25,7 +25,7 @@ def folder_of(model: str | os.PathLike[str], revision: str | None = None) -> Pat
     folder nor name, the hub does not answer or lets nobody in, and without the package
     ``huggingface_hub`` (the extra ``hub``).
     """
-    path = path_of("argument folder", model)
+    path = path_of(model, "folder")
     if not isinstance(model, str) or path.exists() or not _NAME.fullmatch(model):
         return path
     found = _cached(model, revision, _SAFE)

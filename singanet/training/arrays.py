@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.columns import columns_of, has_frame, is_frame, numbers
 from singanet.base.csr import by_rows, is_sparse
 from singanet.data.dataset import expect_channels_first
@@ -154,7 +155,9 @@ def _check_keys(
                 where,
                 expected=f"names among {one_of(names)}",
                 received=repr(name),
-                advice=did_you_mean(str(name), names, "use the names of the net's layers"),
+                advice=MESSAGES
+                if are_messages(given)
+                else did_you_mean(str(name), names, "use the names of the net's layers"),
             )
     missing = [name for name in names if name not in given]
     if missing and (all_of_them or not given):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
+from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.columns import is_frame
 from singanet.data import GeneratorLoader
 from singanet.engine.model import Model
@@ -213,7 +214,9 @@ def _arrays(
             where,
             expected="targets y with arrays x",
             received="y=None",
-            advice="pass y; to rebuild the input itself pass it twice",
+            advice=MESSAGES
+            if are_messages(x)
+            else "pass y; to rebuild the input itself pass it twice",
         )
     x = fed(f"{where}, x", net, x, learns)
     y = by_name(f"{where}, y", y, output_names(net), all_of_them=False)

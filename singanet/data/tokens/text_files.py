@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.budget import Budget, read_json
-from singanet.base.files import path_of
+from singanet.base.files import paths_of
 from singanet.data.magic import open_data_file
 from singanet.errors import DataError
 
@@ -58,8 +58,8 @@ class TextFiles:
     """
 
     def __init__(self, paths: str | Path | Sequence[str | Path], window: int) -> None:
-        given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        files = [file for path in given for file in _found(path_of("text files", path))]
+        given = paths_of(paths, "paths")
+        files = [file for path in given for file in _found(path)]
         if not files:
             raise DataError(
                 f"text files {[str(path) for path in given][:3]}",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from singanet.base.arguments import checked_count
+from singanet.base.arguments import MESSAGES, are_messages, checked_count
 from singanet.base.described import Described
 from singanet.data.loader import Batch, checked_rank, restored_position
 from singanet.data.tokens.rows import (
@@ -244,13 +244,13 @@ class TokenLoader(Described):
 def _checked_inputs(where: str, inputs: Sequence[str] | None, pads: bool) -> tuple[str, ...]:
     if inputs is None:
         return ("input_ids", "attention_mask") if pads else ("input_ids", "segments")
-    given = (inputs,) if isinstance(inputs, str) else tuple(inputs)
-    if not given or not set(given) <= set(_INPUTS):
+    given = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+    if not given or not all(name in _INPUTS for name in given):
         raise ArgumentError(
             f"{where}, inputs",
             expected=f"some of {one_of(_INPUTS)}",
-            received=f"{inputs!r}",
-            advice="name those that the net takes",
+            received=f"{inputs!r}"[:80],
+            advice=MESSAGES if are_messages(inputs) else "name those that the net takes",
         )
     return given
 

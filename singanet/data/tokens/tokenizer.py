@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.files import path_of, replacing
 from singanet.data.tokens.chat_template import ChatTemplate, Message
 from singanet.data.tokens.text_stream import TextStream
@@ -66,7 +67,7 @@ class Tokenizer:
         of tokenizer_config.json; the template of chat_template.jinja, else of the config.
         Errors: `DataError` naming the file that is missing or damaged.
         """
-        backend, settings = read_folder(path_of("Tokenizer, folder", folder))
+        backend, settings = read_folder(path_of(folder, "folder"))
         return cls._made(backend, settings, f"model folder {str(folder)!r}")
 
     @classmethod
@@ -106,6 +107,7 @@ class Tokenizer:
 
         Errors: `FileAccessError` where ``folder`` cannot be written to.
         """
+        path = path_of(folder, "folder")
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
@@ -120,7 +122,7 @@ class Tokenizer:
             "tokenizer_config.json": json.dumps(told, indent=2, ensure_ascii=False) + "\n",
         }
         for name, text in texts.items():
-            with replacing(Path(folder) / name) as beside:
+            with replacing(path / name) as beside:
                 beside.write_text(text, "utf-8")
 
     def _id(self, name: str, token: str | None) -> int | None:
@@ -168,7 +170,9 @@ class Tokenizer:
                 received=f"half a pair at {_lone(text)}"
                 if isinstance(text, str)
                 else type(text).__name__,
-                advice="decode bytes first, and replace what is no character",
+                advice=MESSAGES
+                if are_messages(text)
+                else "decode bytes first, and replace what is no character; give texts one by one",
             )
         with refusing(_WHERE, "text that the vocabulary can write"):
             return self.backend.encode(text, add_special_tokens=special)

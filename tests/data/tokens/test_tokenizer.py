@@ -15,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import singanet
-from singanet.data import Tokenizer
+from singanet import pretrained
+from singanet.data import Chat, TextFolder, Tokenizer
 from singanet.data.tokens.vocabularies import byte_level, word_piece
-from singanet.errors import DataError, FileAccessError
+from singanet.errors import DataError, FileAccessError, SingaNetError
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.optimizer import SGD
 from tests.data.tokens.conftest import SPECIAL, trained
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -486,3 +489,34 @@ def test_tables_of_sentencepiece(tmp_path, rule):
     for code in [0xFDFA, *rng.integers(1, 0xD800, 3000), *rng.integers(0xE000, 0x30000, 3000)]:
         text = f"a{chr(code)}b"
         assert plain(mine.normalize_str(text)) == plain(theirs.normalize(text)), hex(code)
+
+
+CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day"}]
+LLAMA = {
+    "model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2,
+    "num_hidden_layers": 1, "vocab_size": 1000, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [CHAT, [CHAT, CHAT], CHAT[0], [{"messages": CHAT}]])
+def test_rows_of_a_chat_are_told_what_makes_ids_of_them(tokenizer, rows, tmp_path):
+    net = pretrained.build(LLAMA)
+    net.compile(SGD(lr=0.1), SoftmaxCrossEntropy())
+    pretrained.save(net, tmp_path)
+    (tmp_path / "a.txt").write_text("hello")
+    for call in (
+        lambda: net.predict(rows),
+        lambda: net.fit(rows, verbose=False),
+        lambda: net.fit(rows, rows, verbose=False),
+        lambda: net.generate(rows, 2),
+        lambda: net.decoder(8).read(rows),
+        lambda: tokenizer.encode(rows),
+        lambda: pretrained.tokenizer(rows),
+        lambda: pretrained.load(tmp_path, inputs=rows),
+        lambda: Chat(rows, tokenizer, 2, 8),
+        lambda: TextFolder(tmp_path / "a.txt", tokenizer, 2, 8, inputs=rows),
+    ):
+        with pytest.raises(SingaNetError, match=r"tokenizer\.prompt\(messages\)"):
+            call()
+    made = net.generate([tokenizer.prompt(CHAT)], 2)
+    assert len(made) == 1
