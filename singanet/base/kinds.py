@@ -113,6 +113,11 @@ def kind_of_stream(stream: IO[bytes]) -> Kind:
 def _of_folder(path: Path) -> Kind:
     if (path / "config.json").is_file():
         return PUBLISHED
+    if (path / "adapter_config.json").is_file():
+        advice = "singanet.pretrained.load_adapter puts it beside the weights of its model"
+        return Kind("the folder of an adapter", advice)
+    if any((path / name).is_file() for name in ("tokenizer.json", "vocab.json", "vocab.txt")):
+        return Kind("the folder of a tokenizer", "singanet.pretrained.tokenizer reads it")
     inside = next((each for each in sorted(path.iterdir()) if each.is_dir()), None)
     first = next(iter(sorted(inside.iterdir())), None) if inside is not None else None
     if first is not None and kind_of(first).advice == _IMAGE:

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.base.files import explained, path_of, replacing
+from singanet.base.kinds import kind_of
 from singanet.checkpoint import Reader, open_state, write_state
 from singanet.engine.adapting import adapt_each
-from singanet.errors import ArgumentError, ConfigError, StateMismatchError, one_of
+from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError, one_of
 from singanet.layers.layer import Layer
 from singanet.layers.low_rank import LowRank, pair_of
 from singanet.params.held import BlockWeights
@@ -21,6 +22,7 @@ from singanet.params.param import Param
 from singanet.pretrained.adapter_config import AdapterConfig, read_config
 from singanet.pretrained.folder import read_settings
 from singanet.pretrained.net import PretrainedNet
+from singanet.pretrained.origin import origin_of
 from singanet.types import Array
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -56,6 +58,7 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
     is a part of a matrix there (as in Phi-3 and GPT-2), and for one that trains more than pairs,
     which would be lost; `FileAccessError`.
     """
+    path = path_of(folder, "folder")
     places = _places(net)
     found = _savable(net, places)
     arrays: dict[str, Array] = {}
@@ -64,7 +67,6 @@ def save_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> None:
             value = np.asarray(layer.params[ours].peek())
             key = f"{_PREFIX}{places[name].module}.{side}.weight"
             arrays[key] = np.ascontiguousarray(value.T)
-    path = path_of("argument folder", folder)
     modules = [places[name].module for name in found]
     pairs = {places[name].module: layer.adapters[suffix] for name, (layer, suffix) in found.items()}
     told = _config(net, pairs, _targets(modules, [p.module for p in places.values()]))
@@ -123,7 +125,15 @@ def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str
     for arrays that do not belong to the net; those of `net.adapt`; `FileFormatError`,
     `FileAccessError`.
     """
-    path = path_of("argument folder", folder)
+    path = path_of(folder, "folder")
+    if path.exists() and not (path / CONFIG).is_file():
+        kind = kind_of(path)
+        raise FileFormatError(
+            f"adapter {str(path)!r}",
+            expected=f"a folder with {CONFIG} and {WEIGHTS}",
+            received=kind.name,
+            advice="pass its folder" if (path.parent / CONFIG).is_file() else kind.advice,
+        )
     where = f"config {str(path / CONFIG)!r}"
     config = read_config(read_settings(path, CONFIG), where)
     places = {place.module: (name, place) for name, place in _places(net).items()}
@@ -150,7 +160,7 @@ def load_adapter(net: PretrainedNet, folder: str | os.PathLike[str]) -> list[str
 def _places(net: PretrainedNet) -> dict[str, _PairPlace]:
     """The modules by the names of our weights, but for weights that are parts of a matrix."""
     alone = {}
-    for stored in net.origin.arrays.values():
+    for stored in origin_of(net, "adapter, net").arrays.values():
         (param, place), *others = stored.members
         if not others and stored.name.endswith(".weight"):
             alone[id(param)] = stored.name.removesuffix(".weight"), place.turned

@@ -26,6 +26,19 @@ def origin_in(source: ModelSource, made: MadeNet) -> Origin:
     return Origin(source.config, there, kept, source.files, source.tokenizer, source.form)
 
 
+def origin_of(net: Net, where: str, advice: str = "load the net with pretrained.load") -> Origin:
+    """The origin of ``net``. Errors: `ArgumentError` if `load` has not made it."""
+    origin = getattr(net, "origin", None)
+    if not isinstance(origin, Origin):
+        raise ArgumentError(
+            where,
+            expected="a net that pretrained.load made",
+            received=f"a {type(net).__name__}",
+            advice=advice,
+        )
+    return origin
+
+
 def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:
     """The same for ``net``, whose parameters are those of the model in the folder ``like``.
 

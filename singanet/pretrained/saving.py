@@ -27,7 +27,7 @@ from singanet.pretrained.folder import CONFIG
 from singanet.pretrained.gguf_form import GgufForm
 from singanet.pretrained.gguf_values import form_of
 from singanet.pretrained.net import Origin
-from singanet.pretrained.origin import origin_like
+from singanet.pretrained.origin import origin_like, origin_of
 from singanet.pretrained.places import FileArray
 from singanet.types import Array
 
@@ -62,8 +62,10 @@ def save(
     Errors: `ArgumentError` for another net, another type, and numbers that the type has not;
     `FileAccessError`.
     """
-    path = path_of("argument folder", folder)
-    origin = _origin(net) if like is None else origin_like(net, like)
+    path = path_of(folder, "folder")
+    origin = (
+        origin_of(net, "pretrained.save, net", _LIKE) if like is None else origin_like(net, like)
+    )
     adapted = [layer.name for layer in net.layers if layer.adapters]
     if adapted and not merged:
         raise ArgumentError(
@@ -90,13 +92,6 @@ def save(
         _copy(file, path / name)
 
 
-def _origin(net: Net) -> Origin:
-    origin = getattr(net, "origin", None)
-    if not isinstance(origin, Origin):
-        raise _other(type(net).__name__)
-    return origin
-
-
 def _form(origin: Origin, path: Path) -> GgufForm:
     if origin.form is not None:
         return origin.form
@@ -112,12 +107,15 @@ def _form(origin: Origin, path: Path) -> GgufForm:
     return form_of(origin.config, shapes, tokenizer, f"pretrained.save to {str(path)!r}")
 
 
+_LIKE = "pass like=, a folder of the same model; others go by net.save or net.save_model"
+
+
 def _other(received: str) -> ArgumentError:
     return ArgumentError(
         "pretrained.save, net",
         expected="a net that pretrained.load made, with the parameters that it had",
         received=received,
-        advice="pass like=, a folder of the same model; others go by net.save or net.save_model",
+        advice=_LIKE,
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from singanet.base.kinds import kind_of
 from singanet.checkpoint import open_state
 from singanet.checkpoint.folder import weights_in
 from singanet.checkpoint.gguf import GgufReader
 from singanet.data import Tokenizer
+from singanet.errors import FileFormatError
 from singanet.pretrained.hub import folder_of
 
 _FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
@@ -26,8 +28,17 @@ def tokenizer(folder: str | os.PathLike[str], *, revision: str | None = None) ->
         path = weights if weights.suffix == ".gguf" else path
     if path.is_dir():
         return Tokenizer.of(path)
-    with open_state(path) as reader:
-        # Of another file of arrays nothing is known but its folder.
-        if isinstance(reader, GgufReader):
+    kind = kind_of(path)
+    if kind.format == "gguf" or not path.exists():
+        with open_state(path, "gguf") as reader:
+            assert isinstance(reader, GgufReader)
             return Tokenizer.of_gguf(reader.values)
-    return Tokenizer.of(path.parent)
+    # Of another file nothing is known but its folder.
+    if any((path.parent / name).exists() for name in _FILES):
+        return Tokenizer.of(path.parent)
+    raise FileFormatError(
+        f"file {str(path)!r}",
+        expected=f"the folder of a published model, with {' or '.join(_FILES)}, or a GGUF file",
+        received=f"{kind.name}, with none of them beside it",
+        advice=kind.advice or "pass the folder of the model",
+    )

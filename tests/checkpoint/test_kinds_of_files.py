@@ -36,6 +36,14 @@ def executor_load(path):
     Executor({"e": [layers.Dense("a", 4)(layers.Input("x", (3,)))]}).load(path)
 
 
+def load_adapter(path):
+    pretrained.load_adapter(pretrained.build(CONFIG), path)
+
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2,
+    "num_hidden_layers": 1, "vocab_size": 6, "max_position_embeddings": 8,
+}  # fmt: skip
 READERS = {
     "net.load": net_load,
     "singanet.load_model": singanet.load_model,
@@ -43,6 +51,8 @@ READERS = {
     "singanet.onnx.load": onnx.load,
     "singanet.keras.load_model": keras.load_model,
     "singanet.pretrained.load": pretrained.load,
+    "singanet.pretrained.tokenizer": pretrained.tokenizer,
+    "singanet.pretrained.load_adapter": load_adapter,
     "singanet.data.load": data.load,
     "executor.load": executor_load,
     "checkpoint.inspect": checkpoint.inspect,
@@ -72,6 +82,9 @@ KINDS = {
     "text.txt": ("text that begins", ("singanet.data.TextDataset.from_file",)),
     "one.png": ("a PNG image", ("singanet.data.ImageTool().load",)),
     "images": ("a folder of images", ("singanet.data.FolderLoader",)),
+    "published": ("the folder of a published model", ("singanet.pretrained.load",)),
+    "adapter": ("the folder of an adapter", ("singanet.pretrained.load_adapter",)),
+    "tokens": ("the folder of a tokenizer", ("singanet.pretrained.tokenizer",)),
     "empty": ("an empty file", ()),
     "packed.gz": ("gzip data", ()),
     "other.zip": ("a zip archive", ()),
@@ -82,7 +95,7 @@ TAKEN = {
     "net.load": {"m.singanet"},
     "checkpoint.inspect": {
         name for name, (_, calls) in KINDS.items() if "net.load" in calls
-    } | {"m.singanet", "p.singanet", "data.npz"},
+    } | {"m.singanet", "p.singanet", "data.npz", "published"},
 }  # fmt: skip
 
 
@@ -105,7 +118,8 @@ def keras_archive(net, folder):
 # A reader of such archives, or of arrays, tells what is in this one.
 TELLS_INSIDE = (
     "arrays alone", "its entry 'session'", "no a/weight", "the arrays 'x_train'", ".npy arrays",
-    "\\x93NUMPY", "the files of MNIST", "general.architecture", "received the folder",
+    "\\x93NUMPY", "the files of MNIST", "tokenizer.ggml.model", "a tokenizer.json by",
+    "general.architecture", "received the folder",
 )  # fmt: skip
 
 
@@ -135,6 +149,14 @@ def folder(tmp_path_factory):
         (folder / "images" / kind).mkdir(parents=True)
         image.save(folder / "images" / kind / "0.png")
     image.save(folder / "one.png")
+    model = pretrained.build(CONFIG)
+    pretrained.save(model, folder / "published")
+    model.adapt(2)
+    pretrained.save_adapter(model, folder / "adapter")
+    pytest.importorskip("tokenizers")
+    (folder / "tokens").mkdir()
+    words = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "a"]
+    (folder / "tokens" / "vocab.txt").write_text("\n".join(words))
     return folder
 
 
