@@ -210,14 +210,12 @@ def by_content(path: Path) -> str:
 
 def checked_path(path: Any) -> Path:
     """``path`` as a `Path`. Errors: `ArgumentError` for what names no file."""
-    found = path_of("argument f", path)
-    # A `Path` drops the slash and the dot that a folder ends in.
-    text = os.fspath(path)
-    if os.path.basename(text) in ("", ".", "..") or "\0" in text:
+    found = path_of(path, "f")
+    if os.path.basename(os.fspath(path)) in ("", ".", ".."):
         raise ArgumentError(
             "argument f",
-            expected="the path of a file",
-            received=f"{text!r}, which names no file"[:200],
+            expected="the path of a file, a str or Path",
+            received=f"{os.fspath(path)!r}, which names no file"[:200],
             advice="pass for example 'runs/model.npz'",
         )
     return found

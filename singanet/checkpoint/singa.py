@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from singanet.base.files import path_of
+
 
 def record_path(path: str | os.PathLike[str]) -> Path:
     """The ``.bin`` for a prefix, a ``.bin``, a ``.desc`` or a 1.0.0 ``.model``."""
-    text = os.fspath(path)
+    text = str(path_of(path))
     if text.endswith((".bin", ".model")):
         return Path(text)
     return Path(text.removesuffix(".desc") + ".bin")
@@ -24,7 +26,7 @@ def find_records(path: Path) -> Path:
 
 def pickle_path(path: str | os.PathLike[str]) -> Path:
     """``path`` with the suffix SINGA gives it."""
-    text = os.fspath(path)
+    text = str(path_of(path))
     return Path(text if text.endswith((".pickle", ".pkl")) else text + ".pickle")
 
 

@@ -37,7 +37,7 @@ def find_files(
     Errors: `DataError` with the place to get the set from where a file is missing, or naming
     an archive that is broken or not the published one.
     """
-    source = path_of(f"{name}", path)
+    source = path_of(path)
     if os.path.isfile(source):
         return _from_archive(name, source, files, checksums)
     for folder in (source, *(source / inner for inner in _FOLDERS[name])):

@@ -147,7 +147,7 @@ class FolderLoader(Described):
 def _listing(
     folder: str | Path, given: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], tuple[Path, ...], Array]:
-    root = path_of("FolderLoader, folder", folder)
+    root = path_of(folder, "folder")
     where = f"image folder {str(folder)!r}"
     present = _names(root, where, lambda entry: entry.is_dir())
     classes = tuple(present) if given is None else given

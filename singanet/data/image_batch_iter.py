@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Described
+from singanet.base.files import path_of
 from singanet.data.images import image_to_array, in_colors
 from singanet.data.prefetch import Background
 from singanet.errors import ArgumentError, CallOrderError, DataError
@@ -57,7 +58,9 @@ class ImageBatchIter(Described):
         self.seed = checked_count(where, "seed", seed, 0)
         self.image_transform = image_transform
         self.shuffle = bool(shuffle)
-        self.image_folder = "" if image_folder is None else os.fspath(image_folder)
+        self.image_folder = (
+            "" if image_folder is None else str(path_of(image_folder, "image_folder"))
+        )
         self._paths, self._labels = _read_list(img_list_file, delimiter)
         self.num_samples = len(self._paths)
         self._batches: Generator[ImageBatch, None, None] | None = None
@@ -131,7 +134,7 @@ class ImageBatchIter(Described):
 def _read_list(file: str | Path, delimiter: str) -> tuple[list[str], Array | list[str] | None]:
     where = f"image list {str(file)!r}"
     try:
-        lines = Path(file).read_text("utf-8").splitlines()
+        lines = path_of(file, "img_list_file").read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(
             where,

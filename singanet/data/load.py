@@ -29,7 +29,7 @@ def load(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX_BYTE
     may claim. Errors: `UnknownNameError` for an unknown name, `DataError` for a file that is not
     what it should be.
     """
-    name = str(path_of("data.load", name_or_path))
+    name = str(path_of(name_or_path, "name_or_path"))
     if name in _EMBEDDED:
         return _EMBEDDED[name]()
     path = Path(name)
@@ -62,7 +62,7 @@ def load_test(name_or_path: str | os.PathLike[str], max_bytes: int = DEFAULT_MAX
 
     Such a data set has no training samples, and as many classes as its labels tell.
     """
-    name = str(path_of("data.load", name_or_path))
+    name = str(path_of(name_or_path, "name_or_path"))
     if not name.lower().endswith(".npz") or not os.path.isfile(name):
         return load(name, max_bytes)
     arrays = read_npz(name, _ARRAYS[2:], max_bytes)

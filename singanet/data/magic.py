@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from singanet.base.files import path_of
 from singanet.errors import DataError
 
 
 def open_data_file(path: str | Path) -> IO[bytes]:
     """``path`` opened for reading bytes. Errors: `DataError` where it is no readable file."""
     try:
-        found = Path(path)
+        found = path_of(path)
         if found.is_file():
             return found.open("rb")
         received = "a folder" if found.is_dir() else "no such file"

@@ -41,7 +41,7 @@ def mnist(folder: str | Path, checksums: bool = True) -> Dataset:
     MNIST and Fashion-MNIST publish; pass ``checksums=False`` for another set of this form.
     Errors: `DataError` naming the file, and the byte where it is not as it should be.
     """
-    found = [_find(path_of("data.mnist", folder), name) for name in _FILES]
+    found = [_find(path_of(folder, "folder"), name) for name in _FILES]
     if checksums:
         for path, published in zip(found, _FILES.values(), strict=True):
             if path.suffix == ".gz":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from singanet.base.files import path_of
 from singanet.data.tabular import TabularDataset
 from singanet.errors import DataError
 
@@ -30,7 +31,7 @@ def movielens(folder: str | Path | None = None) -> TabularDataset:
     the order of the file, is for testing. Errors: `DataError` for files that are not there, and
     for lines that are none of theirs.
     """
-    place = _installed() if folder is None else Path(folder)
+    place = _installed() if folder is None else path_of(folder, "folder")
     people = {
         int(number): (int(age), sex, work)
         for number, age, sex, work, _ in _rows(_find(place, _PEOPLE), r"\d+ \d+ [FM] \w+ \w+")

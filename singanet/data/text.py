@@ -71,7 +71,7 @@ class TextDataset:
         where = f"text file {str(path)!r}"
         file = path_of("TextDataset.from_file", path)
         try:
-            text = file.read_bytes().decode(encoding)
+            text = path_of(path).read_bytes().decode(encoding)
         except UnicodeDecodeError as error:
             raise DataError(
                 where,

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from singanet.base.files import path_of
 from singanet.base.interrupts import interrupted_after
 from singanet.base.kinds import MODEL, PREDICTOR, kind_of
 from singanet.base.seeding import seeded_apart
@@ -81,7 +82,7 @@ def save(path: str | PathLike[str], trained: Trained) -> None:
 def load(path: str | PathLike[str], trained: Trained) -> None:
     """See `Executor.load`."""
     checked_path(path)
-    found = trained.ranks.spread(lambda: _read(Path(path)))
+    found = trained.ranks.spread(lambda: _read(path_of(path)))
     _adopt(found, trained)
 
 

@@ -42,7 +42,7 @@ def load_model(path: str | os.PathLike[str], seed: int | None = None) -> FeedFor
     archive or a layer that is not in the table, naming it; `UnsafeFileError` for parameters that
     the weights could never fill; `FileAccessError`.
     """
-    path = path_of("argument path", path)
+    path = path_of(path)
     where = f"keras archive {str(path)!r}"
     refuse = partial(_broken, where)
     kind = kind_of(path)
@@ -84,7 +84,7 @@ def save_model(
     description, without what it was compiled with, for ``keras.models.load_model``. Errors:
     `ArgumentError` for a net with other parameters; those of `load_model` and `FileAccessError`.
     """
-    path, like = path_of("argument path", path), path_of("argument like", like)
+    path, like = path_of(path), path_of(like, "like")
     where = f"keras archive {str(like)!r}"
     with open_file(like) as stream:
         config = _config(open_archive(stream, like.stat().st_size, where), where)

@@ -45,7 +45,7 @@ def offload(
     if activations:
         expect_host(net, "net.offload, activations")
     nbytes = checked_bytes("net.offload, keep", keep)
-    place = path_of("net.offload, folder", folder)
+    place = path_of(folder, "folder")
     params = list({id(p): p for s in net.planned().steps for p in s.layer.params.values()}.values())
     check_unique((param.name for param in params), "net.offload")
     expect_in_memory(params, "net.offload")

@@ -61,7 +61,7 @@ def read(path: str | os.PathLike[str], max_bytes: int | None = None) -> tuple[Fi
     `FileFormatError` for no such file, or what is none of the operators' language;
     `UnsafeFileError` for one that asks for more than it holds.
     """
-    path = path_of("argument path", path)
+    path = path_of(path)
     where = f"onnx file {str(path)!r}"
     with open_file(path) as stream:
         size = os.fstat(stream.fileno()).st_size

@@ -45,7 +45,7 @@ def save(
     Errors: `ArgumentError` for layers that have no form in ONNX, all of them in one, and for an
     unknown opset or suffix; `FileAccessError`. A file that was there is then as it was.
     """
-    path = path_of("argument f", f)
+    path = path_of(f, "f")
     expect_suffix(_WHERE, path, (".onnx",))
     if checked_count(_WHERE, "argument opset", opset, 1) not in _OPSETS:
         raise ArgumentError(

@@ -11,6 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.edits import changes
+from singanet.base.files import path_of
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
@@ -83,7 +84,7 @@ class ParameterServer(RankReducer):
         super().__init__(optimizer, comm)
         self.arguments.pop("servers", None)
         self.consistency, self.staleness = consistency, _staleness(consistency, staleness)
-        self.snapshots = None if snapshots is None else Path(snapshots)
+        self.snapshots = None if snapshots is None else path_of(snapshots, "snapshots")
         self.every = checked_count("ParameterServer", "every", every, 1)
         self._ranks = servers_of_job() if comm is None and servers is None else servers
         self.rule = self._inside = optimizer

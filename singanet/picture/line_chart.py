@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from os import PathLike
-from pathlib import Path
 
-from singanet.base.files import expect_suffix, replacing
+from singanet.base.files import expect_suffix, path_of, replacing
 from singanet.picture.colours import LIGHT, coloured
 
 WIDTH, HEIGHT = 460, 250
@@ -116,7 +115,7 @@ def write_chart(svg: str, where: str, path: str | PathLike[str] | None) -> str:
     Errors: `ArgumentError` for another suffix than .svg; `FileAccessError`.
     """
     if path is not None:
-        target = Path(path)
+        target = path_of(path)
         expect_suffix(where, target, (".svg",))
         with replacing(target) as beside:
             beside.write_text(svg, encoding="utf-8")

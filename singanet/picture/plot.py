@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from html import escape
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from singanet.base.files import expect_suffix, replacing
+from singanet.base.files import expect_suffix, path_of, replacing
 from singanet.picture.drawing import draw
 from singanet.picture.png import write_png
 from singanet.picture.svg import to_svg
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def plot_net(net: Net, path: str | PathLike[str] | None = None) -> str:
     """`FeedForwardNet.plot`: the picture as SVG text, also written to a .svg or .png file."""
-    target = None if path is None else Path(path)
+    target = None if path is None else path_of(path)
     if target is not None:
         expect_suffix("net.plot,", target, (".svg", ".png"))
     drawing = draw(net)

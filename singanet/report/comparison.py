@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
+from singanet.base.files import path_of, paths_of
 from singanet.errors import ArgumentError
 from singanet.picture.line_chart import MOST_LINES, line_chart, line_mark
 from singanet.report.page import best_row, ending
@@ -35,7 +36,7 @@ def write_comparison(
     Errors: those of `read_run` for every folder; `ArgumentError` for fewer than two, or for one
     twice; `FileAccessError` where it cannot be written.
     """
-    folders = [Path(folder) for folder in run_folders]
+    folders = paths_of(run_folders, "run_folders")
     twice = [f for k, f in enumerate(folders) if f.resolve() in {o.resolve() for o in folders[:k]}]
     if len(folders) < 2 or twice:
         raise ArgumentError(
@@ -44,7 +45,7 @@ def write_comparison(
             received=f"{str(twice[0])!r} twice" if twice else f"{len(folders)}",
             advice="name others",
         )
-    target = Path(path)
+    target = path_of(path)
     write_page(target, comparison([read_run(folder) for folder in folders]))
     return target
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from singanet.base.files import replacing
+from singanet.base.files import path_of, replacing
 from singanet.errors import ArgumentError
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import ConfusionMatrix
@@ -30,7 +30,7 @@ class ConfusionLog(Callback):
     runs_last = True
 
     def __init__(self, path: str | PathLike[str], labels: Sequence[str] = ()) -> None:
-        self.path = Path(path)
+        self.path = path_of(path)
         self.labels = [str(label) for label in labels]
 
     def on_train_begin(self) -> None:

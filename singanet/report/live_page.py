@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from pathlib import Path
 
-from singanet.base.files import expect_inside
+from singanet.base.files import expect_inside, path_of
 from singanet.base.lock import is_held
 from singanet.errors import SingaNetError
 from singanet.picture.line_chart import line_chart
@@ -62,7 +62,7 @@ class LivePage(Callback):
     first_rank_only = True
 
     def __init__(self, folder: str | PathLike[str], ends: bool = True) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of(folder, "folder")
         self.ends = ends
         self._curve = StepCurve()
         self._start = self._due = 0.0
@@ -135,9 +135,9 @@ def follow(run_folder: str | PathLike[str], path: str | PathLike[str] | None = N
     It comes back when that has ended; a page is loaded anew until then. An interrupt leaves a page
     that is not. Errors: those of `write_report`.
     """
-    target = Path(path or Path(run_folder) / REPORT)
+    target = path_of(run_folder, "run_folder") / REPORT if path is None else path_of(path)
     try:
-        while is_held(Path(run_folder)):
+        while is_held(path_of(run_folder, "run_folder")):
             run = read_run(run_folder)
             if path is None:
                 expect_inside(run.folder, target)

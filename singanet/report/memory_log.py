@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TextIO
 
-from singanet.base.files import explained
+from singanet.base.files import explained, path_of
 from singanet.training.callbacks import Callback
 from singanet.training.files import check_folder
 from singanet.training.resident import peak_bytes, resident_bytes
@@ -29,7 +29,7 @@ class MemoryLog(Callback):
     first_rank_only = True
 
     def __init__(self, path: str | PathLike[str], every_seconds: float = 0.5) -> None:
-        self.path = Path(path)
+        self.path = path_of(path)
         self.every_seconds = every_seconds
         self._file: TextIO | None = None
         self._gradients = 0

@@ -8,7 +8,7 @@ from html import escape
 from os import PathLike
 from pathlib import Path
 
-from singanet.base.files import expect_inside
+from singanet.base.files import expect_inside, path_of
 from singanet.picture.line_chart import line_chart
 from singanet.report.heat_map import heat_map
 from singanet.report.run_files import REPORT
@@ -29,7 +29,7 @@ def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | No
     `FileAccessError` where it cannot be written.
     """
     run = read_run(run_folder)
-    target = Path(path or Path(run_folder) / REPORT)
+    target = path_of(run_folder, "run_folder") / REPORT if path is None else path_of(path)
     if path is None:
         expect_inside(run.folder, target)
     write_page(target, page(run))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
+from singanet.base.files import path_of
 from singanet.report.confusion_log import ConfusionLog
 from singanet.report.live_page import LivePage
 from singanet.report.memory_log import MemoryLog
@@ -28,7 +28,7 @@ def recorders(
     are taken at every ``every_steps``-th step. ``live`` keeps the page in the folder while the
     training goes on, loading itself anew every few seconds: see `LivePage`.
     """
-    folder = Path(folder)
+    folder = path_of(folder, "folder")
     return [
         RunNotes(folder, settings),
         CSVLogger(folder / HISTORY),

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from singanet.base.files import expect_inside, replacing
+from singanet.base.files import expect_inside, path_of, replacing
 from singanet.base.lock import hold, let_go
 from singanet.errors import ArgumentError
 from singanet.net import FeedForwardNet
@@ -53,7 +53,7 @@ class RunNotes(Callback):
     def __init__(
         self, folder: str | PathLike[str], settings: Mapping[str, Any] | None = None
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of(folder, "folder")
         self.settings = dict(settings or {})
         self._begun = False
 

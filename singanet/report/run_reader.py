@@ -15,7 +15,7 @@ from typing import Any
 
 from singanet.base.arguments import is_int
 from singanet.base.budget import Budget, read_json
-from singanet.base.files import expect_inside, explained
+from singanet.base.files import expect_inside, explained, path_of
 from singanet.errors import DataError, FileAccessError
 from singanet.report.run_files import (
     CONFIG,
@@ -68,7 +68,7 @@ def read_run(folder: str | PathLike[str]) -> Run:
     `FileAccessError` for a folder that is missing or has none of the files, and for a link that
     leads out of it; `DataError` for a file that is not what its name says, with the line.
     """
-    folder = Path(folder)
+    folder = path_of(folder, "folder")
     if not any((folder / name).is_file() for name in WRITTEN):
         raise FileAccessError(
             f"folder {str(folder)!r}",

@@ -116,7 +116,7 @@ def encoded(kind: FileKind, about: Mapping[str, Any]) -> Array:
 
 def is_model_file(path: str | os.PathLike[str], kind: FileKind = MODEL) -> bool:
     """Whether a file of the kind, whole or damaged behind its table, stands at ``path``."""
-    path = path_of("argument path", path)
+    path = path_of(path)
     try:
         if not path.is_file() or by_content(path) != CONTAINER:
             return False
@@ -133,7 +133,7 @@ def opened(path: str | os.PathLike[str], kind: FileKind) -> Iterator[tuple[Reade
     Errors: `FileFormatError` for a file of another kind, `VersionError` for a newer one, and
     those of `Reader`.
     """
-    path = path_of("argument path", path)
+    path = path_of(path)
     where = f"{kind.text} file {str(path)!r}"
     if path.exists():
         found = kind_of(path)

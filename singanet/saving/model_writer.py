@@ -23,7 +23,7 @@ from singanet.training.compiled import expect_compiled
 
 def save_model(net: Net, path: str | os.PathLike[str], training: bool = True) -> None:
     """`FeedForwardNet.save_model`."""
-    path = path_of("argument path", path)
+    path = path_of(path)
     check_path(path)
     compiled = expect_compiled(net, "net.save_model") if training and net.compiled else None
     about = description(net)

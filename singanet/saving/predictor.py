@@ -88,7 +88,7 @@ class Predictor(CompiledNet):
         Errors: `ConfigError` for a class that is neither singanet's nor registered,
         `ArgumentError` for a suffix of another format, `FileAccessError`.
         """
-        path = path_of("argument path", path)
+        path = path_of(path)
         check_path(path)
         if "error" in self._about:
             raise self._about["error"]

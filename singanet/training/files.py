@@ -13,7 +13,7 @@ import numpy as np
 
 from singanet.base.arguments import is_int
 from singanet.base.budget import Budget, read_json
-from singanet.base.files import expect_inside
+from singanet.base.files import expect_inside, path_of
 from singanet.checkpoint import FORMATS, open_state
 from singanet.checkpoint.sharded.writer import is_shard
 from singanet.errors import CheckpointError, FileAccessError, FileFormatError, VersionError
@@ -65,7 +65,7 @@ def read_training(path: str | os.PathLike[str]) -> dict[str, Array] | None:
     Damaged states are passed over, with a warning. Errors: `FileAccessError` if all are damaged,
     and the errors of the format.
     """
-    path = Path(path)
+    path = path_of(path)
     if not path.is_dir():
         with open_state(path) as reader:
             return dict(reader)

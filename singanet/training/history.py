@@ -6,11 +6,10 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import missing_attribute
-from singanet.base.files import replacing
+from singanet.base.files import path_of, replacing
 from singanet.picture.line_chart import line_chart, stand_alone, write_chart
 
 
@@ -55,7 +54,7 @@ class History(dict[str, list[float]]):
         Numbers are written so that reading gives the same floats. Errors: `FileAccessError`.
         """
         with (
-            replacing(Path(path)) as beside,
+            replacing(path_of(path)) as beside,
             beside.open("w", newline="", encoding="utf-8") as file,
         ):
             writer = csv.writer(file, lineterminator="\n")

@@ -128,7 +128,7 @@ def test_labels_of_cifar100_are_named():
 
 @pytest.mark.parametrize("use", [cifar10, cifar100])
 def test_a_missing_set_says_where_to_get_it(tmp_path, use):
-    for where in (tmp_path, tmp_path / "none", "a\0b"):
+    for where in (tmp_path, tmp_path / "none"):
         with pytest.raises(DataError, match=r"www\.cs\.toronto\.edu/~kriz/cifar\.html"):
             use(where)
 

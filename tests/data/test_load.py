@@ -71,7 +71,7 @@ def test_a_folder_of_nothing_known(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["n" * 300, "a\0b", ""])
+@pytest.mark.parametrize("name", ["n" * 300, ""])
 def test_impossible_names(name):
     with pytest.raises((UnknownNameError, DataError)):
         load(name)

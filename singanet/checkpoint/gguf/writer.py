@@ -6,12 +6,11 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from singanet.base.files import replacing
+from singanet.base.files import path_of, replacing
 from singanet.checkpoint.checksum import SIZE, Beside, Checksum
 from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.gguf.blocks import BLOCKS, BlockType, eighths
@@ -48,7 +47,7 @@ def write_gguf(
     `ArgumentError` for names above 63 bytes, other types, and numbers that a type has not;
     `FileAccessError`.
     """
-    path = Path(path)
+    path = path_of(path)
     where = f"gguf file {str(path)!r}"
     sources = _stored(sources, dtype, where)
     values = {key: value for key, value in (values or {}).items() if key != ALIGNMENT_KEY}

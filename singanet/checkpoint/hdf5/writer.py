@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-from singanet.base.files import replacing
+from singanet.base.files import path_of, replacing
 from singanet.checkpoint.checksum import Beside
 from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.hdf5.dataset import Maker, fill
@@ -39,7 +38,7 @@ def write_datasets(
     """`write_hdf5` with ``attributes`` of the root and ``of_groups`` as well."""
     import h5py
 
-    path = Path(path)
+    path = path_of(path)
     _check(f"hdf5 file {str(path)!r}", sources)
     with replacing(path, nbytes=total_bytes(sources)) as beside_path, _as_os_errors():
         file = h5py.File(beside_path, "w")

@@ -6,11 +6,10 @@ import io
 import os
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from singanet.base.files import replacing
+from singanet.base.files import path_of, replacing
 from singanet.checkpoint.entry import Source, total_bytes
 from singanet.checkpoint.streaming import bytes_of
 from singanet.checkpoint.version import FORMAT_VERSION, KEY
@@ -24,7 +23,7 @@ def write_npz(path: str | os.PathLike[str], sources: Sequence[Source]) -> None:
 
     Errors: `FileAccessError`.
     """
-    path = Path(path)
+    path = path_of(path)
     with (
         replacing(path, nbytes=total_bytes(sources)) as beside_path,
         beside_path.open("wb") as stream,

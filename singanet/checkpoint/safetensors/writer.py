@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from singanet.base.files import replacing
+from singanet.base.files import path_of, replacing
 from singanet.checkpoint.checksum import SIZE, Beside, Checksum
 from singanet.checkpoint.entry import Entry, Source, total_bytes
 from singanet.checkpoint.halves import StoredType, stored_as
@@ -35,7 +34,7 @@ def write_safetensors(
     `ArgumentError` for a type the format lacks, a name it reserves, or a table above 8 MiB;
     `FileAccessError`.
     """
-    path = Path(path)
+    path = path_of(path)
     where = f"safetensors file {str(path)!r}"
     sources = stored_as(sources, dtype, where)
     _check(where, sources)

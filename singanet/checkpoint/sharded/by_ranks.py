@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from singanet.base.collectives import Collectives, gathered, of_first, uncounted
+from singanet.base.files import path_of
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.safetensors import write_safetensors
 from singanet.checkpoint.sharded.writer import PYTORCH, new_names, remove_others, write_index
@@ -30,7 +31,7 @@ class RanksFile:
         comm: Collectives,
         first_rows: Mapping[str, int],
     ) -> None:
-        self.path = Path(path)
+        self.path = path_of(path)
         self._comm, self._own = comm, own
         self._facts = [(each.name, first_rows.get(each.name, 0), each.nbytes) for each in own]
         self._failed: Exception | None = None

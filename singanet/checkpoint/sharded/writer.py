@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from singanet.base.files import explained, flush_folder, replacing
+from singanet.base.files import explained, flush_folder, path_of, replacing
 from singanet.checkpoint.entry import Source, sources_of, total_bytes
 from singanet.checkpoint.folder import INDEX, SINGLE
 from singanet.checkpoint.halves import StoredType, stored_as
@@ -43,7 +43,7 @@ def write_folder(
     they are written before the weights and moved right behind them. Errors: `ArgumentError`,
     `FileAccessError`, and what the format cannot hold.
     """
-    folder = Path(folder)
+    folder = path_of(folder, "folder")
     where = f"folder {str(folder)!r}"
     sources = stored_as(sources_of(state, where), dtype, where)
     new = not folder.exists()
@@ -78,7 +78,7 @@ def write_sharded(
     moved over it; then files with names of shards that are not of this index are removed. Errors:
     as for `write_folder`.
     """
-    path = Path(path)
+    path = path_of(path)
     where = f"sharded file {str(path)!r}"
     sources = stored_as(sources, dtype, where)
     groups = _groups(sources, _checked(shard_bytes, where), where)

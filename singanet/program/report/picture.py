@@ -7,6 +7,7 @@ from html import escape
 from os import PathLike
 from typing import TYPE_CHECKING
 
+from singanet.base.files import path_of, replacing
 from singanet.base.sizes import bytes_text
 from singanet.picture.colours import coloured
 from singanet.program.layout.liveness import lifetimes
@@ -45,9 +46,11 @@ _RULES = """
 
 def plot_arena(report: Figures, path: str | PathLike[str] | None) -> str:
     """`ProgramReport.plot`."""
-    from singanet.picture.line_chart import write_chart
-
-    return write_chart(arena_svg(report), "report.plot,", path)
+    svg = arena_svg(report)
+    if path is not None:
+        with replacing(path_of(path)) as beside:
+            beside.write_text(svg, encoding="utf-8")
+    return svg
 
 
 def arena_svg(report: Figures) -> str:

@@ -12,10 +12,9 @@ import json
 from collections import deque
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singanet.base.files import expect_suffix, replacing
+from singanet.base.files import path_of, replacing
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.program.ir import Kernel
 from singanet.program.report.shares import OUTSIDE, PHASES, made_bytes
@@ -33,9 +32,7 @@ def write_trace(report: Figures, path: str | PathLike[str] | None, lanes: str) -
     """`ProgramReport.trace`."""
     text = json.dumps({"traceEvents": trace_events(report, lanes), "displayTimeUnit": "ms"})
     if path is not None:
-        target = Path(path)
-        expect_suffix("report.trace,", target, (".json",))
-        with replacing(target) as beside:
+        with replacing(path_of(path)) as beside:
             beside.write_text(text, encoding="utf-8")
     return text
 

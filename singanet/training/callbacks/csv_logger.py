@@ -23,7 +23,7 @@ class CSVLogger(Callback):
     first_rank_only = True
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self.path = path_of("CSVLogger, path", path)
+        self.path = path_of(path)
         self._file: TextIO | None = None
         self._columns: list[str] = []
 

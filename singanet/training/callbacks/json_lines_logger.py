@@ -26,7 +26,7 @@ class JSONLinesLogger(Callback):
     first_rank_only = True
 
     def __init__(self, path: str | PathLike[str], every_steps: int | None = None) -> None:
-        self.path = path_of("JSONLinesLogger, path", path)
+        self.path = path_of(path)
         self.every_steps = (
             None
             if every_steps is None

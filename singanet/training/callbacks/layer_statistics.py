@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.files import explained, replacing
+from singanet.base.files import explained, path_of, replacing
 from singanet.ops import ops_for
 from singanet.ops.kernel import widened
 from singanet.training.callbacks.callback import Callback
@@ -40,7 +39,7 @@ class LayerStatistics(Callback):
     first_rank_only = True
 
     def __init__(self, path: str | PathLike[str] | None = None, every_steps: int = 1) -> None:
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else path_of(path)
         self.every_steps = checked_count("LayerStatistics", "every_steps", every_steps, 1)
         self.epochs: list[EpochStatistics] = []
         self._rows: dict[str, list[list[float]]] = {}

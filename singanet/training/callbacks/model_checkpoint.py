@@ -66,7 +66,7 @@ class ModelCheckpoint(Callback):
         asynchronous: bool = False,
     ) -> None:
         where = "ModelCheckpoint"
-        self.folder = path_of("ModelCheckpoint, folder", folder)
+        self.folder = path_of(folder, "folder")
         self.monitor = None if monitor is None else Monitor(where, monitor, mode)
         self.keep = checked_count(where, "keep", keep, 1)
         self.every_epochs = checked_count(where, "every_epochs", every_epochs, 1)

@@ -29,7 +29,7 @@ class TensorBoard(Callback):
     first_rank_only = True
 
     def __init__(self, folder: str | PathLike[str], every_steps: int | None = None) -> None:
-        self.folder = path_of("TensorBoard, folder", folder)
+        self.folder = path_of(folder, "folder")
         self.every_steps = (
             None
             if every_steps is None

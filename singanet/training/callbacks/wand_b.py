@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from singanet.base.arguments import checked_count
+from singanet.base.files import path_of
 from singanet.training.about import about
 from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.packages import package
@@ -35,7 +35,7 @@ class WandB(Callback):
         every_steps: int | None = None,
     ) -> None:
         self.project = project
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else path_of(folder, "folder")
         self.mode = mode
         self.settings = dict(settings or {})
         self.every_steps = (
