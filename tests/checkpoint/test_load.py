@@ -227,7 +227,7 @@ def test_names_that_are_no_strings(path):
 def test_paths_of_no_file(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for call in (lambda: write_state(path, {"x": ones(1)}), lambda: open_state(path)):
-        with pytest.raises(ArgumentError, match="argument f: expected (the|a) path"):
+        with pytest.raises(ArgumentError, match="argument f: expected (a path|the path of a file)"):
             call()
     assert list(tmp_path.iterdir()) == []
 
