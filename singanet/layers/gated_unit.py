@@ -79,8 +79,7 @@ class GatedUnit(Layer):
         """(N, ..., in) → (N, ..., out); x and both products with it are kept."""
         gate, up = product(self, ctx, x, "gate_"), product(self, ctx, x, "up_")
         ctx.save(x=x, gate=gate, up=up)
-        y = ctx.ops.activation(self.mode, gate)
-        ctx.ops.multiply(y, up, out=y)
+        y = _gated(ctx.ops, self.mode, gate, up)
         return y if self.num_output is None else product(self, ctx, y, "down_")
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
@@ -100,6 +99,12 @@ class GatedUnit(Layer):
         other = product_back(self, ctx, x, dup, grads, wanted, "up_")
         grads = {s: grads[s] for s in self.params if s in grads}
         return (ops.add(dx, other, out=dx) if wanted else None), grads
+
+
+@in_float32
+def _gated(ops: Ops, mode: str, gate: Array, up: Array) -> Array:
+    y = ops.activation(mode, gate)
+    return ops.multiply(y, up, out=y)
 
 
 @in_float32

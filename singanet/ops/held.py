@@ -21,7 +21,15 @@ from singanet.types import Array, Shape
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BLOCK", "PANEL", "Bfloat16Matrix", "BlockMatrix", "HeldMatrix", "WatchedMatrix"]
+__all__ = [
+    "BLOCK",
+    "PANEL",
+    "Bfloat16Matrix",
+    "BlockMatrix",
+    "HalvesMatrix",
+    "HeldMatrix",
+    "WatchedMatrix",
+]
 
 PANEL = 64
 """Columns of a panel."""
@@ -250,6 +258,43 @@ class WatchedMatrix(HeldMatrix):
     def few(self, x: Array) -> Array:
         made: Array = np.matmul(x, self.values)
         return made
+
+
+class HalvesMatrix(HeldMatrix):
+    """The float16 ``values`` of an array in C order."""
+
+    dtype = np.dtype(np.float16)
+    memory = ("values",)
+
+    def __init__(self, values: Array) -> None:
+        super().__init__(*values.shape)
+        self.values = values
+
+    @classmethod
+    def of(cls, array: Array) -> HalvesMatrix | None:
+        """An array of NumPy's as one, seen the other way where it lies so; None if none of ours.
+
+        Of a small array a copy as float32 takes no time.
+        """
+        if not isinstance(array, np.ndarray) or array.ndim != 2 or array.size < _IN_CACHE:
+            return None
+        if array.dtype != cls.dtype or not (array.flags.c_contiguous or array.flags.f_contiguous):
+            return None
+        return cls(array) if array.flags.c_contiguous else cls(array.T).T
+
+    def columns(self, start: int, stop: int) -> Array:
+        found: Array = self.values[:, start:stop].astype(np.float32)
+        return found
+
+    def picked(self, indices: Array) -> Array:
+        found: Array = self.values.T[indices].astype(np.float32)
+        return found
+
+    def few(self, x: Array) -> Array:
+        y = np.empty((len(x), self.outputs), np.float32)
+        for part in self.parts(_IN_CACHE):
+            np.matmul(x, self.columns(part.start, part.stop), out=y[:, part])
+        return y
 
 
 class BlockMatrix(HeldMatrix):

@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from singanet.ops.casts import cast
+from singanet.ops.held import HalvesMatrix
 from singanet.ops.interface import Ops
 
 Half = Literal["lift", "product", "native"]
@@ -92,17 +94,21 @@ def in_float32(function: F, half: Half = "lift", exact: Collection[int] = ()) ->
         if not _is_half(given or named.values()) or not (everywhere or ops.on_host):
             return function(ops, *given, **named)
         out = named.pop("out", None)
-        wide = {key: _changed(value, _FLOAT16, np.float32) for key, value in named.items()}
-        found = function(ops, *_changed(given, _FLOAT16, np.float32), **wide)
+        if not everywhere and len(given) > 1 and getattr(given[0], "ndim", 0) == 2:
+            # A weight is widened in parts, while the product goes over it.
+            held = HalvesMatrix.of(given[1])
+            given = given if held is None else (given[0], held, *given[2:])
+        wide = {key: _changed(value, _FLOAT16, _FLOAT32) for key, value in named.items()}
+        found = function(ops, *_changed(given, _FLOAT16, _FLOAT32), **wide)
         if out is not None:
             out[...] = found
             return out
         if exact:
             return tuple(
-                part if k in exact else _changed(part, np.float32, _FLOAT16)
+                part if k in exact else _changed(part, _FLOAT32, _FLOAT16)
                 for k, part in enumerate(found)
             )
-        return _changed(found, np.float32, _FLOAT16)
+        return _changed(found, _FLOAT32, _FLOAT16)
 
     run.lifted = True  # type: ignore[attr-defined]
     run.half, run.exact = half, exact  # type: ignore[attr-defined]
@@ -135,7 +141,7 @@ def _changed(value: Any, old: Any, new: Any) -> Any:
     if isinstance(value, (tuple, list)):
         parts = [_changed(part, old, new) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value.astype(new) if hasattr(value, "astype") and value.dtype == old else value
+    return cast(value, new) if hasattr(value, "astype") and value.dtype == old else value
 
 
 class Route(NamedTuple):

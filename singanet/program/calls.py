@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import Ops
-from singanet.ops.held import HeldMatrix
+from singanet.ops.held import HalvesMatrix, HeldMatrix
 from singanet.types import Array
 
 __all__ = ["filled_by", "gather", "multiplied", "picked", "scatter", "store", "take_rows"]
@@ -45,6 +45,12 @@ def filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any)
 def multiplied(ops: Ops, x: Array, held: HeldMatrix, out: Array) -> None:
     """The product of ``x`` and a matrix that is held in fewer bits."""
     ops.multiply_held(x, held, out=out)
+
+
+def multiplied_halves(ops: Ops, turned: bool, x: Array, values: Array, out: Array) -> None:
+    """The product of ``x`` and the float16 ``values``, or their transpose."""
+    held = HalvesMatrix(values)
+    ops.multiply_held(x, held.T if turned else held, out=out)
 
 
 def picked(ops: Any, table: HeldMatrix, indices: Array, out: Array) -> None:

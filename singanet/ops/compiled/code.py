@@ -273,9 +273,12 @@ class Code:
         """A vector of the float whose bits are the lower half of the long integer."""
         return self._everywhere(self._at.bitcast(self._at.trunc(number, _INT), _FLOAT))
 
-    def halves(self, pointer: Value, offset: Value) -> Value:
-        """The vector of float16 there, as floats: by whole numbers, as not all processors can."""
+    def halves(self, pointer: Value, offset: Value, converts: bool = False) -> Value:
+        """The vector of float16 there, as floats: by whole numbers, where no processor converts."""
         at = self._at
+        if converts:
+            kind = ir.VectorType(ir.HalfType(), LANES)
+            return at.fpext(at.load(self._place(pointer, offset, kind), align=2), _FLOATS)
         bits = at.zext(at.load(self._place(pointer, offset, _HALVES), align=2), _INTS)
         size = at.shl(at.and_(bits, _same(0x7FFF)), _same(13))
         # The exponent counts from 15 there and from 127 here.
@@ -285,6 +288,11 @@ class Code:
         made = at.select(endless, whole, at.bitcast(scaled, _INTS))
         sign = at.shl(at.and_(bits, _same(0x8000)), _same(16))
         return at.bitcast(at.or_(made, sign), _FLOATS)
+
+    def store_halves(self, value: Value, pointer: Value, offset: Value) -> None:
+        """Put floats there as float16; for processors that convert."""
+        made = self._at.fptrunc(value, ir.VectorType(ir.HalfType(), LANES))
+        self._at.store(made, self._place(pointer, offset, made.type), align=2)
 
     def upper(self, words: Value) -> Value:
         """The upper halves of integers as the floats that begin with them."""

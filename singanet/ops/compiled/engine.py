@@ -141,6 +141,13 @@ def is_wide() -> bool:
 
 
 @cache
+def converts_halves() -> bool:
+    """Whether this processor makes floats of float16 by itself."""
+    found = _features()
+    return bool(found.get("f16c", False) or found.get("fullfp16", False))
+
+
+@cache
 def _features() -> Any:
     """What the processor has, by LLVM's names."""
     with once_in_a_process():

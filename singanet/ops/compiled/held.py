@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
 import numpy as np
 
 from singanet.base.addresses import address, steps
 from singanet.ops.compiled.sizes import LANES
-from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
+from singanet.ops.compiler import has_compiler
+from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
 from singanet.ops.workers import cuts
@@ -30,14 +30,19 @@ _ADDS_A_BYTE = 8
 
 
 def _fits(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
-    return len(x) <= _FEW and not held.turned and _fits_any(ops, x, held)
+    few = len(x) <= _FEW and not held.turned and not isinstance(held, HalvesMatrix)
+    return few and _fits_any(ops, x, held)
 
 
 def _fits_any(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> bool:
+    kinds = Bfloat16Matrix, BlockMatrix, HalvesMatrix
+    # Halves lie as they were given, without room for whole panels.
+    whole = not isinstance(held, HalvesMatrix) or not (held.inputs % GROUP or held.outputs % PANEL)
     return (
         x.size > 0
         and ops.xp is np
-        and isinstance(held, (Bfloat16Matrix, BlockMatrix))
+        and isinstance(held, kinds)
+        and whole
         and x.dtype == np.float32
         and has_compiler()
     )
@@ -98,7 +103,11 @@ def _runs(part: slice, slab: int = 0) -> list[_Units]:
 
 
 def _multiply_any(
-    ops: Ops, x: Array, held: Bfloat16Matrix | BlockMatrix, *, out: Array | None = None
+    ops: Ops,
+    x: Array,
+    held: Bfloat16Matrix | BlockMatrix | HalvesMatrix,
+    *,
+    out: Array | None = None,
 ) -> Array:
     """By calls of the runs of columns and of inputs; those of fewer than 64 by way of a copy."""
     numbers: tuple[int, ...]
@@ -107,6 +116,10 @@ def _multiply_any(
         minima = held.scales if held.minima is None else held.minima
         places = address(held.codes), address(held.scales), address(minima)
         numbers = held.groups, held.panels, held.groups * GROUP
+    elif isinstance(held, HalvesMatrix):
+        kind, slabs = "halves", [(0, slice(0, held.outputs))]
+        places = (address(held.values),) * 3
+        numbers = held.inputs // GROUP, held.outputs // PANEL, held.inputs
     else:
         kind, slabs = "words", [(0, slice(0, held.outputs))]
         panels, pairs = held.words.shape[:2]
@@ -219,16 +232,6 @@ def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -
 
 
 @cache
-def has_compiler() -> bool:
-    """Whether there is LLVM, of which older releases know other names."""
-    try:
-        release = [int(part) for part in version("llvmlite").split(".")[:2]]
-    except (PackageNotFoundError, ValueError):
-        return False
-    return release >= [0, 45]
-
-
-@cache
 def _words(rows: int) -> Callable[..., None]:
     # Imported when it is first compiled: LLVM takes a tenth of a second.
     from singanet.ops.compiled import engine, words
@@ -242,7 +245,8 @@ def _panels(kind: str, turned: bool) -> Callable[..., None]:
 
     # As many vectors of a row's sums as there are registers for.
     together = PANEL // LANES if engine.is_wide() else 1
-    return engine.known(panels.product, kind, turned, together).call
+    converts = engine.converts_halves()
+    return engine.known(panels.product, kind, turned, together, converts).call
 
 
 @cache

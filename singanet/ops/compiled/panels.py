@@ -29,21 +29,21 @@ class _RowsAt(NamedTuple):
     across: Value
 
 
-def product(kind: str, turned: bool, together: int) -> Code:
-    """A function that multiplies rows by a part of a matrix of the ``kind``, "words" or ggml's.
+def product(kind: str, turned: bool, together: int, converts: bool = False) -> Code:
+    """A function that multiplies rows by a part of a matrix: of "words", "halves" or ggml's kind.
 
     Its pointers: words, or codes, scales and minima; the rows and the products, both where the part
     begins. Its numbers: the slab; groups of 64 inputs, panels of a slab, inputs; how many rows
     there are, and the bytes from one to the next, of products too; the first panel and one past the
     last; the first group and one past it; and whether products are added to what is there. Of a
     ``turned`` matrix sums go over the panels. ``together`` are the vectors of a row's sums that are
-    in registers at a time.
+    in registers at a time. Where the processor ``converts`` halves they are left to it.
     """
     code = Code(f"panels_{kind}_{turned}_{together}", pointers=5, numbers=12)
     codes, scales, minima, x, y = code.arguments[:5]
     slab, groups, panels, inputs, rows, over_x, over_y = code.arguments[5:12]
     (*columns, adds), lines = (code.arguments[k] for k in (12, 13, 16)), code.arguments[14:16]
-    held = _Held(code, kind, (codes, scales, minima), (groups, panels, inputs))
+    held = _Held(code, kind, (codes, scales, minima), (groups, panels, inputs), converts)
     wide, upright = (code.room(GROUP * len(_VECTORS)) for _ in range(2))
     outer, inner = (lines, columns) if turned else (columns, lines)
     with code.each(*outer) as one, code.each(*inner) as other:
@@ -63,9 +63,14 @@ class _Held:
     """The matrix: its pointers, and the numbers of groups and panels of a slab, and of inputs."""
 
     def __init__(
-        self, code: Code, kind: str, pointers: Sequence[Value], numbers: Sequence[Value]
+        self,
+        code: Code,
+        kind: str,
+        pointers: Sequence[Value],
+        numbers: Sequence[Value],
+        converts: bool,
     ) -> None:
-        self._code, self._kind = code, kind
+        self._code, self._kind, self._converts = code, kind, converts
         self._codes, self._scales, self._minima = pointers
         self._groups, self._panels, self._inputs = numbers
 
@@ -73,6 +78,8 @@ class _Held:
         """Put a group of a panel into ``wide``, (64, 64); how many inputs it has."""
         if self._kind == "words":
             return self._words(panel, group, wide)
+        if self._kind == "halves":
+            return self._halves(panel, group, wide)
         for block in (0, 1):
             self._block(slab, panel, group, block, wide)
         return GROUP
@@ -91,6 +98,20 @@ class _Held:
                     line = code.sum(code.times(pair, 2), odd)
                     code.store(half(both), wide, code.sum(code.times(line, _LINE), _VECTOR * v))
         return count
+
+    def _halves(self, panel: Value, group: Value, wide: Value) -> Value:
+        code = self._code
+        across = code.times(self._panels, _LINE // 2)
+        begin = code.sum(
+            code.times(code.times(group, GROUP), across), code.times(panel, _LINE // 2)
+        )
+        with code.each(0, GROUP) as line:
+            at = code.sum(begin, code.times(line, across))
+            code.fetch(self._codes, at, _LINE // 2, code.times(across, 8))
+            for v in _VECTORS:
+                made = code.halves(self._codes, code.sum(at, _VECTOR // 2 * v), self._converts)
+                code.store(made, wide, code.sum(code.times(line, _LINE), _VECTOR * v))
+        return GROUP
 
     def _block(self, slab: Value, panel: Value, group: Value, block: int, wide: Value) -> None:
         code, kind = self._code, self._kind

@@ -155,7 +155,9 @@ affine_constant = in_order(
         "onednn",
         _affine_constant,
         lambda ops, x, weight, bias, relu=False: (
-            x.ndim == 2 and (bias is not None or relu or len(x) * weight.size >= _LEAST_CONSTANT)
+            x.ndim == 2
+            and not isinstance(weight, HeldMatrix)
+            and (bias is not None or relu or len(x) * weight.size >= _LEAST_CONSTANT)
         ),
     ),
     last=by_numpy.affine_constant,

@@ -14,9 +14,9 @@ from singanet.base.written import PAGE, Ranges
 from singanet.engine.memory import arrays_in
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops, numpy_ops
-from singanet.ops.held import HeldMatrix
+from singanet.ops.held import HalvesMatrix, HeldMatrix
 from singanet.ops.interface import Runs
-from singanet.program.calls import filled_by, multiplied, picked, take_rows
+from singanet.program.calls import filled_by, multiplied, multiplied_halves, picked, take_rows
 from singanet.program.cost import passes_for
 from singanet.program.ir import Call, NotRecordableError
 from singanet.program.narrow import PlannedKernel, bind_to
@@ -137,11 +137,15 @@ class RecordingKernels(NumpyOps):
         """One call: what is held is no array of kernels."""
         tape = recording()
         y = np.empty((len(x), held.shape[1]), np.float32) if out is None else out
-        call = partial(multiplied, tape.backend)
-        tape.evaluator.run(call, x, held, y)
+        call: Any = partial(multiplied, tape.backend)
+        read: tuple[Any, Any] = x, held
+        if isinstance(held, HalvesMatrix):
+            # Its memory is an array of the program's.
+            call, read = partial(multiplied_halves, tape.backend, held.turned), (x, held.values)
+        tape.evaluator.run(call, *read, y)
         if out is None:
             tape.adopt(y)
-        written = tape.add(call, (x, held), {}, (y,), "last", name="multiply held")
+        written = tape.add(call, read, {}, (y,), "last", name="multiply held")
         written.passes = passes_for(len(x) * held.size, x.size + y.size + held.nbytes // 4)
         # Memory is told before anything runs.
         function = tape.backend.prepared_held(x, held)

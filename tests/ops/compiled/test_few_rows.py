@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("llvmlite")
 
+from singanet import FeedForwardNet, load_model
 from singanet.checkpoint.gguf.blocks import BLOCKS
+from singanet.device import cpu
+from singanet.layers import Dense
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.ops import casts, compiler
 from singanet.ops.compiled import held as compiled
 from singanet.ops.compiled.blocks import product as product_of_blocks
 from singanet.ops.compiled.code import Code
@@ -22,8 +27,11 @@ from singanet.ops.compiled.engine import compiled as function_of
 from singanet.ops.compiled.panels import product as product_of_panels
 from singanet.ops.compiled.sizes import LANES
 from singanet.ops.compiled.words import product as product_of_words
-from singanet.ops.held import PANEL, Bfloat16Matrix, BlockMatrix
+from singanet.ops.held import PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix
 from singanet.ops.numpy import numpy_ops
+from singanet.optimizer import SGD
+from singanet.program.calls import multiplied_halves
+from singanet.program.trace import kernels
 
 HEADS = {"Q8_0": 2, "Q4_0": 2, "Q4_1": 4}
 KINDS = ["bfloat16", *HEADS]
@@ -39,6 +47,9 @@ def matrix(kind, inputs, outputs, seed=0):
         held = Bfloat16Matrix(inputs, outputs)
         held.put(0, words)
         return held, (words.astype(np.uint32) << 16).view(np.float32)
+    if kind == "halves":
+        halves = rng.standard_normal((inputs, outputs)).astype(np.float16)
+        return HalvesMatrix(halves), halves.astype(np.float32)
     head, size = HEADS[kind], HEADS[kind] + (32 if kind == "Q8_0" else 16)
     raw = rng.integers(0, 256, (outputs * inputs // 32, size), np.uint8)
     halves = rng.standard_normal((len(raw), head // 2)).astype("<f2")
@@ -137,15 +148,15 @@ def test_without_a_release_that_it_knows_numpy_does_it(found, monkeypatch):
             raise PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr(compiled, "version", version)
-    compiled.has_compiler.cache_clear()
+    monkeypatch.setattr(compiler, "version", version)
+    compiler.has_compiler.cache_clear()
     try:
         held, floats = matrix("Q4_1", 64, 100)
         x = np.ones((1, 64), np.float32)
         assert compiled.few_rows.fits(numpy_ops, x, held) == found.startswith(("0.45", "0.46", "1"))
         assert_is_product(numpy_ops.matmul(x, held), x, floats)
     finally:
-        compiled.has_compiler.cache_clear()
+        compiler.has_compiler.cache_clear()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -207,12 +218,17 @@ SHARED = type(
 """Three threads, of which the last one comes first."""
 
 
+ANY = [*KINDS, "halves"]
+
+
 def assert_any_rows(rng, kind):
     """Some rows, as they may lie, times a matrix or its transpose, put where they may be asked."""
-    inputs = int(rng.integers(1, 7)) * FLOATS[kind]
+    inputs = int(rng.integers(1, 7)) * FLOATS.get(kind, 64)
     if kind == "bfloat16":
         inputs = int(rng.integers(1, 200))
     outputs = int(rng.choice([1, 63, 64, 65, 4200, rng.integers(1, 200)]))
+    if kind == "halves":
+        outputs = 64 * int(rng.integers(1, 5))
     held, floats = matrix(kind, inputs, outputs, int(rng.integers(99)))
     if rng.integers(2):
         held, floats = held.T, floats.T
@@ -234,14 +250,14 @@ def assert_any_rows(rng, kind):
 
 
 @settings(max_examples=20)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 @given(st.integers(0, 1 << 30))
 def test_any_rows_are_the_product_of_the_numbers(kind, seed):
     assert_any_rows(np.random.default_rng(seed), kind)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 def test_thousands_of_any_rows(kind, monkeypatch):
     monkeypatch.setattr(compiled, "_SHARED", 1 << 12)
     rng = np.random.default_rng(11)
@@ -250,9 +266,9 @@ def test_thousands_of_any_rows(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 def test_threads_that_share_any_rows_make_the_same_bits(kind, turned, monkeypatch):
-    held, floats = matrix(kind, 160, 4200)
+    held, floats = matrix(kind, 192, 4224 if kind == "halves" else 4200)
     held, floats = (held.T, floats.T) if turned else (held, floats)
     x = np.random.default_rng(5).standard_normal((7, len(floats)), np.float32)
     alone = compiled.any_rows.run(numpy_ops, x, held)
@@ -260,14 +276,36 @@ def test_threads_that_share_any_rows_make_the_same_bits(kind, turned, monkeypatc
     np.testing.assert_array_equal(compiled.any_rows.run(SHARED, x, held), alone)
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("size", [(1024, 64), (1, 70000), (70000, 1), (257, 258), (64, 1088)])
+def test_float16_is_multiplied_in_float32_however_it_lies(rows, size):
+    """A weight that is not small is widened by and by, at any extents."""
+    rng = np.random.default_rng(rows)
+    weight = rng.standard_normal(size).astype(np.float16)
+    x = (rng.standard_normal((rows, size[0])) / size[0] ** 0.5).astype(np.float16)
+    want = (x.astype(np.float64) @ weight).astype(np.float16)
+    bias = np.ones(size[1], np.float16)
+    for ops in (numpy_ops, cpu().ops):
+        for lying in (weight, np.asfortranarray(weight), np.repeat(weight, 2, 1)[:, ::2]):
+            y = ops.matmul(x, lying)
+            assert y.dtype == np.float16
+            np.testing.assert_allclose(y, want, rtol=2e-3, atol=2e-3)
+            np.testing.assert_allclose(ops.affine(x, lying, bias), want + 1, rtol=2e-3, atol=4e-3)
+            out = np.empty_like(y)
+            assert ops.matmul(x, lying, out=out) is out
+            np.testing.assert_array_equal(out, y)
+            stack = ops.matmul(np.stack([x, x]), lying)
+            np.testing.assert_allclose(stack, [want, want], rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ANY)
 def test_the_plainest_processor_multiplies_any_rows(kind, turned, monkeypatch):
     def plain(kind, turned):
         return function_of(product_of_panels(kind, turned, 1), processor="generic").call
 
     monkeypatch.setattr(compiled, "_panels", plain)
-    held, floats = matrix(kind, 96, 100)
+    held, floats = matrix(kind, *((64, 128) if kind == "halves" else (96, 100)))
     held, floats = (held.T, floats.T) if turned else (held, floats)
     x = np.random.default_rng(3).standard_normal((8, len(floats)), np.float32)
     assert_is_product(compiled.any_rows.run(numpy_ops, x, held), x, floats)
@@ -285,3 +323,47 @@ def test_a_limit_of_the_processor_holds_for_what_is_compiled():
             [sys.executable, "-c", check], check=True, env=environment, capture_output=True
         )
         assert done.stdout.strip() == b"[]"
+
+
+def test_floats_are_cast_with_numpys_bits():
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    bits = np.random.default_rng(0).integers(0, 1 << 32, 100_003, np.uint32)
+    floats = bits.view(np.float32)
+    turned = np.asfortranarray(floats[:9000].reshape(90, 100))
+    with np.errstate(over="ignore"):
+        for x, kind in ((every, np.float32), (floats, np.float16), (turned, np.float16)):
+            made = casts.cast(x, kind)
+            np.testing.assert_array_equal(made, x.astype(kind))
+            assert made.dtype == kind
+            assert made.strides == x.astype(kind).strides
+
+
+@pytest.mark.parametrize("units", [256, 250])
+def test_a_training_by_float16_weights_goes_on_to_the_bit(units, tmp_path, monkeypatch):
+    """The loaded net's first step goes by the layers where the other's is recorded."""
+    calls = []
+
+    def counted(*given):
+        calls.append(given)
+        multiplied_halves(*given)
+
+    monkeypatch.setattr(kernels, "multiplied_halves", counted)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((64, 1600)).astype(np.float32)
+    y = rng.integers(0, units, 64)
+    net = FeedForwardNet(
+        [Dense("a", 320, input_sample_shape=(1600,)), Dense("b", 320), Dense("c", units)],
+        loss=SoftmaxCrossEntropy(),
+        seed=0,
+    )
+    net.compile(SGD(lr=1.0), mixed_precision="float16")
+    for _ in range(3):
+        net.train_on_batch(x, y)
+    assert calls, "recorded steps multiply float16 as the layers do"
+    net.save_model(tmp_path / "m.singanet")
+    again = load_model(tmp_path / "m.singanet")
+    for _ in range(3):
+        assert net.train_on_batch(x, y) == again.train_on_batch(x, y)
+        for one, other in zip(net.params(), again.params(), strict=True):
+            assert one.value.dtype == np.float16
+            np.testing.assert_array_equal(one.value, other.value)

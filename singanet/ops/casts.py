@@ -1,0 +1,43 @@
+"""Arrays of float16 and float32 as the other type; the bits are those of NumPy's ``astype``."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from singanet.base.addresses import address
+from singanet.ops.compiler import has_compiler
+from singanet.types import Array
+
+_LEAST = 4096
+"""Numbers from which a call of its own is nothing beside the conversion."""
+_BOTH = {np.dtype(np.float16), np.dtype(np.float32)}
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    """A copy of ``x`` as ``dtype``; a recording writes an array's own method down."""
+    if type(x) is not np.ndarray or x.size < _LEAST or {x.dtype, np.dtype(dtype)} != _BOTH:
+        return x.astype(dtype)
+    call, lanes = _compiled(x.itemsize == 4)
+    if call is None or not (x.flags.c_contiguous or x.flags.f_contiguous):
+        return x.astype(dtype)
+    made = np.empty_like(x, dtype)
+    many = x.size - x.size % lanes
+    call(address(x), address(made), many)
+    if many < x.size:
+        made.reshape(-1, order="A")[many:] = x.reshape(-1, order="A")[many:]
+    return made
+
+
+@cache
+def _compiled(narrows: bool) -> tuple[Any, int]:
+    """The function, None where the processor has no such instructions, and its lanes."""
+    if not has_compiler():
+        return None, 1
+    # Imported when it is first compiled: LLVM takes a tenth of a second.
+    from singanet.ops.compiled import engine, halves
+    from singanet.ops.compiled.sizes import LANES
+
+    return engine.known(halves.cast, narrows).call if engine.converts_halves() else None, LANES
