@@ -10,7 +10,7 @@ The second table has what a process takes before its first token, in ms: what th
 first text of eight tokens, another, and a token behind it, with an empty cache folder and a full
 one.
 
-    python benchmarks/first_tokens.py [--size 135m|small] [--threads 1] [--rounds 5]
+    python benchmarks/first_tokens.py [--size 135m|30m|small] [--threads 1] [--rounds 5]
                                       [--rows 1x1,1x8,4x8,1x128,1x1024] [--isa AVX2]
                                       [--types float32,bfloat16]
 """
@@ -145,11 +145,8 @@ def main() -> None:
     parser.add_argument("--rows", default="1x1,1x8,4x8,1x128,1x1024")
     parser.add_argument("--types", default=",".join(OURS), help="float32 is the first")
     parser.add_argument("--isa", default="", help="the most that kernels may use, such as AVX2")
-    parser.add_argument("--job", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.job:
-        job, *args = json.loads(given.job)
-        print(json.dumps(JOBS[job](*args)))
+    given = models.given_to(parser, JOBS)
+    if given is None:
         return
     if given.isa:
         os.environ |= {"ONEDNN_MAX_CPU_ISA": given.isa, "OPENBLAS_CORETYPE": "Haswell"}

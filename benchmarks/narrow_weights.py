@@ -9,13 +9,12 @@ least of some runs; the decoder has 64 tokens before. "products alone" is what t
 of a token take, with weights that no cache has, and "at" what that reads a second. The worst error
 is that of a weight, as the root mean square of the difference over that of the weight.
 
-    python benchmarks/narrow_weights.py [--size 135m|small] [--steps 512] [--threads 1]
+    python benchmarks/narrow_weights.py [--size 135m|30m|small] [--steps 512] [--threads 1]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -187,11 +186,8 @@ def main() -> None:
     parser.add_argument("--size", default="135m", choices=models.SIZES)
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--job", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.job:
-        job, *args = json.loads(given.job)
-        print(json.dumps(JOBS[job](*args)))
+    given = models.given_to(parser, JOBS)
+    if given is None:
         return
     with tempfile.TemporaryDirectory() as folder:
         apart(given.threads, "make", folder, given.size)

@@ -8,7 +8,7 @@ of the memory table are the processor's, the least of some steps; ``losses`` are
 one per row: they are to agree. The table of speeds has both sides alive at once and asked in turn:
 medians of the rounds, with half the distance between the quartiles.
 
-    python benchmarks/pretrained.py [--size 135m|360m|1.1b|small] [--steps 512] [--threads 1]
+    python benchmarks/pretrained.py [--size 135m|360m|1.1b|30m|small] [--steps 512] [--threads 1]
                                     [--rounds 7] [memory] [around] [speed]
 
 ``around`` are steps with clipping by the global norm and with accumulation of four.
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ SIZES = {
         "units": 5632,
         "words": 32000,
     },
+    "30m": {"hidden_size": 384, "layers": 6, "heads": 6, "kv": 2, "units": 1024},
     "small": {"hidden_size": 64, "layers": 2, "heads": 4, "kv": 2, "units": 96},
 }
 WORDS, KNOWN = 49152, 32000
@@ -328,6 +329,19 @@ def alone(threads: int, job: str, *args: object, script: str = __file__) -> dict
     return found
 
 
+def given_to(
+    parser: argparse.ArgumentParser, jobs: Mapping[str, Callable[..., dict[str, Any]]]
+) -> argparse.Namespace | None:
+    """The arguments; None in a process that `alone` began, whose job of ``jobs`` is done then."""
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if not given.job:
+        return given
+    job, *args = json.loads(given.job)
+    print(json.dumps(jobs[job](*args)))
+    return None
+
+
 def memory_table(
     given: argparse.Namespace, folder: str, wanted: tuple[tuple[str, str, str], ...]
 ) -> str:
@@ -386,12 +400,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=512)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--job", help=argparse.SUPPRESS)
     parser.add_argument("parts", nargs="*", default=["memory", "speed"])
-    given = parser.parse_args()
-    if given.job:
-        job, *args = json.loads(given.job)
-        print(json.dumps(JOBS[job](*args)))
+    given = given_to(parser, JOBS)
+    if given is None:
         return
     tables: dict[str, Callable[[str], str]] = {
         "memory": lambda at: memory_table(given, at, LARGE if given.size == "1.1b" else MEMORY),
