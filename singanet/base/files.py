@@ -74,24 +74,6 @@ def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterat
                 beside.unlink()
 
 
-def path_of(where: str, path: object) -> Path:
-    """``path`` as a `Path`. Errors: `ArgumentError` for anything but a str or a path object."""
-    try:
-        text = os.fspath(path)  # type: ignore[call-overload]
-    except TypeError:
-        received = f"{path!r}, a {type(path).__name__}"
-    else:
-        if isinstance(text, str):
-            return Path(text)
-        received = repr(text)
-    raise ArgumentError(
-        where,
-        expected="a path, a str or Path",
-        received=received[:200],
-        advice="pass for example 'runs/model.npz'",
-    )
-
-
 def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
     """Errors: `ArgumentError` where the name of ``path`` ends in none of ``known``."""
     if path.suffix.lower() not in known:

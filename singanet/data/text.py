@@ -69,7 +69,6 @@ class TextDataset:
         ``encoding``.
         """
         where = f"text file {str(path)!r}"
-        file = path_of("TextDataset.from_file", path)
         try:
             text = path_of(path).read_bytes().decode(encoding)
         except UnicodeDecodeError as error:

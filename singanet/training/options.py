@@ -69,7 +69,7 @@ class FitOptions:
             )
         self._set("callbacks", tuple(self.callbacks))
         if self.resume is not None and not isinstance(self.resume, Mapping):
-            self._set("resume", path_of("net.fit, resume", self.resume))
+            self._set("resume", path_of(self.resume, "resume"))
         self._set("class_weight", checked_class_weight(self.class_weight))
 
     def _set(self, name: str, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.ops.compiled.held import any_rows, few_rows
+from singanet.ops.compiled.held import any_rows, few_rows, prepared
 from singanet.ops.compiler import has_compiler
 
 __all__ = ["any_rows", "few_rows", "has_compiler", "prepared"]
