@@ -10,7 +10,7 @@ import pytest
 from singanet.__main__ import main
 from singanet.device import describe
 from singanet.ops import cpu_ops
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.choices import Measured
 from singanet.tuning import timing

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from singanet.checkpoint.gguf.blocks import BLOCKS
 from singanet.device import cpu
-from singanet.ops.compiled import has_compiler
-from singanet.ops.compiled import held as compiled
+from singanet.ops import narrow_products as compiled
+from singanet.ops.compiler import has_compiler
 from singanet.ops.held import Bfloat16Matrix, BlockMatrix
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase

@@ -253,7 +253,7 @@ def test_functions_of_a_step_are_in_memory_when_it_is_told(make, monkeypatch):
     """What compiling takes is counted, so that nothing is compiled later."""
     engine = pytest.importorskip("singanet.ops.compiled.engine")
     pytest.importorskip("llvmlite")
-    from singanet.ops.compiled import held
+    from singanet.ops import narrow_products as held
     from singanet.ops.onednn.choices import Measured
     from singanet.ops.onednn.winograd import compiled as transforms
 

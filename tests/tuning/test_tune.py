@@ -21,7 +21,7 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps, route_file
 from singanet.ops.onednn.cases import ROUTES
 from singanet.ops.window import Window

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import workers
-from singanet.ops.compiled import has_compiler, prepared
+from singanet.ops.compiler import has_compiler
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.kernel import lift
+from singanet.ops.narrow_products import prepared
 from singanet.ops.numpy import (
     activations,
     attending,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.ops.compiled import any_rows, few_rows
 from singanet.ops.held import HeldMatrix, WatchedMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import in_order, kernel
+from singanet.ops.narrow_products import any_rows, few_rows
 from singanet.types import Array
 
 FEW = 4

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from singanet.base.heap import large_arrays_apart, once_in_a_process, trim
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv.direct import forward_plan
 from singanet.ops.onednn.library import Library

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from singanet.ops.compiled import has_compiler
 from singanet.ops.compiled.rows import BACKWARD, BLOCK, FORWARD, Rows, rows_of
+from singanet.ops.compiler import has_compiler
 from singanet.ops.kernel import Route
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from singanet.ops.compiled import has_compiler
 from singanet.ops.compiled.sizes import LANES
+from singanet.ops.compiler import has_compiler
 from singanet.ops.kernel import Route
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.onednn.base import OneDnnBase

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.kernel import Route
 from singanet.ops.onednn.base import OneDnnBase, is_dense
 from singanet.ops.onednn.builder import Builder

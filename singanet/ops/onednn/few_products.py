@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.compiled_plan import CompiledPlan

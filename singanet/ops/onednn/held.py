@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from singanet.ops.compiled import any_rows, few_rows, prepared
 from singanet.ops.held import Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.kernel import Route, in_order
+from singanet.ops.narrow_products import any_rows, few_rows, prepared
 from singanet.ops.numpy import held as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import BF16, Arg, Query, Tag

@@ -20,7 +20,7 @@ from singanet.device import cpu
 from singanet.layers import Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import casts, compiler
-from singanet.ops.compiled import held as compiled
+from singanet.ops import narrow_products as compiled
 from singanet.ops.compiled.blocks import product as product_of_blocks
 from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.engine import compiled as function_of

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from singanet.ops.compiled import engine, has_compiler, words
+from singanet.ops.compiled import engine, words
+from singanet.ops.compiler import has_compiler
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 

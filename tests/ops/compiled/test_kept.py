@@ -8,8 +8,9 @@ import os
 import numpy as np
 import pytest
 
-from singanet.ops.compiled import has_compiler, kept
+from singanet.ops.compiled import kept
 from singanet.ops.compiled.kept import KeptCode
+from singanet.ops.compiler import has_compiler
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps, calibration, route_file
 from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.speeds import BUILT_IN, Speeds, cache_size

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import NumpyOps, numpy_ops
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.kernel import by_cost, cheapest, routes_of
 from singanet.ops.onednn import OneDnnOps, route_file, speeds
 from singanet.ops.onednn.cases import ROUTES, Case

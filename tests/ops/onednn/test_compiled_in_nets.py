@@ -18,7 +18,7 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps, compiled_norms, compiled_pool, compiled_relu
 from singanet.ops.onednn.winograd import compiled as tiles
 from singanet.optimizer import SGD

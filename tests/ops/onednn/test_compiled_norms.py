@@ -9,7 +9,7 @@ import singanet
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps, compiled_norms, set_threads
 from singanet.ops.onednn.compiled_plan import CompiledPlan, shared
 from singanet.ops.onednn.narrow import narrowed

@@ -9,7 +9,7 @@ import singanet
 from singanet.layers import Conv2D, Dense, Flatten, MaxPooling2D
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps, compiled_pool, set_threads
 from singanet.ops.onednn.narrow import narrowed
 from singanet.ops.window import Window

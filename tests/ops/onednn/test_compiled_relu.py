@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps, compiled_relu
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")

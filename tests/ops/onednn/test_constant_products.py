@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops, threads
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps, few_products, set_threads
 
 SIZES = [(1, 784, 512), (3, 5, 7), (300, 70, 1), (330, 1, 100), (9, 100, 37), (32, 784, 512)]

@@ -7,7 +7,7 @@ import singanet
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import threads
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn import OneDnnOps, few_products, products, set_threads
 from singanet.ops.onednn.narrow import narrowed
 

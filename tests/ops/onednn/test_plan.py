@@ -10,7 +10,7 @@ import pytest
 from singanet.base.heap import private_bytes, trim
 from singanet.base.written import PAGE
 from singanet.ops import threads
-from singanet.ops.compiled import has_compiler
+from singanet.ops.compiler import has_compiler
 from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.products import product

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from singanet.ops import winograd as wg
-from singanet.ops.compiled import has_compiler
 from singanet.ops.compiled.sizes import LANES, TILE_GROUP
+from singanet.ops.compiler import has_compiler
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.cases import Case
