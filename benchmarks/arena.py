@@ -17,7 +17,7 @@ from shared_pieces import share_pieces
 
 import singanet
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.arena import STRATEGIES, Layout, Strategy, plan_arena
+from singanet.program.layout import STRATEGIES, Layout, Strategy, plan_arena
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.recorder import Recorder
 

@@ -70,7 +70,7 @@ def make(rival: str, number: int) -> Entrant:
         run = by_torch(row, q, k, v, dmeans)
     else:
         from singanet.ops import cpu_ops
-        from singanet.ops.attention import Attention
+        from singanet.ops.window import Attention
 
         ops, case = cpu_ops(), Attention(scale, causal=row.causal)
         if rival == "whole":

@@ -11,7 +11,8 @@ import sys
 from report import publish, table
 
 from singanet.models import find
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions
 from singanet.runs.tasks import load_task
 
 NAMES = ("wide_deep", "deepfm", "dcn")

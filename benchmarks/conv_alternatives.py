@@ -23,8 +23,8 @@ from report import interleaved, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
 from singanet.ops.numpy import windows  # noqa: E402
-from singanet.ops.numpy.conv.gather import gather  # noqa: E402
-from singanet.ops.numpy.conv.scatter import scatter  # noqa: E402
+from singanet.ops.numpy.conv.depthwise import gather  # noqa: E402
+from singanet.ops.numpy.conv.im2col import scatter  # noqa: E402
 from singanet.ops.numpy.windows import blocks, meetings  # noqa: E402
 from singanet.ops.window import Window  # noqa: E402
 

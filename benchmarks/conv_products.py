@@ -1,7 +1,7 @@
 """Matrix products of convolutions, plain and in stacks of small ones, in GFLOP/s, one thread.
 
 OpenBLAS multiplies small matrices (with AVX-512: up to a million multiplications) where they lie;
-larger ones it copies first. `singanet.ops.numpy.conv.products` cuts the many rows of a product, and
+larger ones it copies first. `singanet.ops.numpy.conv.im2col` cuts the many rows of a product, and
 where need be its columns, so that each piece is small. Operands are laid out beforehand.
 """
 
@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 from report import interleaved, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
-from singanet.ops.numpy.conv import products  # noqa: E402
+from singanet.ops.numpy.conv import im2col  # noqa: E402
 
 ROUNDS = 9
 # rows of a block, values a window, kernels
@@ -52,14 +52,14 @@ def row(m: int, k: int, n: int) -> list[str]:
     )
     # As the weight lies in memory, a kernel after the other.
     matrix = kernels.transpose(0, 2, 1)
-    laid, out = products.laid_out(ops, matrix, m), np.empty((1, m, n), np.float32)
+    laid, out = im2col.laid_out(ops, matrix, m), np.empty((1, m, n), np.float32)
     forward: dict[str, Callable[[], object]] = {
         "plain": lambda: np.matmul(rows, matrix, out=out),
-        "stacks": lambda: products.rows_product(ops, rows, laid, out),
+        "stacks": lambda: im2col.rows_product(ops, rows, laid, out),
     }
     weights: dict[str, Callable[[], object]] = {
         "plain": lambda: np.matmul(slopes.transpose(0, 2, 1), rows),
-        "stacks": lambda: products.summed_product(ops, rows, slopes),
+        "stacks": lambda: im2col.summed_product(ops, rows, slopes),
     }
     flop = 2 * m * k * n
     return [f"{m} × {k} × {n}", *rates(forward, flop), *rates(weights, flop)]

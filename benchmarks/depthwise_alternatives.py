@@ -32,9 +32,9 @@ from numpy.lib.stride_tricks import as_strided  # noqa: E402
 from report import interleaved, publish, spread, table  # noqa: E402
 
 from singanet.ops import numpy_ops as ops  # noqa: E402
-from singanet.ops import winograd as wg  # noqa: E402
+from singanet.ops import window as wg  # noqa: E402
 from singanet.ops.numpy import windows  # noqa: E402
-from singanet.ops.numpy.conv import columns, narrow  # noqa: E402
+from singanet.ops.numpy.conv import depthwise, im2col  # noqa: E402
 from singanet.ops.numpy.windows import blocks  # noqa: E402
 from singanet.ops.window import Window  # noqa: E402
 
@@ -215,8 +215,8 @@ def grouped_row(n: int, c: int, side: int, groups: int) -> list[str]:
     w = rng.standard_normal((c, c // groups, 3, 3), np.float32)
     ways = {
         "kept": lambda: ops.conv2d(x, w, None, same(3), groups),
-        "views": lambda: narrow.conv2d(ops, x, w, None, same(3), groups),
-        "copied windows": lambda: columns.conv2d(ops, x, w, None, same(3), groups),
+        "views": lambda: depthwise.conv2d(ops, x, w, None, same(3), groups),
+        "copied windows": lambda: im2col.conv2d(ops, x, w, None, same(3), groups),
         "Winograd": lambda: by_winograd_padded(x, w, groups),
         "joined": lambda: joined(x, w, groups),
     }

@@ -114,7 +114,7 @@ def main() -> None:
     for k in range(given["steps"]):
         if k == 1 and given["side"] == "singanet":
             # What the second step would import, apart.
-            import singanet.program.replay.compiled  # noqa: F401
+            import singanet.program.replay.replay  # noqa: F401
 
             done("recorder")
         if k > 1:

@@ -12,7 +12,8 @@ from math import prod
 from report import publish, table
 
 from singanet.models import build, find
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions
 from singanet.runs.tasks import load_task
 
 NAMES = (

@@ -301,8 +301,8 @@ def tables(comm: Any) -> dict[str, Any]:
 
     from singanet.initializer import Constant
     from singanet.optimizer import SGD
+    from singanet.parallel.initialize import servers as servers_of_job
     from singanet.parallel.server import Servers
-    from singanet.parallel.start import servers as servers_of_job
     from singanet.params.param import Param, ParamSpec
 
     found = {}

@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from twins.residual import resnet152
 
-from singanet.engine.recompute.chain import ChainStage, Option, Schedules
+from singanet.engine.recompute.cheapest_path import ChainStage, Option, Schedules
 
 PARTS = (None, 0.4, 0.3)
 """Of the arena that is taken without; None for that itself."""

@@ -23,8 +23,11 @@ import singanet  # noqa: E402
 from singanet.device import Device  # noqa: E402
 from singanet.layers import RNN  # noqa: E402
 from singanet.ops import NumpyOps  # noqa: E402
-from singanet.ops.onednn import OneDnnOps, find_library  # noqa: E402
-from singanet.ops.onednn.recurrent import elman, gru  # noqa: E402
+from singanet.ops.onednn import (  # noqa: E402
+    OneDnnOps,
+    find_library,
+    recurrent,
+)
 
 # steps, batch, inputs, units
 SIZES = [
@@ -104,14 +107,14 @@ def taken_by_itself(kind: str, sizes: tuple[int, ...]) -> bool:
     """Whether oneDNN's kernel is what singanet takes."""
     steps, n, _, width = sizes
     if kind == "gru":
-        return n > 1 or width < gru._WIDE
-    return steps >= elman._STEPS and n * width <= elman._STATE
+        return n > 1 or width < recurrent._WIDE
+    return steps >= recurrent._STEPS and n * width <= recurrent._STATE
 
 
 if __name__ == "__main__":
     chosen = [(kind, sizes) for kind in KINDS for sizes in SIZES]
     marks = ["onednn" if taken_by_itself(*each) else "numpy" for each in chosen]
-    gru._WIDE, elman._STEPS, elman._STATE = 1 << 30, 0, 1 << 60
+    recurrent._WIDE, recurrent._STEPS, recurrent._STATE = 1 << 30, 0, 1 << 60
     head = ["kind", "steps×batch×inputs×units", "step NumPy", "oneDNN", "ratio"]
     head += ["evaluation NumPy", "oneDNN", "ratio", "taken"]
     lines = [[*row(*each), mark] for each, mark in zip(chosen, marks, strict=True)]

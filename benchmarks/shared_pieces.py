@@ -6,9 +6,7 @@ from bisect import bisect_left, insort
 
 import numpy as np
 
-from singanet.program.layout.liveness import Ints
-from singanet.program.layout.placing import Intervals
-from singanet.program.layout.walking import events
+from singanet.program.layout import Intervals, Ints, events
 
 
 def share_pieces(intervals: Intervals, match_range: int = 16) -> Ints:

@@ -91,7 +91,7 @@ def loop(net: singanet.FeedForwardNet, name: str) -> Callable[[], object]:
 
     if name == GLOBAL_NORM:
         sgd = singanet.optimizer.SGD(lr=LR)
-        return lambda: singanet.optimizer.clip_by_global_norm(sgd, LIMIT, passes)
+        return lambda: singanet.optimizer.clipping(sgd, LIMIT, passes)
     optimizer = RULES[name]()
 
     def steps() -> None:

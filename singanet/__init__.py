@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from singanet.base.described import Codec, use_codec
-from singanet.base.lazy import names_when_asked
+from singanet.base.elsewhere import names_when_asked
 from singanet.base.version import VERSION
 
 if TYPE_CHECKING:  # else when they are asked for: a launcher needs none, and each rank few
@@ -43,12 +43,12 @@ if TYPE_CHECKING:  # else when they are asked for: a launcher needs none, and ea
     from singanet import saving as saving
     from singanet import summary as summary
     from singanet import tuning as tuning
-    from singanet.base.flags import kEval, kTrain
+    from singanet.base.arguments import kEval, kTrain
     from singanet.base.seeding import set_seed
     from singanet.executor import Executor
-    from singanet.layers.dummy import Input
+    from singanet.layers.shapes import Input
     from singanet.net import FeedForwardNet, load_model
-    from singanet.params.gradients import LayerGradients
+    from singanet.params.grads import LayerGradients
     from singanet.saving.objects import register
     from singanet.saving.predictor import Predictor, load_predictor
 

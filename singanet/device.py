@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.byte_order import native
 from singanet.base.elsewhere import missing_attribute, names_of
+from singanet.base.kinds import native
 from singanet.errors import ArgumentError, BackendError
 from singanet.ops import Ops, backends, cpu_ops, ops_for
 from singanet.ops.transfers import Transfers
@@ -75,7 +75,7 @@ class Device:
         Errors: `BackendError` where kernels or processor have no such products.
         """
         # Imported when asked for, as oneDNN is.
-        from singanet.ops.onednn.narrow import narrowed
+        from singanet.ops.onednn.products import narrowed
 
         ops = narrowed(self.ops, where, stores)
         if ops is self.ops:
@@ -84,7 +84,7 @@ class Device:
 
     def narrow_pays(self) -> bool:
         """Whether the device can be `narrowed`, and multiplies bfloat16 faster by a good part."""
-        from singanet.ops.onednn.narrow import pays
+        from singanet.ops.onednn.products import narrow_pays as pays
 
         return pays(self.ops)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.calls import checked_call
+from singanet.base.described import checked_call
 from singanet.base.elsewhere import missing_attribute
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError
@@ -21,21 +21,20 @@ if TYPE_CHECKING:
     from singanet.checkpoint import LoadReport
     from singanet.decoding import Decoder, Drafter
     from singanet.engine.peak_memory import PeakMemory
-    from singanet.gradients.names import Directions, N, Names, Y
+    from singanet.gradients.first_order import Directions, N, Names, Y
     from singanet.layers.layer import Layer
     from singanet.loss import Loss, MultiLoss
     from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
-    from singanet.params.gradients import LayerGradients
+    from singanet.params.grads import LayerGradients
     from singanet.program.program import Program
-    from singanet.program.recompute.choice import Recompute
+    from singanet.program.recompute import Recompute
     from singanet.saving.predictor import Predictor
     from singanet.training.callbacks import Callback
     from singanet.training.compiled import Given
-    from singanet.training.evaluation import Evaluation
-    from singanet.training.history import History
-    from singanet.training.quantizing import Quantization
+    from singanet.training.display import History
+    from singanet.training.evaluation import Evaluation, Quantization
     from singanet.training.rate_range import RateRange
-    from singanet.tuning.report import TuningReport
+    from singanet.tuning.tune import TuningReport
     from singanet.types import Array
 
 
@@ -90,7 +89,7 @@ class FeedForwardNet(Net):
         last of ``layers``. Loss, metric, optimizer and `freeze` are not taken along; ``seed`` is
         for what is added. Errors: an unknown layer, or none; a net that is offloaded.
         """
-        from singanet.graph.cutting import add_upto
+        from singanet.graph.building import add_upto
 
         self.execution_plan()  # filled by this net's own seed, as far as it is not yet
         made = FeedForwardNet(seed=seed)
@@ -157,7 +156,7 @@ class FeedForwardNet(Net):
         Returned is what it cost, with the loss of ``x`` and ``y`` (as for `evaluate`) before and
         after, where they are given. Errors: another type; as for ``as_type("bfloat16")``.
         """
-        from singanet.training.quantizing import quantize
+        from singanet.training.evaluation import quantize
 
         return quantize(self, dtype, x, y, batch_size, data)
 
@@ -382,14 +381,14 @@ class FeedForwardNet(Net):
     @checked_call
     def train_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, Any]:
         """One streaming step with the compiled optimizer: loss and metrics from before it."""
-        from singanet.training.single import train_on_batch
+        from singanet.training.evaluation import train_on_batch
 
         return train_on_batch(self, x, y, sample_weight)
 
     @checked_call
     def test_on_batch(self, x: Any, y: Any, sample_weight: Array | None = None) -> dict[str, Any]:
         """Loss and compiled metrics of a batch, without training."""
-        from singanet.training.single import test_on_batch
+        from singanet.training.evaluation import test_on_batch
 
         return test_on_batch(self, x, y, sample_weight)
 
@@ -482,7 +481,7 @@ class FeedForwardNet(Net):
         ``extent`` stands in for axes of any extent there. Errors: a ``batch_size`` or ``extent``
         that is no positive int, or no ``extent`` where an input needs it.
         """
-        from singanet.summary.table import summary_table
+        from singanet.summary.summary import summary_table
 
         if batch_size is not None:
             batch_size = checked_count("net.summary", "batch_size", batch_size, 1)
@@ -543,7 +542,7 @@ class FeedForwardNet(Net):
         at a time. Errors: `ConfigError` for a class that is neither singanet's nor registered;
         `ArgumentError` for a suffix of another format; `FileAccessError`.
         """
-        from singanet.saving.model_writer import save_model
+        from singanet.saving.whole_model import save_model
 
         save_model(self, f, training)
 
@@ -574,7 +573,7 @@ class FeedForwardNet(Net):
         a SINGA that reads them needs one above the largest. Errors: `FileAccessError`, and what
         the format cannot hold.
         """
-        from singanet.saving.parameters import save_parameters
+        from singanet.saving.nets import save_parameters
 
         name = format or ("pickle" if use_pickle else None)
         save_parameters(
@@ -619,7 +618,7 @@ class FeedForwardNet(Net):
         `StateMismatchError`, whose ``report`` is a table of both sides, `FileFormatError`,
         `ChecksumError`, `VersionError`, `FileAccessError`, a net with read-only arrays.
         """
-        from singanet.saving.parameters import load_parameters
+        from singanet.saving.nets import load_parameters
 
         return load_parameters(
             self,
@@ -846,6 +845,6 @@ def load_model(path: str | PathLike[str], training: bool = True) -> FeedForwardN
     to hold it. Errors: `UnknownNameError` for another class, `ConfigError`, `FileFormatError`,
     `StateMismatchError`, `ChecksumError`, `VersionError`, `FileAccessError`.
     """
-    from singanet.saving.model_reader import read_model
+    from singanet.saving.whole_model import read_model
 
     return read_model(FeedForwardNet, path, training)

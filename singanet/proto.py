@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.saving.net_message import net_from_proto, net_to_proto
+from singanet.saving.nets import net_from_proto, net_to_proto
 from singanet.schema.core_pb2 import TensorProto
 from singanet.schema.net_pb2 import NetConfig
 

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 import pytest
 
-from singanet.base.flags import kEval, kTrain
+from singanet.base.arguments import kEval, kTrain
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
@@ -38,7 +38,7 @@ from singanet.layers import (
 from singanet.loss import SquaredError
 from singanet.net import FeedForwardNet, load_model
 from singanet.optimizer import SGD, clip_by_global_norm
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.testing import check_net_gradients
 
 

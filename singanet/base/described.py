@@ -1,15 +1,16 @@
-"""Objects that remember how they were constructed, so that a file or a line can describe them."""
+"""Objects as dictionaries of settings, and back."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache, wraps
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from singanet.base.origin import is_library
+from singanet.base.elsewhere import is_library
 from singanet.errors import ConfigError, SignatureError
 
 _T = TypeVar("_T", bound="Configurable")
@@ -332,3 +333,158 @@ def use_codec(codec: Callable[[], Codec]) -> None:
     """
     global _codec
     _codec = codec
+
+
+_count = itertools.count(1)
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class Changes:
+    """``now`` is another number after each `add`, whichever thread made it."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def add(self) -> None:
+        """Count a change."""
+        self.now = next(_count)
+
+    def moment(self) -> Moment:
+        """Count a change, and return its time."""
+        self.add()
+        return Moment(self.now)
+
+
+class Moment(int):
+    """The count at a change. In a process that unpickles it, all later changes count higher."""
+
+    def __reduce__(self) -> tuple[Callable[[int], Moment], tuple[int]]:
+        return _past, (int(self),)
+
+
+def _past(count: int) -> Moment:
+    global _count
+    if count >= changes.now:
+        _count = itertools.count(count + 1)
+        changes.add()
+    return Moment(count)
+
+
+changes = Changes()
+"""Of all parameters, layers, losses and optimizers: programs look closer only where it moved."""
+
+
+class CountedType(CheckedType):
+    """Classes of which every assignment to an attribute, such as a method, is a change."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        changes.add()
+
+    def __delattr__(cls, name: str) -> None:
+        super().__delattr__(name)
+        changes.add()
+
+
+class Counted(metaclass=CountedType):
+    """Objects of which every assignment to a public attribute, a method or the class is a change.
+
+    But to those in ``asked_anew``, which are read again whenever they are needed.
+    """
+
+    asked_anew: Collection[str] = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name[0] != "_":
+            if name not in self.asked_anew:
+                changes.add()
+        elif callable(getattr(type(self), name, None)) or name == "__class__":
+            changes.add()
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        changes.add()
+
+
+def _counting(name: str) -> Callable[..., Any]:
+    inner = getattr(dict, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = inner(self, *args, **kwargs)
+        changes.add()
+        return made
+
+    method.__doc__ = "As that of a dict."
+    return method
+
+
+class CountedDict(dict[_Key, _Value]):
+    """A dict that counts every change of its contents."""
+
+
+for _name in (
+    "__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update",
+):  # fmt: skip
+    setattr(CountedDict, _name, _counting(_name))
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def never_began(error: TypeError) -> bool:
+    """Whether ``error``, caught where a function was called, is about the call's arguments.
+
+    Then no frame of the function itself is in the traceback.
+    """
+    traceback = error.__traceback__
+    return traceback is not None and traceback.tb_next is None
+
+
+def misdefined(where: str, function: Callable[..., Any], wanted: str) -> SignatureError:
+    """The error for a method that does not take what it is called with, as in ``wanted``."""
+    name = getattr(function, "__name__", "method")
+    method = getattr(function, "__func__", function)
+    try:
+        arguments = [
+            argument.replace(annotation=inspect.Parameter.empty)
+            for argument in inspect.signature(method).parameters.values()
+        ]
+        received = f"def {name}{inspect.Signature(arguments)}"
+    except (TypeError, ValueError):
+        received = f"{function!r}"
+    return SignatureError(
+        where, expected=wanted, received=received, advice="write it with these arguments"
+    )
+
+
+def checked_call(function: _F) -> _F:
+    """``function``, or a method, that refuses in three parts what it does not take.
+
+    Errors: `SignatureError`, as constructors have it.
+    """
+    signature = inspect.signature(function)
+    is_method = next(iter(signature.parameters), "") == "self"
+    if not is_method:
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        signature = inspect.Signature([first, *signature.parameters.values()])
+    name = function.__name__
+    if is_method:
+        # As users write, Net.fit, FeedForwardNet.fit and GraphBuilder.add are net.fit and net.add.
+        owner = function.__qualname__.split(".")[-2]
+        word = re.findall("[A-Z][a-z]*", owner)[-1].lower()
+        name = f"{'net' if word == 'builder' else word}.{name}"
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if never_began(error):
+                given = args[1:] if is_method else args
+                raise refusal(name, signature, given, kwargs, str(error)) from None
+            raise
+
+    made: Any = call
+    return made

@@ -1,9 +1,13 @@
-"""Names in Keras, PyTorch, SINGA and Hetu, and what to write in their place."""
+"""Names of other libraries in errors, and public names that are imported when first asked for."""
 
 from __future__ import annotations
 
+import ast
+import pkgutil
 import sys
 from collections.abc import Callable, Collection
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from singanet.errors import UnknownNameError, did_you_mean
@@ -357,3 +361,54 @@ def expect_here(thing: object, name: str) -> None:
                 received=f".{name}",
                 advice=_ATTRIBUTES[kind.__name__][name],
             )
+
+
+def names_when_asked(
+    room: str, names: Collection[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of the package ``room``, whose public names are ``names``.
+
+    Where each stands is read from the package's file: its imports under ``if TYPE_CHECKING:``,
+    which editors and type checkers read too. So whoever uses three of fifty layers imports three.
+    """
+    missing = names_of(room, names)
+
+    def find(name: str) -> Any:
+        place = _places(room).get(name)
+        if place is None:
+            return missing(name)
+        # A room's own room is a module, and no name in one.
+        module = import_module(f"{room}.{name}" if place == room else place)
+        found = module if place == room else getattr(module, name)
+        # The next time nobody has to look.
+        setattr(sys.modules[room], name, found)
+        return found
+
+    return find, lambda: sorted(names)
+
+
+@cache
+def _places(room: str) -> dict[str, str]:
+    """The module of each name that the package ``room`` imports for type checkers."""
+    source = pkgutil.get_data(room, "__init__.py") or b""
+    return {
+        name.name: node.module
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in node.names
+    }
+
+
+def is_library(kind: type) -> bool:
+    """Whether the class is one of singanet's."""
+    return kind.__module__.partition(".")[0] == "singanet"
+
+
+def public_classes(room: Any, base: type) -> dict[str, type]:
+    """The public names of the package ``room`` that are subclasses of ``base``."""
+    found = {name: getattr(room, name) for name in room.__all__}
+    # Python 3.10 takes list[int] for an instance of type.
+    classes = {name: v for name, v in found.items() if issubclass(type(v), type)}
+    return {name: kind for name, kind in classes.items() if issubclass(kind, base)}

@@ -1,11 +1,16 @@
-"""What a file or folder is, by its first bytes or its names, and the call that reads it."""
+"""Kinds of files and who reads each, and how sizes and texts are written in messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
+
+from singanet.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -180,3 +185,126 @@ _TESTS: tuple[Callable[[bytes], Kind | None], ...] = (
 
 def _other(start: bytes) -> Kind:
     return Kind(f"a file that begins with the bytes {start[:8].hex(' ')}")
+
+
+Ranges = tuple[tuple[int, int], ...]
+"""From which byte on up to which, in order."""
+
+PAGE = 4096
+
+
+def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The same bytes, in order and apart from each other."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif start < end:
+            found.append((start, end))
+    return tuple(found)
+
+
+def resident_bytes(written: Ranges, nbytes: int) -> int:
+    """Resident bytes of an array of ``nbytes`` with these bytes ``written``: whole small pages."""
+    # Where pages begin in the array nobody knows: at both ends half of one on the average.
+    edge = PAGE // 2
+    pages = union((max(0, start - edge), min(nbytes, end + edge)) for start, end in written)
+    return sum(end - start for start, end in pages)
+
+
+def snake_case(name: str) -> str:
+    """A class's name as that of what it makes: ``MeanAbsoluteError`` with _ between words."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
+    """Lines with ``head`` and a rule on top; the first ``names`` columns begin at the left."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
+    shown = [
+        "  ".join(
+            cell.ljust(width) if k < names else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    return [shown[0], "-" * max(map(len, shown)), *shown[1:]]
+
+
+def megabytes(nbytes: int) -> str:
+    """Two digits behind the point, for columns that say MB: millions, as `bytes_text` has them."""
+    return f"{nbytes / 10**6:,.2f}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Three digits behind the point; a question mark for what was not measured."""
+    return "?" if seconds is None else f"{1e3 * seconds:,.3f}"
+
+
+def reshaping(array: str, sample_shape: Sequence[int]) -> str:
+    """The code that gives the samples of ``array`` another shape."""
+    return f"{array}.reshape({', '.join(map(str, (-1, *sample_shape)))})"
+
+
+UNITS = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
+"""Bytes of each unit: those of the SI go by thousands, those of the IEC by 1024."""
+
+_SIZE_TEXT = re.compile(r"\s*(\d{1,15}(?:\.\d{0,15})?)\s*([A-Za-z]+)\s*", re.ASCII)
+
+
+def checked_bytes(where: str, value: object) -> int:
+    """``value``, a number of bytes or a text with a unit such as "600MB", in whole bytes.
+
+    Errors: anything else, and what is less than a byte.
+    """
+    found = 0
+    if isinstance(value, str):
+        match = _SIZE_TEXT.fullmatch(value)
+        if match is not None and match[2] in UNITS:
+            whole, _, part = match[1].partition(".")
+            # In integers, so that no digit is rounded.
+            scaled = int(whole + part) * UNITS[match[2]]
+            found = scaled // 10 ** len(part)
+    elif isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        found = int(value)
+    if found > 0:
+        return found
+    raise ArgumentError(
+        where,
+        expected=f"bytes as a positive int, or a text with a unit of {', '.join(UNITS)}",
+        received=repr(value)[:60],
+        advice="write for example '600MB'",
+    )
+
+
+def bytes_text(nbytes: int) -> str:
+    """In the largest unit of the SI of which there is one: "1.25 GB", "600.0 MB", "12.3 kB"."""
+    for unit, digits in (("GB", 2), ("MB", 1), ("kB", 1)):
+        if abs(nbytes) >= UNITS[unit]:
+            return f"{nbytes / UNITS[unit]:,.{digits}f} {unit}"
+    return f"{nbytes} B"
+
+
+def native(array: Any, xp: Any = np) -> Any:
+    """``array`` in the machine's byte order: itself where it is, as is what is no array.
+
+    One of NumPy's comes over to the array module ``xp``.
+    """
+    # The common case first: small steps ask several times.
+    if xp is np and type(array) is np.ndarray and array.dtype.isnative:
+        return array
+    dtype = getattr(array, "dtype", None)
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        array = array.astype(dtype.newbyteorder("="))
+    if xp is not np and type(array) is np.ndarray:
+        return xp.asarray(array)
+    return array

@@ -13,27 +13,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.heap import large_arrays_apart, trim
-from singanet.base.sizes import checked_bytes
+from singanet.base.kinds import checked_bytes
 from singanet.budget.search import OFFLOAD, USUAL, expect_measures, light_optimizer, plan_memory
-from singanet.engine.memory import arrays_in
+from singanet.engine.backward import arrays_in, ones
 from singanet.engine.net import expect_in_memory
-from singanet.engine.ones import ones
 from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain, without_reductions
 from singanet.optimizer.reducer import Reducer
 from singanet.program.programs import Programs, programs_of
-from singanet.program.recompute.choice import Recompute
+from singanet.program.recompute import Recompute
 from singanet.program.trace.losses import is_shown_copies
-from singanet.training.arrays import by_name, output_names, sample_count
-from singanet.training.batches import parts_of
+from singanet.training.batches import by_name, output_names, parts_of, sample_count
 from singanet.training.callbacks import EMA, EarlyStopping, ModelCheckpoint
-from singanet.training.callbacks.memory_check import MemoryCheck
+from singanet.training.callbacks.logging import MemoryCheck
 from singanet.training.compiled import Compiled, expect_compiled
+from singanet.training.display import History
 from singanet.training.feeding import first_of, holds_arrays, take_shape
 from singanet.training.fit import fit, unless_refused
-from singanet.training.history import History
 from singanet.training.options import FitOptions
 from singanet.training.ranks import ranks_of
 from singanet.training.resident import held_bytes

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
 from singanet.base.heap import large_arrays_apart
-from singanet.base.sizes import bytes_text, checked_bytes
-from singanet.budget.memory_plan import MemoryPlan, Way
-from singanet.budget.offloaded import offload_of
+from singanet.base.kinds import bytes_text, checked_bytes
+from singanet.budget.plans import MemoryPlan, Way, offload_of
 from singanet.engine.peak_memory import PeakMemory
 from singanet.errors import ArgumentError, did_you_mean, one_of
 from singanet.optimizer import Accumulator, Adam, AdamW, FactoredAdam
@@ -30,8 +29,8 @@ from singanet.program.memory import (
     turns_of,
 )
 from singanet.program.programs import programs_of
-from singanet.program.recompute.choice import CannotKeepError, Recompute
-from singanet.training.arrays import cut
+from singanet.program.recompute import CannotKeepError, Recompute
+from singanet.training.batches import cut
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net

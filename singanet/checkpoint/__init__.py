@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import names_of
-from singanet.checkpoint.convert import convert
-from singanet.checkpoint.diff import diff
 from singanet.checkpoint.entry import Entry, Source
 from singanet.checkpoint.formats import FORMATS, format_for, open_state, write_state
-from singanet.checkpoint.inspect import inspect
-from singanet.checkpoint.keras.layer import LayerDescription
-from singanet.checkpoint.load import load_into
-from singanet.checkpoint.matching import Target, match
-from singanet.checkpoint.packed import Packed, pack
+from singanet.checkpoint.keras import LayerDescription
+from singanet.checkpoint.matching import LoadReport, Packed, Target, load_into, match, pack
 from singanet.checkpoint.reader import Reader
-from singanet.checkpoint.report import LoadReport
-from singanet.checkpoint.sharded.writer import write_folder
+from singanet.checkpoint.sharded import write_folder
+from singanet.checkpoint.tools import convert, diff, inspect
 
 __all__ = [
     "FORMATS",

@@ -1,20 +1,22 @@
-"""Which format a file has, and the functions that read and write it."""
+"""Formats of checkpoints by what a file is, and their writing.
+
+Only `Writing.write` may be called on another thread than the one that trains: the other methods may
+talk with other processes, which MPI lets one thread do.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from singanet.base.files import expect_file, explained, path_of
 from singanet.base.kinds import kind_of_stream
-from singanet.checkpoint.entry import State, sources_of
-from singanet.checkpoint.folder import weights_in
-from singanet.checkpoint.reader import Reader, open_file
-from singanet.checkpoint.singa import find_pickle, find_records
+from singanet.base.processes import expect_file, explained, path_of
+from singanet.checkpoint.entry import Source, State, sources_of, weights_in
+from singanet.checkpoint.reader import Reader, find_pickle, find_records, open_file
 from singanet.errors import ArgumentError, FileFormatError, UnknownNameError, did_you_mean, one_of
 
 _HERE = "singanet.checkpoint"
@@ -219,3 +221,55 @@ def checked_path(path: Any) -> Path:
             advice="pass for example 'runs/model.npz'",
         )
     return found
+
+
+class Writing(Protocol):
+    """The file at ``path``, being written; the one before counts until the new one is whole."""
+
+    path: Path
+
+    def write(self) -> None:
+        """Write what this process has, and let go of it; an error waits for `finish`."""
+
+    def ended(self, written: bool) -> bool:
+        """Whether all processes have ``written``; all ask at the same point."""
+
+    def finish(self) -> None:
+        """Let the file count; all processes call it. Errors: those of `write`, of any of them."""
+
+    def give_up(self) -> None:
+        """End without asking other processes, with what that allows. Errors: as for `finish`."""
+
+
+class OneFile:
+    """A file that this process writes alone: it is in its place once `write` has come to its end.
+
+    The format goes by the suffix.
+    """
+
+    def __init__(self, path: Path, sources: Sequence[Source]) -> None:
+        self.path = path
+        self._sources = sources
+        self._failed: Exception | None = None
+
+    def write(self) -> None:
+        """Write all of it."""
+        try:
+            write_state(self.path, self._sources)
+        except Exception as error:  # noqa: BLE001 - raised by `finish`
+            self._failed = error
+        finally:
+            self._sources = ()
+
+    def ended(self, written: bool) -> bool:
+        """``written`` itself."""
+        return written
+
+    def finish(self) -> None:
+        """Raise what `write` has met."""
+        if self._failed is not None:
+            raise self._failed
+
+    def give_up(self) -> None:
+        """As `finish`: nobody else is asked."""
+        self.finish()

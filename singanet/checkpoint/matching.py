@@ -1,18 +1,232 @@
-"""Which array of a file belongs to which of a net's."""
+"""Loading of values by name: matching, renaming rules and packed parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
-from singanet.checkpoint.entry import Entry
-from singanet.checkpoint.report import LoadReport, Match, Mismatch
-from singanet.checkpoint.rules import NAME_RULES, SHAPE_RULES
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.base.processes import interrupted_after
+from singanet.checkpoint.entry import RUN, Entry, Source, State, sources_of
+from singanet.checkpoint.reader import Reader
+from singanet.errors import (
+    ArgumentError,
+    StateMismatchError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
 from singanet.types import Array, Shape
+
+
+@dataclass(frozen=True)
+class NameRule:
+    """Files from before ``version`` call ``name`` what ``spell`` gives; None if it never was so."""
+
+    version: str
+    title: str
+    spell: Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class ShapeRule:
+    """Files from before ``version`` keep an array in a shape of the same numbers in order.
+
+    With ``of_caffe`` only files with kernels of four axes do, and in reverse order.
+    """
+
+    version: str
+    title: str
+    fits: Callable[[Shape, Shape], bool]
+    of_caffe: bool = False
+
+
+def _last_slash(sign: str) -> Callable[[str], str | None]:
+    def spell(name: str) -> str | None:
+        return sign.join(name.rsplit("/", 1)) if "/" in name else None
+
+    return spell
+
+
+def _kernel(there: Shape, wanted: Shape) -> bool:
+    """A convolution's (F, C, kh, kw) as (F, C·kh·kw)."""
+    return (
+        len(there) == 4
+        and len(wanted) == 2
+        and there[0] == wanted[0]
+        and math.prod(there[1:]) == wanted[1]
+    )
+
+
+def _turned(there: Shape, wanted: Shape) -> bool:
+    """A dense layer's (out, in) as (in, out)."""
+    return len(there) == 2 and there == wanted[::-1]
+
+
+# Tried in this order, whatever version a file states: SINGA's own releases disagreed about it.
+NAME_RULES = (
+    NameRule("SINGA 1101", "'_' for the last '/'", _last_slash("_")),
+    NameRule("SINGA 1101", "'-' for the last '/', in recurrent layers", _last_slash("-")),
+)
+
+SHAPE_RULES = (
+    ShapeRule("SINGA 1101", "kernels of four axes, as Caffe's", _kernel),
+    ShapeRule("SINGA 1101", "a matrix (out, in), as Caffe's", _turned, of_caffe=True),
+)
+
+PACKED_RULE = "all weights of a recurrent layer as one array, as in every SINGA"
+"""cuDNN's form, which snapshots and pickles keep; the net says which layers have it, and how."""
+
+
+LONGEST = 400
+"""Characters of the message of a `mismatch`, which stays below."""
+_MOST_ROWS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An array found; ``rule`` says how, and is empty where names and shapes are equal."""
+
+    name: str
+    file_name: str
+    shape: Shape
+    file_shape: Shape
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """An array found by name that does not fit, and ``why``."""
+
+    name: str
+    file_name: str
+    shape: Shape
+    file_shape: Shape
+    why: str
+
+
+@dataclass
+class LoadReport:
+    """Matched, renamed, missing and extra arrays; ``missing`` and ``extra`` give their shapes."""
+
+    where: str
+    matched: list[Match] = field(default_factory=list)
+    mismatched: list[Mismatch] = field(default_factory=list)
+    missing: dict[str, Shape] = field(default_factory=dict)
+    extra: dict[str, Shape] = field(default_factory=dict)
+
+    def add(self, found: Match | Mismatch) -> None:
+        """Put ``found`` where it belongs."""
+        if isinstance(found, Match):
+            self.matched.append(found)
+        else:
+            self.mismatched.append(found)
+
+    @property
+    def renamed(self) -> list[Match]:
+        """The matches by a rule."""
+        return [match for match in self.matched if match.rule]
+
+    @property
+    def complete(self) -> bool:
+        """Whether file and net hold the same arrays."""
+        return not (self.mismatched or self.missing or self.extra)
+
+    def summary(self) -> str:
+        """One line."""
+        return (
+            f"{len(self.matched)} matched ({len(self.renamed)} by a rule), "
+            f"{len(self.mismatched)} that do not fit, {len(self.missing)} missing in the file, "
+            f"{len(self.extra)} not in the net"
+        )
+
+    def table(self, limit: int = 200) -> str:
+        """A line for each array, trouble first, cut after ``limit``."""
+        rows = [
+            ("net", "shape", "file", "shape", ""),
+            *((m.name, m.shape, m.file_name, m.file_shape, m.why) for m in self.mismatched),
+            *(
+                (name, shape, "-", "", "missing in the file")
+                for name, shape in self.missing.items()
+            ),
+            *(("-", "", name, shape, "not in the net") for name, shape in self.extra.items()),
+            *((m.name, m.shape, m.file_name, m.file_shape, m.rule or "ok") for m in self.matched),
+        ]
+        more = len(rows) - 1 - limit
+        return aligned(rows[: limit + 1]) + (f"\n... and {more} more" if more > 0 else "")
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.summary()}\n{self.table()}"
+
+
+def aligned(rows: Iterable[Iterable[object]]) -> str:
+    """``rows`` of cells as text in columns."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def mismatch(report: LoadReport) -> StateMismatchError:
+    """The error about ``report``, which it carries: the first arrays in trouble, how many more."""
+    rows = list(_rows(report))
+    error = _error(report, rows, 1)
+    for shown in range(2, min(_MOST_ROWS, len(rows)) + 1):
+        longer = _error(report, rows, shown)
+        if len(str(longer)) < LONGEST:
+            error = longer
+    error.report = report
+    return error
+
+
+def _error(report: LoadReport, rows: list[str], shown: int) -> StateMismatchError:
+    more = f" and {len(rows) - shown} more" if len(rows) > shown else ""
+    return StateMismatchError(
+        _cut(report.where, 120),
+        expected="every array of the net, of its shape and type, and no other",
+        received=", ".join(rows[:shown]) + more,
+        advice=_advice(report),
+    )
+
+
+def _rows(report: LoadReport) -> Iterator[str]:
+    for found in report.mismatched:
+        alike = found.shape == found.file_shape
+        what = found.why if alike else f"of {_shape(found.file_shape)}"
+        wanted = "" if alike else f", not {_shape(found.shape)}"
+        yield f"{_cut(found.name, 60)} {what}{wanted}"
+    for name, shape in report.missing.items():
+        yield f"no {_cut(name, 60)} {_shape(shape)}"
+    for name, shape in report.extra.items():
+        yield f"{_cut(name, 60)} {_shape(shape)} as well"
+
+
+def _advice(report: LoadReport) -> str:
+    types = report.mismatched and all(map(_cast_is_enough, report.mismatched))
+    if types and not report.missing and not report.extra:
+        return "pass cast=True to convert"
+    renamed = "rename={file: net} or " if report.missing and report.extra else ""
+    return f"pass {renamed}strict=False to load what fits, or take the net that was saved"
+
+
+def _cast_is_enough(found: Mismatch) -> bool:
+    return found.shape == found.file_shape and not found.why.startswith("square")
+
+
+def _shape(shape: Shape) -> str:
+    return _cut(str(shape), 40)
+
+
+def _cut(text: str, longest: int) -> str:
+    """``text`` itself, or its two ends where it is longer."""
+    half = (longest - 3) // 2
+    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
 @dataclass(frozen=True)
@@ -157,3 +371,135 @@ def _compare(
             return Mismatch(name, entry.name, target.shape, entry.shape, why)
         rules.append(f"{entry.dtype} cast to {target.dtype}")
     return Match(name, entry.name, target.shape, entry.shape, "; ".join(rules))
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One array, ``name``, for ``members``: `fetch` makes it of them, `assign` takes it apart."""
+
+    name: str
+    target: Target
+    members: tuple[str, ...]
+    fetch: Callable[[], Array]
+    assign: Callable[[Array], None]
+
+
+def in_file(
+    packed: Sequence[Packed],
+    entries: Mapping[str, Entry],
+    targets: Mapping[str, Target],
+    rename: Mapping[str, str],
+) -> list[Packed]:
+    """The packed arrays of a file, under any spelling, if the file lacks all their members."""
+    there = weights(entries).keys() | set(rename.values())
+
+    def has(name: str) -> bool:
+        return any(spelled in there and spelled not in targets for spelled in spellings(name))
+
+    return [each for each in packed if has(each.name) and not there & set(each.members)]
+
+
+def fold(targets: Mapping[str, Target], packed: Sequence[Packed]) -> dict[str, Target]:
+    """``targets`` with each of ``packed`` in the place of its members."""
+    return _in_place(targets, {each.name: each.target for each in packed}, packed)
+
+
+def pack(state: State, packed: Sequence[Packed]) -> list[Source]:
+    """``state`` with each of ``packed`` in the place of its members, made when its turn comes."""
+    return list(
+        _in_place(
+            {source.name: source for source in sources_of(state, "state")},
+            {
+                each.name: Source(each.name, each.target.shape, each.target.dtype, each.fetch)
+                for each in packed
+            },
+            packed,
+        ).values()
+    )
+
+
+def _in_place(
+    items: Mapping[str, T], whole: Mapping[str, T], packed: Sequence[Packed]
+) -> dict[str, T]:
+    first = {each.members[0]: each.name for each in packed}
+    members = {member for each in packed for member in each.members}
+    placed: dict[str, T] = {}
+    for name, item in items.items():
+        if name in first:
+            placed[first[name]] = whole[first[name]]
+        elif name not in members:
+            placed[name] = item
+    return placed
+
+
+def load_into(
+    reader: Reader,
+    targets: Mapping[str, Target],
+    assign: Callable[[str, Array], None],
+    rename: Mapping[str, str] | None = None,
+    strict: bool = True,
+    cast: bool = False,
+    packed: Sequence[Packed] = (),
+) -> LoadReport:
+    """Call ``assign(name, array)`` for every target that the file has, and report the rest.
+
+    ``strict`` refuses a file that lacks an array, has one too many, or one that does not fit;
+    otherwise those are left as they are. Every array is read and its checksum compared before
+    the first is assigned, so that a damaged file changes nothing. Ctrl-C acts before the first is
+    assigned or after the last. A read-only target is not assigned: an array fits if it has the same
+    values. Targets that are members of one of ``packed`` may come in that one array. Errors:
+    `StateMismatchError`, whose ``report`` has the table, and the errors of `Reader.read`.
+    """
+    rename = checked_rename(rename, reader.where)
+    packs = {each.name: each for each in in_file(packed, reader.entries, targets, rename)}
+    targets = fold(targets, list(packs.values()))
+    singa = reader.format in ("pickle", "snapshot")
+    report = match(reader.entries, targets, rename, cast, reader.where, singa)
+    if strict and not report.complete:
+        raise mismatch(report)
+    fixed = {found: None for found in report.matched if targets[found.name].has is not None}
+    others = [found for found in fixed if not _has(targets[found.name], reader, found)]
+    for found in others:
+        report.matched.remove(found)
+        why = "other values than the read-only ones of the net"
+        names = found.name, found.file_name
+        report.add(Mismatch(*names, found.shape, found.file_shape, why))
+    if strict and others:
+        raise mismatch(report)
+    assigned = [found for found in report.matched if found not in fixed]
+    # A small net is read once; of a large one no more is held than of a run of rows.
+    held: dict[str, Array] = {}
+    left = RUN
+    for found in assigned:
+        nbytes = reader.entries[found.file_name].nbytes
+        if nbytes <= left:
+            held[found.file_name] = reader.read(found.file_name)
+            left -= nbytes
+        else:
+            reader.verify_array(found.file_name)
+    with interrupted_after():
+        for found in assigned:
+            array = held.pop(found.file_name, None)
+            if array is None:
+                array = reader.read(found.file_name)
+            array = _fitted(array, targets[found.name])
+            if found.name in packs:
+                packs[found.name].assign(array)
+            else:
+                assign(found.name, array)
+            del array  # before the next one is read, not after
+    return report
+
+
+def _has(target: Target, reader: Reader, found: Match) -> bool:
+    return target.has is None or target.has(_fitted(reader.read(found.file_name), target))
+
+
+def _fitted(array: Array, target: Target) -> Array:
+    """``array`` in the shape and type of its target."""
+    turned = array.shape != target.shape and array.shape == target.shape[::-1]
+    array = array.T if turned else array.reshape(target.shape)
+    return np.asarray(array, dtype=target.dtype)

@@ -7,11 +7,10 @@ from math import isclose
 from typing import Any
 
 from singanet import layers
-from singanet.checkpoint.keras.layer import Variable
-from singanet.codecs.arithmetic import by_channel, scaled
+from singanet.checkpoint.keras import Variable
+from singanet.codecs.arithmetic import by_channel, compared, scaled
 from singanet.codecs.arrays import Arrays, of_features, per_feature
 from singanet.codecs.codec import KerasClass, LayerCodec
-from singanet.codecs.comparing import compared
 from singanet.codecs.described import DescribedLayer, activation, unknown
 from singanet.codecs.onnx import (
     Converter,
@@ -22,7 +21,7 @@ from singanet.codecs.onnx import (
     Value,
     WrittenGraph,
 )
-from singanet.codecs.onnx.vocabulary import turned
+from singanet.codecs.onnx.written import turned
 from singanet.codecs.orders import Uses
 from singanet.layers.layer import Layer
 from singanet.types import Shape

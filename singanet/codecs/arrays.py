@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from singanet.checkpoint.keras.layer import Variable
+from singanet.checkpoint.keras import Variable
 from singanet.codecs.orders import Uses, along
 from singanet.types import Array, Shape
 

@@ -1,18 +1,185 @@
-"""The layers of a net as the formats of Keras and PyTorch want them."""
+"""The codec of each layer's class."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from singanet.checkpoint.keras.layer import LayerDescription, Variable
+import numpy as np
+
+from singanet import layers
+from singanet.checkpoint.keras import LayerDescription, Variable
+from singanet.codecs.activation import ELEMENT_FUNCTIONS
+from singanet.codecs.arithmetic import ARITHMETIC, COMPARING
 from singanet.codecs.arrays import Lay
+from singanet.codecs.attention import ATTENTION
+from singanet.codecs.choosing import PICKING, REDUCING
+from singanet.codecs.codec import KerasClass, LayerCodec
+from singanet.codecs.dense import DENSE, MATMUL, dense_of_steps
+from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
+from singanet.codecs.moving import MOVING
+from singanet.codecs.normalisation import NORMALISATION
+from singanet.codecs.onnx import BATCHES, Converter, Known, NoFormError, Use, Value, WrittenGraph
 from singanet.codecs.orders import Uses, orders_of
-from singanet.codecs.table import CODECS, codec_of
+from singanet.codecs.recurrent import RECURRENT, SEQUENCES
+from singanet.codecs.spatial import CONVOLUTION, POOLING
 from singanet.errors import ArgumentError, one_of
 from singanet.layers import TimeDistributed
 from singanet.layers.layer import Layer
+from singanet.loss.head_loss import HeadLoss
+from singanet.loss.loss import LossLayer
+
+
+def _write_same(g: WrittenGraph, layer: layers.Layer, xs: list[Value]) -> Value | list[Value]:
+    """The inputs, which evaluation passes on."""
+    return xs if len(xs) > 1 else xs[0]
+
+
+def _write_split(g: WrittenGraph, layer: layers.Split, xs: list[Value]) -> list[Value]:
+    return xs * layer.num_output
+
+
+def _read_same(use: Use) -> Any:
+    return use.value(0)
+
+
+def _read_dropout(use: Use) -> list[Any]:
+    ratio = use.setting("ratio", 1, 0.5)
+    x = use.tensor()
+    first, second = (np.broadcast_to(np.True_, x.dims(n)) for n in BATCHES)
+    seen = Known.of(first, second)
+    if not 0.0 < ratio < 1.0:
+        return [x, seen]
+    return [use.make(layers.Dropout, x, p=ratio), seen]
+
+
+def _dropout(d: DescribedLayer) -> list[Layer]:
+    shape = d.config.get("noise_shape")
+    rate = float(d.config["rate"])
+    if shape is None:
+        return [layers.Dropout(d.name, rate)]
+    if shape != [None] + [1] * len(d.shapes[0]):
+        d.expect(noise_shape=None)
+    return [layers.SpatialDropout(d.name, rate, 0)]
+
+
+def _spatial(masked: bool) -> KerasClass:
+    return KerasClass(
+        {"rate": ("p", float)},
+        more=lambda d: {"axis": 1 if len(d.shapes[0]) == 3 else -1},
+        masked=masked,
+    )
+
+
+PASSING = (
+    LayerCodec(
+        layers.Dropout,
+        keras=KerasClass(draw=_dropout, masked=True),
+        onnx=_write_same,
+        operators={"Dropout": _read_dropout},
+    ),
+    LayerCodec(
+        layers.SpatialDropout,
+        keras={"SpatialDropout1D": _spatial(masked=True), "SpatialDropout2D": _spatial(False)},
+        onnx=_write_same,
+    ),
+    LayerCodec(
+        layers.AlphaDropout,
+        keras=KerasClass({"rate": ("p", float)}, usual={"noise_shape": None}, masked=True),
+        onnx=_write_same,
+    ),
+    LayerCodec(
+        layers.GaussianNoise,
+        keras=KerasClass({"stddev": ("std", float)}, masked=True),
+        onnx=_write_same,
+    ),
+    LayerCodec(layers.Dummy, onnx=_write_same, operators={"Identity": _read_same}),
+    LayerCodec(layers.StopGradient, onnx=_write_same),
+    LayerCodec(layers.Split, onnx=_write_split, elements="copied"),
+)
+
+
+def codec_of(layer: Layer) -> LayerCodec:
+    """The codec of the layer's class; an empty one for a class of a user's own."""
+    return _BY_LAYER.get(type(layer)) or LayerCodec(type(layer))
+
+
+def _of_steps(d: DescribedLayer) -> list[Layer]:
+    """Each layer that the wrapped one is made of, at every step."""
+    inner, shape = d.config["layer"], d.shapes[0]
+    if inner["class_name"] not in _INSIDE or len(shape) > 3:
+        raise unknown(d.where, "sequences, and one of the plain layers inside", str(inner)[:60])
+    if d.is_image:
+        raise unknown(d.where, "sequences of rows", f"samples {shape}")
+    described = d.inner(inner["config"], shape[1:])
+    made = _INSIDE[inner["class_name"]].drawn(described)
+    described.expect_all_taken()
+    d.marks.update({layer.name: WeightGroup("layer") for layer in made})
+    names = (d.name, *(f"{d.name}_{k}" for k in range(1, len(made))))
+    return [layers.TimeDistributed(n, layer) for n, layer in zip(names, made, strict=True)]
+
+
+def put(g: WrittenGraph, layer: Layer, xs: list[Value]) -> list[Value]:
+    """The outputs of ``layer`` on ``xs`` in the graph. Errors: `NoFormError`."""
+    onnx = codec_of(layer).onnx
+    if onnx is None:
+        raise NoFormError(REFUSED.get(type(layer), "no layer of singanet's own"))
+    if layer.adapters:
+        raise NoFormError("low-rank pairs, which net.merge() adds into the weights")
+    if "forward" in vars(layer):
+        raise NoFormError("a forward of its own")
+    made = onnx(g, layer, xs)
+    return made if isinstance(made, list) else [made]
+
+
+def _write_steps(g: WrittenGraph, layer: layers.TimeDistributed, xs: list[Value]) -> Value:
+    inner, x = layer.layer, xs[0]
+    if type(inner) is layers.Dense and "forward" not in vars(inner):
+        return dense_of_steps(g, inner, x)
+    shape: Any = layer.in_shapes
+    out: Any = layer.out_shapes
+    (y,) = put(g, inner, [g.reshape(x, (-1, *shape[1:]))])
+    if shape[0] != -1:
+        return g.reshape(y, (-1, *out))
+    both = g.node("Shape", x, dtype="int64", start=0, end=2)
+    whole = g.node("Concat", both, g.ints(out[1:], "rest"), axis=0)
+    return g.node("Reshape", y, whole)
+
+
+_STEPS = LayerCodec(
+    layers.TimeDistributed,
+    keras=KerasClass(draw=_of_steps, masked=True),
+    onnx=_write_steps,
+)
+ELEMENT_BY_ELEMENT = (*ARITHMETIC, *COMPARING, *ELEMENT_FUNCTIONS, *PASSING)
+MEASURED = (*(*ELEMENT_BY_ELEMENT, *MOVING, *PICKING, *REDUCING, *DENSE, *NORMALISATION),)
+"""Of whose operators the shapes tell what they take, in time and memory."""
+_PLAIN = (*MEASURED, *ATTENTION, *SEQUENCES, _STEPS)
+CODECS: Sequence[LayerCodec] = (*_PLAIN, *MATMUL, *CONVOLUTION, *POOLING, *RECURRENT)
+_BY_LAYER: Mapping[type[Layer], LayerCodec] = {codec.kind: codec for codec in CODECS}
+
+REFUSED: Mapping[type[Layer], str] = dict.fromkeys(
+    (LossLayer, HeadLoss), "a loss, which training alone needs"
+)
+"""Layers that have no form in ONNX, with the reason."""
+
+
+def operators(codecs: Sequence[LayerCodec] = CODECS) -> Mapping[str, Converter]:
+    """The converters of ``codecs``, by operator."""
+    return {op: draw for codec in codecs for op, draw in codec.operators.items()}
+
+
+def _classes(codecs: Sequence[LayerCodec]) -> Mapping[str, KerasClass]:
+    return {name: each for codec in codecs for name, each in codec.classes().items()}
+
+
+KERAS = _classes(CODECS)
+"""The closed table of Keras' classes."""
+
+_INSIDE = _classes(_PLAIN)
+"""Classes that may stand at every step of a sequence."""
+
 
 _DATA_FORMATS = ("channels_last", "channels_first")
 _AS_HERE = Uses([], [])

@@ -27,8 +27,7 @@ from singanet.codecs.onnx import (
     norm_axis,
 )
 from singanet.codecs.onnx.values import resolved, slices, split_sizes
-from singanet.codecs.onnx.vocabulary import PAD_MODES
-from singanet.codecs.onnx.written import FAR
+from singanet.codecs.onnx.written import FAR, PAD_MODES
 from singanet.layers.layer import Layer
 
 

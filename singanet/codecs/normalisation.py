@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from singanet import layers
-from singanet.checkpoint.keras.layer import Variable
+from singanet.checkpoint.keras import Variable
 from singanet.codecs.arithmetic import affine, scaled
 from singanet.codecs.arrays import Arrays, StoredArray, per_feature, stored
+from singanet.codecs.choosing import reduced
 from singanet.codecs.codec import KerasClass, LayerCodec
 from singanet.codecs.described import WHOLE, DescribedLayer, WeightGroup, unknown
 from singanet.codecs.onnx import (
@@ -29,7 +30,6 @@ from singanet.codecs.onnx import (
     over_last,
 )
 from singanet.codecs.orders import Uses
-from singanet.codecs.reducing import reduced
 from singanet.errors import ArgumentError
 from singanet.layers.layer import Layer
 from singanet.types import Array

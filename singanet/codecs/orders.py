@@ -18,10 +18,9 @@ import numpy as np
 
 from singanet.errors import ArgumentError
 from singanet.layers import Permute, Reshape
-from singanet.layers.adaptive_pooling import AdaptivePooling
 from singanet.layers.geometry import Windowed
-from singanet.layers.global_pooling import GlobalPooling
 from singanet.layers.layer import Layer
+from singanet.layers.pooling import AdaptivePooling, GlobalPooling
 from singanet.types import Array, Shape
 
 Move = Callable[[Array], Array]

@@ -30,8 +30,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from singanet import FeedForwardNet
     from singanet.models import build, find
     from singanet.runs.optimizers import make_optimizer
-    from singanet.runs.options import RunOptions
     from singanet.runs.recipe import checked_recipe
+    from singanet.runs.run_options import RunOptions
     from singanet.runs.tasks import load_task
 
     _check(arguments)

@@ -41,9 +41,9 @@ def _run(arguments: argparse.Namespace, commands: Any) -> int:
 
 def _described(commands: Any) -> list[Command]:
     """Every command; argparse offers no other way to its options than ``_actions``."""
-    from singanet.models.table import ENTRIES
+    from singanet.models.registry import ENTRIES
     from singanet.runs.optimizers import USUAL_RATES
-    from singanet.runs.reducers import WAYS as REDUCED
+    from singanet.runs.optimizers import WAYS as REDUCED
     from singanet.training.steps import WAYS
 
     models = [entry.name for entry in ENTRIES]

@@ -28,9 +28,9 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from singanet.base.files import expect_suffix
-    from singanet.runs.embedding import embedded, lines_of, write_rows
-    from singanet.runs.figures import check_writable
+    from singanet.base.processes import expect_suffix
+    from singanet.runs.recipe import check_writable
+    from singanet.runs.trained import embedded, lines_of, write_rows
 
     expect_suffix("--out", arguments.out, [".npy"])
     check_writable(arguments.out, "--out")

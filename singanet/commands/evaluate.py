@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from singanet.runs.figures import check_writable, write_json
+    from singanet.runs.recipe import check_writable, write_json
     from singanet.runs.trained import trained
 
     check_writable(arguments.json)

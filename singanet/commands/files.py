@@ -53,7 +53,7 @@ def _inspect(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
 
         show(inspect_graph(arguments.file))
         return 0
-    from singanet.checkpoint.inspect import inspect
+    from singanet.checkpoint.tools import inspect
 
     show(inspect(arguments.file, values=not arguments.table))
     return 0
@@ -62,7 +62,7 @@ def _inspect(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
 def _convert(
     arguments: argparse.Namespace, build: Callable[[str], Any], show: Callable[[str], Any]
 ) -> int:
-    from singanet.checkpoint.convert import convert
+    from singanet.checkpoint.tools import convert
     from singanet.errors import ArgumentError, StateMismatchError
 
     arguments.target = _target(arguments.target, arguments.format)
@@ -76,7 +76,7 @@ def _convert(
             received=f"--opset {arguments.opset}",
             advice="leave it out",
         )
-    from singanet.runs.whole import convert_whole
+    from singanet.runs.trained import convert_whole
 
     if arguments.target.suffix.lower() == ".gguf" and arguments.model is None:
         done = _as_gguf(arguments.source, arguments.target, arguments.dtype)
@@ -125,7 +125,7 @@ def _as_gguf(source: Path, target: Path, dtype: str | None) -> str | None:
 
     Errors: those of `pretrained.save` for such a file.
     """
-    from singanet.runs.published import is_published, model_in
+    from singanet.runs.run_options import is_published, model_in
 
     place = model_in(source)
     if not place.is_dir() or not is_published(place):
@@ -145,9 +145,9 @@ def _as_graph(arguments: argparse.Namespace, build: Callable[[str], Any]) -> str
     from singanet.errors import ArgumentError
     from singanet.model_file import is_model_file
     from singanet.onnx import save
-    from singanet.runs.whole import is_whole, whole_net
-    from singanet.saving.model_layout import PREDICTOR
+    from singanet.runs.trained import is_whole, whole_net
     from singanet.saving.predictor import load_predictor
+    from singanet.saving.whole_model import PREDICTOR
 
     source, target, found = arguments.source, arguments.target, Path(arguments.source).is_file()
     net: Any
@@ -176,7 +176,7 @@ def _as_graph(arguments: argparse.Namespace, build: Callable[[str], Any]) -> str
 
 
 def _diff(arguments: argparse.Namespace, show: Callable[[str], Any]) -> int:
-    from singanet.checkpoint.diff import diff
+    from singanet.checkpoint.tools import diff
 
     difference = diff(arguments.a, arguments.b)
     show(difference.text)
@@ -189,6 +189,6 @@ def _build(name: str) -> Any:
 
         return run_net(Path(name))
     from singanet.models import build
-    from singanet.runs.whole import is_whole, whole_net
+    from singanet.runs.trained import is_whole, whole_net
 
     return whole_net(name) if is_whole(name) else build(name)

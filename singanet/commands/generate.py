@@ -51,8 +51,8 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from singanet import pretrained
     from singanet.decoding import Sampling
-    from singanet.runs.published import draft_for, ends_of, expect_causal, model_in, tokenizer_for
-    from singanet.runs.sampling import streamed
+    from singanet.runs.run_options import draft_for, ends_of, expect_causal, model_in, tokenizer_for
+    from singanet.runs.tasks.published import streamed
 
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
     place = model_in(arguments.model)

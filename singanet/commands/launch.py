@@ -127,8 +127,7 @@ def _all_slots(
 
     With ``sizes`` no more than their most, which this machine has, too.
     """
-    from singanet.launch.allocation import allocated
-    from singanet.launch.mpirun import read_hosts
+    from singanet.launch.hosts import allocated, read_hosts
 
     found = allocated(os.environ) if hosts is None else read_hosts(hosts)
     if sizes is not None:
@@ -182,8 +181,8 @@ def _program(
             )
         return words, frozenset({2}), lambda program: program
     # Here and not by each rank: an error is said before anything is started.
-    from singanet.runs.config import gathered
-    from singanet.runs.reducers import expect_servers
+    from singanet.runs.folder import gathered
+    from singanet.runs.optimizers import expect_servers
 
     given = vars(commands.choices["train"].parse_args(words[1:]))
     options = gathered({key: value for key, value in given.items() if key != "command"})

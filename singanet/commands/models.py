@@ -13,7 +13,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from singanet.models.table import ENTRIES
+    from singanet.models.registry import ENTRIES
 
     width = max(len(entry.name) for entry in ENTRIES)
     print(f"{'model'.ljust(width)}  parameters  description")

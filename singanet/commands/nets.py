@@ -22,8 +22,8 @@ def add_net_arguments(parser: Any) -> None:
 def named_net(command: str, arguments: argparse.Namespace) -> FeedForwardNet:
     """The net for ``singanet command``. Errors: an unknown name; a shape beside a run or file."""
     from singanet.errors import ArgumentError
-    from singanet.runs.published import drawn_net, is_published
-    from singanet.runs.whole import is_whole, whole_net
+    from singanet.runs.run_options import drawn_net, is_published
+    from singanet.runs.trained import is_whole, whole_net
 
     path = Path(arguments.model)
     whole, published = is_whole(path), is_published(path)

@@ -32,10 +32,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from singanet.engine.net import Net
     from singanet.errors import ArgumentError
     from singanet.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
-    from singanet.runs.predictions import bare_samples, check_target, write_predictions
+    from singanet.runs.run import bare_samples, check_target, write_predictions
     from singanet.runs.tasks.published import PublishedTexts
-    from singanet.runs.trained import trained
-    from singanet.runs.whole import is_whole, whole_net
+    from singanet.runs.trained import is_whole, trained, whole_net
 
     check_target(arguments.out)
     x = bare_samples(arguments.data)

@@ -28,7 +28,7 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.errors import ArgumentError
     from singanet.report import follow, write_comparison, write_report
-    from singanet.report.run_files import COMPARISON
+    from singanet.report.reading import COMPARISON
 
     if arguments.live and len(arguments.run_dirs) > 1:
         raise ArgumentError(

@@ -42,8 +42,8 @@ def add_sampling(parser: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.decoding import Sampling
     from singanet.errors import ArgumentError
-    from singanet.runs.sampling import sampled, start_of
-    from singanet.runs.tasks.text import Text
+    from singanet.runs.tasks.published import sampled, start_of
+    from singanet.runs.tasks.task import Text
     from singanet.runs.trained import trained
 
     net, task = trained(arguments.path, arguments.model, arguments.data, arguments.best)

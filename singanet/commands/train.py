@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from singanet.base.leaving import LEAVING
+from singanet.base.processes import LEAVING
 from singanet.commands.weighted import weights
-from singanet.runs.options import KINDS, RunOptions, option
+from singanet.runs.run_options import KINDS, RunOptions, option
 
 _WORDS = {2: "interrupted", 15: "terminated"}
 DIVERGED = 3
@@ -64,7 +64,7 @@ def run_command(
 ) -> int:
     """Train what ``arguments`` say, of which ``needed`` is."""
     from singanet.parallel import init
-    from singanet.runs.config import gathered
+    from singanet.runs.folder import gathered
     from singanet.runs.run import DivergedError, RunInterrupted, run
 
     given = {key: value for key, value in vars(arguments).items() if key != "command"}

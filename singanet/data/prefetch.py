@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Described
-from singanet.data.loader import Batch, Loader
+from singanet.data.loaders import Batch, Loader
 from singanet.errors import ArgumentError
 
 T = TypeVar("T")

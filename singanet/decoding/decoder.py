@@ -11,8 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages, checked_count
 from singanet.decoding.trial import KeptSteps, Trial, turning
-from singanet.engine.feeds import check_feed
-from singanet.engine.intake import own_arrays
+from singanet.engine.feeds import check_feed, own_arrays
 from singanet.engine.model import placed_by
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan

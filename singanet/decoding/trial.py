@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from singanet.base.edits import changes
+from singanet.base.described import changes
 from singanet.engine.net import Net
 from singanet.engine.plan import NodeStep, Plan, run_step
 from singanet.errors import ArgumentError, SingaNetError
@@ -22,7 +22,7 @@ from singanet.layers.layer import Layer
 from singanet.layers.multi_head_attention import MultiHeadAttention
 from singanet.layers.past import Past
 from singanet.layers.rotary import RotaryEmbedding
-from singanet.ops.numpy.held import FEW
+from singanet.ops.numpy.linear import FEW
 from singanet.types import Array
 
 _TRIED = 256

@@ -14,11 +14,10 @@ from singanet.base.arguments import checked_count, is_number
 from singanet.engine.net import Net, expect_whole
 from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Constant, Uniform
-from singanet.layers.layer import Layer
-from singanet.layers.low_rank import LowRank, pair_of
+from singanet.layers.layer import Layer, LowRank, pair_of
 from singanet.layers.multi_head_attention import MultiHeadAttention
-from singanet.params.files import constant_advice
 from singanet.params.param import Param
+from singanet.params.param_files import constant_advice
 from singanet.types import Array
 
 _WHERE = "net.adapt"

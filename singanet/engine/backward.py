@@ -1,18 +1,23 @@
-"""The backward walk over a net, which hands gradients out layer by layer."""
+"""The forward and backward passes, layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from typing import Any
+from dataclasses import fields
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
+from singanet.device import Device
+from singanet.engine.feeds import shapes_of
 from singanet.engine.foreign import run_backward
 from singanet.engine.plan import ContextStore, NodeStep, Plan
-from singanet.errors import CallOrderError, ShapeError
+from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.layers.context import Context
 from singanet.ops.interface import Ops
-from singanet.params.gradients import LayerGradients, add_gradients
+from singanet.params.grads import LayerGradients, add_gradients
 from singanet.params.param import Param
-from singanet.types import Array, Gradient
+from singanet.types import Array, CSRMatrix, Gradient, Shape
 
 
 class BackwardWalk:
@@ -207,3 +212,241 @@ def _missing(step: NodeStep, suffix: str, by_suffix: Mapping[str, Gradient]) -> 
         received=f"gradients for {sorted(by_suffix)}",
         advice="return it, or set the parameter's trainable to False",
     )
+
+
+def ones(plan: Plan, batch: int, device: Device, extent: int | None) -> dict[str, Any]:
+    """Ones for every input, but zeros for indices and whole lengths for lengths."""
+    feed: dict[str, Any] = {}
+    for name in plan.inputs:
+        step = plan.by_name[name]
+        if step.layer.traits.sparse:
+            raise ArgumentError(
+                f"net, layer {name!r}",
+                expected="inputs whose shapes tell what a step computes",
+                received="a sparse input: its work depends on the entries",
+                advice="ask the net that reads arrays in its place: leave sparse out",
+            )
+        declared = step.layer.in_shapes or ()
+        shapes = declared if isinstance(declared, list) else [declared]
+        shapes = [_closed(step, shape, extent) for shape in shapes]
+        value = 1
+        if shapes in ([()], [(1,)]) and not step.integers:
+            value = _steps_beside(plan, step, extent)
+        arrays = [
+            device.put(np.full((batch, *shape), value * (k not in step.integers), step.fed_type(k)))
+            for k, shape in enumerate(shapes)
+        ]
+        feed[name] = arrays if isinstance(declared, list) else arrays[0]
+    return feed
+
+
+def _closed(step: NodeStep, shape: Shape, extent: int | None) -> Shape:
+    if -1 in shape and extent is None:
+        raise ArgumentError(
+            f"net, layer {step.name!r}",
+            expected="extent, since its input has an axis of any extent",
+            received="a batch_size alone",
+            advice="pass for example extent=100",
+        )
+    return tuple(extent if axis == -1 and extent is not None else axis for axis in shape)
+
+
+def _steps_beside(plan: Plan, lengths: NodeStep, extent: int | None) -> int:
+    """The number of steps of the sequences read together with ``lengths``; 1 for other numbers."""
+    for step in plan.steps:
+        if lengths.out_slots[0] in step.in_slots[1:]:
+            first = plan.slot_shapes[step.in_slots[0]]
+            if len(first) > 1:
+                return extent or 1 if first[0] == -1 else int(first[0])
+    return 1
+
+
+def arrays_in(value: Any) -> list[Any]:
+    """The arrays in ``value``, in their order.
+
+    Lists, tuples, mappings, contexts and data classes are looked into, as layers save them.
+    """
+    found, left = [], [value]
+    while left:
+        part = left.pop()
+        if type(part) is np.ndarray:
+            found.append(part)  # nearly all: asking for abstract classes takes long
+            continue
+        if type(part) is Context:
+            part = part.saved
+        if isinstance(part, (list, tuple)):
+            left += part[::-1]
+        elif isinstance(part, dict):
+            left += [*part.values()][::-1]
+        elif hasattr(part, "nbytes") and hasattr(part, "strides"):
+            if not isinstance(part, np.generic):
+                found.append(part)
+        elif isinstance(part, Mapping):
+            left += [*part.values()][::-1]
+        elif hasattr(type(part), "__dataclass_fields__"):
+            left += [getattr(part, field.name, None) for field in fields(part)][::-1]
+    return found
+
+
+def base_of(array: Any) -> Any:
+    """The array whose memory ``array`` is a view of; None if it has memory of its own."""
+    base = getattr(array, "base", None)
+    # An array's interface is made anew when asked for; strided views have another base.
+    if isinstance(base, np.ndarray) or hasattr(base, "__array_interface__"):
+        return base
+    return base if hasattr(type(base), "__cuda_array_interface__") else None
+
+
+def root_of(array: Any) -> Any:
+    """The array that owns the memory of ``array``."""
+    while (base := base_of(array)) is not None:
+        array = base
+    return array
+
+
+def roots_in(value: Any) -> dict[int, Any]:
+    """The arrays that own the memory of all arrays in ``value``, by identity."""
+    roots = {}
+    for array in arrays_in(value):
+        # Most own their memory.
+        root = array if array.base is None else root_of(array)
+        roots[id(root)] = root
+    return roots
+
+
+def apart_from(value: Any, roots: Collection[int]) -> Any:
+    """``value``, a feed or outputs, with copies of the arrays that lie in the memory of ``roots``.
+
+    Sparse matrices are copied in any case, as they are small.
+    """
+    if isinstance(value, Mapping):
+        return {name: apart_from(part, roots) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = (apart_from(part, roots) for part in value)
+        return list(parts) if isinstance(value, list) else tuple(parts)
+    if type(value) is CSRMatrix:
+        return value.mapped(lambda array: array.copy(), value.dtype)
+    root = value if value.base is None else root_of(value)
+    return value.copy(order="K") if id(root) in roots else value
+
+
+Walk: TypeAlias = Generator[LayerGradients, None, None]
+
+
+class Pass(Protocol):
+    """The state after a training forward; ``shapes`` are the shapes of its outputs by name."""
+
+    plan: Plan
+    shapes: Mapping[str, Any]
+
+    def hand_out(self) -> dict[str, Any]:
+        """The outputs by name, which are the caller's from now on."""
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """Yield once a visited layer, in reverse topological order; the pass is used up by it."""
+
+    def release(self) -> None:
+        """Let go of what the forward left, when no walk follows."""
+
+
+class MethodPass(Pass):
+    """A pass by the net's own methods, one of which its user has overridden or replaced."""
+
+    def __init__(self, net: Any, x: Any) -> None:
+        self.plan: Plan = net.execution_plan()
+        self.shapes: Mapping[str, Any] = {}
+        self._net, self._x = net, x
+
+    def hand_out(self) -> dict[str, Any]:
+        made = self._net.forward(True, self._x)
+        outputs = dict(made) if isinstance(made, Mapping) else {self.plan.outputs[0]: made}
+        self.shapes = {name: shapes_of(value) for name, value in outputs.items()}
+        return outputs
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        dy: dict[str, Any] = {}
+        for name in self.shapes:
+            step = self.plan.by_name[name]
+            parts = [slot_grads.pop(slot) for slot in step.out_slots if slot in slot_grads]
+            if parts:
+                dy[name] = parts if step.many_out else parts[0]
+        # A user's own backward need not know of inner outputs, nor of dicts.
+        single = next(iter(dy.values())) if len(self.plan.outputs) == 1 else dy
+        walk: Generator[LayerGradients, None, None] = net.backward(
+            single, *((asked,) * bool(asked))
+        )
+        return walk
+
+    def release(self) -> None:
+        """As `Pass`: the net has what there is."""
+
+
+class LayerPass(Pass):
+    """The contexts that layers left, one for every step of ``plan``.
+
+    ``starts`` is told the gradients that a walk begins from; ``store`` has the contexts' arrays.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        outputs: dict[str, Any],
+        contexts: list[Any],
+        starts: Callable[[Mapping[int, Array]], None] | None = None,
+        store: ContextStore | None = None,
+    ) -> None:
+        self.plan = plan
+        self.shapes: Mapping[str, Any] = {name: shapes_of(value) for name, value in outputs.items()}
+        self._outputs = outputs
+        self._contexts = contexts
+        self._starts, self._store = starts, store
+
+    def hand_out(self) -> dict[str, Any]:
+        # Layers keep outputs as well, for backward, and a store may still be writing them.
+        held = self._contexts if self._store is None else [self._contexts, self._outputs]
+        outputs: dict[str, Any] = apart_from(self._outputs, roots_in(held))
+        self._outputs = {}
+        return outputs
+
+    def backward(
+        self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]
+    ) -> Generator[LayerGradients, None, None]:
+        """As `Pass`. Errors: the forward kept nothing where the walk has to go through."""
+        if self._starts is not None:
+            self._starts(slot_grads)
+        walk = BackwardWalk(
+            self.plan, self._contexts, slot_grads, asked, store=self._store, zeros=True
+        )
+        self._contexts = []
+        return walk.run()
+
+    def release(self) -> None:
+        self._contexts = []
+
+
+class WatchedPass(Pass):
+    """The pass ``made``, whose walk back goes through ``watch``; ``released`` hears of its end."""
+
+    def __init__(
+        self,
+        made: Pass,
+        watch: Callable[[Walk], Walk],
+        released: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.plan: Plan = made.plan
+        self.shapes: Mapping[str, Any] = made.shapes
+        self._made, self._watch, self._released = made, watch, released
+
+    def hand_out(self) -> dict[str, Any]:
+        return self._made.hand_out()
+
+    def backward(self, net: Any, slot_grads: dict[int, Array], asked: tuple[str, ...]) -> Walk:
+        return self._watch(self._made.backward(net, slot_grads, asked))
+
+    def release(self) -> None:
+        self._made.release()
+        self._released()

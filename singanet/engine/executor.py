@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from singanet.base.edits import changes
+from singanet.base.described import changes
+from singanet.engine.backward import LayerPass, MethodPass, Pass
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import NetCore, Placed, StepRequest
-from singanet.engine.passes import LayerPass, MethodPass, Pass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.loss import head_loss
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -200,12 +200,12 @@ def plan_of_step(net: NetCore, request: StepRequest) -> Plan | None:
     """
     plan: Plan | None = None
     if getattr(net.loss, "goes_by_rows", False):
-        from singanet.engine.head import headed
+        from singanet.engine.fusion import headed
 
         plan = headed(net, request)
     if request.on_layer is not None or not getattr(request.optimizer, "each_use", False):
         return plan
-    from singanet.engine.each_use import by_each_use
+    from singanet.engine.step import by_each_use
     from singanet.optimizer.chain import UpdateChain
 
     whole = plan or net.execution_plan()
@@ -228,7 +228,7 @@ def forward_of_step(
     if plan is None:
         return partial(forward, net, feed, ())
     if plan.head is not None:
-        from singanet.engine.head import beside
+        from singanet.engine.fusion import beside
 
         given = beside(plan, request.y, request.weight, net.device.ops, net.dtype, chain)
         feed = {**feed, **given}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.calls import misdefined, never_began
-from singanet.base.origin import is_library
+from singanet.base.described import misdefined, never_began
+from singanet.base.elsewhere import is_library
 from singanet.errors import ShapeError, UnknownNameError, did_you_mean, one_of
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer

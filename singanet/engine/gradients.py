@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 
 from singanet.device import Device
-from singanet.engine.backward import BackwardWalk, total
+from singanet.engine.backward import BackwardWalk, LayerPass, total
 from singanet.engine.fusion import fused
-from singanet.engine.model import NetCore
-from singanet.engine.part import Part
-from singanet.engine.passes import LayerPass
+from singanet.engine.model import NetCore, Part
 from singanet.engine.plan import ContextStore
 from singanet.engine.step import Seen, gradients_of_loss
 from singanet.errors import ShapeError
 from singanet.ops.interface import Ops
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.types import Array, Shape
 
 

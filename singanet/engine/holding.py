@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.edits import changes
+from singanet.base.described import changes
 from singanet.device import cpu
+from singanet.engine.backward import Pass
 from singanet.engine.executor import Can, LayerByLayer
 from singanet.engine.model import StepRequest
 from singanet.engine.net import Net, expect_in_memory, expect_whole
-from singanet.engine.passes import Pass
 from singanet.engine.plan import ContextStore, Plan
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import ArgumentError, CallOrderError, one_of
 from singanet.ops.held import BLOCK, Bfloat16Matrix, HeldMatrix
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.params.held import (
     ROUNDINGS,
     Bfloat16Weights,

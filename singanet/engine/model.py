@@ -1,8 +1,9 @@
-"""Protocols: of the net that executors need, and of objects that are trained and saved like one."""
+"""The parameters of a model, and parts of a net."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -10,14 +11,17 @@ import numpy as np
 
 from singanet.base.collectives import Collectives
 from singanet.device import Device
-from singanet.engine.plan import Plan
-from singanet.graph.nesting import Ports
-from singanet.params.gradients import LayerGradients
+from singanet.engine.plan import BackwardPlan, NodeStep, Plan
+from singanet.graph.nodes import Node, Ports
+from singanet.layers.layer import Layer
+from singanet.layers.shapes import Dummy
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, ParamSpec
 
 if TYPE_CHECKING:
     from singanet.optimizer.optimizer import Optimizer
     from singanet.optimizer.wrapper import Wrapper
+
 
 Measure: TypeAlias = Callable[..., Any] | None
 """``measure(output, y)``: the metric of a batch, or what gathers it. See `Seen` for weights."""
@@ -183,3 +187,138 @@ class Model(Protocol):
         measure: Measure = None,
     ) -> tuple[float, float | None]:
         """One training step; ``(loss, metric)`` from before the update."""
+
+
+INPUT = "/input"
+"""The suffix of a layer's name for the arrays that it is fed with."""
+
+
+class Part(Plan):
+    """The steps of ``whole`` that gradients of the slots ``heads`` go through, to what is asked.
+
+    Forward runs what the heads depend on, and keeps the contexts that lie above the steps
+    ``wanted``, whose output gradients are asked for, or above uses of ``params``. Of the steps in
+    ``fed`` the arrays that they are fed with are outputs of a step in front, so that their
+    gradients can be ``wanted`` too. ``outputs`` are those that a loss or a caller reads, if any.
+    """
+
+    def __init__(
+        self,
+        whole: Plan,
+        heads: Collection[int],
+        outputs: Collection[str],
+        fed: Collection[str],
+        wanted: Iterable[str],
+        params: Iterable[Param],
+    ) -> None:
+        self.steps: list[NodeStep] = []
+        self.slot_shapes = list(whole.slot_shapes)
+        for step in _before(whole, {*heads, *whole.slots_of(outputs)}):
+            self.steps += self._with_input(step) if step.name in fed else [step]
+        self.by_name = {step.name: step for step in self.steps}
+        self.inputs = [step.name for step in self.steps if step.fed]
+        self.outputs = list(outputs)
+        self.heads, self.wanted = list(heads), frozenset(wanted)
+        # The parameters themselves, so that no other has their ids.
+        self.params = {id(param): param for param in params}
+        self._connect()
+
+    def _connect(self) -> None:
+        """As `Plan`, with the walk from the heads to what is wanted and to the parameters."""
+        super()._connect()
+        self._trained = [self._trains_any(step) for step in self.steps]
+        self._walk = BackwardPlan(self, self._trained, self.heads, self.wanted)
+        kept = frozenset(self._walk.needs_context)
+        self._kept = [i in kept for i in range(len(self.steps))]
+
+    def _with_input(self, step: NodeStep) -> list[NodeStep]:
+        """``step`` preceded by an identity input step."""
+        layer = Dummy(step.name + INPUT)
+        layer.build(step.layer.in_shapes or ())
+        node = Node(layer.name, layer, 0, (), out_shapes=layer.out_shapes)
+        shapes = node.output_shapes()
+        slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
+        self.slot_shapes += shapes
+        entry, reader = NodeStep(node, [], slots, step.floats), copy.copy(step)
+        entry.integers, entry.gives_integers = step.integers, bool(step.integers)
+        reader.in_slots, reader.fed, reader.many_in = slots, False, entry.many_out
+        return [entry, reader]
+
+    def _trains_any(self, step: NodeStep) -> bool:
+        return any(id(param) in self.params for param in step.layer.params.values())
+
+    def trains(self, param: Param) -> bool:
+        """Whether it was asked for, trained or not."""
+        return id(param) in self.params
+
+    def trained(self) -> Sequence[bool]:
+        """Whether a parameter of the step was asked for."""
+        return self._trained
+
+    def keeps(self, train: bool, asked: Collection[str]) -> list[bool]:
+        """For each step whether the walk back goes through it, in training or evaluation."""
+        return self._kept
+
+    def backward(self, given: Collection[int], wanted: Collection[str]) -> BackwardPlan:
+        """The one walk that this part is for."""
+        return self._walk
+
+    def with_params(self, values: Mapping[int, Param], behind: Mapping[str, Layer]) -> Part:
+        """A copy with other parameters, ``values`` by the ids of those that they stand for.
+
+        The layers ``behind`` steps, by the names of these, change their outputs.
+        """
+        made = copy.copy(self)
+        layers: dict[int, Any] = {}
+        made.steps = []
+        made.slot_shapes = list(self.slot_shapes)
+        for step in self.steps:
+            if id(step.layer) not in layers:
+                layer = copy.copy(step.layer)
+                layer.params = {s: values[id(p)] for s, p in step.layer.params.items()}
+                layers[id(step.layer)] = layer
+            other = copy.copy(step)
+            other.layer = layers[id(step.layer)]
+            made.steps.append(other)
+            if step.name in behind:
+                made.steps.append(made._behind(other, behind[step.name]))
+        made.by_name = {step.name: step for step in made.steps}
+        made.inputs = [step.name for step in made.steps if step.fed]
+        made.params = {id(values[key]): values[key] for key in self.params}
+        made._connect()
+        return made
+
+    def _behind(self, step: NodeStep, layer: Layer) -> NodeStep:
+        """A step that takes over name and outputs of ``step``, which gets others."""
+        shapes = [self.slot_shapes[slot] for slot in step.out_slots]
+        slots = list(range(len(self.slot_shapes), len(self.slot_shapes) + len(shapes)))
+        self.slot_shapes += shapes
+        node = Node(step.name, layer, 0, (), out_shapes=shapes if step.many_out else shapes[0])
+        made = NodeStep(node, slots, step.out_slots, step.floats)
+        made.many_in = step.many_out
+        step.name, step.out_slots = f"{step.name}, unchanged", slots
+        step.owner, step.members = step.name, (step.name,)
+        return made
+
+
+def _before(plan: Plan, slots: Iterable[int]) -> list[NodeStep]:
+    """The steps that ``slots`` depend on, in their order."""
+    needed = {plan.producer[slot] for slot in slots}
+    for i in reversed(range(len(plan.steps))):
+        if i in needed:
+            needed.update(plan.producer[slot] for slot in plan.steps[i].in_slots)
+    return [plan.steps[i] for i in sorted(needed)]
+
+
+def carrying(plan: Plan, heads: Iterable[int]) -> tuple[set[int], list[bool]]:
+    """The slots from which a gradient goes on to one of ``heads``, and which steps these come from.
+
+    That of a layer that stops gradients is no way, nor are indices.
+    """
+    slots, steps = set(heads), [False] * len(plan.steps)
+    for i in reversed(range(len(steps))):
+        step = plan.steps[i]
+        steps[i] = not slots.isdisjoint(step.out_slots)
+        if steps[i] and not step.layer.traits.stops_gradient:
+            slots.update(slot for k, slot in enumerate(step.in_slots) if k not in step.integers)
+    return slots, steps

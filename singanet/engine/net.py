@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.arguments import checked_count
-from singanet.base.calls import checked_call
-from singanet.base.described import shown
-from singanet.base.flags import is_training
+from singanet.base.arguments import checked_count, is_training
+from singanet.base.described import checked_call, shown
 from singanet.base.seeding import next_seed
 from singanet.device import Device, get_default_device
 from singanet.engine import feeds as checks
+from singanet.engine.backward import MethodPass, Pass, apart_from, roots_in
 from singanet.engine.executor import LayerByLayer, NetExecutor
-from singanet.engine.intake import Intake, own_arrays
-from singanet.engine.memory import apart_from, roots_in
+from singanet.engine.feeds import Intake, own_arrays
 from singanet.engine.model import Measure, OnLayer, StepRequest
-from singanet.engine.passes import MethodPass, Pass
 from singanet.engine.plan import Plan
-from singanet.engine.script import Before
+from singanet.engine.step import Before
 from singanet.errors import (
     ArgumentError,
     BackendError,
@@ -31,19 +28,18 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.graph.arguments import checked_metric, told_apart
-from singanet.graph.building import GraphBuilder
+from singanet.graph.building import GraphBuilder, checked_metric, told_apart
 from singanet.layers.layer import Layer
 from singanet.layers.symbol import Symbol
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import SMALL, Bucket, Memory, buckets_of, lay
 from singanet.types import Array, Gradient
 
 if TYPE_CHECKING:
     from singanet.data.table import Table
+    from singanet.loss.head_loss import MultiLoss
     from singanet.loss.loss import Loss
-    from singanet.loss.multi_loss import MultiLoss
     from singanet.metric.metric import Metric
     from singanet.optimizer.optimizer import Optimizer
     from singanet.optimizer.wrapper import Wrapper

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from singanet.base.sizes import bytes_text
+from singanet.base.kinds import bytes_text
 
 
 @dataclass(frozen=True)

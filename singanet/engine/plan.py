@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from singanet.base.edits import changes
+from singanet.base.described import changes
 from singanet.engine.foreign import apart, is_foreign, run_forward
 from singanet.errors import GraphError, ShapeError
 from singanet.graph.nodes import Node
 from singanet.layers.context import Context
-from singanet.layers.dummy import Dummy
-from singanet.layers.layer import InputKind, Layer
+from singanet.layers.layer import Layer
 from singanet.layers.past import Past
+from singanet.layers.shapes import Dummy
 from singanet.ops.interface import Ops
 from singanet.params.param import Param
+from singanet.types import InputKind
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -244,7 +245,7 @@ class Plan:
     """
 
     listed: Sequence[str] = ()
-    # Of one that ends in the loss, see `singanet.engine.head`: that step's layer, what it is fed.
+    # Of one that ends in the loss, see `singanet.engine.fusion`: that step's layer, what it is fed.
     head: Any = None
     of_loss: Sequence[str] = ()
     # By the ids of parameters the step whose gradient of it waits for no other, see `each_use`.
@@ -310,7 +311,7 @@ class Plan:
             uses_of_layer[id(step.layer)] = uses_of_layer.get(id(step.layer), 0) + 1
         self.has_shared = max([*users.values(), *uses_of_layer.values()], default=0) > 1
         self.parts: dict[Any, Any] = {}
-        # By `singanet.engine.fusion` and `singanet.engine.head`.
+        # By `singanet.engine.fusion` and `singanet.engine.fusion`.
         self.fused: dict[Any, Any] = {}
         self.headed: dict[Any, Plan] = {}
         self._settings = _UNKNOWN

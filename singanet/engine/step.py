@@ -1,27 +1,336 @@
-"""The training step: forward, loss and metric, backward, and an update for each layer."""
+"""One training step, told once for every way to run it."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from singanet.engine.counts import Counts, tells
+import numpy as np
+
+from singanet.engine.backward import Pass
 from singanet.engine.feeds import check_gradients
-from singanet.engine.head import start_of
+from singanet.engine.fusion import start_of
 from singanet.engine.model import Measure, NetCore, StepRequest
-from singanet.engine.passes import Pass
-from singanet.engine.plan import Plan
-from singanet.engine.script import Taken, carry_out
+from singanet.engine.plan import NodeStep, Plan, remember
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError, one_of
-from singanet.layers.activation import Activation
-from singanet.layers.softmax import Softmax
-from singanet.loss.loss import counted_positions, losses_of
-from singanet.loss.multi_loss import MultiLoss
+from singanet.layers.activations import Activation, Softmax
+from singanet.loss.head_loss import MultiLoss
+from singanet.loss.loss import counted, counted_positions, losses_of
+from singanet.ops import ops_for
 from singanet.ops.kernel import widened
 from singanet.optimizer.chain import TwoPasses, UpdateChain
-from singanet.params.gradients import LayerGradients
+from singanet.optimizer.mixed_precision import NotFiniteError
+from singanet.params.grads import LayerGradients
+from singanet.params.param import Param
 from singanet.types import Array
+
+
+class Carrier(Protocol):
+    """Carries the events of a step out, or writes them down.
+
+    One that holds no gradients walks twice where something has to know all of them.
+    """
+
+    @property
+    def net(self) -> NetCore:
+        """The net, or its part, that the step is of."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether all gradients of the step are there before the first update."""
+
+    @property
+    def updated(self) -> bool:
+        """Whether any update of the step was made."""
+
+    def norm(self) -> TwoPasses | None:
+        """The clipping that has to know the norm of this step before its first update."""
+
+    def rehearsed(self) -> AbstractContextManager[None]:
+        """A block after which draws and running state of its forward are undone."""
+
+    def walked(self, again: bool) -> Iterator[LayerGradients]:
+        """Forward, loss and the walk back; loss and metric are noted unless it is ``again``."""
+
+    def do(self, name: str, function: Callable[[], object]) -> None:
+        """Call ``function``, which computes nothing."""
+
+    def look(self, taken: Taken, layer: str, finite: Array) -> None:
+        """Let ``taken`` know whether gradients of ``layer`` are ``finite``."""
+
+    def agree(self, taken: Taken) -> None:
+        """Let ``taken`` decide with other processes, once all gradients are there."""
+
+    def knowing(
+        self, norm: TwoPasses, items: Iterable[LayerGradients]
+    ) -> AbstractContextManager[None]:
+        """A block in which the clipping knows the norm of ``items``."""
+
+    def update(self, items: Iterable[LayerGradients]) -> None:
+        """The updates by ``items``, each let go before the next one comes; then the end."""
+
+
+def tell(step: Carrier, chain: UpdateChain) -> None:
+    """A step whose gradients go through ``chain``.
+
+    Where a norm has to be known first, forward and backward run twice, with the same draws; in
+    mixed precision nothing is updated unless all gradients are finite. Raises `NotFiniteError`,
+    at once or when it is replayed, if the step is not taken; `carry_out` undoes it then.
+    """
+    norm = step.norm()
+    taken = None if chain.scaled is None else Taken(chain)
+    if taken is not None:
+        step.do("begin", taken.begin)
+    if step.holds:
+        held = [*_looked(step, taken, step.walked(again=False))]
+        held.reverse()
+        if taken is not None:
+            step.agree(taken)
+        with nullcontext() if norm is None else step.knowing(norm, reversed(held)):
+            step.update(popped(held))
+    else:
+        known: AbstractContextManager[None] = nullcontext()
+        if norm is not None or taken is not None:
+            with step.rehearsed():
+                # What the loss counts is said within, before a reducer asks for the first item. A
+                # step that is refused has told its loss.
+                items = _looked(step, taken, step.walked(again=taken is None))
+                if norm is not None:
+                    known = step.knowing(norm, items)
+                for item in items:
+                    del item
+            if taken is not None:
+                step.agree(taken)
+        with known:
+            step.update(step.walked(again=taken is not None))
+    if taken is not None:
+        step.do("count", taken.succeeded)
+
+
+def _looked(
+    step: Carrier, taken: Taken | None, items: Iterable[LayerGradients]
+) -> Iterator[LayerGradients]:
+    """``items``, each looked at where the step may not be ``taken``."""
+    for item in items:
+        if taken is not None:
+            for grad in item.grads:
+                array: Any = grad[1] if isinstance(grad, tuple) else grad
+                step.look(taken, item.layer, ops_for(array).xp.isfinite(array).all())
+                del grad, array
+        yield item
+        # As the walk itself: one layer's gradients are let go before the next one's exist.
+        del item
+
+
+def popped(held: list[LayerGradients]) -> Iterator[LayerGradients]:
+    """The last of ``held`` first, none of them held any longer."""
+    while held:
+        yield held.pop()
+
+
+class Taken:
+    """Looks at all gradients before ``chain`` takes them.
+
+    Raises `NotFiniteError` if a gradient is not finite, here or on another process. All processes
+    walk to the end before, as layers may need the others on the way.
+    """
+
+    def __init__(self, chain: UpdateChain) -> None:
+        self._chain = chain
+        # The first layer whose gradients are not finite.
+        self._refused: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether gradients of this process are not finite."""
+        return self._refused is not None
+
+    def begin(self) -> None:
+        """Look at another step."""
+        self._refused = None
+
+    def look(self, layer: str, finite: Array) -> None:
+        """At the gradients of ``layer``."""
+        if not finite:
+            self._refused = self._refused or layer
+
+    def agree(self) -> None:
+        """Give the step up if gradients are not finite, here or on another process."""
+        refused = self._chain.agree(self._refused)
+        if refused is not None:
+            self._chain.conclude(refused)
+            raise NotFiniteError(refused)
+
+    def succeeded(self) -> None:
+        """The step is taken."""
+        self._chain.conclude(None)
+
+
+class Before:
+    """A copy of what a forward of ``net`` changes: its ``state``, and with ``draws`` its generator.
+
+    The copy is made now and at each `remember`. It goes back to the arrays that ``state`` has now.
+    """
+
+    __slots__ = ("_copies", "_draws", "_draws_too", "_groups", "_net", "_xp")
+
+    def __init__(self, net: NetCore, state: Iterable[Param], draws: bool = True) -> None:
+        self._net, self._draws_too = net, draws
+        groups: dict[Any, list[Array]] = {}
+        for param in state:
+            value = param.value
+            # Read-only arrays stay as they are; a device's arrays can always be written.
+            if not isinstance(value, np.ndarray) or value.flags.writeable:
+                groups.setdefault(value.dtype, []).append(value)
+        self._groups = list(groups.values())
+        self._xp: Any = net.device.ops.xp
+        self._copies = [
+            self._xp.empty(sum(value.size for value in group), dtype)
+            for dtype, group in groups.items()
+        ]
+        self.remember()
+
+    def remember(self) -> None:
+        """Copy the present state, in place of the copy before."""
+        # Reading the generator's state takes two microseconds.
+        self._draws = self._net.rng.bit_generator.state if self._draws_too else None
+        # One copy of all arrays takes much less time than one copy each.
+        for group, kept in zip(self._groups, self._copies, strict=True):
+            self._xp.concatenate(group, axis=None, out=kept)
+
+    def restore(self) -> None:
+        """Write the copy back."""
+        if self._draws is not None:
+            self._net.rng.bit_generator.state = self._draws
+        for group, kept in zip(self._groups, self._copies, strict=True):
+            start = 0
+            for value in group:
+                value[...] = kept[start : start + value.size].reshape(value.shape)
+                start += value.size
+
+
+def carry_out(step: Carrier, chain: UpdateChain) -> None:
+    """`tell` a step, and undo it if it fails before its first update.
+
+    A step that is not taken is undone too, and raises nothing.
+    """
+    before = Before(step.net, step.net.execution_plan().settings().state)
+    chain.updated = False
+    try:
+        tell(step, chain)
+    except NotFiniteError:
+        before.restore()
+    except BaseException:
+        if not step.updated:
+            before.restore()
+            chain.refused()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The ``samples`` of a batch, and by output the number of positions that have a loss.
+
+    The losses of the outputs in ``sums`` are sums, the others means over these positions. If
+    outputs count ``apart``, no one weight is right for all of them: the batch weighs by its
+    samples then, and each output has a share.
+    """
+
+    samples: float
+    by_output: Mapping[str, float]
+    sums: frozenset[str] = frozenset()
+    apart: bool = False
+
+    @classmethod
+    def of(cls, loss: Any, outputs: Any, y: Any) -> Counts:
+        """The counts of ``loss`` for ``outputs`` with targets ``y``."""
+        by_output = counted(loss, outputs, y)
+        several = isinstance(outputs, Mapping)
+        samples = float(len(next(iter(outputs.values())) if several else outputs))
+        losses = loss.losses if isinstance(loss, MultiLoss) else dict.fromkeys(by_output, loss)
+        sums = [n for n, own in losses.items() if getattr(own, "reduction", "mean") == "sum"]
+        return cls(samples, by_output, frozenset(sums), getattr(loss, "counts_apart", False))
+
+    def __add__(self, other: Counts) -> Counts:
+        return self.with_numbers(self.numbers + other.numbers)
+
+    def of_all(self, chain: UpdateChain, synchronized: bool) -> Counts:
+        """The counts of the batch that the processes of ``chain`` share; all of them call it.
+
+        Returns these counts if gradients are sums, or if each process updates by itself and no
+        layer is ``synchronized``.
+        """
+        reducer = next(iter(chain.reducers), None)
+        if reducer is None or reducer.alone or self.weight is None:
+            return self
+        if reducer.by_itself and not synchronized:
+            return self
+        return self.with_numbers(reducer.totals(self.numbers))
+
+    @property
+    def numbers(self) -> Array:
+        """The samples and the counts, which add up over the parts of a batch."""
+        return np.array([self.samples, *self.by_output.values()], np.float64)
+
+    def with_numbers(self, numbers: Array) -> Counts:
+        """Counts of the same outputs, with other ``numbers``."""
+        samples, *counts = numbers.tolist()
+        return replace(
+            self, samples=samples, by_output=dict(zip(self.by_output, counts, strict=True))
+        )
+
+    @property
+    def weight(self) -> float | None:
+        """The weight of the batch's gradients beside other batches; None for sums."""
+        if len(self.sums) == len(self.by_output):
+            return None
+        counts = {*self.by_output.values()}
+        return self.samples if self.apart or len(counts) > 1 else counts.pop()
+
+    def weight_in(self, whole: Counts) -> float | None:
+        """The weight as a part of ``whole``, for gradients multiplied by their `shares`.
+
+        It is above 0 if there are samples, as losses of other parts may depend on them.
+        """
+        weight = whole.weight
+        return None if weight is None else self.samples * weight / (whole.samples or 1.0)
+
+    def shares(self, whole: Counts) -> dict[str, float]:
+        """The factors of the outputs' gradients as a part of ``whole``.
+
+        The mean of all parts' gradients, weighed by `weight_in`, is then the gradient of the whole.
+        """
+        rest = whole.samples / self.samples if self.samples else 0.0
+        return {
+            name: rest * (1.0 if name in self.sums else count / (whole.by_output[name] or 1.0))
+            for name, count in self.by_output.items()
+        }
+
+    def losses(self, loss: Any, mean: float) -> dict[str, tuple[float, float]]:
+        """By output the sum of its losses and their count; ``mean`` is the loss of the batch."""
+        parts = {"": mean}
+        if isinstance(loss, MultiLoss):
+            weights = loss.weights
+            parts = {
+                n: float(p.mean()) * weights[n] if p.size else 0.0 for n, p in loss.parts.items()
+            }
+        return {
+            n: (p * count if (count := self.by_output[n]) else 0.0, count) for n, p in parts.items()
+        }
+
+
+def tells(plan: Plan, loss: Any) -> bool:
+    """Whether parts of a batch have to exchange the counts of several outputs' losses.
+
+    Outputs over sequences do, as each part is as long as its longest sequence.
+    """
+    if not isinstance(loss, MultiLoss) or len(loss.losses) < 2 or loss.reduction == "sum":
+        return False
+    slots = plan.slots_of(loss.losses)
+    return loss.counts_apart or any(-1 in plan.slot_shapes[slot] for slot in slots)
 
 
 def train_step(
@@ -349,3 +658,47 @@ def changed(dy: Any, change: Callable[[Array], Array] | None) -> Any:
     if isinstance(dy, Mapping):
         return {name: changed(part, change) for name, part in dy.items()}
     return change(dy)
+
+
+def by_each_use(plan: Plan, chain: UpdateChain) -> Plan:
+    """``plan``, or one whose walks back yield some shared parameters at their first use already.
+
+    Those are parameters that ``chain`` updates so, and whose other uses look rows up: they read no
+    value on the way back.
+    """
+    uses: dict[int, tuple[Param, list[NodeStep]]] = {}
+    for step, trained in zip(plan.steps, plan.settings().trained, strict=True):
+        for param in step.layer.params.values() if trained else ():
+            uses.setdefault(id(param), (param, []))[1].append(step)
+    apart = {}
+    for key, (param, steps) in uses.items():
+        *others, last = steps
+        looked_up = all(step.layer.traits.looks_up and not step.foreign for step in others)
+        reads = bool(others) and looked_up and not last.layer.traits.looks_up
+        trained = param.trainable and param.storage.in_memory
+        if reads and trained and chain.updates_by_each_use(param):
+            apart[key] = last.name
+    if not apart:
+        return plan
+    known = "each use", *apart.items()
+    made: Plan | None = plan.fused.get(known)
+    if made is None:
+        made = copy.copy(plan)
+        made.apart, made.fused, made.headed = apart, {}, {}
+        remember(plan.fused, known, made)
+    return made
+
+
+def away(step: NodeStep) -> list[Param]:
+    """The parameters of ``step`` that come from elsewhere."""
+    return [param for param in step.layer.params.values() if not param.storage.in_memory]
+
+
+def forward_needs(plan: Plan) -> list[list[Param]]:
+    """Those of each step, in the order of a forward."""
+    return [away(step) for step in plan.steps]
+
+
+def backward_order(plan: Plan) -> Iterator[int]:
+    """The steps that a walk back from all outputs goes through, the last first."""
+    return reversed(plan.backward(plan.slots_of(plan.outputs), ()).needs_context)

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.byte_order import native
-from singanet.engine.counts import Counts, tells
+from singanet.base.kinds import native
 from singanet.engine.feeds import check_feed
-from singanet.engine.head import beside, headed
+from singanet.engine.fusion import beside, headed
 from singanet.engine.model import NetCore, StepRequest
-from singanet.engine.script import carry_out
 from singanet.engine.step import (
     ByLayers,
+    Counts,
+    carry_out,
     expected_loss,
     of_output,
+    tells,
     weights_for,
 )
 from singanet.errors import ArgumentError, SingaNetError
@@ -25,7 +26,7 @@ from singanet.ops import ops_for
 from singanet.ops.kernel import widened
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.zeroth_order import ZerothOrder
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
 from singanet.params.storage import ParamStorage
 from singanet.types import Array

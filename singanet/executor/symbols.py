@@ -1,19 +1,43 @@
-"""Symbols of gradients, and inputs that loaders fill."""
+"""Symbols of an executor and the nets between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from operator import attrgetter
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from singanet.base.calls import checked_call
-from singanet.base.csr import is_sparse
-from singanet.data.loader import Batch, Loader
-from singanet.errors import ArgumentError, DataError
-from singanet.layers.dummy import Input
+from singanet.base.columns import is_sparse
+from singanet.base.described import Counted, changes, checked_call
+from singanet.data.loaders import Batch, Loader
+from singanet.engine.executor import NetExecutor
+from singanet.engine.model import Part
+from singanet.engine.plan import NodeStep, Plan
+from singanet.engine.step import expect_scores
+from singanet.errors import (
+    ArgumentError,
+    DataError,
+    GraphError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
+from singanet.graph.building import GraphBuilder, port_of
+from singanet.graph.nodes import Node
+from singanet.layers.layer import Layer
+from singanet.layers.shapes import Input
 from singanet.layers.symbol import Symbol
-from singanet.params.param import Param
+from singanet.loss.head_loss import MultiLoss
+from singanet.loss.loss import LossLayer
+from singanet.metric.metric import MetricSymbol
+from singanet.net import FeedForwardNet
+from singanet.ops import ops_for
+from singanet.optimizer.optimizer import Update
+from singanet.params.param import Param, ParamSpec
+from singanet.program.programs import Programs, programs_of
+from singanet.types import Array
 
 Head: TypeAlias = Symbol | None
 
@@ -229,3 +253,306 @@ def _symbol(
     for draw in draws.values():
         draw.names.append((name, k, key))
     return made
+
+
+Port: TypeAlias = tuple[str, int]
+"""A node, and which of its outputs."""
+
+
+class Objective(Counted):
+    """The loss of a step: the mean of what the outputs ``heads`` give for each sample, summed.
+
+    ``counted`` are the losses behind these means, with the places of the outputs and targets that
+    each reads. The weight of a batch is their common count, or else its number of samples.
+    """
+
+    def __init__(
+        self, heads: Sequence[str], counted: Sequence[tuple[Any, Port, Port]], alone: bool
+    ) -> None:
+        self.heads = tuple(heads)
+        self.counted = tuple(counted)
+        self.alone = alone
+        self._shape: Any = None
+
+    def forward(self, flag: bool | int, x: Any, y: Any) -> Array:
+        """A number a sample, of the outputs ``x``."""
+        parts = [x if self.alone else x[head] for head in self.heads]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        self._shape = total.shape, total.dtype, ops_for(total).xp
+        return total
+
+    def backward(self) -> Any:
+        """One over the number of samples, for each of them."""
+        shape, dtype, xp = self._shape
+        self._shape = None
+        each = xp.full(shape, 1.0 / shape[0] if shape[0] else 0.0, dtype)
+        return each if self.alone else dict.fromkeys(self.heads, each)
+
+    def count(self, x: Any, y: Any) -> float:
+        """See `Loss.count`."""
+        batch = len(x if self.alone else x[self.heads[0]])
+        found = {
+            float(loss.count(picked(x, scores), picked(x, targets)))
+            for loss, scores, targets in self.counted
+        }
+        return found.pop() if len(found) == 1 else float(batch)
+
+
+class ProgramPart(Part):
+    """A part whose frozen uses of parameters give no gradients, as in the whole."""
+
+    def _trains_any(self, step: NodeStep) -> bool:
+        return not step.frozen and super()._trains_any(step)
+
+
+class View:
+    """A `NetCore` for executors: the part of ``net`` with the ``outputs``.
+
+    A step trains those of the parameters ``params`` that are to be trained by then; None are all.
+    """
+
+    passes_are_its_own = True
+
+    def __init__(
+        self,
+        net: FeedForwardNet,
+        outputs: Sequence[str],
+        loss: Objective | None,
+        params: Collection[Param] | None,
+    ) -> None:
+        self.net, self.outputs, self.loss = net, list(outputs), loss
+        self.executor = Programs()
+        self._params = None if params is None else frozenset(params)
+        self._part: ProgramPart | None = None
+        self._planned: Any = None
+        self._chosen: list[Param] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the part: it finds parameters by ids of this process."""
+        return {**vars(self), "_part": None}
+
+    device = property(attrgetter("net.device"), doc="The net's.")
+    dtype = property(attrgetter("net.dtype"), doc="The net's.")
+    rng = property(attrgetter("net.rng"), doc="The net's, so that all programs draw from one.")
+    version = property(attrgetter("net.version"), doc="The net's.")
+
+    def carried(self) -> NetExecutor[Any]:
+        """The executor of its steps: the net's, or programs set as the net's are."""
+        of_net = self.net.executor
+        if not of_net.can.records:
+            # One that does not carry out parts either is refused there.
+            return of_net if of_net.can.parts else programs_of(self.net)
+        self.executor.follow(cast("Programs", of_net))
+        return self.executor
+
+    def execution_plan(self) -> Plan:
+        """The steps of the part, worked out anew where other parameters are trained."""
+        # A change that comes while this looks is seen the next time.
+        now = self.net.version, changes.now
+        if self._part is None or self._planned != now:
+            whole = self.net.execution_plan()
+            heads = () if self.loss is None else whole.slots_of(self.loss.heads)
+            chosen = self._trained(whole) if heads else []
+            if self._part is None or self._planned[0] != now[0] or chosen != self._chosen:
+                self._part = ProgramPart(whole, heads, self.outputs, (), (), chosen)
+            self._planned, self._chosen = now, chosen
+        return self._part
+
+    def _trained(self, whole: Plan) -> list[Param]:
+        found = (
+            param
+            for step in whole.steps
+            if not step.frozen
+            for param in step.layer.params.values()
+            if param.trainable and (self._params is None or param in self._params)
+        )
+        return list(dict.fromkeys(found))
+
+    def updated(self) -> list[Param]:
+        """The parameters that a step changes now."""
+        part = self.execution_plan()
+        return part.params_of(part.backward((), ()))
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers of the part."""
+        return list({id(step.layer): step.layer for step in self.execution_plan().steps}.values())
+
+    def params(self) -> list[Param]:
+        """All parameters of the part, a shared one once."""
+        params = [
+            param for step in self.execution_plan().steps for param in step.layer.params.values()
+        ]
+        return list({id(param): param for param in params}.values())
+
+    def param_specs(self) -> list[ParamSpec]:
+        """Their training settings."""
+        return [param.spec for param in self.params()]
+
+    def rehearsal(self, only_failed: bool = False) -> AbstractContextManager[None]:
+        """The net's."""
+        return self.net.rehearsal(only_failed)
+
+
+def picked(outputs: Mapping[str, Any], port: Port) -> Any:
+    """The array at ``port``, a node and which of its outputs."""
+    found = outputs[port[0]]
+    return found[port[1]] if isinstance(found, (list, tuple)) else found
+
+
+Item: TypeAlias = Symbol | MetricSymbol | Update | GradientSymbol
+
+
+def symbols_of(item: Any, where: str) -> list[Symbol]:
+    """The symbols that have to be computed for ``item``. Errors: nothing that can be asked for."""
+    if isinstance(item, Symbol):
+        return [item]
+    if isinstance(item, MetricSymbol):
+        return [item.scores, item.targets, *([] if item.mask is None else [item.mask])]
+    if isinstance(item, Update):
+        return [item.loss]
+    if isinstance(item, GradientSymbol):
+        return [*item.heads, *([item.x] if isinstance(item.x, Symbol) else [])]
+    raise ArgumentError(
+        where,
+        expected="symbols: outputs, losses, metrics, updates, gradients",
+        received=type(item).__name__,
+        advice="apply it to symbols: loss(scores, y), metric(scores, y), optimizer.minimize(loss)",
+    )
+
+
+def inputs_of(symbols: Iterable[Symbol]) -> list[Symbol]:
+    """The inputs on which ``symbols`` depend, in the order in which they were drawn."""
+    found: dict[int, Symbol] = {}
+    seen: set[int] = set()
+    stack = list(symbols)
+    while stack:
+        symbol = stack.pop()
+        if not symbol.call.inputs:
+            # Of an input that a loader fills, whichever symbol is met first says so.
+            if not isinstance(found.get(symbol.call.born), DrawnInput):
+                found[symbol.call.born] = symbol
+        elif symbol.call.born not in seen:
+            seen.add(symbol.call.born)
+            stack += symbol.call.inputs
+    return [found[born] for born in sorted(found)]
+
+
+class DrawnNet:
+    """The net of all that ``items`` need, and where their symbols stand in it."""
+
+    def __init__(self, items: Mapping[str, Sequence[Any]], seed: int | None) -> None:
+        symbols = [
+            symbol
+            for name, asked in items.items()
+            for item in asked
+            for symbol in symbols_of(item, f"program {name!r}")
+        ]
+        self.inputs = inputs_of(symbols)
+        _expect_names(self.inputs)
+        self.net = FeedForwardNet(inputs=self.inputs, outputs=_once(symbols), seed=seed)
+        _expect_no_stages(self.net)
+        self.net.choose_params()
+        self.names: dict[Any, str] = {}
+        for symbol in self.inputs:
+            name = str(symbol.call.layer.name)
+            self.names |= {symbol: name, name: name}
+        self.losses = {
+            node.name: (node.layer.loss, _port(node.inputs[0]), _port(node.inputs[1]))
+            for node in self.net.nodes()
+            if isinstance(node.layer, LossLayer)
+        }
+        plan = self.net.execution_plan()
+        for loss, (scores, _), _ in self.losses.values():
+            expect_scores(plan, MultiLoss({scores: loss}))
+
+    def port(self, symbol: Symbol, where: str) -> Port:
+        """Where ``symbol`` comes out. Errors: one of another graph."""
+        found = port_of(self.net, symbol)
+        if found is None:
+            raise UnknownNameError(
+                where,
+                expected="a symbol that some program of the executor depends on",
+                received=repr(symbol),
+                advice="ask for it in a program when the executor is made",
+            )
+        return found
+
+    def link_of(self, port: Port) -> Any:
+        """The link of the loss on the scores at ``port``, if there is such a loss."""
+        links = {type(loss): loss for loss, at, _ in self.losses.values() if at == port}
+        return next(iter(links.values())).link if len(links) == 1 else None
+
+    def is_loss(self, symbol: Symbol) -> bool:
+        """Whether it is one number a sample, and no input."""
+        return symbol.shape == () and bool(symbol.call.inputs)
+
+    def params(self, given: Any, where: str) -> list[Param]:
+        """The parameters that one of the ``params`` of `minimize` names. Errors: unknown ones."""
+        known = {param.name: param for param in self.net.params()}
+        roots = {id(param.root): param for param in known.values()}
+        if isinstance(given, str):
+            if given not in known:
+                raise UnknownNameError(
+                    where,
+                    expected=f"a parameter of the graph: {one_of(known)}",
+                    received=repr(given),
+                    advice=did_you_mean(given, known, "name it as executor.net.param_names() does"),
+                )
+            return [known[given]]
+        if isinstance(given, Layer):
+            params = list(given.params.values())
+        elif isinstance(given, GraphBuilder):
+            params = [param for node in given.nodes() for param in node.layer.params.values()]
+        elif isinstance(given, Param):
+            params = [given]
+        else:
+            raise ArgumentError(
+                where,
+                expected="parameters: names, Params, layers or nets",
+                received=type(given).__name__,
+                advice="pass for example params=[layer, 'fc/weight']",
+            )
+        found = [roots[id(param.root)] for param in params if id(param.root) in roots]
+        if len(found) < len(params) or getattr(given, "out_shapes", ()) is None:
+            raise ArgumentError(
+                where,
+                expected="parameters of the graph",
+                received=f"{given!r}"[:60],
+                advice="pass layers and nets that the loss depends on",
+            )
+        return found
+
+
+def _expect_no_stages(net: FeedForwardNet) -> None:
+    for node in net.nodes():
+        if node.stage is not None:
+            raise ArgumentError(
+                f"Executor, layer {node.name!r}",
+                expected="layers without a stage, since every process computes all of them",
+                received=f"one drawn for stage {node.stage} of a pipeline",
+                advice="leave parallel.stage out, or train FeedForwardNet(inputs=..., outputs=...)"
+                " of these symbols by parallel.Pipeline",
+            )
+
+
+def _port(source: tuple[Node, int]) -> Port:
+    return source[0].name, source[1]
+
+
+def _once(symbols: Iterable[Symbol]) -> list[Symbol]:
+    return list({(symbol.call.born, symbol.index): symbol for symbol in symbols}.values())
+
+
+def _expect_names(inputs: Sequence[Symbol]) -> None:
+    names = [str(symbol.call.layer.name) for symbol in inputs]
+    twice = [name for k, name in enumerate(names) if name in names[:k]]
+    if twice or not names:
+        raise GraphError(
+            "Executor",
+            expected="inputs, each with a name of its own",
+            received=f"two that are called {twice[0]!r}" if twice else "no input",
+            advice="rename one: Input('x2', ...), from_loader(loader, names=('x2', 'y2'))",
+        )

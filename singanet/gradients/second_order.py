@@ -14,16 +14,24 @@ from singanet.device import Device
 from singanet.engine.gradients import Asked
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, CallOrderError, ShapeError
-from singanet.gradients.first_order import Question, asked_of, collected
-from singanet.gradients.names import Directions, GradientTarget, N, Name, Names, listed
+from singanet.gradients.first_order import (
+    Directions,
+    GradientTarget,
+    N,
+    Name,
+    Names,
+    Question,
+    asked_of,
+    collected,
+    listed,
+)
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
 from singanet.ops import numpy_ops
-from singanet.params.gradients import LayerGradients
-from singanet.program.array_tree import map_leaves
-from singanet.program.ir import NotRecordableError, Ref
-from singanet.program.tangent.carried import Carried
-from singanet.program.trace.python_pass import copy_into
+from singanet.params.grads import LayerGradients
+from singanet.program.ir import NotRecordableError, Ref, map_leaves
+from singanet.program.tangent import Carried
+from singanet.program.trace.layers import copy_into
 from singanet.program.trace.recorder import Recorder, rehearse, targets
 from singanet.program.trace.sparse_rows import RowsSource
 from singanet.types import Array, Shape, Shapes

@@ -1,41 +1,151 @@
-"""How a net is built: layer by layer, from a list, from symbols, and from other nets."""
+"""A net's graph, built from layers and cut into parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from singanet.base.calls import checked_call
-from singanet.base.described import CheckedType
+from singanet.base.arguments import name_trouble
+from singanet.base.described import CheckedType, checked_call
 from singanet.errors import (
     ArgumentError,
     CallOrderError,
     GraphError,
+    ShapeError,
     UnknownNameError,
     did_you_mean,
     one_of,
 )
-from singanet.graph.nesting import Nests, Ports, unify
-from singanet.graph.nodes import Graph, Node
-from singanet.graph.refusals import (
-    check_name,
-    checked_shapes,
-    chosen_already,
-    closed,
-    masked_by_add,
-    nested_already,
-    no_shape,
-    other_ports,
-    other_shapes,
-    two_ways,
-    unread_mask,
-)
-from singanet.layers.dummy import Dummy
-from singanet.layers.layer import Layer, Traits
+from singanet.graph.nodes import Graph, Nests, Node, Ports, unify
+from singanet.layers.layer import Layer, normal_shapes
+from singanet.layers.shapes import Dummy
 from singanet.layers.symbol import Symbol, apply, calls_between, stage, travelled
 from singanet.params.param import Param
-from singanet.types import Shapes
+from singanet.types import Shapes, Traits
+
+if TYPE_CHECKING:
+    from singanet.loss.loss import Loss
+    from singanet.metric.metric import Metric
+
+
+def check_name(name: Any) -> None:
+    """Errors: a net's name that is no string, or would not do as a part of a parameter's."""
+    good = isinstance(name, str) and "/" not in name and not name_trouble(name)
+    if name is not None and not good:
+        raise ArgumentError(
+            "FeedForwardNet, argument name",
+            expected="a non-empty string of printable characters without '/', or None",
+            received=repr(name)[:80],
+            advice="name it as a layer, for example 'features'",
+        )
+
+
+def two_ways() -> ArgumentError:
+    """The error for a net given as a list and as symbols."""
+    return ArgumentError(
+        "FeedForwardNet",
+        expected="a list of layers, or inputs= and outputs=",
+        received="both",
+        advice="leave one of them out",
+    )
+
+
+def closed(net: str | None, nested: bool) -> CallOrderError:
+    """The error for a layer added to a net that takes no more: it is nested, or is to be built."""
+    if nested:
+        return CallOrderError(
+            f"net {net!r}",
+            expected="layers to be added before it is nested in another net",
+            received="one afterwards",
+            advice="add it to the net around it",
+        )
+    return CallOrderError(
+        "net" if net is None else f"net {net!r}",
+        expected="a known input shape before layers are added to those of a list",
+        received="a list whose first layer has none",
+        advice="put all layers into the list, or call net.build(shape) first",
+    )
+
+
+def chosen_already(where: str) -> CallOrderError:
+    """The error for a net whose layers are to have other parameters, and that is an Executor's."""
+    return CallOrderError(
+        where,
+        expected="a net whose parameters nobody has chosen among",
+        received="that of an Executor, whose programs train those that they were made with",
+        advice="call it on a net with a name, and draw the Executor's programs with that",
+    )
+
+
+def nested_already(where: str, net: str | None) -> CallOrderError:
+    """The error for a net whose layers are to have other parameters, and that is nested."""
+    return CallOrderError(
+        where,
+        expected="a net that is not nested in another, whose layers are copies",
+        received=f"the net {net!r}, which is",
+        advice="call it before the net is nested",
+    )
+
+
+def no_shape(net: str | None, first: str) -> CallOrderError:
+    """The error for a list of layers without an input shape, where one is needed."""
+    return CallOrderError(
+        "net" if net is None else f"net {net!r}",
+        expected="a known input shape",
+        received=f"a list whose first layer, {first!r}, has none",
+        advice=f"pass input_sample_shape to {first!r}, call net.build(shape), or fit the net first",
+    )
+
+
+def other_ports(inputs: Iterable[str], counts: Mapping[str, int]) -> GraphError:
+    """The error for inputs that are not those of the graph, or outputs that a layer lacks."""
+    return GraphError(
+        "net, inputs and outputs",
+        expected=f"the inputs {one_of(inputs)}, and outputs below {dict(counts)}"[:300],
+        received="others",
+        advice="write the configuration with net.to_config()",
+    )
+
+
+def other_shapes(net: str | None, expected: str, received: Any) -> ShapeError:
+    """The error for input shapes other than those a net was set up for."""
+    return ShapeError(
+        "net" if net is None else f"net {net!r}",
+        expected=f"input sample shapes {expected}, without the batch axis",
+        received=str(received),
+        advice="use another net for other shapes",
+    )
+
+
+def checked_shapes(net: str | None, given: Any) -> Shapes:
+    """``given`` as one sample shape, or a list of several. Errors: anything else."""
+    try:
+        return normal_shapes(given)
+    except (TypeError, ValueError):
+        raise other_shapes(net, "as tuples of ints", repr(given)[:80]) from None
+
+
+def unread_mask(name: str) -> GraphError:
+    """The error for an output ``name`` whose steps a loss would take for whole."""
+    return GraphError(
+        f"net, output {name!r}",
+        expected="outputs without a mask, or with their masks among the outputs",
+        received="an output that has a mask",
+        advice="draw the net with symbols: outputs=[y, y.mask] and MultiLoss(masks=...), or"
+        " y.mask = None where targets say which steps count",
+    )
+
+
+def masked_by_add(name: str) -> ArgumentError:
+    """The error for a layer ``name`` that begins a mask in a net built by `add`."""
+    return ArgumentError(
+        f"net.add of layer {name!r}",
+        expected="a layer without a mask, which goes along in lists and on symbols alone",
+        received="one that begins a mask",
+        advice="write FeedForwardNet([...]), or draw the net with symbols",
+    )
+
 
 ONLY_INPUT = "input"
 """The name of the input that is put before the layers of a list."""
@@ -450,3 +560,139 @@ def _source(layer: Layer | GraphBuilder, part: Any) -> tuple[str, int | None]:
             advice="pass src=[] for another input of the net",
         )
     return part, index
+
+
+def add_upto(made: GraphBuilder, net: GraphBuilder, names: Sequence[str]) -> None:
+    """Add to the empty net ``made`` all layers of ``net`` on which ``names`` depend.
+
+    Layers and nested nets are shared. Inputs keep their order, and `add` goes on behind the last of
+    ``names``. Errors: no name, or an unknown one; one inside of a nested net; a net
+    whose arrays are not in memory.
+    """
+    if not names:
+        raise ArgumentError(
+            "net.upto",
+            expected="at least one layer",
+            received="none",
+            advice="name the last one to keep, such as the one before the head",
+        )
+    net._expect_layers(names, "net.upto")
+    wanted = list(dict.fromkeys(names))
+    nodes = {node.name: node for node in net.nodes()}
+    needed = _needed(nodes, wanted)
+    _expect_whole(needed, wanted)
+    inputs = net.ports().inputs
+    # Inputs first, as lists feed them: among layers that are ready the first added comes first.
+    order = {node.name: k for k, node in enumerate(net.ordered(), len(inputs))}
+    order |= {name: k for k, name in enumerate(inputs)}
+    uses = dict.fromkeys(_use(node) for node in sorted(needed, key=lambda n: order[n.name]))
+    for name in uses:
+        node = nodes[name]
+        entries = net.use_of(name) if node.within is not None else [name]
+        sources: list[tuple[str, int | None]] = [
+            (source.name, index) for entry in entries for source, index in nodes[entry].inputs
+        ]
+        with stage(node.stage):
+            part = node.layer if node.within is None else net.nested[name]
+            made.add_node(part, sources, name)
+    outputs = [
+        (name, index) for name in wanted for index in range(len(nodes[name].output_shapes()))
+    ]
+    made._last = wanted[-1]
+    made.declare([name for name in inputs if name in made], outputs)
+
+
+def _use(node: Node) -> str:
+    """The node itself, or the nested net that it is part of."""
+    return node.name if node.within is None else node.within
+
+
+def _needed(nodes: Mapping[str, Node], names: Sequence[str]) -> list[Node]:
+    """The nodes from which one of ``names`` can be reached, and these."""
+    found: dict[str, Node] = {}
+    stack = list(names)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found[name] = nodes[name]
+            stack += [source.name for source, _ in nodes[name].inputs]
+    return list(found.values())
+
+
+def _expect_whole(needed: Iterable[Node], wanted: Sequence[str]) -> None:
+    """Errors: a part of a nested net, or arrays that are elsewhere."""
+    ends = {node.name for node in needed if node.within == node.name}
+    for node in needed:
+        if node.within is not None and node.within not in ends:
+            inner = node.name.removeprefix(f"{node.within}/")
+            raise ArgumentError(
+                f"net.upto, layer {node.name!r}",
+                expected="layers of the net, or nested nets as a whole",
+                received=f"one inside of {node.within!r}",
+                advice=f"cut that: net.nested[{node.within!r}].upto({inner!r})",
+            )
+        if any(not param.storage.in_memory for param in node.layer.params.values()):
+            raise CallOrderError(
+                "net.upto",
+                expected="a net in memory, of which another may have a part",
+                received=f"{node.name!r} in a folder or on other processes",
+                advice="call net.onload(), or cut it before it is offloaded or shared out",
+            )
+
+
+_WHERE = "FeedForwardNet"
+
+
+def told_apart(first: Any, loss: Any) -> tuple[Sequence[Any] | None, Loss | None]:
+    """The layers and the loss, where ``first`` is either of them or None.
+
+    Errors: something else, as a layer outside of a list; two losses.
+    """
+    if isinstance(first, (list, tuple)):
+        return first, None if loss is None else _checked_loss(loss, "a loss")
+    if first is None:
+        return None, None if loss is None else _checked_loss(loss, "a loss")
+    found = _checked_loss(first, "a list of layers, or a loss, as the first argument")
+    if loss is not None:
+        raise ArgumentError(
+            _WHERE, expected="one loss", received="two", advice="pass loss= or the first argument"
+        )
+    return None, found
+
+
+def _checked_loss(given: Any, expected: str) -> Loss:
+    # A user's own loss need not be a subclass of ours.
+    alone = isinstance(given, (Layer, GraphBuilder))
+    if (
+        alone
+        or isinstance(given, type)
+        or not (hasattr(given, "forward") and hasattr(given, "backward"))
+    ):
+        raise ArgumentError(
+            _WHERE,
+            expected=expected,
+            received=_kind(given),
+            advice="put it into a list: FeedForwardNet([...])"
+            if alone
+            else "write FeedForwardNet([Dense(...), ...], loss=SoftmaxCrossEntropy())",
+        )
+    found: Loss = given
+    return found
+
+
+def checked_metric(metric: Any) -> Metric | None:
+    """``metric`` itself. Errors: something that cannot measure, or a loss in its place."""
+    good = hasattr(metric, "evaluate") and not hasattr(metric, "backward")
+    if metric is not None and (isinstance(metric, type) or not good):
+        raise ArgumentError(
+            f"{_WHERE}, argument metric",
+            expected="a metric such as Accuracy(), or None",
+            received=_kind(metric),
+            advice="pass losses by name: FeedForwardNet([...], loss=..., metric=...)",
+        )
+    found: Metric | None = metric
+    return found
+
+
+def _kind(given: Any) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"

@@ -5,29 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import names_of
-from singanet.initializer.distributions import (
+from singanet.initializer.initializers import (
+    INIT_KEYS,
     Constant,
     Dirac,
     Eye,
     Gaussian,
-    Orthogonal,
-    TruncatedNormal,
-    Uniform,
-)
-from singanet.initializer.initializer import Initializer
-from singanet.initializer.scaled import (
     GlorotNormal,
     GlorotTruncated,
     GlorotUniform,
     HeNormal,
     HeTruncated,
     HeUniform,
+    Initializer,
     LecunNormal,
     LecunTruncated,
     LecunUniform,
+    Orthogonal,
+    TruncatedNormal,
+    Uniform,
     VarianceScaling,
+    from_spec,
 )
-from singanet.initializer.spec import INIT_KEYS, from_spec
 
 __all__ = [
     "INIT_KEYS",

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.budget import FLOOR, TIMES, Budget, own_errors, read_json
-from singanet.base.files import path_of, replacing
+from singanet.base.arguments import FLOOR, TIMES, Budget, own_errors, read_json
 from singanet.base.kinds import KERAS_ARCHIVE, ZIP, kind_of
+from singanet.base.processes import path_of, replacing
 from singanet.checkpoint import LayerDescription, Target, load_into, write_state
 from singanet.checkpoint.keras import KerasReader
-from singanet.checkpoint.npz.archive import open_archive, zip_errors
+from singanet.checkpoint.npz import open_archive, zip_errors
 from singanet.checkpoint.reader import open_file
 from singanet.codecs.describe import keras_layer, weighed
 from singanet.errors import ArgumentError, FileFormatError, GraphError, UnsafeFileError
-from singanet.keras.config import DrawnModel, draw, refused
+from singanet.keras.model_config import DrawnModel, draw, refused
 from singanet.net import FeedForwardNet
-from singanet.params.files import param_sources
+from singanet.params.param_files import param_sources
 
 _LONGEST = 16 << 20
 # Of weights: numbers of 8 bytes, five of an optimizer for each, and tables around each array.

@@ -1,4 +1,4 @@
-"""The program of each process of a job: ``python -m singanet.launch.rank -m singanet train``.
+"""A rank's side of a job and the folder that the ranks share.
 
 It is `python`, but for four things: what ranks other than 0 write goes to files, an error or
 ``sys.exit`` of one rank ends all, what ended it is reported to the launcher, and ranks that serve
@@ -12,18 +12,20 @@ import faulthandler
 import json
 import os
 import runpy
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from singanet.base.leaving import LEAVING
-from singanet.launch.folder import ASKED, JobFolder, tells_of_others
-from singanet.launch.mpirun import LEAVE, STACKS
+from singanet.base.processes import LEAVING
+from singanet.launch.hosts import LEAVE, STACKS
 from singanet.parallel.communicators.board import (
     JOB,
     LEAVES,
@@ -33,6 +35,112 @@ from singanet.parallel.communicators.board import (
     on_new_first,
     own_board,
 )
+
+ASKED = "asked"
+"""The file in a job's folder that exists once ranks were asked for their stacks."""
+
+_PREFIX = "singanet-job-"
+_FOLDER_MEMORY = Path("/dev/shm")
+
+
+def tells_of_others(report: Mapping[str, Any]) -> bool:
+    """Whether a rank reports that other ranks are dead, or do not answer."""
+    kind = str(report["kind"])
+    unanswered = kind.startswith("RankError") and "no answer" in str(report["text"])
+    return unanswered or kind.startswith("RankLostError")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """``path`` has boards, outputs and reports."""
+
+    path: Path
+
+    @property
+    def shared(self) -> Path:
+        """Where the memory is that ranks of this machine talk through: on a disk it is slow."""
+        memory = os.access(_FOLDER_MEMORY, os.W_OK)
+        return _FOLDER_MEMORY / self.path.name if memory else self.path / "shared"
+
+    def processes(self) -> list[int]:
+        """All processes of the job on this machine, however they were started."""
+        mark, name = f"{JOB}=".encode(), f"/{self.path.name}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with suppress(OSError):
+                    about = (entry / "environ").read_bytes().split(b"\0")
+                    if any(each.startswith(mark) and each.endswith(name) for each in about):
+                        found.append(int(entry.name))
+        return found
+
+    def kill(self, seconds: float = 5.0) -> None:
+        """End all processes of the job; stopped ones too."""
+        end = time.monotonic() + seconds
+        while (alive := self.processes()) and time.monotonic() < end:
+            # Ranks before mpirun: a stopped one whose parent has gone would go on.
+            for pid in sorted(alive, reverse=True):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+    def sweep(self) -> None:
+        """End the job's processes on this machine, and remove its files."""
+        self.kill()
+        for path in (self.shared, self.path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def job_folder() -> Iterator[JobFolder]:
+    """A new folder, swept in the end; what launchers left that were killed is swept first."""
+    sweep_lost()
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    folder = JobFolder(path)
+    folder.shared.mkdir(mode=0o700)
+    lock = _locked(path)
+    try:
+        yield folder
+    finally:
+        folder.sweep()
+        if lock is not None:
+            os.close(lock)
+
+
+def sweep_lost() -> None:
+    """Sweep the folders of this user's launchers that no longer live."""
+    place = Path(tempfile.gettempdir())
+    for name in {
+        path.name for each in (place, _FOLDER_MEMORY) for path in each.glob(f"{_PREFIX}*")
+    }:
+        path = place / name
+        with suppress(OSError):
+            about = (path if path.exists() else _FOLDER_MEMORY / name).stat()
+            # One that was made just now may have no lock yet.
+            if about.st_uid != os.getuid() or time.time() - about.st_mtime < 60:
+                continue
+            if not path.exists():  # of a job elsewhere, or what a job on another machine has left
+                if not JobFolder(path).processes():
+                    shutil.rmtree(_FOLDER_MEMORY / name, ignore_errors=True)
+                continue
+            lock = _locked(path)
+            if lock is not None:
+                JobFolder(path).sweep()
+                os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """The system's lock on a folder, which ends with its process; None if another has it."""
+    import fcntl  # missing on Windows, where the package is to be imported all the same
+
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
 
 INTERRUPTED = 130
 _ENDED = (INTERRUPTED, 143)
@@ -109,7 +217,7 @@ def _outcome(rank: int, arguments: Sequence[str], log: Path | None) -> tuple[int
             sys.stderr.write(text)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         # Here, as most ranks end well without what layers take to load.
-        from singanet.parallel.communicators.last_words import layer_of
+        from singanet.parallel.communicators.board import layer_of
 
         layer = layer_of(error)
         kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")
@@ -130,8 +238,8 @@ def _work(rank: int, arguments: Sequence[str]) -> None:
 def _serve() -> None:
     """Hold parameters for the ranks that run the program, until they have ended."""
     # It loads MPI, and what a program of others need not load.
+    from singanet.parallel.initialize import init, servers
     from singanet.parallel.server import serve
-    from singanet.parallel.start import init, servers
 
     # All ranks take part in making the groups.
     init()

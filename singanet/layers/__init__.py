@@ -4,44 +4,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.lazy import names_when_asked
+from singanet.base.elsewhere import names_when_asked
 
 if TYPE_CHECKING:
-    from singanet.layers.activation import Activation
-    from singanet.layers.adaptive_pooling import (
-        AdaptiveAvgPooling1D,
-        AdaptiveAvgPooling2D,
-        AdaptiveAvgPooling3D,
-        AdaptiveMaxPooling1D,
-        AdaptiveMaxPooling2D,
-        AdaptiveMaxPooling3D,
-    )
-    from singanet.layers.arithmetic import Clip, Index, Power
-    from singanet.layers.batch_normalization import BatchNormalization
-    from singanet.layers.cache import Cache
-    from singanet.layers.cast import Cast
-    from singanet.layers.class_token import ClassToken
-    from singanet.layers.concat import Concat
+    from singanet.layers.activations import GLU, Activation, GatedUnit, LogSoftmax, PReLU, Softmax
     from singanet.layers.context import Context
-    from singanet.layers.conv import Conv1D, Conv2D, Conv3D
-    from singanet.layers.conv_transpose import Conv1DTranspose, Conv2DTranspose, Conv3DTranspose
-    from singanet.layers.dense import Dense
-    from singanet.layers.depthwise_conv import DepthwiseConv1D, DepthwiseConv2D
-    from singanet.layers.dropout import AlphaDropout, Dropout, GaussianNoise, SpatialDropout
-    from singanet.layers.dummy import Dummy, Input
-    from singanet.layers.embedding import Embedding
-    from singanet.layers.gated_unit import GatedUnit
-    from singanet.layers.gather import Gather
-    from singanet.layers.global_pooling import (
-        GlobalAvgPooling1D,
-        GlobalAvgPooling2D,
-        GlobalAvgPooling3D,
-        GlobalMaxPooling1D,
-        GlobalMaxPooling2D,
-        GlobalMaxPooling3D,
+    from singanet.layers.convolution import (
+        Conv1D,
+        Conv1DTranspose,
+        Conv2D,
+        Conv2DTranspose,
+        Conv3D,
+        Conv3DTranspose,
+        Cropping,
+        DepthwiseConv1D,
+        DepthwiseConv2D,
+        EndPadding,
+        Pad,
+        SeparableConv1D,
+        SeparableConv2D,
     )
-    from singanet.layers.glu import GLU
-    from singanet.layers.group_norm import GroupNorm, InstanceNorm
+    from singanet.layers.dense import Dense, Weight
+    from singanet.layers.dropout import (
+        AlphaDropout,
+        Dropout,
+        GaussianNoise,
+        Masking,
+        SpatialDropout,
+    )
+    from singanet.layers.elementwise import (
+        Clip,
+        Compare,
+        Index,
+        MatMul,
+        Operation,
+        Power,
+        Scale,
+        Where,
+    )
+    from singanet.layers.embedding import (
+        Cache,
+        ClassToken,
+        Embedding,
+        PositionEmbedding,
+        Positions,
+        SinusoidalPosition,
+    )
     from singanet.layers.joins import (
         Add,
         Average,
@@ -53,43 +61,66 @@ if TYPE_CHECKING:
         Multiply,
         Subtract,
     )
-    from singanet.layers.l2_norm import L2Norm
-    from singanet.layers.layer import Layer, Traits
-    from singanet.layers.layer_norm import LayerNorm, RMSNorm
-    from singanet.layers.lrn import LRN
-    from singanet.layers.masking import Masking
-    from singanet.layers.matmul import MatMul
-    from singanet.layers.multi_head_attention import MultiHeadAttention
-    from singanet.layers.operation import Operation
-    from singanet.layers.pad import Cropping, EndPadding, Pad
+    from singanet.layers.layer import Layer
+    from singanet.layers.multi_head_attention import (
+        MultiHeadAttention,
+        QueryKeyNorm,
+        RelativePositions,
+    )
+    from singanet.layers.normalization import (
+        LRN,
+        BatchNormalization,
+        GroupNorm,
+        InstanceNorm,
+        L2Norm,
+        LayerNorm,
+        RMSNorm,
+    )
     from singanet.layers.pooling import (
+        AdaptiveAvgPooling1D,
+        AdaptiveAvgPooling2D,
+        AdaptiveAvgPooling3D,
+        AdaptiveMaxPooling1D,
+        AdaptiveMaxPooling2D,
+        AdaptiveMaxPooling3D,
         AvgPooling1D,
         AvgPooling2D,
         AvgPooling3D,
+        GlobalAvgPooling1D,
+        GlobalAvgPooling2D,
+        GlobalAvgPooling3D,
+        GlobalMaxPooling1D,
+        GlobalMaxPooling2D,
+        GlobalMaxPooling3D,
         MaxPooling1D,
         MaxPooling2D,
         MaxPooling3D,
+        Upsampling2D,
     )
-    from singanet.layers.positions import PositionEmbedding, Positions, SinusoidalPosition
-    from singanet.layers.prelu import PReLU
-    from singanet.layers.query_key_norm import QueryKeyNorm
-    from singanet.layers.reduce import Expand, Reduce, RepeatVector
-    from singanet.layers.relative import RelativePositions
-    from singanet.layers.reshape import Flatten, Permute, Reshape
-    from singanet.layers.rnn import GRU, LSTM, RNN
+    from singanet.layers.reducing import Expand, Gather, Reduce, RepeatVector, TopIndices
+    from singanet.layers.rnn import (
+        GRU,
+        LSTM,
+        RNN,
+        StepList,
+        TimeDistributed,
+        padded_to_steps,
+        steps_to_padded,
+    )
     from singanet.layers.rotary import RotaryEmbedding
-    from singanet.layers.scale import Scale
-    from singanet.layers.separable_conv import SeparableConv1D, SeparableConv2D
-    from singanet.layers.slice import Slice
-    from singanet.layers.softmax import LogSoftmax, Softmax
-    from singanet.layers.split import Split
-    from singanet.layers.step_list import StepList, padded_to_steps, steps_to_padded
-    from singanet.layers.stop_gradient import StopGradient
-    from singanet.layers.time_distributed import TimeDistributed
-    from singanet.layers.top_indices import TopIndices
-    from singanet.layers.upsampling2d import Upsampling2D
-    from singanet.layers.weight import Weight
-    from singanet.layers.where import Compare, Where
+    from singanet.layers.shapes import (
+        Cast,
+        Concat,
+        Dummy,
+        Flatten,
+        Input,
+        Permute,
+        Reshape,
+        Slice,
+        Split,
+        StopGradient,
+    )
+    from singanet.types import Traits
 
 __all__ = [
     "GLU",

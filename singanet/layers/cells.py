@@ -1,22 +1,22 @@
-"""The recurrent modes: their gates, their states and their kernels."""
+"""Recurrent cells and their scan over time."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
 from singanet.initializer import Initializer
-from singanet.ops.direction import (
-    Direction,
-    RecurrentCase,
-    RecurrentGradients,
-    RecurrentStates,
-)
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer, ParamSpecs
 from singanet.ops.interface import Ops
+from singanet.ops.window import Direction, RecurrentCase, RecurrentGradients, RecurrentStates
+from singanet.params.param import Param
 from singanet.types import Array, Shape
 
 Params = Mapping[str, Array | None]
@@ -181,3 +181,340 @@ CELLS: dict[str, Cell] = {
     "relu": ElmanCell("relu"),
 }
 """The cells by SINGA's ``rnn_mode``."""
+
+
+KINDS = ("weight_x", "weight_h", "bias_x", "bias_h")
+"""The arrays of one direction: (in, G·H), (H, G·H), (G·H,), (G·H,)."""
+
+RNNSpecs = ParamSpecs | Sequence[ParamSpecs] | Mapping[str, ParamSpecs]
+"""One spec for all arrays (also SINGA's list of one), or a dict from kind or suffix to spec."""
+
+
+@dataclass(frozen=True)
+class StackDirection:
+    """One direction of one stack; ``index`` is its place among the states."""
+
+    stack: int
+    index: int
+    reverse: bool
+
+    @property
+    def prefix(self) -> str:
+        """The start of its parameters' suffixes."""
+        return f"l{self.stack}/{'backward' if self.reverse else 'forward'}"
+
+
+def all_runs(num_stacks: int, bidirectional: bool) -> Iterator[StackDirection]:
+    """Every direction of every stack, in the order of states and of the packed form."""
+    directions = 2 if bidirectional else 1
+    for stack in range(num_stacks):
+        for d in range(directions):
+            yield StackDirection(stack, stack * directions + d, d == 1)
+
+
+def normal_specs(layer: str, specs: RNNSpecs) -> ParamSpecs | Mapping[str, ParamSpecs]:
+    """``specs`` without SINGA's list around one spec."""
+    if not isinstance(specs, (list, tuple)):
+        return specs  # type: ignore[return-value]
+    if len(specs) != 1:
+        raise ArgumentError(
+            f"layer {layer!r}, argument param_specs",
+            expected="one spec, or a dict from array to spec",
+            received=f"a list of {len(specs)}",
+            advice="pass {'weight_x': {...}, 'bias_x': {...}} for different ones",
+        )
+    only: ParamSpecs = specs[0]
+    return only
+
+
+def spec_of(
+    layer: str, specs: ParamSpecs | Mapping[str, ParamSpecs], suffix: str, suffixes: Sequence[str]
+) -> ParamSpecs:
+    """The spec of the array ``suffix`` in ``specs``; a name in a spec for several is a prefix."""
+    if specs is None or isinstance(specs, Param):
+        return specs
+    if any(key in KINDS or "/" in key for key in specs):
+        return _by_array(layer, specs, suffix, suffixes)
+    return _with_prefix(specs, suffix)
+
+
+def _by_array(
+    layer: str, specs: Mapping[str, Any], suffix: str, suffixes: Sequence[str]
+) -> ParamSpecs:
+    known = (*KINDS, *suffixes)
+    for key in specs:
+        if key not in known:
+            raise UnknownNameError(
+                f"layer {layer!r}, argument param_specs",
+                expected=f"keys among {one_of(known)}",
+                received=repr(key),
+                advice=did_you_mean(key, known, "remove it"),
+            )
+    if suffix in specs:
+        exact: ParamSpecs = specs[suffix]
+        return exact
+    shared: ParamSpecs = specs.get(suffix.rpartition("/")[2])
+    if isinstance(shared, Mapping):
+        return _with_prefix(shared, suffix)
+    return shared
+
+
+def _with_prefix(spec: Mapping[str, Any], suffix: str) -> Mapping[str, Any]:
+    return {**spec, "name": f"{spec['name']}/{suffix}"} if "name" in spec else spec
+
+
+_ADVICE = (
+    "give (time, features), then all initial states of shape (stacks x directions, hidden) or"
+    " none, then a mask of shape (time,), lengths of shape (), or nothing"
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """``states`` of them after the sequences, then what tells which steps are there.
+
+    That is a "mask", the "lengths", or nothing.
+    """
+
+    states: int
+    tells: str
+
+
+def read_shapes(
+    layer: Layer, in_shapes: Any, state: Shape, states: int
+) -> tuple[tuple[int, int], Inputs]:
+    """(T, F) of the sequences, and which other inputs there are, told by their sample shapes.
+
+    ``state`` is the shape that each of ``states`` initial states must have, if they are given.
+    """
+    shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
+    rest = shapes[1:]
+    tells = "lengths" if rest and rest[-1] in ((), (1,)) else ""
+    if not tells and rest and rest[-1] == shapes[0][:1]:
+        tells = "mask"
+    given = rest[:-1] if tells else rest
+    fits = bool(shapes) and len(shapes[0]) == 2 and shapes[0][1] > 0
+    if not fits or given not in ([], [state] * states):
+        raise layer.shape_error(
+            f"sequences of sample shape (time, features), then no or {states} initial states of"
+            f" shape {state}, then nothing, a mask of shape (time,) or lengths of shape ()",
+            str(in_shapes),
+            _ADVICE,
+        )
+    return (shapes[0][0], shapes[0][1]), Inputs(len(given), tells)
+
+
+def read_skips(layer: Layer, ops: Ops, tells: str, given: Array, n: int, steps: int) -> Array:
+    """(T, N, 1), True for steps that are not there, by the mask or the lengths ``given``.
+
+    Errors: a mask of another shape than (n, steps); those of `read_whole_lengths`.
+    """
+    if tells == "lengths":
+        lengths = read_whole_lengths(layer, ops, given, n, steps)
+        missing = ops.xp.arange(steps)[:, None] >= lengths
+    elif given.shape != (n, steps):
+        raise layer.shape_error(
+            f"a mask of shape {(n, steps)}",
+            f"shape {given.shape}",
+            "mask steps of the sequences that are given, one number each",
+        )
+    else:
+        missing = (given == 0).T
+    return missing[:, :, None]
+
+
+def read_whole_lengths(layer: Layer, ops: Ops, lengths: Array, n: int, steps: int) -> Array:
+    """``lengths`` (N,) or (N, 1) as N integers.
+
+    Errors: other than N lengths; one that is no whole number, or outside 0 to ``steps``.
+    """
+    if lengths.size != n or lengths.ndim > 2:
+        raise layer.shape_error(
+            f"one length a sample, shape ({n},) or ({n}, 1)",
+            f"shape {lengths.shape}",
+            "pass as many lengths as sequences",
+        )
+    flat = lengths.reshape(n)
+    ops.check(partial(_expect_lengths, layer.name, steps), flat)
+    return flat.astype(np.int64)
+
+
+def _expect_lengths(layer: str, steps: int, lengths: Array) -> None:
+    right = (lengths >= 0) & (lengths <= steps) & (lengths == np.floor(lengths))
+    if not bool(right.all()):
+        first = int((~right).argmax())
+        raise DataError(
+            f"layer {layer!r}, input lengths",
+            expected=f"whole numbers from 0 to {steps}, the number of steps",
+            received=f"{lengths[first]} for sample {first}",
+            advice="cut the sequence, or pad all of them to more steps",
+        )
+
+
+class Stacks(Protocol):
+    """What the way goes by, of a recurrent layer; see `singanet.layers.RNN`."""
+
+    cell: Cell
+    params: dict[str, Param]
+    runs: list[StackDirection]
+    num_stacks: int
+    directions: int
+    hidden_size: int
+    dropout: float
+    input_dropout: float
+    recurrent_dropout: float
+    go_backwards: bool
+    return_sequences: bool
+    return_state: bool
+    stateful: int | None
+
+
+class Forward:
+    """One forward call of a recurrent layer; keeps in the context what `Backward` needs."""
+
+    def __init__(self, layer: Stacks, ctx: Context, skips: Array | None) -> None:
+        self.layer = layer
+        self.ctx = ctx
+        self.skips = skips[::-1] if skips is not None and layer.go_backwards else skips
+
+    def run(self, x: Array, states: Sequence[Array]) -> tuple[Array, list[Array]]:
+        """The output and the final states, batch first."""
+        layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
+        below = ops.time_major(x[:, ::-1] if layer.go_backwards else x, self.skips)
+        below = self._dropped(below, "input", (1, len(x), x.shape[2]), layer.input_dropout)
+        ctx.save(skips=self.skips)
+        ends: list[list[Array]] = [[] for _ in layer.cell.states]
+        for stack in range(layer.num_stacks):
+            if stack:
+                below = self._dropped(below, f"l{stack}", below.shape, layer.dropout)
+            ctx.save(**{f"l{stack}/x": below})
+            outs = []
+            for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
+                direction = self._direction(run, below)
+                made = self._run(run, below, states, direction)
+                outs.append(direction.afters(made[0]))
+                for end, state in zip(ends, made, strict=True):
+                    end.append(state[direction.end])
+            if stack < layer.num_stacks - 1 or layer.return_sequences:
+                below = ops.side_by_side(outs, self.skips)
+        if layer.return_sequences:
+            y = ops.batch_major(below)
+        else:
+            y = ops.concat(ends[0][-layer.directions :], axis=1)
+        finals = ends if layer.return_state or layer.stateful or ctx.past is not None else []
+        return y, [ops.xp.stack(end, axis=1) for end in finals]
+
+    def _dropped(self, x: Array, where: str, shape: Shape, dropout: float) -> Array:
+        ctx = self.ctx
+        if not ctx.train or dropout == 0.0:
+            return x
+        mask = ctx.ops.keep_mask(ctx.rng, shape, 1.0 - dropout)
+        ctx.save(**{f"{where}/mask": mask})
+        return _masked(ctx, x, mask, dropout)
+
+    def _direction(self, run: StackDirection, x: Array) -> Direction:
+        layer, ctx, drop = self.layer, self.ctx, None
+        if ctx.train and layer.recurrent_dropout:
+            keep = 1.0 - layer.recurrent_dropout
+            mask = ctx.ops.keep_mask(ctx.rng, (x.shape[1], layer.hidden_size), keep)
+            drop = ctx.ops.multiply(mask.astype(x.dtype), 1.0 / keep)
+        return Direction(len(x), run.reverse, self.skips, drop)
+
+    def _run(
+        self, run: StackDirection, x: Array, states: Sequence[Array], direction: Direction
+    ) -> tuple[Array, ...]:
+        """The states of one direction of one stack on x (T, N, in)."""
+        cell, ctx, prefix = self.layer.cell, self.ctx, run.prefix
+        starts: list[Any] = [state[:, run.index] for state in states]
+        case = cell.case(ctx.ops, x, _arrays_of(ctx, run), direction)
+        made = cell.forward(ctx.ops, case, starts or [None] * len(cell.states), ctx.keep)
+        ctx.save(**{f"{prefix}/made": made, f"{prefix}/drop": direction.drop})
+        if cell.joins_biases:
+            ctx.save(**{f"{prefix}/biases": case.biases})
+        return made.states
+
+
+class Backward:
+    """The way back of one forward call."""
+
+    def __init__(self, layer: Stacks, ctx: Context) -> None:
+        self.layer = layer
+        self.ctx = ctx
+        self.grads: dict[str, Array] = {}
+
+    def run(
+        self, dy: Array, dfinals: Sequence[Array]
+    ) -> tuple[Array | None, list[Array], dict[str, Array]]:
+        """Gradients of the sequences, of the initial states, and of the parameters."""
+        layer, ctx, ops = self.layer, self.ctx, self.ctx.ops
+        above = ops.time_major(dy, ctx.saved["skips"]) if layer.return_sequences else None
+        dstates = self._state_gradients(dy, dfinals)
+        for stack in reversed(range(layer.num_stacks)):
+            dx: Array | None = None
+            for run in layer.runs[stack * layer.directions : (stack + 1) * layer.directions]:
+                part = self._run(run, above, [d[run.index] for d in dstates])
+                if part is not None:
+                    dx = part if dx is None else ops.add(dx, part, out=dx)
+            above = None if dx is None else self._dropped(dx, f"l{stack}", layer.dropout)
+        grads = {s: self.grads[s] for s, param in layer.params.items() if not param.is_state}
+        if above is None:
+            return None, [], grads
+        above = ops.batch_major(self._dropped(above, "input", layer.input_dropout))
+        states = [d.transpose(1, 0, 2) for d in dstates]
+        return above[:, ::-1] if layer.go_backwards else above, states, grads
+
+    def _dropped(self, dx: Array, where: str, dropout: float) -> Array:
+        mask = self.ctx.saved.get(f"{where}/mask")
+        return dx if mask is None else _masked(self.ctx, dx, mask, dropout)
+
+    def _state_gradients(self, dy: Array, dfinals: Sequence[Array]) -> list[Array]:
+        """The gradients of the final states, (stacks·directions, N, H) each, ours to change."""
+        layer, ops = self.layer, self.ctx.ops
+        shape = (len(layer.runs), len(dy), layer.hidden_size)
+        if dfinals:
+            dstates = [ops.xp.array(d.transpose(1, 0, 2), order="C") for d in dfinals]
+        else:
+            dstates = [ops.zeros(shape, dy) for _ in layer.cell.states]
+        if not layer.return_sequences:
+            top = dstates[0][-layer.directions :]
+            last = dy.reshape(len(dy), layer.directions, layer.hidden_size)
+            ops.add(top, last.transpose(1, 0, 2), out=top)
+        return dstates
+
+    def _run(
+        self, run: StackDirection, above: Array | None, dstates: Sequence[Array]
+    ) -> Array | None:
+        """One direction of one stack; the gradient of its input, None if it is not wanted."""
+        layer, ctx = self.layer, self.ctx
+        size, prefix, saved = layer.hidden_size, run.prefix, ctx.saved
+        if above is not None:
+            first = size if run.reverse else 0
+            above = above[:, :, first : first + size]
+        needs_dx = run.stack > 0 or ctx.needs_input_grad
+        x = saved[f"l{run.stack}/x"]
+        direction = Direction(len(x), run.reverse, saved["skips"], saved[f"{prefix}/drop"])
+        biases = saved.get(f"{prefix}/biases")
+        case = layer.cell.case(ctx.ops, x, _arrays_of(ctx, run), direction, biases)
+        made = saved[f"{prefix}/made"]
+        grads = layer.cell.backward(ctx.ops, case, made, above, dstates, needs_dx)
+        for state, start in zip(dstates, grads.starts, strict=True):
+            ctx.ops.copyto(state, start)
+        for kind in KINDS:
+            if (grad := getattr(grads, kind)) is not None:
+                self.grads[f"{prefix}/{kind}"] = grad
+        if grads.bias_h is grads.bias_x:
+            # Two parameters, of which each has an array of its own.
+            self.grads[f"{prefix}/bias_h"] = grads.bias_h.copy()
+        return grads.x
+
+
+def _arrays_of(ctx: Context, run: StackDirection) -> dict[str, Array | None]:
+    """The parameters of one direction by kind, None for one that it does not have."""
+    return {kind: ctx.params.get(f"{run.prefix}/{kind}") for kind in KINDS}
+
+
+def _masked(ctx: Context, x: Array, mask: Array, dropout: float) -> Array:
+    """``x`` where the mask is set, scaled so that its mean stays."""
+    y: Array = ctx.ops.multiply(x, mask)
+    ctx.ops.multiply(y, 1.0 / (1.0 - dropout), out=y)
+    return y

@@ -1,14 +1,114 @@
-"""The fully connected layer."""
+"""Dense layers and the product of rows with a weight.
+
+So a layer need not know that a low-rank pair stands beside its weight.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
-from singanet.layers.arguments import expect_int
+from singanet.base.arguments import is_int
+from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs, Traits
-from singanet.layers.product import product, product_back
-from singanet.types import Array, CSRMatrix, GivenShape, Gradient, RowSparse, Shapes
+from singanet.layers.layer import Layer, LowRank, ParamSpecs, expect_int, pair_of
+from singanet.ops.interface import Ops
+from singanet.ops.window import Attention
+from singanet.types import Array, CSRMatrix, GivenShape, Gradient, RowSparse, Shapes, Traits
+
+
+def as_rows(x: Array) -> Array:
+    """(..., D) as (R, D)."""
+    return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
+
+
+def product(layer: Layer, ctx: Context, x: Array, part: str = "", turned: bool = False) -> Array:
+    """(..., in) W + b, by the parameters ``<part>weight`` and, if there is one, ``<part>bias``.
+
+    A ``turned`` weight is (out, in). What a pair of ``layer`` needs for its gradient is kept.
+    """
+    ops, weight = ctx.ops, f"{part}weight"
+    rows = x if x.ndim == 2 else as_rows(x)
+    matrix = ctx.params[weight]
+    y: Array = ops.affine(rows, matrix.T if turned else matrix, ctx.params.get(f"{part}bias"))
+    pair = layer.adapters.get(weight)
+    if pair is not None:
+        a, b = (ctx.params[suffix] for suffix in pair_of(weight))
+        inner = ops.matmul(_read_by(pair, ctx, rows, weight), a)
+        ops.multiply(inner, pair.scale, out=inner)
+        ctx.save(**{f"{weight}.inner": inner})
+        y = ops.add_matmul(y, inner, b)
+    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+
+
+def product_back(
+    layer: Layer,
+    ctx: Context,
+    x: Array,
+    dy: Array,
+    grads: dict[str, Any],
+    wanted: bool,
+    part: str = "",
+    turned: bool = False,
+) -> Any:
+    """The gradient of x if ``wanted``; those that the context wants of parameters go to ``grads``.
+
+    dW = xᵀ dy, db = the sum of dy, dx = dy Wᵀ; of a pair dB = s (x A)ᵀ dy, dA = s xᵀ (dy Bᵀ), and
+    s (dy Bᵀ) Aᵀ is added to dx.
+    """
+    ops, weight = ctx.ops, f"{part}weight"
+    rows, back = (x, dy) if x.ndim == 2 else (as_rows(x), as_rows(dy))
+    if ctx.wants(weight):
+        grads[weight] = ops.matmul(back.T, rows) if turned else ops.matmul(rows.T, back)
+    if f"{part}bias" in ctx.params and ctx.wants(f"{part}bias"):
+        grads[f"{part}bias"] = ops.column_sums(back)
+    dx: Array | None = None
+    if wanted:
+        matrix = ctx.params[weight]
+        dx = ops.matmul(back, matrix if turned else matrix.T)
+    pair = layer.adapters.get(weight)
+    if pair is not None:
+        dx = _pair_back(pair, ctx, rows, back, grads, dx, weight)
+    return dx if dx is None or x.ndim == 2 else dx.reshape(x.shape)
+
+
+def _pair_back(
+    pair: LowRank,
+    ctx: Context,
+    rows: Array,
+    dy: Array,
+    grads: dict[str, Any],
+    dx: Array | None,
+    weight: str,
+) -> Array | None:
+    ops, (name_a, name_b) = ctx.ops, pair_of(weight)
+    a, b = ctx.params[name_a], ctx.params[name_b]
+    if ctx.wants(name_b):
+        grads[name_b] = ops.matmul(ctx.saved[f"{weight}.inner"].T, dy)
+    inner = ops.matmul(dy, b.T)
+    ops.multiply(inner, pair.scale, out=inner)
+    mask = ctx.saved.get(f"{weight}.mask")
+    if ctx.wants(name_a):
+        read = rows if mask is None else _dropped(pair, ctx, rows, mask)
+        grads[name_a] = ops.matmul(read.T, inner)
+    if dx is None or mask is None:
+        return dx if dx is None else ops.add_matmul(dx, inner, a.T)
+    return ops.add(dx, _dropped(pair, ctx, ops.matmul(inner, a.T), mask), out=dx)
+
+
+def _read_by(pair: LowRank, ctx: Context, rows: Array, weight: str) -> Array:
+    """What the pair reads of ``rows``: in training with elements dropped, whose mask is kept."""
+    if not ctx.train or pair.dropout == 0.0:
+        return rows
+    mask = ctx.ops.keep_mask(ctx.rng, rows.shape, 1.0 - pair.dropout)
+    ctx.save(**{f"{weight}.mask": mask})
+    return _dropped(pair, ctx, rows, mask)
+
+
+def _dropped(pair: LowRank, ctx: Context, rows: Array, mask: Array) -> Array:
+    made: Array = ctx.ops.multiply(rows, mask)
+    return ctx.ops.multiply(made, 1.0 / (1.0 - pair.dropout), out=made)
 
 
 class Dense(Layer):
@@ -94,3 +194,130 @@ class Dense(Layer):
         y = ops.zeros((len(x), self.num_output), parts)
         y = ops.add_to_rows(y, *ops.sum_rows(x.entry_rows(ops.xp), parts))
         return y if bias is None else y + bias
+
+
+def heads_of(x: Array, size: int) -> Array:
+    """(N, T, heads·size) as (N, heads, T, size), a view."""
+    return x.reshape(*x.shape[:2], x.shape[2] // size, size).transpose(0, 2, 1, 3)
+
+
+def merged_heads(heads: Array) -> Array:
+    """(N, heads, T, size) as (N, T, heads·size)."""
+    n, count, steps, size = heads.shape
+    return heads.transpose(0, 2, 1, 3).reshape(n, steps, count * size)
+
+
+def are_few(case: Attention, q: Array, k: Array, v: Array) -> bool:
+    """Whether the weights are best kept: in memory that is linear in the steps, and in less time.
+
+    Streamed weights are made again for backward, one product of six more, which pays where they
+    are many, or where positions hide a part of them, whose blocks are passed over.
+    """
+    if case.softcap is not None or case.window is not None or case.segments is not None:
+        return False
+    n, heads, queries, size = q.shape
+    groups, keys, width = k.shape[1], k.shape[2], v.shape[3]
+    beside = n * (heads * queries + groups * keys) * (size + width)
+    return n * heads * queries * keys <= beside * (1 if case.causal else 2)
+
+
+def attend_whole(
+    ctx: Context, case: Attention, q: Array, k: Array, v: Array
+) -> tuple[Array, Array]:
+    """Means (N, h, Tq, e) and weights (N, h, Tq, Tk); the weights and what is dropped are kept."""
+    ops = ctx.ops
+    weights = ops.attention_weights(
+        q, k, case.scale, case.causal, case.lengths, case.seen, case.added, case.first
+    )
+    there: Array | None = None
+    if case.dropout:
+        there = ops.keep_mask(ctx.rng, weights.shape, 1.0 - case.dropout)
+    kept = _dropped_weights(ops, case, weights, there)
+    ctx.save(weights=weights, there=there)
+    return ops.matmul(_together(kept, v), v).reshape(*q.shape[:3], v.shape[3]), weights
+
+
+def attend_whole_back(
+    ctx: Context,
+    case: Attention,
+    dmeans: Array,
+    of_weights: Sequence[Array],
+    heads: Sequence[Array],
+    mask_gradient: bool,
+) -> tuple[Array, Array, Array, Array | None]:
+    """Gradients of queries, keys, values, and of what is added if it is wanted.
+
+    ``heads`` are queries, keys and values, ``of_weights`` a further gradient of the weights.
+    """
+    ops, (q, k, v) = ctx.ops, heads
+    weights, there = ctx.saved["weights"], ctx.saved["there"]
+    dmeans = _together(dmeans, v)
+    dv = ops.matmul(
+        _together(_dropped_weights(ops, case, weights, there), v).swapaxes(2, 3), dmeans
+    )
+    dweights = ops.matmul(dmeans, v.swapaxes(2, 3)).reshape(weights.shape)
+    dweights = _dropped_weights(ops, case, dweights, there)
+    for more in of_weights:
+        dweights = ops.add(dweights, more, out=dweights)
+    dadded: Array | None = None
+    if mask_gradient and case.added is not None:
+        dadded = ops.sum_to(ops.softmax_backward(dweights, weights), case.added.shape)
+    return *ops.attention_backward(dweights, weights, q, k, case.scale), dv, dadded
+
+
+def _dropped_weights(ops: Ops, case: Attention, weights: Array, there: Array | None) -> Array:
+    """The weights that stay, scaled so that their mean does too."""
+    if there is None:
+        return weights
+    kept: Array = ops.multiply(weights, there)
+    ops.multiply(kept, 1.0 / (1.0 - case.dropout), out=kept)
+    return kept
+
+
+def _together(rows: Array, served: Array) -> Array:
+    """(N, heads, Tq, ·) with the rows of heads that one head of ``served`` serves in one matrix."""
+    n, groups = served.shape[:2]
+    count, queries = rows.shape[1:3]
+    return rows.reshape(n, groups, count // groups * queries, rows.shape[3])
+
+
+class Weight(Layer):
+    """The parameter ``weight`` of ``shape``, the same for every sample of the input.
+
+    Of the input only the number of its samples is read. So a class token begins the sequence of a
+    vision transformer, and a table is added to what has no layer for it.
+    """
+
+    traits = Traits(input_kinds=("any",), any_extent=True, stops_gradient=True)
+
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[int],
+        W_specs: ParamSpecs = None,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if not isinstance(shape, (tuple, list)) or not all(is_int(size) for size in shape):
+            raise ArgumentError(
+                f"layer {name!r}, argument shape",
+                expected="the extents of the array, without the batch axis",
+                received=repr(shape),
+                advice="pass for example shape=(1, 64)",
+            )
+        self.shape = tuple(int(size) for size in shape)
+        self.W_specs = W_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape → ``shape``."""
+        self.add_param("weight", self.shape, self.W_specs)
+        return self.shape
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """The parameter as often as there are samples; no array is kept."""
+        first = x[0] if isinstance(x, (list, tuple)) else x
+        return ctx.ops.xp.broadcast_to(ctx.params["weight"], (len(first), *self.shape))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
+        """The sum of ``dy`` over the samples, and nothing for the input."""
+        return None, {"weight": ctx.ops.sum(dy, axis=0)}

@@ -1,24 +1,254 @@
-"""Rows of a table, looked up by index."""
+"""Embeddings of ids and positions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from singanet.errors import ArgumentError, DataError
-from singanet.initializer import Initializer
-from singanet.layers.arguments import expect_int, expect_one_input
-from singanet.layers.cache import Cache
+from singanet.base.arguments import checked_count, is_int, is_number
+from singanet.base.described import Configurable
+from singanet.errors import ArgumentError, DataError, did_you_mean, one_of
+from singanet.initializer import Gaussian, Initializer
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, ParamSpecs, Traits
-from singanet.layers.masking import Masking
-from singanet.params.gradients import dense_gradient
-from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes
+from singanet.layers.dropout import Masking
+from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input
+from singanet.layers.past import most
+from singanet.params.grads import dense_gradient
+from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes, Traits
+
+
+class ClassToken(Layer):
+    """The rows of ``weight`` (count, E) before the steps of each sequence (N, T, E).
+
+    One row is BERT's and ViT's class token, whose output attention makes from the whole sequence;
+    more are registers (Darcet et al. 2024). Without a spec they start normal with standard
+    deviation 0.02.
+    """
+
+    traits = Traits(any_extent=True)
+
+    def __init__(
+        self,
+        name: str,
+        count: int = 1,
+        W_specs: ParamSpecs = None,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.count = expect_int(name, "count", count)
+        self.W_specs = W_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(T, E) → (count + T, E)."""
+        steps, size = self.expect_rank(in_shapes, 2, "(time, features)", "put an embedding first")
+        self.add_param("weight", (self.count, size), self.W_specs, default=Gaussian(0.0, 0.02))
+        return (-1 if steps == -1 else self.count + steps, size)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The longer sequences; no array is kept."""
+        y = ctx.ops.empty((len(x), self.count + x.shape[1], x.shape[2]), x)
+        ctx.ops.copyto(y[:, : self.count], ctx.params["weight"])
+        ctx.ops.copyto(y[:, self.count :], x)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """The steps' part of ``dy`` as a view, and the sum over the samples of the rest."""
+        dx = dy[:, self.count :]
+        if not ctx.needs_param_grads:
+            return dx, {}
+        return dx, {"weight": ctx.ops.sum(dy[:, : self.count], axis=0)}
+
+
+class PositionEmbedding(Layer):
+    """y_t = x_t + weight_t for sequences (N, T, E); ``weight`` is (max_length, E).
+
+    ``max_length`` is T where that is known. Without a spec the weight starts normal with standard
+    deviation 0.02 (Radford et al. 2018).
+    """
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def __init__(
+        self,
+        name: str,
+        max_length: int | None = None,
+        W_specs: ParamSpecs = None,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if max_length is not None:
+            max_length = expect_int(name, "max_length", max_length)
+        self.max_length = max_length
+        self.W_specs = W_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(T, E), unchanged."""
+        shape = self.expect_rank(in_shapes, 2, "(time, features)", "put an embedding before it")
+        longest = shape[0] if self.max_length is None else self.max_length
+        if longest == -1:
+            raise self.shape_error(
+                "max_length, since the sequences may have any length",
+                "max_length=None",
+                "pass the length of the longest sequence to come",
+            )
+        self._expect_steps(shape[0], longest)
+        self.add_param("weight", (longest, shape[1]), self.W_specs, default=Gaussian(0.0, 0.02))
+        return shape
+
+    def _expect_steps(self, steps: int, longest: int) -> None:
+        if steps > longest:
+            raise self.shape_error(
+                f"at most max_length={longest} steps",
+                f"{steps}",
+                "cut the sequences, or make the layer with a larger max_length",
+            )
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The sequences with their positions added."""
+        weight, starts, steps = ctx.params["weight"], ctx.starts, x.shape[1]
+        self._expect_steps(most(starts) + steps, len(weight))
+        if isinstance(starts, int):
+            return ctx.ops.add(x, weight[starts : starts + steps])
+        places = ctx.ops.xp.asarray(starts[:, None] + np.arange(steps))
+        return ctx.ops.add(x, ctx.ops.gather_rows(weight, places))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy``, and its sum over the samples for the positions that were there."""
+        if not ctx.needs_param_grads:
+            return dy, {}
+        dweight = ctx.ops.zeros(ctx.params["weight"].shape, dy)
+        ctx.ops.sum(dy, axis=0, out=dweight[: dy.shape[1]])
+        return dy, {"weight": dweight}
+
+
+class SinusoidalPosition(Layer):
+    """y_t = x_t + p_t for sequences (N, T, E) of any length, without parameters.
+
+    p_t,2i = sin(t / 10000^(2i/E)) and p_t,2i+1 the cosine of the same (Vaswani et al. 2017).
+    """
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(T, E), unchanged."""
+        return self.expect_rank(in_shapes, 2, "(time, features)", "put an embedding before it")
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The sequences with their positions added."""
+        starts, sizes = ctx.starts, x.shape[1:]
+        if isinstance(starts, int):
+            waves = _waves(starts, *sizes)
+        else:
+            waves = np.stack([_waves(first, *sizes) for first in starts.tolist()])
+        table = ctx.ops.xp.asarray(waves, x.dtype)
+        return ctx.ops.add(x, table)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """The gradient itself."""
+        return dy, {}
+
+
+class Positions(Layer):
+    """The positions (N, T) of indices (N, T) among those that are not ``padding_index``.
+
+    The first has padding_index + 1, and padding itself the position ``padding_index``, as RoBERTa
+    counts; an `Embedding` makes vectors of them.
+    """
+
+    traits = Traits(
+        input_kinds=("integers",),
+        gives_integers=True,
+        any_extent=True,
+        masks="keeps",
+        stops_gradient=True,
+    )
+
+    def __init__(
+        self, name: str, padding_index: int, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.padding_index = expect_int(name, "padding_index", padding_index, least=0)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(T,), unchanged."""
+        return self.expect_rank(in_shapes, 1, "(time,)", "give it the indices that are embedded")
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """int64; nothing is kept but, in parts of sequences, how many came before."""
+        there = x != self.padding_index
+        counted: Array = there.astype(np.int64).cumsum(axis=1)
+        if ctx.past is not None:
+            before = ctx.past.get("counted")
+            counted = counted if before is None else counted + before[0]
+            ctx.past.put("counted", [counted[:, -1:]])
+        return counted * there + self.padding_index
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
+        """None."""
+        return None, {}
+
+
+@lru_cache(maxsize=8)
+def _waves(first: int, steps: int, size: int) -> Array:
+    """The positions (T, E) from ``first`` on, in float64."""
+    pair = np.arange(size) // 2
+    angle = np.arange(first, first + steps)[:, None] / 10000.0 ** (2.0 * pair / size)
+    table: Array = np.where(np.arange(size) % 2, np.cos(angle), np.sin(angle))
+    table.setflags(write=False)
+    return table
+
+
+POLICIES = ("lru", "lfu", "lfuopt")
+
+
+class Cache(Configurable):
+    """Of an `Embedding` that is served: the rows that a worker keeps, and how far they may lag.
+
+    ``capacity`` is a fraction of the rows, 1.0 for all, or as an int their number. ``policy`` says
+    which row goes for a new one: "lru", the least recently used; "lfu", the least often used;
+    "lfuopt" as "lfu", but a row that was used in ten batches stays for good. A row is read anew
+    once its table has had more than ``pull_bound`` updates of it since; the gradients of a row are
+    pushed, as their sum, once it has gathered more than ``push_bound`` of them. With bounds of 0
+    training is to the bit what it is without a cache.
+    After Hetu's HET cache (Miao et al., VLDB 2022).
+    """
+
+    def __init__(
+        self,
+        policy: str = "lfu",
+        capacity: float = 0.1,
+        pull_bound: int = 100,
+        push_bound: int = 100,
+    ) -> None:
+        if not isinstance(policy, str) or policy.lower() not in POLICIES:
+            raise ArgumentError(
+                "Cache, policy",
+                expected=one_of(POLICIES),
+                received=repr(policy),
+                advice=did_you_mean(str(policy), POLICIES, "'lfu' suits most data"),
+            )
+        fits = is_int(capacity) or (is_number(capacity) and 0 < capacity <= 1)
+        if not fits:
+            raise ArgumentError(
+                "Cache, capacity",
+                expected="a fraction of the rows, above 0 and up to 1.0, or an int of rows",
+                received=repr(capacity),
+                advice="0.1 keeps every tenth row",
+            )
+        self.policy = policy.lower()
+        self.capacity = capacity
+        self.pull_bound = checked_count("Cache", "pull_bound", pull_bound, 0)
+        self.push_bound = checked_count("Cache", "push_bound", push_bound, 0)
+
+    def lines(self, rows: int) -> int:
+        """How many of ``rows`` rows stay."""
+        wanted = self.capacity if is_int(self.capacity) else self.capacity * rows
+        return max(1, min(rows, int(wanted)))
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from singanet.layers.context import Context
-from singanet.layers.layer import Layer, Traits, normal_shapes
+from singanet.layers.layer import Layer, normal_shapes
 from singanet.ops import Ops
 from singanet.ops.kernel import in_float32
-from singanet.types import Array, Shape, Shapes
+from singanet.types import Array, Shape, Shapes, Traits
 
 
 class Combine(Layer):

@@ -1,27 +1,64 @@
-"""The base of every layer: a name, parameters, and the shapes it was set up for."""
+"""The base class of layers, their low-rank pairs, and checks of their arguments."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from singanet.base.arguments import NAMES, is_flag, name_trouble
-from singanet.base.calls import misdefined, never_began
-from singanet.base.described import Configurable, assigned_to, keep, shown
-from singanet.base.edits import Counted, CountedDict, CountedType
-from singanet.errors import ArgumentError, CallOrderError, ShapeError
+from singanet.base.arguments import NAMES, checked_count, is_flag, is_number, name_trouble
+from singanet.base.described import (
+    Configurable,
+    Counted,
+    CountedDict,
+    CountedType,
+    assigned_to,
+    keep,
+    misdefined,
+    never_began,
+    shown,
+)
+from singanet.errors import (
+    ArgumentError,
+    CallOrderError,
+    ShapeError,
+    UnknownNameError,
+    did_you_mean,
+    one_of,
+)
 from singanet.initializer import Constant, GlorotUniform, Initializer
 from singanet.layers.context import Context
-from singanet.layers.low_rank import LowRank
 from singanet.layers.symbol import Symbol, apply
 from singanet.params.param import MOST_ELEMENTS, Param, ParamSpec, make_param
 from singanet.types import Array, Arrays, GivenShapes, Gradient, InputKind, Shape, Shapes, Traits
 
-__all__ = ["InputKind", "Layer", "ParamSpecs", "Traits"]
+
+@dataclass(frozen=True)
+class LowRank:
+    """A pair A (in, ``rank``), B (``rank``, out) beside W (in, out) (Hu et al. 2021).
+
+    The product with the weight is x W + (``alpha`` / ``rank``) (x A) B. In training the pair reads
+    x with elements dropped with the probability ``dropout``, and the rest scaled.
+    """
+
+    rank: int
+    alpha: float
+    dropout: float = 0.0
+
+    @property
+    def scale(self) -> float:
+        """The factor of the pair's product."""
+        return self.alpha / self.rank
+
+
+def pair_of(weight: str) -> tuple[str, str]:
+    """The suffixes, or names, of the pair beside ``weight``."""
+    return f"{weight}.lora_a", f"{weight}.lora_b"
+
 
 ParamSpecs = Mapping[str, Any] | Param | None
 """A spec dict, a `Param` of another layer to share, or None for the defaults."""
@@ -140,7 +177,7 @@ class Layer(Counted, Configurable, metaclass=LayerType):
         raise self.missing("backward")
 
     def products(self) -> Mapping[str, bool]:
-        """The weights, by suffix, that `singanet.layers.product` multiplies rows by.
+        """The weights, by suffix, that `singanet.layers.dense` multiplies rows by.
 
         Such may have a low-rank pair beside them. The value is whether one lies as (out, in).
         """
@@ -382,3 +419,52 @@ def normal_shapes(shapes: Any) -> Shapes:
     if isinstance(shapes, list) and not shapes:
         return []
     return tuple(-1 if axis is None else int(axis) for axis in shapes)
+
+
+def expect_int(
+    layer: str,
+    what: str,
+    value: Any,
+    least: int = 1,
+    advice: str = "",
+    most: int | None = None,
+) -> int:
+    """`checked_count` of the argument ``what`` of ``layer``."""
+    advice = advice or f"pass for example {what}={max(least, 8)}"
+    return checked_count(f"layer {layer!r}", f"argument {what}", value, least, most, advice)
+
+
+def expect_positive(layer: str, what: str, value: Any) -> float:
+    """``value`` as a float when it is a positive finite number; else an `ArgumentError`."""
+    if not is_number(value) or not value > 0:
+        raise ArgumentError(
+            f"layer {layer!r}, argument {what}",
+            expected="a positive number",
+            received=repr(value),
+            advice=f"pass for example {what}=1e-5",
+        )
+    return float(value)
+
+
+def expect_one_input(layer: Layer, in_shapes: Any) -> Shape:
+    """``in_shapes`` itself when it is the sample shape of one input; else a `ShapeError`."""
+    if isinstance(in_shapes, list):
+        raise layer.shape_error(
+            "one input",
+            f"{len(in_shapes)} inputs of sample shapes {in_shapes}",
+            "join them with Merge or Concat first",
+        )
+    return in_shapes
+
+
+def expect_one_of(layer: str, what: str, value: Any, known: Iterable[str]) -> str:
+    """``value`` itself when it is among ``known``; else an `UnknownNameError`."""
+    names = list(known)
+    if value not in names:
+        raise UnknownNameError(
+            f"layer {layer!r}, argument {what}",
+            expected=f"one of {one_of(map(repr, names))}",
+            received=repr(value),
+            advice=did_you_mean(str(value), names, "choose one of these"),
+        )
+    return str(value)

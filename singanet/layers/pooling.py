@@ -1,12 +1,22 @@
-"""Max and average pooling of images, sequences and volumes."""
+"""Pooling and upsampling."""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any, ClassVar
 
+import numpy as np
+
+from singanet.base.arguments import is_int
+from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.geometry import Windowed, expect_nchw
-from singanet.types import Array, GivenShape, Shapes
+from singanet.layers.geometry import MEANINGS, Windowed, expect_image, expect_nchw, sizes
+from singanet.layers.layer import Layer, expect_one_of
+from singanet.ops import Ops
+from singanet.ops.kernel import in_float32
+from singanet.types import Array, GivenShape, Shape, Shapes
 
 
 class Pooling(Windowed):
@@ -142,3 +152,276 @@ class AvgPooling3D(AvgPooling):
     """`AvgPooling2D` of volumes: (C, D, H, W) → (C, D', H', W')."""
 
     axes = 3
+
+
+@lru_cache(maxsize=16)
+def _pooled(sizes: Shape, out: Shape) -> tuple[Array, Array]:
+    """See `AdaptivePooling.found`."""
+    cells = [
+        [range(i * n // o, -(-(i + 1) * n // o)) for i in range(o)]
+        for o, n in zip(out, sizes, strict=True)
+    ]
+    places = np.arange(prod(sizes)).reshape(sizes)
+    found = [places[np.ix_(*each)].reshape(-1) for each in product(*cells)]
+    longest = max(map(len, found))
+    # The last fills up where they are fewer, and has no share there.
+    filled = [np.pad(a, (0, longest - len(a)), mode="edge") for a in found]
+    shares = [[(k < len(a)) / len(a) for k in range(longest)] for a in found]
+    return np.stack(filled), np.array(shares)
+
+
+class AdaptivePooling(Layer):
+    """(C, sizes...) → (C, output_size...): position i of o is of those from ⌊i n/o⌋ to ⌈(i+1) n/o⌉.
+
+    An int stands for all axes; None keeps the size along an axis. He et al., 2014.
+    """
+
+    axes: ClassVar[int] = 2
+
+    def __init__(
+        self, name: str, output_size: Any, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        several = isinstance(output_size, (tuple, list))
+        sizes = tuple(output_size) if several else (output_size,) * self.axes
+        if len(sizes) != self.axes or not all(size is None or is_int(size) for size in sizes):
+            raise ArgumentError(
+                f"layer {name!r}, argument output_size",
+                expected=f"a positive int, or {self.axes} of them or Nones, behind the channels",
+                received=repr(output_size),
+                advice="None keeps the size along its axis",
+            )
+        self.output_size = sizes
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (C, ...) → (C, *output_size)."""
+        shape = expect_image(self, in_shapes, self.axes)
+        wanted = zip(self.output_size, shape[1:], strict=True)
+        return (shape[0], *(n if size is None else int(size) for size, n in wanted))
+
+    def found(self) -> tuple[Array, Array]:
+        """Of every position of the output those it is of, and the share of each in their mean.
+
+        Made when there is an image, not in `setup`: a file may promise output without end.
+        """
+        shapes: Any = (self.in_shapes, self.out_shapes)
+        return _pooled(*(shape[1:] for shape in shapes))
+
+    def _windows(self, ctx: Context, x: Array) -> Array:
+        """(N, C, sizes...) as (N, C, positions of the output, positions of each)."""
+        ctx.save(x_shape=x.shape)
+        flat = x.reshape(*x.shape[:2], prod(x.shape[2:]))
+        return flat.take(ctx.ops.xp.asarray(self.found()[0]), axis=2)
+
+    @in_float32
+    def _spread_back(self, ops: Ops, parts: Array, x_shape: Shape) -> Array:
+        """The gradients of the windows added up where they came from."""
+        n, c, *sizes = x_shape
+        dx = ops.zeros((n, c, prod(sizes)), parts)
+        places = ops.xp.asarray(self.found()[0])
+        ops.xp.add.at(dx, (slice(None), slice(None), places), parts)
+        return dx.reshape(x_shape)
+
+
+class AdaptiveAvgPooling(AdaptivePooling):
+    """The mean of the positions."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C, *output_size); keeps no array."""
+        shares = ctx.ops.xp.asarray(self.found()[1], x.dtype)
+        y = _sum_of_shares(ctx.ops, self._windows(ctx, x), shares)
+        out: Any = self.out_shapes
+        return y.reshape(len(x), *out)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient is shared equally by its positions."""
+        shares = ctx.ops.xp.asarray(self.found()[1], dy.dtype)
+        flat = dy.reshape(*dy.shape[:2], len(shares), 1)
+        return self._spread_back(ctx.ops, ctx.ops.multiply(flat, shares), ctx.saved["x_shape"]), {}
+
+
+@in_float32
+def _sum_of_shares(ops: Ops, windows: Array, shares: Array) -> Array:
+    return ops.sum(ops.multiply(windows, shares), axis=3)
+
+
+class AdaptiveMaxPooling(AdaptivePooling):
+    """The largest of the positions; of equal values the first counts."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C, *output_size); keeps one integer an output."""
+        windows = self._windows(ctx, x)
+        ctx.save(where=windows.argmax(axis=3))
+        out: Any = self.out_shapes
+        return windows.max(axis=3).reshape(len(x), *out)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient goes to the position of its maximum."""
+        xp = ctx.ops.xp
+        places, _ = self.found()
+        first = ctx.saved["where"][..., None] == xp.arange(places.shape[1])
+        flat = dy.reshape(*dy.shape[:2], len(places), 1)
+        return self._spread_back(ctx.ops, ctx.ops.where(first, flat, 0.0), ctx.saved["x_shape"]), {}
+
+
+class AdaptiveAvgPooling1D(AdaptiveAvgPooling):
+    """The mean of the positions of sequences: (C, L) → (C, output_size)."""
+
+    axes = 1
+
+
+class AdaptiveAvgPooling2D(AdaptiveAvgPooling):
+    """The mean of the positions of images: (C, H, W) → (C, *output_size)."""
+
+
+class AdaptiveAvgPooling3D(AdaptiveAvgPooling):
+    """The mean of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
+
+    axes = 3
+
+
+class AdaptiveMaxPooling1D(AdaptiveMaxPooling):
+    """The largest of the positions of sequences: (C, L) → (C, output_size)."""
+
+    axes = 1
+
+
+class AdaptiveMaxPooling2D(AdaptiveMaxPooling):
+    """The largest of the positions of images: (C, H, W) → (C, *output_size)."""
+
+
+class AdaptiveMaxPooling3D(AdaptiveMaxPooling):
+    """The largest of the positions of volumes: (C, D, H, W) → (C, *output_size)."""
+
+    axes = 3
+
+
+class GlobalPooling(Layer):
+    """(C, positions...) → (C,); subclasses say how many axes of positions there are.
+
+    With ``keepdims`` these stay, each of one position.
+    """
+
+    axes: ClassVar[int] = 2
+
+    def __init__(
+        self, name: str, input_sample_shape: GivenShape | None = None, *, keepdims: bool = False
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.keepdims = bool(keepdims)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (C, ...) → (C,)."""
+        meaning = MEANINGS[self.axes]
+        shape = self.expect_rank(in_shapes, self.axes + 1, meaning, "put it before Flatten")
+        if 0 in shape:
+            raise self.shape_error(
+                "at least one position to pool over", f"{shape}", "check the layers before it"
+            )
+        return (shape[0], *(1,) * (len(shape) - 1)) if self.keepdims else (shape[0],)
+
+    def _out(self, y: Array, x: Array) -> Array:
+        return y.reshape(*y.shape, *(1,) * (x.ndim - 2)) if self.keepdims else y
+
+    def _rows(self, dy: Array) -> Array:
+        return dy.reshape(dy.shape[:2])
+
+
+class GlobalAvgPooling(GlobalPooling):
+    """The mean of each channel."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C); keeps no array."""
+        ctx.save(x_shape=x.shape)
+        return self._out(ctx.ops.global_avg_pool(x), x)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient is shared equally by the positions."""
+        return ctx.ops.global_avg_pool_backward(self._rows(dy), ctx.saved["x_shape"]), {}
+
+
+class GlobalMaxPooling(GlobalPooling):
+    """The largest value of each channel; of equal values the first counts."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C); keeps one integer an output."""
+        y, where = ctx.ops.global_max_pool(x, ctx.keep)
+        ctx.save(where=where, x_shape=x.shape)
+        return self._out(y, x)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient goes to the position of its maximum."""
+        given = (self._rows(dy), ctx.saved["where"], ctx.saved["x_shape"])
+        return ctx.ops.global_max_pool_backward(*given), {}
+
+
+class GlobalAvgPooling1D(GlobalAvgPooling):
+    """The mean of each channel over all positions: (C, L) → (C,)."""
+
+    axes = 1
+
+
+class GlobalAvgPooling2D(GlobalAvgPooling):
+    """The mean of each channel over all positions: (C, H, W) → (C,)."""
+
+
+class GlobalMaxPooling1D(GlobalMaxPooling):
+    """The largest value of each channel over all positions: (C, L) → (C,)."""
+
+    axes = 1
+
+
+class GlobalMaxPooling2D(GlobalMaxPooling):
+    """The largest value of each channel over all positions: (C, H, W) → (C,)."""
+
+
+class GlobalAvgPooling3D(GlobalAvgPooling):
+    """The mean of each channel over all positions: (C, D, H, W) → (C,)."""
+
+    axes = 3
+
+
+class GlobalMaxPooling3D(GlobalMaxPooling):
+    """The largest value of each channel over all positions: (C, D, H, W) → (C,)."""
+
+    axes = 3
+
+
+_MODES = ("nearest", "bilinear")
+
+
+class Upsampling2D(Layer):
+    """(C, H, W) images made ``size`` times as large, an int or (height, width).
+
+    ``mode`` 'nearest' repeats pixels; 'bilinear' interpolates between pixel centres (corners not
+    aligned, as Keras does and PyTorch by default).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        size: Any = 2,
+        mode: str = "nearest",
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        height, width = sizes(name, "size", size)
+        self.factors = height, width
+        self.mode = expect_one_of(name, "mode", mode, _MODES)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, H, W) → (C, H·size, W·size)."""
+        channels, height, width = expect_image(self, in_shapes, 2)
+        return (channels, height * self.factors[0], width * self.factors[1])
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The larger images; nothing is kept."""
+        if self.mode == "nearest":
+            return ctx.ops.upsample_nearest(x, self.factors)
+        return ctx.ops.upsample_bilinear(x, self.factors)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Each gradient goes back to the pixels it came from."""
+        if self.mode == "nearest":
+            return ctx.ops.upsample_nearest_backward(dy, self.factors), {}
+        return ctx.ops.upsample_bilinear_backward(dy, self.factors), {}

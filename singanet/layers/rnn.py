@@ -1,21 +1,24 @@
-"""The recurrent layers: stacks of LSTM, GRU or simple units, in one or both directions."""
+"""Recurrent layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import prod
 from typing import Any, ClassVar
 
-from singanet.base.arguments import is_number
-from singanet.errors import ArgumentError, CallOrderError
+import numpy as np
+
+from singanet.base.arguments import is_number, is_training
+from singanet.base.collectives import SharedBatch
+from singanet.errors import ArgumentError, CallOrderError, ShapeError
 from singanet.initializer import Orthogonal
-from singanet.layers.arguments import expect_int, expect_one_of
-from singanet.layers.cells import CELLS
-from singanet.layers.context import Context
-from singanet.layers.layer import InputKind, Layer, Traits
-from singanet.layers.recurrent import (
+from singanet.layers.cells import (
+    CELLS,
     KINDS,
+    Backward,
+    Forward,
     RNNSpecs,
     StackDirection,
     all_runs,
@@ -24,9 +27,10 @@ from singanet.layers.recurrent import (
     read_skips,
     spec_of,
 )
-from singanet.layers.scan import Backward, Forward
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer, expect_int, expect_one_input, expect_one_of
 from singanet.ops import ops_for
-from singanet.types import Array, GivenShapes, Shape, Shapes
+from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Shapes, Traits
 
 
 class RNN(Layer):
@@ -343,3 +347,213 @@ def _expect_probability(layer: str, what: str, value: Any) -> float:
             advice=f"use {what}=0.5 to drop half",
         )
     return float(value)
+
+
+class StepList:
+    """Calls ``layer`` as SINGA does: [x1..xT, hx(, cx)] in, [y1..yT, hy(, cy)] out.
+
+    x_t is (batch_t, F) with batch sizes that never grow, y_t (batch_t, H·directions); the states
+    are (stacks·directions, batch_1, H), and an empty array or None stands for zeros.
+    ``layer`` is a recurrent layer with ``return_state=True`` that is not part of a net. Random
+    draws come from ``rng``.
+    """
+
+    def __init__(self, layer: RNN, rng: np.random.Generator | None = None) -> None:
+        if not isinstance(layer, RNN) or not (layer.return_state and layer.return_sequences):
+            raise ArgumentError(
+                "StepList",
+                expected="an RNN, LSTM or GRU with return_sequences=True and return_state=True",
+                received=repr(layer),
+                advice="make the layer with return_state=True",
+            )
+        self.layer = layer
+        self.rng = np.random.default_rng() if rng is None else rng
+        self._pass: tuple[Context, list[int]] | None = None
+
+    def forward(self, flag: int | bool, inputs: Sequence[Array | None]) -> list[Array]:
+        """Run all steps; with ``flag`` True or ``kTrain`` a backward may follow."""
+        layer, count = self.layer, len(self.layer.cell.states)
+        self._pass = None
+        xs = [x for x in inputs[:-count] if x is not None]
+        padded, lengths = steps_to_padded(xs)
+        ops = ops_for(padded)
+        shape = (len(layer.runs), len(padded), layer.hidden_size)
+        states = []
+        for given in inputs[-count:]:
+            state = ops.zeros(shape, padded) if given is None or given.size == 0 else given
+            if tuple(state.shape) != shape:
+                raise layer.shape_error(
+                    f"initial states of shape {shape}, or empty ones, after the steps",
+                    f"shape {tuple(state.shape)}",
+                    "(stacks x directions, batch of the first step, hidden)",
+                )
+            states.append(state.transpose(1, 0, 2))
+        per_sample = [shape[::2]] * count
+        layer.build([(None, padded.shape[2]), *per_sample, ()])
+        params = {suffix: param.value for suffix, param in layer.params.items()}
+        ctx = Context(ops, self.rng, params, is_training(flag), dtype=padded.dtype)
+        y, *finals = layer.forward(ctx, [padded, *states, lengths])
+        sizes = [len(x) for x in xs]
+        if ctx.train:
+            self._pass = ctx, sizes
+        return padded_to_steps(y, sizes) + [final.transpose(1, 0, 2) for final in finals]
+
+    def backward(
+        self, flag: int | bool, grads: Sequence[Array | None]
+    ) -> tuple[list[Array], list[Array]]:
+        """``[dy1..dyT, dhy(, dcy)]`` → ``([dx1..dxT, dhx(, dcx)], [packed gradient])``."""
+        if self._pass is None:
+            raise CallOrderError(
+                f"StepList of layer {self.layer.name!r}",
+                expected="a training forward before each backward",
+                received="none, or one whose backward was already taken",
+                advice="call forward(True, inputs) first",
+            )
+        (ctx, sizes), count = self._pass, len(self.layer.cell.states)
+        dys = [dy for dy in grads[:-count] if dy is not None]
+        if [len(dy) for dy in dys] != sizes:
+            raise self.layer.shape_error(
+                f"gradients of {len(sizes)} steps, with batches {sizes[:12]}, then of the states",
+                f"batches {[len(dy) for dy in dys][:12]}",
+                "pass one gradient for each output of forward",
+            )
+        dy, _ = steps_to_padded(dys)
+        shape = (len(dy), len(self.layer.runs), self.layer.hidden_size)
+        dstates = [
+            ctx.ops.zeros(shape, dy) if d is None or d.size == 0 else d.transpose(1, 0, 2)
+            for d in grads[-count:]
+        ]
+        self._pass = None
+        (dx, *dstarts, _), by_suffix = self.layer.backward(ctx, [dy, *dstates])
+        dxs = padded_to_steps(dx, sizes) + [d.transpose(1, 0, 2) for d in dstarts]
+        return dxs, [self.layer.pack(by_suffix)]
+
+
+def steps_to_padded(steps: Sequence[Array]) -> tuple[Array, Array]:
+    """``steps`` [x1..xT] of shape (batch_t, F) as (N, T, F), zero-padded, and lengths (N,).
+
+    N is the first batch size; the sizes never grow, so sample n is row n of every step that has
+    it. Errors: no step, a growing batch, or steps of different features.
+    """
+    if not steps or steps[0].ndim != 2:
+        raise _bad_steps("at least one step of shape (batch, features)", steps)
+    sizes = [len(step) for step in steps]
+    if any(step.ndim != 2 or step.shape[1] != steps[0].shape[1] for step in steps):
+        raise _bad_steps("steps of equally many features", steps)
+    if any(size > before for before, size in pairwise(sizes)):
+        raise _bad_steps("batch sizes that never grow from step to step", steps)
+    ops = ops_for(steps[0])
+    padded = ops.zeros((sizes[0], len(steps), steps[0].shape[1]), steps[0])
+    for t, step in enumerate(steps):
+        ops.copyto(padded[: sizes[t], t], step)
+    xp = ops.xp
+    lengths: Array = (xp.asarray(sizes)[None, :] > xp.arange(sizes[0])[:, None]).sum(axis=1)
+    return padded, lengths
+
+
+def padded_to_steps(y: Array, sizes: Sequence[int]) -> list[Array]:
+    """(N, T, F) as [y1..yT], views of the first ``sizes[t]`` rows of each step."""
+    if len(sizes) != y.shape[1] or any(not 0 <= size <= len(y) for size in sizes):
+        raise ShapeError(
+            "padded_to_steps",
+            expected=f"{y.shape[1]} batch sizes of at most {len(y)}",
+            received=f"{list(sizes)[:12]}",
+            advice="pass the batch sizes of the list that was padded",
+        )
+    return [y[:size, t] for t, size in enumerate(sizes)]
+
+
+def _bad_steps(expected: str, steps: Sequence[Array]) -> ShapeError:
+    return ShapeError(
+        "steps_to_padded",
+        expected=expected,
+        received=f"shapes {[tuple(step.shape) for step in steps[:12]]}",
+        advice="sort the samples so that their lengths fall",
+    )
+
+
+class TimeDistributed(Layer):
+    """``layer`` on each step of samples (T, ...), as if the steps were further samples.
+
+    The parameters are the layer's own, under its names: wrapping a layer that a net has as well
+    shares them. Any layer of one input and one output will do; batch statistics are taken over
+    samples and steps together.
+    """
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def __init__(
+        self, name: str, layer: Layer, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if not isinstance(layer, Layer):
+            raise ArgumentError(
+                f"layer {name!r}, argument layer",
+                expected="a Layer",
+                received=type(layer).__name__,
+                advice="wrap an instance, such as Dense('fc', 10)",
+            )
+        self.layer = layer
+        self._built_it = False
+        inner = layer.traits
+        self.traits = replace(
+            self.traits,
+            input_kinds=inner.input_kinds,
+            gives_integers=inner.gives_integers,
+            moves_only=inner.moves_only,
+            stops_gradient=inner.stops_gradient,
+            owns_gradients=inner.owns_gradients,
+        )
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (T, *s) → (T, *(what the layer makes of s))."""
+        shape = expect_one_input(self, in_shapes)
+        if not shape:
+            raise self.shape_error(
+                "samples of shape (steps, ...)", f"sample shape {shape}", "leave the wrapper out"
+            )
+        self._built_it = self.layer.out_shapes is None
+        out = self.layer.build(shape[1:])
+        if isinstance(out, list):
+            self.unbuild()
+            raise self.shape_error(
+                "a layer of one output", f"{self.layer!r}", "wrap the layers behind it one by one"
+            )
+        self.params.update(self.layer.params)
+        return (shape[0], *out)
+
+    def unbuild(self) -> None:
+        """Forget the shapes, and those of the wrapped layer unless it had them before."""
+        super().unbuild()
+        if self._built_it:
+            self.layer.unbuild()
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, T, ...) → (N, T, ...); what is kept is up to the layer."""
+        y: Any = self.layer.forward(ctx, x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]))
+        return _unfold(y, x.shape[:2])
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, Any]:
+        """The layer's gradients over all samples and steps."""
+        folded = dy.reshape(dy.shape[0] * dy.shape[1], *dy.shape[2:])
+        dx, grads = self.layer.backward(ctx, folded)
+        return None if dx is None else _unfold(dx, dy.shape[:2]), grads
+
+    @property
+    def synchronized(self) -> bool:
+        """As the layer's."""
+        return self.layer.synchronized
+
+    def share(self, batch: SharedBatch) -> None:
+        """As the layer's."""
+        self.layer.share(batch)
+        if self.shared is not self.layer.shared:
+            self.shared = self.layer.shared
+
+    def merged_state(self, states: Mapping[str, Array], shares: Array) -> dict[str, Array]:
+        """As the layer's."""
+        return self.layer.merged_state(states, shares)
+
+
+def _unfold(folded: Array, leading: Shape) -> Array:
+    return folded.reshape(*leading, *folded.shape[1:])

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import names_of
-from singanet.loss.binary_cross_entropy import (
+from singanet.loss.classification import (
     BinaryCrossEntropy,
+    CategoricalCrossEntropy,
+    Hinge,
+    KLDivergence,
     SigmoidCrossEntropy,
     SigmoidFocal,
+    SoftmaxCrossEntropy,
+    SoftmaxFocal,
 )
 from singanet.loss.ctc import CTC
-from singanet.loss.head_loss import HeadLoss
-from singanet.loss.hinge import Hinge
-from singanet.loss.kl_divergence import KLDivergence
+from singanet.loss.head_loss import HeadLoss, MultiLoss
 from singanet.loss.loss import Loss
-from singanet.loss.multi_loss import MultiLoss
 from singanet.loss.regression import (
+    CosineSimilarity,
+    Dice,
     GaussianNLL,
     Huber,
     MeanAbsoluteError,
@@ -24,12 +28,7 @@ from singanet.loss.regression import (
     Poisson,
     SmoothL1,
     SquaredError,
-)
-from singanet.loss.similarity import CosineSimilarity, Dice, TripletMargin
-from singanet.loss.softmax_cross_entropy import (
-    CategoricalCrossEntropy,
-    SoftmaxCrossEntropy,
-    SoftmaxFocal,
+    TripletMargin,
 )
 
 __all__ = [

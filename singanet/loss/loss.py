@@ -1,22 +1,151 @@
-"""The base class of losses."""
+"""The base of losses, losses as layers, and checks of targets."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from singanet.base.byte_order import native
-from singanet.base.csr import is_sparse
-from singanet.base.described import Configurable
-from singanet.base.edits import Counted
-from singanet.base.flags import is_training
-from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError, one_of
-from singanet.layers.symbol import Symbol
-from singanet.loss.layer import drawn, reciprocal, spread
-from singanet.ops import Ops, ops_for
+from singanet.base.arguments import is_training
+from singanet.base.columns import is_sparse
+from singanet.base.described import Configurable, Counted
+from singanet.base.kinds import native, reshaping, snake_case
+from singanet.errors import ArgumentError, CallOrderError, DataError, GraphError, ShapeError, one_of
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol, apply
+from singanet.ops import ops_for
+from singanet.ops.interface import Ops
 from singanet.ops.kernel import widened
-from singanet.types import Array, Shape
+from singanet.types import Array, Shape, Shapes, Traits
+
+
+class LossLayer(Layer):
+    """One number a sample, ``loss`` of scores, targets, perhaps weights and a mask: its inputs.
+
+    The mean of the numbers is the loss of the batch as `Loss.forward` counts it. Only the scores
+    have a gradient. Without a ``name`` it is called after the class of the loss.
+    """
+
+    traits = Traits(input_kinds=("floats", "any", "any", "any"), masks="ends")
+
+    def __init__(self, loss: Any, name: str = "", masked: bool = False) -> None:
+        super().__init__(name or snake_case(type(loss).__name__))
+        self.named = bool(name)
+        self.loss = loss
+        self.masked = masked
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """The scores."""
+        return 0
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Scores and targets of any shapes, weights () or of the positions, a mask (T,) → ()."""
+        if self.masked and isinstance(in_shapes, list):
+            *in_shapes, mask = in_shapes
+            if mask != in_shapes[0][:1]:
+                raise self.shape_error(
+                    f"a mask of sample shape {in_shapes[0][:1]}, the steps", str(mask), ""
+                )
+        if not isinstance(in_shapes, list) or len(in_shapes) not in (2, 3):
+            raise self.shape_error("scores, targets and perhaps weights", str(in_shapes), "")
+        if len(in_shapes) == 3 and in_shapes[2] != in_shapes[0][: len(in_shapes[2])]:
+            raise self.shape_error(
+                f"one weight a sample, sample shape (), or a position of {in_shapes[0]}",
+                f"weights of sample shape {in_shapes[2]}",
+                "weigh whole samples: Input('w', ())",
+            )
+        return ()
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """(N, ...), (N, ...)[, (N,)][, (N, T)] → (N,); float16 is taken as float32."""
+        scores, y, *weight = x
+        mask = weight.pop() if self.masked else None
+        kind, scores = scores.dtype, widened(scores)
+        given = *weight, *(None for _ in range(1 - len(weight))), mask
+        losses, saved, count = self.loss.of_samples(ctx.ops, scores, y, *given)
+        scale = reciprocal(ctx.ops, count, scores) * len(scores)
+        ctx.save(saved=saved, weight=weight, scale=scale, kind=kind)
+        return losses
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """The gradient of the losses, times ``dy``, by the scores alone."""
+        saved = ctx.saved
+        factor = widened(dy)
+        if not isinstance(saved["scale"], float) or saved["scale"] != 1.0:
+            factor = factor * saved["scale"]
+        for weight in saved["weight"]:
+            factor = weight * spread(factor, weight)
+        dx = self.loss.gradient_masked(ctx.ops, saved["saved"])
+        dx *= spread(factor, dx)
+        return [
+            dx.astype(saved["kind"], copy=False),
+            None,
+            *(None for _ in saved["weight"]),
+            *(None for _ in range(self.masked)),
+        ], {}
+
+
+def reciprocal(ops: Ops, count: Any, x: Array) -> Any:
+    """1 / count as a float, or an array of the type of ``x`` where it is one; 1 for 0."""
+    if isinstance(count, (int, float)):
+        return 1.0 / count if count else 1.0
+    return ops.divide(1.0, ops.maximum(count.astype(x.dtype), 1))
+
+
+def spread(weight: Array, other: Array) -> Array:
+    """``weight`` of samples or positions, with axes of extent 1 up to the rank of ``other``."""
+    return weight.reshape(weight.shape + (1,) * (other.ndim - weight.ndim))
+
+
+def drawn(loss: Any, own_passes: bool, scores: Any, y: Any, weight: Any, name: str) -> Symbol:
+    """The symbol of ``loss``, see `Loss.__call__`."""
+    kind = type(loss).__name__
+    if loss.reduction != "mean":
+        raise ArgumentError(
+            f"{kind}, as a symbol",
+            expected="reduction='mean', since updates go by the mean",
+            received=f"reduction={loss.reduction!r}",
+            advice="leave it out, and raise the learning rate by the batch's size",
+        )
+    if not own_passes:
+        raise CallOrderError(
+            f"{kind}, as a symbol",
+            expected="a loss made of compute and gradient",
+            received="one with a forward or backward of its own, which a symbol does not call",
+            advice="put what they do into compute and gradient",
+        )
+    for what, symbol in (("y", y), ("sample_weight", weight)):
+        if isinstance(symbol, Symbol) and _is_trained(symbol):
+            raise GraphError(
+                f"{kind}, argument {what}",
+                expected="a symbol without parameters before it, since it gets no gradient",
+                received=f"an output of layer {symbol.call.layer.name!r}",
+                advice="put StopGradient('constant') around it",
+            )
+    masked = getattr(scores, "mask", None) is not None
+    inputs = scores, y, *(() if weight is None else (weight,))
+    found = apply(LossLayer(loss, name, masked), inputs)
+    assert isinstance(found, Symbol)
+    return found
+
+
+def _is_trained(symbol: Symbol) -> bool:
+    """Whether a gradient of ``symbol`` would come to parameters."""
+    seen, stack = set(), [symbol.call]
+    while stack:
+        call = stack.pop()
+        layer: Any = call.layer
+        if call.born in seen or layer.traits.stops_gradient:
+            continue
+        seen.add(call.born)
+        if layer.params() if callable(layer.params) else layer.params:
+            return True
+        stack += [one.call for one in call.inputs]
+    return False
+
 
 _REDUCTIONS = ("mean", "sum")
 
@@ -311,3 +440,188 @@ def counted(loss: Any, x: Any, y: Any) -> dict[str, float]:
     if not isinstance(found, (int, float)) and isinstance(found, Mapping):
         return {name: float(count) for name, count in found.items()}
     return {"": float(found)}
+
+
+def class_labels(
+    where: str, ops: Ops, x: Array, y: Array, ignore: int | None = None
+) -> tuple[Array, Array | None]:
+    """Labels (N,) for outputs ``x`` (..., C), and where they count (None: everywhere).
+
+    ``y`` is integers of shape (...) or (..., 1), in [0, C) or equal to ``ignore``; an ignored
+    label comes back as 0 with False in the mask.
+    """
+    if y.dtype.kind not in "iu":
+        raise DataError(
+            where,
+            expected="integer labels",
+            received=f"labels of type {y.dtype} and shape {y.shape}",
+            advice=_cast_advice(ops, x.shape, y),
+        )
+    if y.shape != x.shape[:-1] and y.shape != (*x.shape[:-1], 1):
+        raise ShapeError(
+            where,
+            expected=f"labels of shape {x.shape[:-1]} for outputs of shape {x.shape}",
+            received=f"labels of shape {y.shape}",
+            advice=_label_advice(x.shape, y.shape),
+        )
+    labels = native(y, ops.xp).reshape(-1)
+    if labels.size == 0:
+        return labels, None
+    mask = None
+    if ignore is not None:
+        mask = labels != ignore
+        labels = ops.where(mask, labels, 0)
+    ops.check(_ExpectClasses(where, x.shape), labels)
+    return labels, mask
+
+
+def _cast_advice(ops: Ops, scores: Shape, y: Array) -> str:
+    if y.dtype.kind in "USO":
+        return f"number them: {NUMBERED}"
+    if y.size == math.prod(scores):
+        return f"give a distribution the shape of the outputs: {reshaping('y', scores[1:])}"
+    if y.dtype.kind == "f" and not bool((y == ops.xp.rint(y)).all()):
+        return (
+            "number the classes from 0 on; of what is measured a regression loss such as "
+            "SquaredError is made for"
+        )
+    return "cast them with y.astype(int), or pass a distribution of the outputs' shape"
+
+
+def _label_advice(scores: Shape, labels: Shape) -> str:
+    for given in (labels, labels[:-1] if labels[-1:] == (1,) else labels):
+        if len(scores) > 2 and given == (scores[0], *scores[2:]):
+            axes = (*range(2, len(scores)), 1)
+            return f"classes stand last: end the net with Permute('last', {axes})"
+    return (
+        "pass one integer label for every sample or position; for one a sample put"
+        " Flatten before the last Dense"
+    )
+
+
+NUMBERED = "classes, y = numpy.unique(y, return_inverse=True)"
+"""How labels that are words become numbers, and numbers words again."""
+
+
+class _ExpectClasses:
+    """Refuses labels beyond the classes of outputs of ``shape``."""
+
+    def __init__(self, where: str, shape: Shape) -> None:
+        self._where = where
+        self._shape = shape
+
+    def __call__(self, labels: Array) -> None:
+        self.at(labels)()
+
+    def at(self, labels: Array) -> Callable[[], None]:
+        """The check of whatever stands in ``labels`` when it is called."""
+        # Seen as unsigned, a negative label is a huge one: one comparison finds both mistakes.
+        unsigned = labels.view(f"u{labels.dtype.itemsize}")
+        largest, classes = unsigned.max, self._shape[-1]
+
+        def look() -> None:
+            # A number of the host: on a device each comparison were a launch more.
+            if int(largest()) >= classes:
+                self._refuse(labels, int((unsigned >= classes).argmax()))
+
+        return look
+
+    def _refuse(self, labels: Array, wrong: int) -> None:
+        shape = self._shape
+        raise DataError(
+            self._where,
+            expected=f"labels from 0 to {shape[-1] - 1}",
+            received=f"label {int(labels[wrong])} at index {_index(wrong, shape[:-1])}",
+            advice="give the net as many outputs as there are classes, or mend the labels",
+        )
+
+
+def _target_advice(outputs: Shape, targets: Shape) -> str:
+    if math.prod(outputs) == math.prod(targets):
+        return f"give the targets the shape of the outputs: {reshaping('y', outputs[1:])}"
+    if len(outputs) == 2 and targets in ((outputs[0],), (outputs[0], 1)):
+        return "end the net with a layer of one output, as there is one number for a sample"
+    return "give both one shape: change the last layer, or the targets"
+
+
+def real_targets(where: str, x: Array, y: Array) -> Array:
+    """``y`` as an array of the shape and type of ``x``."""
+    if y.shape != x.shape:
+        raise ShapeError(
+            where,
+            expected=f"targets of the outputs' shape {x.shape}",
+            received=f"targets of shape {y.shape}",
+            advice=_target_advice(x.shape, y.shape),
+        )
+    if y.dtype == x.dtype:
+        return y
+    if y.dtype.kind not in "fiub":
+        raise DataError(
+            where,
+            expected="targets that are numbers",
+            received=f"targets of type {y.dtype}",
+            advice="pass floats or integers",
+        )
+    return y.astype(x.dtype)
+
+
+def unit_targets(where: str, ops: Ops, x: Array, y: Array) -> Array:
+    """`real_targets` that lie in [0, 1]."""
+    y = real_targets(where, x, y)
+    ops.check(partial(_expect_units, where), y)
+    return y
+
+
+def _expect_units(where: str, y: Array) -> None:
+    # As a look at what is right: NaN is neither below nor above.
+    if y.size and not (float(y.min()) >= 0 and float(y.max()) <= 1):
+        flat = y.reshape(-1)
+        wrong = int((~((flat >= 0) & (flat <= 1))).argmax())
+        raise DataError(
+            where,
+            expected="targets from 0 to 1",
+            received=f"{float(flat[wrong])} at index {_index(wrong, y.shape)}",
+            advice="pass 0 and 1, or probabilities",
+        )
+
+
+def _index(flat: int, shape: tuple[int, ...]) -> int | tuple[int, ...]:
+    """The index of element ``flat`` of an array of ``shape``, a plain int for one axis."""
+    index: list[int] = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return index[0] if len(index) == 1 else tuple(reversed(index))
+
+
+def checked_gamma(where: str, gamma: Any) -> float:
+    """``gamma`` of a focal loss. Errors: anything but a number from 0 on."""
+    if isinstance(gamma, bool) or not isinstance(gamma, (int, float)) or not 0 <= gamma < 1e3:
+        raise ArgumentError(
+            f"{where}(gamma=)",
+            expected="a finite number of at least 0",
+            received=repr(gamma),
+            advice="2 is usual; 0 is the cross-entropy",
+        )
+    return float(gamma)
+
+
+def checked_smoothing(where: str, smoothing: Any) -> float:
+    """The ``label_smoothing`` of a loss. Errors: anything but a number in [0, 1)."""
+    if not isinstance(smoothing, (int, float)) or not 0.0 <= smoothing < 1.0:
+        raise ArgumentError(
+            f"{where}(label_smoothing=)",
+            expected="a number in [0, 1)",
+            received=repr(smoothing),
+            advice="0.1 is usual, 0 smooths nothing",
+        )
+    return float(smoothing)
+
+
+def checked_positive(where: str, value: Any) -> float:
+    """``value`` as a float. Errors: anything but a finite number above 0."""
+    if not isinstance(value, (int, float)) or not 0.0 < value < math.inf:
+        raise ArgumentError(
+            where, expected="a finite number above 0", received=repr(value), advice="1 is usual"
+        )
+    return float(value)

@@ -5,16 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import names_of
-from singanet.metric.accuracy import Accuracy
 from singanet.metric.auc import AUC
-from singanet.metric.binary_accuracy import BinaryAccuracy
-from singanet.metric.confusion_matrix import ConfusionMatrix
-from singanet.metric.edit_distance import LabelErrorRate
-from singanet.metric.f_beta import F1, IOU, FBeta, PrecisionScore, RecallScore
+from singanet.metric.classification import (
+    F1,
+    IOU,
+    Accuracy,
+    BinaryAccuracy,
+    ConfusionMatrix,
+    FBeta,
+    Precision,
+    PrecisionScore,
+    Recall,
+    RecallScore,
+)
 from singanet.metric.metric import MeanMetric, Metric
-from singanet.metric.perplexity import Perplexity
-from singanet.metric.precision_recall import Precision, Recall
-from singanet.metric.regression import R2, MeanAbsoluteError, RootMeanSquaredError
+from singanet.metric.regression import (
+    R2,
+    LabelErrorRate,
+    MeanAbsoluteError,
+    Perplexity,
+    RootMeanSquaredError,
+)
 
 __all__ = [
     "AUC",

@@ -1,4 +1,4 @@
-"""The base class of metrics."""
+"""The base of metrics."""
 
 from __future__ import annotations
 
@@ -9,16 +9,41 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from singanet.base.byte_order import native
 from singanet.base.described import Configurable
-from singanet.errors import CallOrderError, DataError, ShapeError
-from singanet.metric.symbol import MetricSymbol
+from singanet.base.kinds import native
+from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
+from singanet.layers.symbol import Symbol
 from singanet.ops import Ops, ops_for
 from singanet.ops.kernel import widened
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+class MetricSymbol:
+    """The value of ``metric`` for a batch of ``scores`` and ``targets``, both symbols.
+
+    It is what a program of an `Executor` may be asked for; no layer reads it. Steps that the mask
+    of the scores leaves out do not count.
+    """
+
+    __slots__ = ("mask", "metric", "scores", "targets")
+
+    def __init__(self, metric: Any, scores: Symbol, targets: Symbol) -> None:
+        for given in (scores, targets):
+            if not isinstance(given, Symbol):
+                raise ArgumentError(
+                    f"{type(metric).__name__}, as a symbol",
+                    expected="symbols of scores and targets",
+                    received=type(given).__name__,
+                    advice="draw them from Input; for arrays call metric.evaluate(x, y)",
+                )
+        self.metric, self.scores, self.targets = metric, scores, targets
+        self.mask = scores.mask
+
+    def __repr__(self) -> str:
+        return f"MetricSymbol({self.metric!r}, {self.scores!r})"
 
 
 _OF_ROWS = frozenset(("update", "evaluate", "values", "targets", "rows", "gather"))

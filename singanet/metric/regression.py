@@ -1,14 +1,17 @@
-"""Metrics of the difference to real targets."""
+"""Metrics of real values, of texts and of edits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from singanet.errors import ShapeError
-from singanet.loss.targets import real_targets
+from singanet.base.arguments import checked_count
+from singanet.errors import DataError, ShapeError
+from singanet.loss.ctc import best_path
+from singanet.loss.loss import class_labels, real_targets
 from singanet.metric.metric import MeanMetric, Metric
+from singanet.ops import ops_for
 from singanet.ops.interface import Ops
 from singanet.types import Array
 
@@ -101,3 +104,133 @@ class R2(Metric):
         share = 1.0 - self._error / (self._spread + flat)
         share = share * ~flat + flat * (self._error <= 0)
         return float(share.mean())
+
+
+_AT_A_TIME = 1 << 20
+"""Scores whose probabilities are made at a time, of a row at least."""
+
+
+class Perplexity(Metric):
+    """exp of the mean cross-entropy in nats over all positions of scores ``x`` (B, ..., C).
+
+    ``y`` is integer labels (B, ...) or (B, ..., 1); those equal to ``ignore_index`` do not count.
+    """
+
+    better = "min"
+
+    by_rows = ("ignore_index",)
+    gathered = ("samples", "positions", "_nats", "_count")
+    of_none = 1.0
+
+    def __init__(self, ignore_index: int | None = None) -> None:
+        self.ignore_index = ignore_index
+        super().__init__()
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self.samples = 0
+        self.positions = 0
+        self._nats = self._count = 0.0
+
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
+        """Gather a batch."""
+        ops, x, y = self._outputs(x, y)
+        if x.ndim < 2 or x.shape[-1] == 0 or x.dtype.kind != "f":
+            raise DataError(
+                "Perplexity",
+                expected="float outputs of shape (batch, ..., classes)",
+                received=f"outputs of type {x.dtype} and shape {x.shape}",
+                advice="pass the scores before the softmax",
+            )
+        labels = self.targets(ops, x, y)
+        nats = self.rows(ops, x.reshape(-1, x.shape[-1]), labels)
+        self.gather(nats.reshape(x.shape[:-1]), y, weight)
+
+    def targets(self, ops: Ops, x: Array, y: Array) -> Array:
+        return class_labels("Perplexity", ops, x, y, self.ignore_index)[0]
+
+    def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
+        """The cross-entropy of each row; the probabilities are not all there at a time."""
+        count = max(1, _AT_A_TIME // x.shape[1])
+        parts = [slice(start, start + count) for start in range(0, max(len(x), 1), count)]
+        found = [ops.softmax_cross_entropy(x[part], labels[part])[0] for part in parts]
+        return found[0] if len(found) == 1 else ops.concat(found, axis=0)
+
+    def gather(self, found: Array, y: Array, weight: Array | None = None) -> None:
+        ops, nats = ops_for(found), found.reshape(-1)
+        mask = None if self.ignore_index is None else y.reshape(-1) != self.ignore_index
+        if mask is not None:
+            nats = ops.where(mask, nats, 0)
+        positions = nats.size if mask is None else int(mask.sum())
+        weights = self._each_weight(ops, weight, found.shape)
+        if weights is not None:
+            nats = nats * weights
+            weights = weights if mask is None else weights * mask
+        self._nats += float(nats.sum(dtype="float64"))
+        self._count += positions if weights is None else float(weights.sum())
+        self.positions += positions
+        self.samples += len(found)
+
+    def compute(self) -> float:
+        mean = self._nats / (self._count or 1.0)
+        return math.exp(mean) if mean < 700 else math.inf
+
+
+class LabelErrorRate(Metric):
+    """Edits from decoded to true labels, of all sequences, by the number of true labels.
+
+    Outputs are the scores (B, T, C) that `CTC` takes, decoded by their best path, or labels (B, S')
+    already; targets (B, S) and labels end where ``padding`` begins. An edit puts a label in, leaves
+    one out or replaces one (Levenshtein 1966). Of words or characters it is what is called word or
+    character error rate; it may exceed 1.
+    """
+
+    better = "min"
+
+    gathered = ("samples", "_edits", "_labels")
+
+    def __init__(self, blank: int = 0, padding: int = -1) -> None:
+        self.blank = checked_count("LabelErrorRate", "blank", blank, 0)
+        self.padding = padding
+        super().__init__()
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self.samples = 0
+        self._edits = self._labels = 0.0
+
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
+        """Gather a batch."""
+        ops, x, y = self._outputs(x, y)
+        if x.ndim not in (2, 3) or y.ndim != 2 or len(y) != len(x):
+            raise DataError(
+                "LabelErrorRate",
+                expected="scores (batch, frames, classes) or labels (batch, labels), and targets"
+                " (batch, labels)",
+                received=f"shapes {x.shape} and {y.shape}",
+                advice="pad the targets to the longest",
+            )
+        found = best_path(x, self.blank, None) if x.ndim == 3 else self._cut(ops.host(x))
+        weights = self._weights(ops, weight, x.shape[:1])
+        each = [1.0] * len(x) if weights is None else ops.host(weights).tolist()
+        for got, wanted, count in zip(found, self._cut(ops.host(y)), each, strict=True):
+            self._edits += count * _edits(got, wanted)
+            self._labels += count * len(wanted)
+        self.samples += len(x)
+
+    def compute(self) -> float:
+        """See `Metric`; without any label the number of edits."""
+        return self._edits / (self._labels or 1.0)
+
+    def _cut(self, rows: Array) -> list[list[int]]:
+        return [[int(k) for k in row if k != self.padding] for row in rows]
+
+
+def _edits(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """The least number of edits that make ``b`` of ``a`` (Wagner and Fischer 1974)."""
+    row = list(range(len(b) + 1))
+    for i, one in enumerate(a, 1):
+        corner, row[0] = row[0], i
+        for j, other in enumerate(b, 1):
+            corner, row[j] = row[j], min(corner + (one != other), row[j] + 1, row[j - 1] + 1)
+    return row[-1]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.models.entry import ModelEntry, Recipe
 from singanet.models.rbm import RBM
-from singanet.models.registry import build, entries, find
+from singanet.models.registry import ModelEntry, Recipe, build, entries, find
 
 __all__ = ["RBM", "ModelEntry", "Recipe", "build", "entries", "find"]

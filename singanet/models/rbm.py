@@ -12,19 +12,19 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.device import cpu
 from singanet.errors import ArgumentError, ShapeError
-from singanet.graph.nesting import Ports
+from singanet.graph.nodes import Ports
 from singanet.initializer import Constant, Gaussian
 from singanet.loss import SquaredError
 from singanet.metric import Metric
 from singanet.ops import Ops, ops_for
 from singanet.optimizer import Optimizer, Wrapper
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, make_param
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
     from singanet.checkpoint import LoadReport
-    from singanet.training.history import History
+    from singanet.training.display import History
 
 
 class _Whole(NamedTuple):
@@ -179,13 +179,13 @@ class RBM:
 
     def save(self, f: str | PathLike[str], format: str | None = None) -> None:
         """As `FeedForwardNet.save`."""
-        from singanet.saving.parameters import save_parameters
+        from singanet.saving.nets import save_parameters
 
         save_parameters(self, f, format)
 
     def load(self, f: str | PathLike[str], format: str | None = None, **options: Any) -> LoadReport:
         """As `FeedForwardNet.load`."""
-        from singanet.saving.parameters import load_parameters
+        from singanet.saving.nets import load_parameters
 
         return load_parameters(self, f, format, **options)
 

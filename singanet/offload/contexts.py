@@ -1,22 +1,27 @@
-"""Arrays of contexts between forward and backward, in a folder."""
+"""Contexts of layers whose parameters are elsewhere, and divided updates."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from singanet.base.addresses import address
-from singanet.engine.memory import root_of
+from singanet.base.elsewhere import is_library
+from singanet.base.heap import address
+from singanet.checkpoint import Entry
+from singanet.engine.backward import root_of
 from singanet.layers.context import Context
 from singanet.offload.shelf import Shelf
+from singanet.optimizer.chain import UpdateChain
+from singanet.params.param import Param
 from singanet.params.storage import SMALL
-from singanet.program.array_tree import map_leaves
-from singanet.types import Array, Shape
+from singanet.program.ir import map_leaves
+from singanet.types import Array, Gradient, RowSparse, Shape
 
 Groups = Callable[[list[tuple[str, ...]]], list[tuple[str, ...]]]
 """What a walk back needs together, in order, by the names of what each context holds."""
@@ -122,3 +127,47 @@ def _replace(saved: dict[str, Any], kind: type, change: Callable[[Any], Any]) ->
         changed = map_leaves(value, kind, seen)
         if others:
             saved[key] = changed
+
+
+PART = 8 << 20
+"""Bytes of an array that are in memory at a time; one of fewer is there as a whole."""
+
+
+def rows_of_parts(chain: UpdateChain, param: Param) -> list[slice]:
+    """The rows of a parameter that ``chain`` may update one after the other; none for all at once.
+
+    So it may where the rule treats each element alike, and no stage has arrays of its shape.
+    """
+    rule, slots = chain.own_rule, chain.slots_of(param).values()
+    nbytes = prod(param.shape) * chain.rule_type(param).itemsize
+    if rule is None or nbytes <= PART or {shape for shape, _ in slots} != {param.shape}:
+        return []
+    penalty = rule.spec_of(param).regularizer or rule.regularizer
+    alike = chain.treats_alike(param) and (penalty is None or is_library(type(penalty)))
+    if not alike or not all(stage.needs_norm for stage in chain.stages):
+        return []
+    count = max(1, PART * param.shape[0] // nbytes)
+    return [slice(at, min(at + count, param.shape[0])) for at in range(0, param.shape[0], count)]
+
+
+def state_at_a_time(chain: UpdateChain, param: Param) -> int:
+    """The bytes of the state of a parameter that are in memory together."""
+    rows, nbytes = rows_of_parts(chain, param), chain.state_bytes(param)
+    return nbytes * (rows[0].stop - rows[0].start) // param.shape[0] if rows else nbytes
+
+
+def part_of(entry: Entry, rows: slice) -> Entry:
+    """The place for some rows of an array."""
+    shape = rows.stop - rows.start, *entry.shape[1:]
+    nbytes = prod(shape) * entry.dtype.itemsize
+    return Entry(f"{entry.name}[{rows.start}:{rows.stop}]", shape, entry.dtype, nbytes)
+
+
+def gradient_of_rows(grad: Gradient, rows: slice) -> Gradient | None:
+    """What ``grad`` has of some rows of its parameter; None for nothing."""
+    if not isinstance(grad, RowSparse):
+        return grad[rows]
+    first, last = grad.indices.searchsorted([rows.start, rows.stop])
+    if first == last:
+        return None
+    return RowSparse(grad.indices[first:last] - rows.start, grad.rows[first:last])

@@ -1,4 +1,4 @@
-"""The files of a folder: two with parameters, written in place, and one without a name."""
+"""Generations of a file of parameters, and the order of reads."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from singanet.base.files import explained
+from singanet.base.processes import explained
 from singanet.checkpoint import Entry
-from singanet.checkpoint.safetensors.header import LONGEST, broken, parse
-from singanet.checkpoint.safetensors.writer import header, table
-from singanet.checkpoint.streaming import read_exactly
+from singanet.checkpoint.entry import read_exactly
+from singanet.checkpoint.safetensors import LONGEST, broken, header, parse, table
 from singanet.errors import ArgumentError
 
 MARK = "singanet offload"
@@ -212,3 +212,34 @@ class Scratch:
         if self._file is not None:
             self._file.raw.close()
             self._file = None
+
+
+class AccessOrder:
+    """``groups`` of arrays by name, each needed together, one after the other and then anew."""
+
+    def __init__(self, groups: Sequence[tuple[str, ...]] = ()) -> None:
+        self.groups = [group for group in groups if group]
+        self._places: dict[str, list[int]] = {}
+        for place, group in enumerate(self.groups):
+            for name in dict.fromkeys(group):
+                self._places.setdefault(name, []).append(place)
+        self._at = 0
+
+    def advance(self, name: str) -> None:
+        """``name`` is needed now."""
+        if name in self._places:
+            self._at = (self._at + self.distance(name)) % len(self.groups)
+
+    def distance(self, name: str) -> int:
+        """How many groups come before the next that has ``name``; as many as there are for none."""
+        places = self._places.get(name)
+        if places is None:
+            return len(self.groups)
+        k = bisect_left(places, self._at)
+        return places[k] - self._at if k < len(places) else places[0] + len(self.groups) - self._at
+
+    def coming(self) -> Iterator[tuple[int, str]]:
+        """Names with their distances, the next first."""
+        for distance in range(len(self.groups)):
+            for name in self.groups[(self._at + distance) % len(self.groups)]:
+                yield distance, name

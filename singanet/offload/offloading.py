@@ -9,16 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from singanet.base.files import explained, path_of
-from singanet.base.lock import NAME, hold, let_go
-from singanet.base.sizes import checked_bytes
+from singanet.base.kinds import checked_bytes
+from singanet.base.processes import NAME, explained, hold, let_go, path_of
 from singanet.checkpoint import Entry
+from singanet.checkpoint.entry import bytes_of, check_unique
 from singanet.checkpoint.formats import LATEST
-from singanet.checkpoint.names import check_unique
-from singanet.checkpoint.streaming import bytes_of
 from singanet.engine.net import Net, expect_host, expect_in_memory
 from singanet.errors import CallOrderError, FileAccessError, FileFormatError, StateMismatchError
-from singanet.offload.executor import (
+from singanet.offload.generation import Generation, Scratch
+from singanet.offload.offloaded import (
     SESSION,
     FolderPlace,
     Offloaded,
@@ -26,9 +25,7 @@ from singanet.offload.executor import (
     is_large,
     session_bytes,
 )
-from singanet.offload.generation import Generation, Scratch
-from singanet.offload.room import on_host, room_on
-from singanet.offload.shelf import FILES, Shelf
+from singanet.offload.shelf import FILES, Shelf, on_host, room_on
 from singanet.params.param import Param
 from singanet.params.storage import Memory
 

@@ -1,4 +1,4 @@
-"""Arrays in a folder, of which as many are in memory as there is room for.
+"""The parameters in memory and the room that they take.
 
 Two files, the generations, take turns. A step reads the one and writes what it changes to the
 other; at its end the rest is copied and the text file ``latest`` is replaced by one that names
@@ -9,22 +9,91 @@ and writes back.
 
 from __future__ import annotations
 
+import mmap
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from singanet.base.files import replacing
-from singanet.base.lent import LentMemory
+import numpy as np
+
+from singanet.base.heap import LentMemory
+from singanet.base.processes import replacing
 from singanet.checkpoint import Entry
+from singanet.checkpoint.entry import bytes_of
 from singanet.checkpoint.formats import LATEST
-from singanet.checkpoint.streaming import bytes_of
-from singanet.offload.generation import Generation, Scratch
-from singanet.offload.room import Room, on_host
-from singanet.offload.schedule import AccessOrder
+from singanet.device import Device, cpu
+from singanet.offload.generation import AccessOrder, Generation, Scratch
+from singanet.ops.transfers import Transfers
 from singanet.types import Array
+
+Move = Callable[[memoryview], None]
+"""Fills bytes from a file, or writes them to it."""
+
+
+class Room:
+    """The CPU's memory."""
+
+    xp: Any = np
+
+    def new(self, nbytes: int) -> Array:
+        """So many bytes, in pages of their own, which the system has back once they are let go."""
+        return np.frombuffer(mmap.mmap(-1, nbytes) if nbytes else b"", np.uint8)
+
+    def put(self, array: Array) -> Array:
+        """``array`` as one of this memory."""
+        return np.asarray(array)
+
+    def fill(self, array: Array, read: Move) -> None:
+        """Have ``read`` fill ``array``."""
+        read(bytes_of(array))
+
+    def drain(self, array: Array, write: Move) -> None:
+        """Have ``write`` take ``array``."""
+        write(bytes_of(array))
+
+    def lock(self, array: Array) -> None:
+        """Make ``array`` read-only, if this memory can forbid writing."""
+        array.flags.writeable = False
+
+
+class DeviceRoom(Room):
+    """The memory of ``device``, whose arrays cannot be made read-only; copies are `Transfers`."""
+
+    def __init__(self, device: Device) -> None:
+        self.xp = device.ops.xp
+        self._device = device
+        self._transfers = Transfers(self.xp, device.scope)
+
+    def new(self, nbytes: int) -> Array:
+        return self._transfers.new((nbytes,), np.dtype(np.uint8))
+
+    def put(self, array: Array) -> Array:
+        return self._device.put(array)
+
+    def fill(self, array: Array, read: Move) -> None:
+        read(bytes_of(self._transfers.staged(array)))
+        self._transfers.send(array)
+
+    def drain(self, array: Array, write: Move) -> None:
+        write(bytes_of(self._transfers.fetch(array)))
+
+    def lock(self, array: Array) -> None:
+        """Nothing: on a device it cannot be forbidden."""
+
+
+def room_on(device: Device) -> Room:
+    """The memory in which a net of ``device`` has its arrays."""
+    return Room() if device.ops.xp is np else DeviceRoom(device)
+
+
+def on_host(array: Array) -> Array:
+    """``array`` as NumPy's, in one piece."""
+    return np.ascontiguousarray(cpu().put(array))
+
 
 FILES = ("a.safetensors", "b.safetensors")
 _PIECE = 4 << 20

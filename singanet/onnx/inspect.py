@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from singanet.checkpoint.report import aligned
-from singanet.codecs.table import operators
+from singanet.checkpoint.matching import aligned
+from singanet.codecs.describe import operators
 from singanet.onnx.fold import FOLDS
 from singanet.onnx.read import read
 

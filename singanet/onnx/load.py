@@ -1,24 +1,172 @@
-"""Opening an ``.onnx`` file as a net."""
+"""Nets drawn from ONNX graphs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from singanet.base.budget import Budget, own_errors
-from singanet.codecs.onnx.sheet import Sheet
-from singanet.codecs.table import operators
+from singanet.base.arguments import Budget, own_errors
+from singanet.codecs.describe import operators
+from singanet.codecs.onnx.use import Converter, Sheet, Use
+from singanet.codecs.onnx.values import FileNode, Known, RefusedError, Tensor
 from singanet.errors import ArgumentError, FileFormatError, SingaNetError, one_of
 from singanet.layers.symbol import Symbol
 from singanet.net import FeedForwardNet
-from singanet.onnx.drawing import NodeDrawer
+from singanet.onnx.fold import FOLDS, OF_CONSTANTS, computed, fold, pay_view
 from singanet.onnx.patterns import PATTERNS
-from singanet.onnx.ports import GraphInputs, outputs
-from singanet.onnx.read import FileGraph, broken, read
+from singanet.onnx.read import FileGraph, GraphInputs, broken, outputs, read
 from singanet.types import Shape
+
+_GUIDE = "https://github.com/singanet/singanet/blob/main/docs/onnx.md"
+_ADVICE = f"see {_GUIDE} for what is taken, or export the model with fixed shapes"
+
+
+class NodeDrawer:
+    """Draws nodes on a sheet: each by folding, by a pattern or by the converter of its operator."""
+
+    def __init__(
+        self,
+        sheet: Sheet,
+        budget: Budget,
+        where: str,
+        table: Mapping[str, Converter],
+        patterns: Mapping[str, Sequence[Converter]],
+    ) -> None:
+        self._sheet, self._budget, self._where = sheet, budget, where
+        self._table, self._patterns = table, patterns
+        self._same: dict[str, str] = {}
+
+    def expect_known(self, graph: FileGraph) -> None:
+        """Errors: one for all operators that have no converter."""
+        missing: dict[str, list[str]] = {}
+        stack = [graph]
+        while stack:
+            for node in stack.pop().nodes:
+                if node.op not in self._table and node.op not in FOLDS and node.op != "If":
+                    where = node.name or (node.outputs[0] if node.outputs else "")
+                    missing.setdefault(node.op, []).append(where)
+                stack += [
+                    value for value in node.attributes.values() if isinstance(value, FileGraph)
+                ]
+        if missing:
+            told = [
+                f"{op[:40]!r} at {', '.join(repr(name[:60]) for name in names[:3])}"
+                + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+                for op, names in sorted(missing.items())
+            ]
+            raise FileFormatError(
+                self._where,
+                expected=f"operators that layers stand for, see {_GUIDE}",
+                received="; ".join(told[:40]),
+                advice="export the part of the model before them, or write them as layers",
+            )
+
+    def draw(self, graph: FileGraph) -> None:
+        """Give a value to every output of the graph's nodes."""
+        for name, array in graph.arrays.items():
+            self._sheet.values[name] = Known((array, array), name)
+        for node in graph.nodes:
+            self._sheet.read(node.inputs)
+        for drawn in graph.nodes:
+            node = self._behind_casts(drawn)
+            for name in filter(None, node.outputs):
+                self._sheet.makers[name] = node
+            self._node(node)
+            self._pass_on(node)
+
+    def _behind_casts(self, node: FileNode) -> FileNode:
+        """The node with inputs as they were before nodes that change nothing."""
+        if not any(name in self._same for name in node.inputs):
+            return node
+        return replace(node, inputs=tuple(self._same.get(name, name) for name in node.inputs))
+
+    def _pass_on(self, node: FileNode) -> None:
+        """Note what comes out of a node as it went in, so that patterns reach across it."""
+        if node.op not in ("Cast", "Identity") or not node.inputs or not node.outputs:
+            return
+        (given, *_), (made, *_) = node.inputs, node.outputs
+        values, readers = self._sheet.values, self._sheet.readers
+        x, y = values.get(given), values.get(made)
+        if isinstance(x, Tensor) and isinstance(y, Tensor) and x == y:
+            self._same[made] = given
+            readers[given] += readers.get(made, 0) - 1
+
+    def _node(self, node: FileNode) -> None:
+        use = Use(self._sheet, node)
+
+        def refused(expected: str, received: str) -> FileFormatError:
+            return FileFormatError(
+                where, expected=expected[:300], received=received[:300], advice=self._advice()
+            )
+
+        where = f"{self._where}, {node.op[:40]} {(node.name or ' '.join(node.outputs))[:60]!r}"
+        try:
+            with own_errors(refused, "inputs and attributes that the operator has"):
+                made = self._made(use)
+        except RefusedError as error:
+            raise refused(error.expected, error.received) from None
+        except SingaNetError as error:
+            if isinstance(error, FileFormatError):
+                raise
+            advice = self._advice() if self._sheet.open else error.advice
+            raise FileFormatError(
+                where, expected=error.expected, received=error.received[:200], advice=advice
+            ) from None
+        several = list(made) if isinstance(made, (list, tuple)) else [made]
+        values = self._sheet.values
+        for name, value in zip(node.outputs, several, strict=False):
+            if name and value is not None:
+                values[name] = value
+        self._sheet.drawn_by[node.outputs[0] if node.outputs else ""] = use.drawn
+        missing = [name for name in node.outputs if name and name not in values]
+        if any(self._sheet.readers.get(name) for name in missing):
+            raise FileFormatError(
+                where,
+                expected="outputs that the layer has",
+                received=f"{missing[0][:60]!r}, which it has not",
+                advice=_ADVICE,
+            )
+
+    def _advice(self) -> str:
+        if not self._sheet.open:
+            return _ADVICE
+        name = self._sheet.open[0][:60]
+        return f"pass shapes={{{name!r}: (...)}} with a number for the extent that is open"
+
+    def _made(self, use: Use) -> Any:
+        self._budget.spend(1 << 10)
+        if use.node.op == "If":
+            return self._branch(use)
+        known = [v for v in use.values if v is not None]
+        if all(isinstance(v, Known) for v in known) or use.node.op in ("Shape", "Size"):
+            found = fold(use.node, use.values, self._budget, self._sheet.fixed_batch)
+            if found is not None:
+                return found
+            if use.node.op in OF_CONSTANTS and known:
+                return computed(use.node, use.values, self._sheet)
+        for value in known:
+            if isinstance(value, Known):
+                for array in value.at:
+                    pay_view(array, self._budget, 4)
+        for pattern in self._patterns.get(use.node.op, ()):
+            made = pattern(use)
+            if made is not None:
+                return made
+        if use.node.op not in self._table:
+            raise RefusedError("numbers that are known beforehand", "an input of the net")
+        return self._table[use.node.op](use)
+
+    def _branch(self, use: Use) -> list[Any]:
+        """The branch that is taken, drawn in place of the node; its condition has to be known."""
+        chosen = bool(use.needed(0).reshape(()))
+        graph = use.attribute("then_branch" if chosen else "else_branch")
+        self.draw(graph)
+        return [self._sheet.values[name] for name in graph.outputs]
 
 
 def load(

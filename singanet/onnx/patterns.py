@@ -9,8 +9,7 @@ import numpy as np
 
 from singanet import layers
 from singanet.codecs.arithmetic import channels
-from singanet.codecs.dense import dense
-from singanet.codecs.matmul import by_matrix, letters
+from singanet.codecs.dense import by_matrix, dense, letters
 from singanet.codecs.normalisation import normalised
 from singanet.codecs.onnx.use import Converter, Use
 from singanet.codecs.onnx.values import FileNode, Known, Tensor, norm_axis

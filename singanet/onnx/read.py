@@ -1,11 +1,13 @@
-"""An ``.onnx`` file as a graph of plain nodes and arrays: read within a budget, nothing is run."""
+"""ONNX files, read within a budget."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +15,127 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from singanet.base.budget import Budget, own_errors
-from singanet.base.files import path_of
+from singanet import layers
+from singanet.base.arguments import Budget, checked_shape, own_errors
 from singanet.base.kinds import ONNX, kind_of_stream
+from singanet.base.processes import path_of
 from singanet.checkpoint.reader import open_file
-from singanet.codecs.onnx.values import FileNode
-from singanet.codecs.onnx.vocabulary import DTYPES
-from singanet.errors import FileFormatError, UnsafeFileError
-from singanet.onnx.arrays import array_of
-from singanet.schema.onnx_pb2 import AttributeProto, ModelProto
-from singanet.types import Array
+from singanet.codecs.onnx.use import Sheet, Use
+from singanet.codecs.onnx.values import FileNode, Known, Tensor
+from singanet.codecs.onnx.written import BFLOAT16, DTYPES
+from singanet.errors import FileAccessError, FileFormatError, UnsafeFileError
+from singanet.layers.symbol import Symbol
+from singanet.schema.onnx_pb2 import AttributeProto, ModelProto, TensorProto
+from singanet.types import Array, Shape
+
+_TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+_FIELDS = {"f4": "float_data", "f8": "double_data", "i8": "int64_data", "u4": "uint64_data",
+           "u8": "uint64_data"}  # fmt: skip
+
+
+def array_of(tensor: Any, folder: Path, where: str, budget: Budget) -> Array:
+    """The array of a ``TensorProto``, read-only. Errors: `FileFormatError`, `UnsafeFileError`."""
+    place = f"{where}, array {tensor.name[:60]!r}"
+    if tensor.HasField("segment") or tensor.data_type not in DTYPES:
+        raise _wrong(
+            place,
+            "floats, whole numbers or booleans of 8 bits and more, in one piece",
+            "a segment" if tensor.HasField("segment") else f"data type {tensor.data_type}",
+        )
+    half = tensor.data_type == BFLOAT16
+    stored = (np.dtype("u2") if half else DTYPES[tensor.data_type]).newbyteorder("<")
+    shape = checked_shape(tensor.dims, stored.itemsize, 1 << 40, lambda e, r: _wrong(place, e, r))
+    count = prod(shape)
+    if tensor.data_location == TensorProto.DataLocation.EXTERNAL:
+        raw = _outside(tensor, folder, place, count * stored.itemsize, budget)
+        array = np.frombuffer(raw, stored)
+    elif tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != count * stored.itemsize:
+            raise _wrong(place, f"{count * stored.itemsize} bytes", f"{len(tensor.raw_data)} bytes")
+        array = np.frombuffer(tensor.raw_data, stored)
+    else:
+        array = _typed(tensor, stored, count, place, half)
+    if half:
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    array = array.reshape(shape).astype(DTYPES[tensor.data_type], copy=False)
+    array.flags.writeable = False
+    return array
+
+
+def _typed(tensor: Any, stored: np.dtype[Any], count: int, place: str, half: bool) -> Array:
+    """The numbers in the field for the type; 16 bits and fewer lie in int32's, halves by bits."""
+    name = _FIELDS.get(f"{stored.kind}{stored.itemsize}", "int32_data")
+    filled = [each for each in _TYPED if len(getattr(tensor, each))]
+    values = getattr(tensor, name)
+    if filled not in ([], [name]) or len(values) != count:
+        raise _wrong(place, f"{count} numbers in {name}", f"{len(values)}, and {filled}")
+    if stored.kind == "f" and stored.itemsize == 2:
+        bits = np.fromiter(values, np.int32, count).astype(np.uint16)
+        return bits.view(np.float16)
+    if name == "int32_data":
+        wide = np.fromiter(values, np.int32, count)
+        return wide.astype(np.uint16 if half else stored)
+    return np.fromiter(values, stored.newbyteorder("="), count)
+
+
+def _outside(tensor: Any, folder: Path, place: str, nbytes: int, budget: Budget) -> bytes:
+    """The bytes of an array in a file beside the model's, which may not leave its folder."""
+    about = {entry.key: entry.value for entry in tensor.external_data}
+    location = about.get("location", "")
+    parts = location.replace("\\", "/").split("/")
+    if not location or os.path.isabs(location) or any(p in ("", ".", "..") for p in parts[:-1]):
+        raise _unsafe(place, repr(location)[:80])
+    path = folder.joinpath(*parts)
+    if parts[-1] in ("", ".", "..") or "\0" in location or ":" in location:
+        raise _unsafe(place, repr(location)[:80])
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise _unsafe(place, repr(location)[:80])
+    try:
+        # Not one that was put there in the meantime either.
+        handle = os.open(
+            path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        )
+    except (OSError, ValueError) as error:
+        raise FileAccessError(
+            place,
+            expected=f"the file {location[:80]!r} beside the model's",
+            received=str(error)[:120],
+            advice="keep the files of a model together, as they were exported",
+        ) from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(handle)
+        raise _unsafe(place, f"{location[:60]!r}, which is linked or no file")
+    with os.fdopen(handle, "rb") as stream:
+        try:
+            start = int(about.get("offset", "0"))
+            length = int(about.get("length", str(nbytes)))
+        except ValueError:
+            raise _wrong(place, "an offset and a length in bytes", str(about)[:80]) from None
+        if length != nbytes or not 0 <= start <= status.st_size - length:
+            received = f"{length} from {start} on, of {status.st_size}"
+            raise _wrong(place, f"{nbytes} bytes inside of {location[:60]!r}", received)
+        # What is really there was paid for by who wrote it.
+        budget.grant(nbytes)
+        budget.spend(nbytes)
+        stream.seek(start)
+        return stream.read(nbytes)
+
+
+def _wrong(place: str, expected: str, received: str) -> FileFormatError:
+    return FileFormatError(
+        place, expected=expected, received=received, advice="export the model again"
+    )
+
+
+def _unsafe(place: str, received: str) -> UnsafeFileError:
+    return UnsafeFileError(
+        place,
+        expected="external data in a plain file inside the model's folder",
+        received=received,
+        advice="keep the files of a model together, and do not trust this one",
+    )
+
 
 NEWEST = 28
 """The newest set of operators that is known."""
@@ -390,3 +503,102 @@ def _read_by(node: FileNode) -> list[str]:
             reads = [name for inner in value.nodes for name in _read_by(inner)]
             found += [name for name in [*reads, *value.outputs] if name not in own]
     return found
+
+
+class GraphInputs:
+    """The inputs of a graph, whose samples stand along one axis of each, or nowhere.
+
+    One extent that the file leaves open, by one name, is any: steps of sequences.
+    """
+
+    def __init__(self, sheet: Sheet, where: str, batch_axis: int | None) -> None:
+        self._sheet, self._where, self._batch_axis = sheet, where, batch_axis
+        self._batch: int | str = ""
+        self._steps: int | str | None = None
+
+    def draw(self, port: Port, given: Shape | None) -> None:
+        """Note an `Input` for ``port``, of the sample shape ``given`` or else the file's."""
+        shape = port.shape
+        where = f"{self._where}, input {port.name[:60]!r}"
+        if shape is None and given is None:
+            raise FileFormatError(
+                where,
+                expected="a known number of axes",
+                received="none in the file",
+                advice=f"pass shapes={{{port.name[:60]!r}: (...)}}, without the batch axis",
+            )
+        declared = list(shape or ())
+        axis = self._samples_along(declared)
+        if axis is not None and declared:
+            count = declared.pop(axis)
+            if isinstance(count, int):
+                self._sheet.fixed_batch = count
+        sample = tuple(self._extent(size) for size in declared) if given is None else tuple(given)
+        known = [size for size in sample if size is not None]
+        if len(sample) - len(known) > 1 or not all(isinstance(n, int) and n > 0 for n in known):
+            raise FileFormatError(
+                where,
+                expected="known extents along all axes but that of the samples and one of steps",
+                received=str(shape)[:120],
+                advice=f"pass shapes={{{port.name[:60]!r}: (...)}}, without the batch axis",
+            )
+        if None in sample:
+            self._sheet.open.append(port.name)
+        whole = port.dtype.kind in "iub"
+        name = self._sheet.names.take(port.name)
+        symbol = layers.Input(name, sample, port.dtype.name if whole else None)
+        self._sheet.inputs.append(symbol)
+        self._sheet.values[port.name] = Tensor(symbol, port.dtype, axis, whole=whole)
+
+    def _extent(self, declared: int | str) -> int | None:
+        """A number; None for the extent that is any, and 0 for another that is not known."""
+        if isinstance(declared, int):
+            return declared
+        if self._steps is None:
+            self._steps = declared
+        return None if declared and declared == self._steps else 0
+
+    def _samples_along(self, declared: list[int | str]) -> int | None:
+        """The axis of an input along which the samples stand: the one called as the first's is."""
+        if self._batch_axis is None or not declared:
+            return None
+        axis = min(self._batch_axis, len(declared) - 1)
+        if self._batch == "":
+            self._batch = declared[axis]
+        if isinstance(self._batch, str) and self._batch in declared:
+            return declared.index(self._batch)
+        return axis
+
+
+def outputs(sheet: Sheet, where: str, names: Sequence[str]) -> list[Symbol]:
+    """The symbols of the graph's outputs, each a node of its own. Errors: constants."""
+    found: list[Symbol] = []
+    for name in names:
+        value = sheet.values[name]
+        tensor = value if isinstance(value, Tensor) else _constant(sheet, where, name, value)
+        found.append(tensor.symbol)
+    # The net's outputs are nodes of its own: one symbol twice, an input, or one of several arrays
+    # that a layer makes, is passed on; of several outputs each has its name in the file.
+    seen: set[Symbol] = set()
+    ends = []
+    for name, symbol in zip(names, found, strict=True):
+        layer = symbol.call.layer
+        one_of_several = isinstance(layer, layers.Layer) and isinstance(layer.out_shapes, list)
+        other_name = len(names) > 1 and layer.name != name
+        one_of_many = symbol in seen or one_of_several or other_name
+        passed_on = one_of_many or not symbol.call.inputs
+        seen.add(symbol)
+        ends.append(layers.Dummy(sheet.names.take(name))(symbol) if passed_on else symbol)
+    return ends
+
+
+def _constant(sheet: Sheet, where: str, name: str, value: Known) -> Tensor:
+    if not sheet.inputs or not value.constant:
+        raise FileFormatError(
+            f"{where}, output {name[:60]!r}",
+            expected="what depends on an input",
+            received="a constant",
+            advice="leave it out of the model's outputs",
+        )
+    node = sheet.makers.get(name) or FileNode("Constant", name, (), (name,), {}, 1)
+    return Use(sheet, node).constant(value, value.array, None)

@@ -1,15 +1,26 @@
-"""Arrays of float16 and float32 as the other type; the bits are those of NumPy's ``astype``."""
+"""Casts between float16 and float32, and whether there is a compiler."""
 
 from __future__ import annotations
 
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
-from singanet.base.addresses import address
-from singanet.ops.compiler import has_compiler
+from singanet.base.heap import address
 from singanet.types import Array
+
+
+@cache
+def has_compiler() -> bool:
+    """Whether there is LLVM, of which older releases know other names."""
+    try:
+        release = [int(part) for part in version("llvmlite").split(".")[:2]]
+    except (PackageNotFoundError, ValueError):
+        return False
+    return release >= [0, 45]
+
 
 _LEAST = 4096
 """Numbers from which a call of its own is nothing beside the conversion."""
@@ -37,7 +48,7 @@ def _compiled(narrows: bool) -> tuple[Any, int]:
     if not has_compiler():
         return None, 1
     # Imported when it is first compiled: LLVM takes a tenth of a second.
-    from singanet.ops.compiled import engine, halves
-    from singanet.ops.compiled.sizes import LANES
+    from singanet.ops.compiled import engine, panels
+    from singanet.ops.compiled.code import LANES
 
-    return engine.known(halves.cast, narrows).call if engine.converts_halves() else None, LANES
+    return engine.known(panels.cast, narrows).call if engine.converts_halves() else None, LANES

@@ -1,4 +1,4 @@
-"""Matrices whose numbers are held in fewer bits than kernels compute with.
+"""Weights in narrow types and the modules of arrays.
 
 They lie in panels of 64 columns, as oneDNN's products of few rows read them; NumPy reads the same
 panels, widened in blocks that stay in the cache. On a device, which has no such type either, the
@@ -15,21 +15,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from singanet.ops.modules import module_of
 from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "BLOCK",
-    "PANEL",
-    "Bfloat16Matrix",
-    "BlockMatrix",
-    "HalvesMatrix",
-    "HeldMatrix",
-    "WatchedMatrix",
-]
+
+known: dict[str, Any] = {"numpy": np}
+"""By the name from which the classes of their arrays say that they come."""
+
+
+def module_of(array: Array) -> Any:
+    """The module whose functions take ``array``."""
+    if type(array) is np.ndarray:
+        return np
+    name = type(array).__module__.partition(".")[0]
+    if name not in known:
+        # Only a module whose arrays exist can be asked for, so it is imported already.
+        known[name] = sys.modules[name]
+    return known[name]
+
 
 PANEL = 64
 """Columns of a panel."""

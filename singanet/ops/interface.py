@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from singanet.ops.direction import RecurrentCase, RecurrentGradients, RecurrentStates
-from singanet.ops.window import Pair, Window
+from singanet.ops.window import Pair, RecurrentCase, RecurrentGradients, RecurrentStates, Window
 from singanet.types import Array, Parts, RowSparse, Shape
 
 if TYPE_CHECKING:  # else a dense layer would import it
-    from singanet.ops.attention import Attention
     from singanet.ops.held import HeldMatrix
+    from singanet.ops.window import Attention
 
 ACTIVATIONS: Mapping[str, Literal["x", "y"]] = {
     "relu": "y",

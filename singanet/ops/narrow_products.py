@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from singanet.base.addresses import address, steps
-from singanet.ops.compiled.sizes import LANES
-from singanet.ops.compiler import has_compiler
+from singanet.base.heap import address, steps
+from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.code import LANES
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route
@@ -234,9 +234,9 @@ def _share(ops: Ops, make: Callable[[int, int], None], panels: int, size: int) -
 @cache
 def _words(rows: int) -> Callable[..., None]:
     # Imported when it is first compiled: LLVM takes a tenth of a second.
-    from singanet.ops.compiled import engine, words
+    from singanet.ops.compiled import engine, panels
 
-    return engine.known(words.product, rows).call
+    return engine.known(panels.words_product, rows).call
 
 
 @cache
@@ -246,11 +246,11 @@ def _panels(kind: str, turned: bool) -> Callable[..., None]:
     # As many vectors of a row's sums as there are registers for.
     together = PANEL // LANES if engine.is_wide() else 1
     converts = engine.converts_halves()
-    return engine.known(panels.product, kind, turned, together, converts).call
+    return engine.known(panels.panel_product, kind, turned, together, converts).call
 
 
 @cache
 def _blocks(kind: str, rows: int) -> Callable[..., None]:
-    from singanet.ops.compiled import blocks, engine
+    from singanet.ops.compiled import engine, panels
 
-    return engine.known(blocks.product, kind, rows).call
+    return engine.known(panels.blocks_product, kind, rows).call

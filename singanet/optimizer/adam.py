@@ -1,15 +1,15 @@
-"""Adaptive moments."""
+"""Adam and its kin."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from singanet.optimizer.constraint import Constraint
-from singanet.optimizer.element_wise import ElementWise
-from singanet.optimizer.hyper import Hyper, at, checked
-from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.state import ParamState
+from singanet.ops import ops_for
+from singanet.optimizer.element_wise import ElementWise, prepared
+from singanet.optimizer.hyper import Hyper, at, checked, in_type
+from singanet.optimizer.regularization import Constraint, Regularizer, sum_of_squares
+from singanet.optimizer.state import ParamState, ParamUpdate
 from singanet.types import Array
 
 
@@ -87,3 +87,318 @@ def descend(xp: Any, w: Array, first: Array, root: Array, alpha: float, epsilon:
     xp.divide(first, root, out=root)
     xp.multiply(root, alpha, out=root)
     xp.subtract(w, root, out=w)
+
+
+class Adamax(Adam):
+    """m as in Adam; u = max(β₂ u, |g|); w −= lr m / ((1 − β₁ᵗ) (u + ε)), Keras' form.
+
+    With ``epsilon_in_norm``, as in PyTorch, u = max(β₂ u, |g| + ε), and the divisor is u alone.
+    Section 7 of Kingma and Ba, 2015. State: m and u, two arrays a parameter.
+    """
+
+    slots = ("first", "norm")
+    _always_written = ("epsilon_in_norm",)
+    epsilon_in_norm = True
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.001,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+        epsilon_in_norm: bool = False,
+    ) -> None:
+        super().__init__(lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint)
+        self.epsilon_in_norm = bool(epsilon_in_norm)
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        step = state.step // self.every
+        beta_1 = at(self.beta_1, step)
+        alpha = rate / (1.0 - beta_1 ** (step + 1))
+        epsilon = at(self.epsilon, step)
+        apart = (epsilon, 0.0) if self.epsilon_in_norm else (0.0, epsilon)
+        return alpha, beta_1, at(self.beta_2, step), *apart
+
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        alpha, beta_1, beta_2, inside, beside = n
+        first, norm = arrays
+        xp.multiply(first, beta_1, out=first)
+        xp.multiply(g, 1.0 - beta_1, out=s)
+        xp.add(first, s, out=first)
+        xp.multiply(norm, beta_2, out=norm)
+        xp.absolute(g, out=s)
+        xp.add(s, inside, out=s)
+        xp.maximum(norm, s, out=norm)
+        xp.add(norm, beside, out=s)
+        xp.divide(first, s, out=s)
+        xp.multiply(s, alpha, out=s)
+        xp.subtract(w, s, out=w)
+
+
+class AdamW(Adam):
+    """w −= lr λ w, then `Adam`'s step (Loshchilov and Hutter 2019).
+
+    λ is ``weight_decay`` times the parameter's ``decay_mult``. ``amsgrad`` takes the largest v so
+    far, as `AMSGrad` does. State: m and v, two arrays; with ``amsgrad`` a third.
+    """
+
+    decoupled = True
+    epsilon_after_correction = True
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.001,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        weight_decay: Hyper | None = 0.01,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+        amsgrad: bool = False,
+        epsilon_after_correction: bool = False,
+    ) -> None:
+        super().__init__(
+            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
+            epsilon_after_correction,
+        )  # fmt: skip
+        if amsgrad:
+            self.slots = ("first", "second", "largest")
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
+        return *super()._scalars(state, rate), kept
+
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        if n[4] != 1.0:
+            xp.multiply(w, n[4], out=w)
+        super()._rule(xp, w, g, arrays, s, *n[:4])
+
+
+class AMSGrad(Adam):
+    """`Adam` with the largest v so far in place of v (Reddi et al. 2018), before its correction.
+
+    State: m, v and the largest v, three arrays a parameter.
+    """
+
+    slots = ("first", "second", "largest")
+    epsilon_after_correction = True
+
+
+class NAdam(Adam):
+    """w −= lr √(1 − β₂ᵗ) (μ' m / (1 − Π μ') + (1 − μ) g / (1 − Π μ)) / (√v + ε), with `Adam`'s ε.
+
+    With ``epsilon_after_correction`` the divisor is √v̂ + ε, as in PyTorch and Keras.
+    μ = β₁ (1 − 0.96^(ψ t) / 2) at step t, μ' at the next, Π the product of all so far, and ψ is
+    ``momentum_decay``; Keras' is 1. Dozat, 2016. State: m and v, two arrays a parameter.
+    """
+
+    hypers = (*Adam.hypers, "momentum_decay")
+    epsilon_after_correction = True
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.001,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        momentum_decay: Hyper = 0.004,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
+    ) -> None:
+        super().__init__(
+            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
+            epsilon_after_correction,
+        )  # fmt: skip
+        self.momentum_decay = checked("NAdam", "momentum_decay", momentum_decay)
+        # Of the last step asked for, since all parameters mostly stand at one: step and product.
+        self._product: list[tuple[Hyper, Hyper, int, float]] = []
+
+    def _momentum(self, step: int) -> float:
+        decay: float = 0.96 ** (at(self.momentum_decay, step) * (step + 1))
+        return at(self.beta_1, step) * (1.0 - 0.5 * decay)
+
+    def _product_to(self, step: int) -> float:
+        """The product of the momenta of the steps up to this one: a function of it alone."""
+        begun, product = 0, 1.0
+        for beta, decay, done, value in self._product:
+            if beta == self.beta_1 and decay == self.momentum_decay and done <= step + 1:
+                begun, product = done, value
+        for each in range(begun, step + 1):
+            product *= self._momentum(each)
+        self._product[:] = [(self.beta_1, self.momentum_decay, step + 1, product)]
+        return product
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        step = state.step // self.every
+        beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
+        now, after, product = self._momentum(step), self._momentum(step + 1), self._product_to(step)
+        root = math.sqrt(1.0 - beta_2 ** (step + 1))
+        fresh = rate * root * (1.0 - now) / (1.0 - product)
+        held = rate * root * after / (1.0 - product * after)
+        return fresh, held, beta_1, beta_2, epsilon_beside(self, step, root)
+
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        fresh, held, beta_1, beta_2, epsilon = n
+        first, second = arrays
+        moments(xp, g, first, second, s, beta_1, beta_2)
+        ahead = xp.multiply(first, held)
+        xp.multiply(g, fresh, out=s)
+        xp.add(ahead, s, out=ahead)
+        xp.sqrt(second, out=s)
+        xp.add(s, epsilon, out=s)
+        xp.divide(ahead, s, out=s)
+        xp.subtract(w, s, out=w)
+
+
+class RAdam(Adam):
+    """w −= r α m / (√v + ε), or lr m̂ while v says too little (Liu et al. 2020; PyTorch's form).
+
+    `Adam` explains α, m̂ and ``epsilon_after_correction``. With ρ∞ = 2 / (1 − β₂) − 1 and
+    ρ = ρ∞ − 2 t β₂ᵗ / (1 − β₂ᵗ), v counts where ρ > 5, and
+    r² = (ρ − 4)(ρ − 2) ρ∞ / ((ρ∞ − 4)(ρ∞ − 2) ρ). State: m and v, two arrays a parameter.
+    """
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        step = state.step // self.every
+        beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
+        alpha, power = rate / (1.0 - beta_1 ** (step + 1)), beta_2 ** (step + 1)
+        most = 2.0 / (1.0 - beta_2) - 1.0
+        length = most - 2.0 * (step + 1) * power / (1.0 - power)
+        if length <= 5.0:
+            # The divisor is 1.
+            return alpha, beta_1, beta_2, 0.0, 1.0
+        spread = (length - 4.0) * (length - 2.0) * most / ((most - 4.0) * (most - 2.0) * length)
+        alpha *= math.sqrt(spread * (1.0 - power))
+        return alpha, beta_1, beta_2, 1.0, epsilon_beside(self, step, math.sqrt(1.0 - power))
+
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        alpha, beta_1, beta_2, counts, epsilon = n
+        first, second = arrays
+        moments(xp, g, first, second, s, beta_1, beta_2)
+        xp.sqrt(second, out=s)
+        xp.multiply(s, counts, out=s)
+        descend(xp, w, first, s, alpha, epsilon)
+
+
+class LAMB(Adam):
+    """r = α m / (√v + ε) + λ w; w −= lr (‖w‖ / ‖r‖) r (You et al. 2020), for large batches.
+
+    α is `Adam`'s for lr = 1. With ``epsilon_after_correction``, as in the paper and in Keras, the
+    quotient is m̂ / (√v̂ + ε). The ratio is 1 where either norm is 0; the norms are of the whole
+    parameter, or of the rows that a row-sparse gradient names. λ is ``weight_decay`` times
+    ``decay_mult``. The direction is worked out twice, once for its norm, so that it is never held
+    whole. State: m and v.
+    """
+
+    decoupled = True
+    epsilon_after_correction = True
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.001,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-6,
+        weight_decay: Hyper | None = 0.01,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
+    ) -> None:
+        super().__init__(
+            lr, beta_1, beta_2, epsilon, weight_decay, regularizer, constraint,
+            epsilon_after_correction,
+        )  # fmt: skip
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        step = state.step
+        beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
+        root = math.sqrt(1.0 - beta_2 ** (step + 1))
+        decay = at(self.weight_decay, step) * state.decay_mult
+        correction = root / (1.0 - beta_1 ** (step + 1))
+        return rate, beta_1, beta_2, epsilon_beside(self, step, root), correction, decay
+
+    def _sweep(self, update: ParamUpdate) -> None:
+        _, value, grad, arrays, _, scalars, _ = update
+        xp = ops_for(value).xp
+        rate, beta_1, beta_2, epsilon, correction, decay = scalars
+        of_value: Any = 0.0
+        of_step: Any = 0.0
+        for w, g, (first, second), a, b in self._blocks(xp, value, grad, arrays):
+            g = prepared(xp, w, g, update, a, b)
+            moments(xp, g, first, second, b, beta_1, beta_2)
+            _direction((xp, w, first, second, a, b), epsilon, correction, decay)
+            of_value = of_value + sum_of_squares(w)
+            of_step = of_step + sum_of_squares(a)
+        both = xp.logical_and(of_value != 0.0, of_step != 0.0)
+        ratio = xp.sqrt(xp.where(both, of_value / xp.where(both, of_step, 1.0), 1.0))
+        pace = in_type(xp, rate * ratio, value.dtype)
+        for w, _, (first, second), a, b in self._blocks(xp, value, grad, arrays):
+            _direction((xp, w, first, second, a, b), epsilon, correction, decay)
+            xp.multiply(a, pace, out=a)
+            xp.subtract(w, a, out=w)
+
+
+def _direction(
+    block: tuple[Any, Array, Array, Array, Array, Array],
+    epsilon: float,
+    correction: float,
+    decay: float,
+) -> None:
+    """r in the first scratch array of ``block``; the second is written over."""
+    xp, w, first, second, a, b = block
+    xp.sqrt(second, out=a)
+    xp.add(a, epsilon, out=a)
+    xp.divide(first, a, out=a)
+    xp.multiply(a, correction, out=a)
+    if decay != 0.0:
+        xp.multiply(w, decay, out=b)
+        xp.add(a, b, out=a)
+
+
+class Lion(ElementWise):
+    """w −= lr (sign(β₁ m + (1 − β₁) g) + λ w); m = β₂ m + (1 − β₂) g (Chen et al. 2023).
+
+    λ is ``weight_decay`` times the parameter's ``decay_mult``. Every element moves by lr: a
+    tenth of Adam's rate is usual. State: m, one array a parameter.
+    """
+
+    slots = ("first",)
+    hypers = (*ElementWise.hypers, "beta_1", "beta_2")
+    decoupled = True
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.0001,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.99,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        super().__init__(lr, weight_decay, regularizer, constraint)
+        self.beta_1 = checked(type(self).__name__, "beta_1", beta_1, 0.0, 1.0)
+        self.beta_2 = checked(type(self).__name__, "beta_2", beta_2, 0.0, 1.0)
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
+        return rate, at(self.beta_1, state.step), at(self.beta_2, state.step), kept
+
+    def _rule(self, xp: Any, w: Array, g: Array, arrays: list[Array], s: Array, *n: float) -> None:
+        lr, beta_1, beta_2, kept = n
+        mean = arrays[0]
+        if kept != 1.0:
+            xp.multiply(w, kept, out=w)
+        # Divided by 1 − β₁, which keeps the sign and needs one scratch array instead of two.
+        xp.multiply(mean, beta_1 / (1.0 - beta_1), out=s)
+        xp.add(s, g, out=s)
+        # Into a new block: NumPy's sign is ten times slower in place.
+        xp.multiply(xp.sign(s), lr, out=s)
+        xp.subtract(w, s, out=w)
+        xp.multiply(mean, beta_2, out=mean)
+        xp.multiply(g, 1.0 - beta_2, out=s)
+        xp.add(mean, s, out=mean)

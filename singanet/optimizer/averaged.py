@@ -1,19 +1,22 @@
-"""Moving averages of parameters, behind the rule."""
+"""Averaged values, and updates of one block of parameters at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+import re
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import numpy as np
 
+from singanet.base.arguments import checked_count
+from singanet.errors import ArgumentError, UnknownNameError
 from singanet.ops import ops_for
-from singanet.optimizer.checks import Grad
-from singanet.optimizer.hyper import at, checked
-from singanet.optimizer.norm import BLOCK
+from singanet.optimizer.hyper import Scale, at, checked, on_host
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale, on_host
-from singanet.optimizer.wrapper import Handed, Wrapper
+from singanet.optimizer.regularization import BLOCK
+from singanet.optimizer.state import Grad, Owners, check_lists, loaded_count
+from singanet.optimizer.wrapper import Handed, Wrapper, rule_of
 from singanet.params.param import Param
 from singanet.params.storage import Place, place_of
 from singanet.types import Array
@@ -160,3 +163,214 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         found = start, stop
     if found is not None:
         yield found
+
+
+Order = Literal["random", "ascending", "descending"]
+
+_DONE = "*/block.steps"
+_NUMBERED = re.compile(r"\D*\d+")
+
+
+class BlockCoordinate(Wrapper):
+    """Hands on the gradients of one block of parameters for ``steps`` steps, then of another.
+
+    With `Adam` inside this is BAdam (Luo et al. 2024): state is there for the block at work alone,
+    and begins anew with each of its turns; schedules go by the steps of a turn. The others stand
+    still. Each turn through all blocks is in the ``order`` that is asked for, a "random" one by
+    ``seed``. Layers whose names are the same up to their first number are a block, such as all of
+    ``layers/3``; others are one each. A recorded step makes only the gradients that it hands on.
+    Accumulators stand around it: what is gathered for several steps has to be of all of them.
+    """
+
+    by_parts = True
+    selects = True
+    # Whose turn it is is known by what the whole net trains.
+    across_layers = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer | Wrapper,
+        steps: int = 50,
+        order: Order = "random",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(optimizer)
+        where = type(self).__name__
+        self.steps = checked_count(where, "steps", steps, 1)
+        self.seed = checked_count(where, "seed", seed, 0)
+        if order not in ("random", "ascending", "descending"):
+            raise ArgumentError(
+                f"{where}, argument order",
+                expected="'random', 'ascending' or 'descending'",
+                received=repr(order),
+                advice="the paper takes 'random'",
+            )
+        self.order: Order = order
+        _expect_steps(optimizer)
+        self._blocks: dict[str, list[str]] = {}
+        self._block_of: dict[str, str] = {}
+        # Whole steps so far, and the names that have come since: the step is over, or under way.
+        self._done = 0
+        self._seen: dict[str, None] = {}
+        self._owners = Owners()
+        # What a rehearsal takes for the block at work.
+        self._largest: str | None = None
+
+    @property
+    def blocks(self) -> Mapping[str, Sequence[str]]:
+        """The parameters of each block, as the net that is trained has them."""
+        return self._blocks
+
+    @property
+    def at_work(self) -> str:
+        """The block whose parameters the next step changes; "" before a net was met."""
+        return self._at_work(self._done + bool(self._seen))
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`: each net has turns of its own."""
+        roots, now, new = [p.root for p in params], (self._done, self._seen), (0, dict[str, None]())
+        self._done, self._seen = self._owners.turn_all(roots, other, now, new)
+
+    def train(self, names: Iterable[str]) -> None:
+        """As `Wrapper.train`: these are what blocks are made of."""
+        found = blocks_of(names)
+        if found == self._blocks:
+            return
+        self._blocks = found
+        self._block_of = {name: block for block, names in found.items() for name in names}
+
+    def meet(self, net: Any, around: Sequence[Wrapper] = ()) -> None:
+        self.train(param.name for param in net.execution_plan().trained_params())
+
+    def take(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
+    ) -> Iterator[Handed]:
+        """As `Wrapper.take`. Errors: a parameter that is in no block."""
+        check_lists("BlockCoordinate", names, values, grads)
+        block = self._at_work(self._done + self._begins(names))
+        if self._largest is None:
+            self._forget(block)
+        kept = [k for k, name in enumerate(names) if self._known(name) == block]
+        if kept:
+            some, handed = [names[k] for k in kept], [grads[k] for k in kept]
+            yield some, [values[k] for k in kept], handed, scale
+        # Only now: an update that was refused leaves the turn as it was.
+        self.skip(names)
+
+    def skip(self, names: Sequence[str]) -> None:
+        if self._begins(names):
+            self._done += 1
+            self._seen.clear()
+        self._seen.update(dict.fromkeys(names))
+
+    def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
+        """As `Wrapper.previewed`: None for those that stand still."""
+        block = self.at_work
+        for names, values, grads in items:
+            pairs = zip(names, grads, strict=True)
+            yield names, values, [g if self._known(n) == block else None for n, g in pairs]
+            del grads
+
+    def case(self) -> Hashable:
+        """The block at work."""
+        return self.at_work if self._largest is None else self._largest
+
+    def will_change(self, name: str) -> bool:
+        turn = self._at_work(self._done + (name in self._seen))
+        return self._block_of.get(name) == turn and self.optimizer.will_change(name)
+
+    @contextmanager
+    def before_last(self, names: Sequence[str], values: Sequence[Array]) -> Iterator[None]:
+        """Within it the block with most elements is at work, and no state is dropped."""
+        before = dict(vars(self))
+        self.train(names)
+        sizes = dict.fromkeys(self._blocks, 0)
+        for name, value in zip(names, values, strict=True):
+            sizes[self._known(name)] += value.size
+        self._seen, self._largest = {}, max(sizes, key=lambda block: sizes[block], default=None)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+    def own_state(self) -> dict[str, Array]:
+        """As `Wrapper.own_state`: the steps so far, by which blocks take turns."""
+        return {_DONE: np.array(self._done + bool(self._seen), np.int64)}
+
+    def _is_own(self, key: str) -> bool:
+        return key == _DONE
+
+    def _parsed(self, own: Mapping[str, Array]) -> int:
+        return loaded_count("BlockCoordinate", own, _DONE)
+
+    def _take(self, parsed: Any) -> None:
+        self._owners.forget()
+        self._done, self._seen = parsed, {}
+
+    def _begins(self, names: Sequence[str]) -> bool:
+        """Whether a step begins now that the gradients of ``names`` come."""
+        return any(name in self._seen for name in names)
+
+    def _at_work(self, done: int) -> str:
+        """The block of the step that comes after ``done`` others."""
+        if self._largest is not None:
+            return self._largest
+        names = list(self._blocks)
+        if not names:
+            return ""
+        cycle, place = divmod(done // self.steps, len(names))
+        if self.order == "random":
+            return names[np.random.default_rng([self.seed, cycle]).permutation(len(names))[place]]
+        return names[place if self.order == "ascending" else -1 - place]
+
+    def _known(self, name: str) -> str:
+        block = self._block_of.get(name)
+        if block is None:
+            raise UnknownNameError(
+                f"BlockCoordinate, parameter {name!r}",
+                expected="a parameter of the net that it has met",
+                received="another" if self._block_of else "one, before any net was met",
+                advice="train by net.step or net.fit, or call meet(net) first",
+            )
+        return block
+
+    def _forget(self, block: str) -> None:
+        """Drop the state of all that stand still while ``block`` is at work."""
+        for state in rule_of(self.optimizer).states():
+            if state.step and self._block_of.get(state.name) != block:
+                state.forget()
+
+
+def blocks_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """The parameters ``names`` by the layer that each is of, up to its first number."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        layer = name.rpartition("/")[0]
+        numbered = _NUMBERED.match(layer)
+        found.setdefault(numbered[0] if numbered else layer, []).append(name)
+    return found
+
+
+def _expect_steps(optimizer: Optimizer | Wrapper) -> None:
+    """Errors: a rule of a user's own, whose state nobody knows; what gathers over steps."""
+    inner: Any = optimizer
+    while isinstance(inner, Wrapper) and not inner.gathers:
+        inner = inner.optimizer
+    kind = type(inner).__name__
+    if not isinstance(inner, Optimizer):
+        gathers = isinstance(inner, Wrapper)
+        raise ArgumentError(
+            "BlockCoordinate",
+            expected="an optimizer of singanet's, which updates at each step",
+            received=f"{kind}, which gathers over steps" if gathers else kind,
+            advice=f"write {kind}(BlockCoordinate(...), every)"
+            if gathers
+            else "derive it from singanet.optimizer.Optimizer",
+        )
+    if inner.every != 1:
+        raise ArgumentError(
+            "BlockCoordinate",
+            expected="a rule that updates at each step",
+            received=f"{kind}, which gathers over {inner.every}",
+            advice="write Accumulator(BlockCoordinate(...), every)",
+        )

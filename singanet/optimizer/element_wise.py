@@ -9,13 +9,10 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from singanet.ops import ops_for
-from singanet.optimizer.constraint import Constraint
-from singanet.optimizer.hyper import Hyper
-from singanet.optimizer.norm import BLOCK
+from singanet.optimizer.hyper import Hyper, in_type, is_one
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.param_update import ParamUpdate
-from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.scale import in_type, is_one
+from singanet.optimizer.regularization import BLOCK, Constraint, Regularizer
+from singanet.optimizer.state import ParamUpdate
 from singanet.types import Array, RowSparse
 
 Block: TypeAlias = tuple[Array, Array, list[Array], Array, Array]

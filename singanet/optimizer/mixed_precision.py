@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.byte_order import native
 from singanet.base.described import Configurable
+from singanet.base.kinds import native
 from singanet.errors import ArgumentError, DataError, did_you_mean, one_of
 from singanet.ops import ops_for
-from singanet.optimizer.checks import Grad
-from singanet.optimizer.hyper import at, checked
+from singanet.optimizer.hyper import Scale, at, checked, in_type
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale, in_type
-from singanet.optimizer.state import Owners
+from singanet.optimizer.state import Grad, Owners
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param, owner_of
 from singanet.types import Array, RowSparse
 

@@ -1,4 +1,4 @@
-"""The base class of optimizers."""
+"""The base of update rules."""
 
 from __future__ import annotations
 
@@ -8,22 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from singanet.base.calls import checked_call
-from singanet.base.described import Configurable
-from singanet.base.edits import Counted, Moment, changes
-from singanet.base.elsewhere import missing_attribute
-from singanet.base.origin import is_library
+from singanet.base.described import Configurable, Counted, Moment, changes, checked_call
+from singanet.base.elsewhere import is_library, missing_attribute
 from singanet.errors import ArgumentError
-from singanet.optimizer.checks import (
-    Grad,
-    check_fit,
-    check_lists,
-    check_loaded,
-    checked_name,
-    no_rate,
-    not_finite,
-)
-from singanet.optimizer.constraint import Constraint
+from singanet.layers.symbol import Symbol
 from singanet.optimizer.hyper import (
     Hyper,
     at,
@@ -32,17 +20,109 @@ from singanet.optimizer.hyper import (
     dump_hypers,
     learnt_by,
     load_hypers,
+    plain,
 )
-from singanet.optimizer.l2_regularizer import L2Regularizer
-from singanet.optimizer.minimize import Update
-from singanet.optimizer.param_update import ParamUpdate
-from singanet.optimizer.regularizer import Regularizer
-from singanet.optimizer.scale import plain
-from singanet.optimizer.settings import as_constraint, as_regularizer, configured
-from singanet.optimizer.state import Owners, ParamState, StateBuckets, dump, nothing, parse
+from singanet.optimizer.regularization import ClipNorm, Constraint, L2Regularizer, Regularizer
+from singanet.optimizer.state import (
+    Grad,
+    Owners,
+    ParamState,
+    ParamUpdate,
+    StateBuckets,
+    check_fit,
+    check_lists,
+    check_loaded,
+    checked_name,
+    dump,
+    no_rate,
+    not_finite,
+    nothing,
+    parse,
+)
 from singanet.params.param import Param, ParamSpec, owner_of
-from singanet.params.served import served_by
+from singanet.params.storage import served_by
 from singanet.types import Array, RowSparse, Shape
+
+
+def as_regularizer(where: str, given: Any) -> Regularizer | None:
+    """``given``, a regularizer or None; a number is an L2 coefficient."""
+    if given is None or isinstance(given, Regularizer):
+        return given
+    if isinstance(given, (int, float)):
+        return L2Regularizer(given)
+    raise _not_one(f"{where}(regularizer=)", "a Regularizer, an L2 coefficient or None", given)
+
+
+def as_constraint(where: str, given: Any) -> Constraint | None:
+    """``given``, a constraint or None; a number is the threshold of a `ClipNorm`."""
+    if given is None or isinstance(given, Constraint):
+        return given
+    if isinstance(given, (int, float)):
+        return ClipNorm(given)
+    raise _not_one(f"{where}(constraint=)", "a Constraint, a norm threshold or None", given)
+
+
+def configured(
+    where: str,
+    name: str,
+    spec: ParamSpec,
+    regularizer: Regularizer | None,
+    constraint: Constraint | None,
+) -> ParamState:
+    """The settings of parameter ``name``: by its spec, else by the optimizer."""
+    own = as_regularizer(where, spec.regularizer)
+    state = ParamState(
+        name, own or regularizer, as_constraint(where, spec.constraint) or constraint
+    )
+    state.lr_mult = at(checked(where, "lr_mult", spec.lr_mult), 0)
+    state.decay_mult = at(checked(where, "decay_mult", spec.decay_mult), 0)
+    # As in SINGA: a coefficient of the parameter's own is not multiplied.
+    state.penalty_mult = state.decay_mult if own is None else 1.0
+    return state
+
+
+def _not_one(where: str, expected: str, given: Any) -> ArgumentError:
+    return ArgumentError(
+        where,
+        expected=expected,
+        received=type(given).__name__,
+        advice="see singanet.optimizer for what there is",
+    )
+
+
+class Update:
+    """An update by the mean of ``loss``, a symbol of one number a sample.
+
+    ``params`` are the parameters that it changes: names, `Param` objects, layers or nets, one or
+    a list; None takes every trained parameter that the loss depends on. A program of an `Executor`
+    that lists it trains. Errors: a symbol that is not a loss.
+    """
+
+    __slots__ = ("loss", "optimizer", "params")
+
+    def __init__(self, optimizer: Any, loss: Symbol, params: Any = None) -> None:
+        where = f"{type(optimizer).__name__}.minimize"
+        if not isinstance(loss, Symbol) or loss.shape != () or not loss.call.inputs:
+            received = f"sample shape {loss.shape}" if isinstance(loss, Symbol) else repr(loss)
+            raise ArgumentError(
+                where,
+                expected="the symbol of a loss, of one number a sample",
+                received="an input" if getattr(loss, "shape", None) == () else received[:60],
+                advice="draw one: SoftmaxCrossEntropy()(scores, y); Add joins several",
+            )
+        if params is not None:
+            params = tuple(params) if isinstance(params, (list, tuple, set)) else (params,)
+            if not params:
+                raise ArgumentError(
+                    f"{where}, argument params",
+                    expected="at least one parameter, layer or net",
+                    received="none",
+                    advice="None takes all that the loss depends on",
+                )
+        self.optimizer, self.loss, self.params = optimizer, loss, params
+
+    def __repr__(self) -> str:
+        return f"Update({self.optimizer!r}, {self.loss!r})"
 
 
 class Optimizer(Counted, Configurable, ABC):

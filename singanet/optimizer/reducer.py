@@ -1,26 +1,275 @@
-"""The base class of stages between several processes."""
+"""Reduction of gradients between ranks."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from singanet.base.collectives import Collectives, SharedBatch
+import numpy as np
+
+from singanet.base.collectives import Collectives, SharedBatch, gathered
 from singanet.checkpoint.entry import Source
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
-from singanet.optimizer.checks import Grad, check_lists
-from singanet.optimizer.cutting import Cutting
+from singanet.optimizer.hyper import Scale, on_host
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reduction import Reduction, RoundKind
-from singanet.optimizer.running_state import average_state
-from singanet.optimizer.scale import Scale
+from singanet.optimizer.state import Grad, check_lists
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.params.served import is_served
+from singanet.params.storage import is_served
 from singanet.types import Array, RowSparse
+
+
+def average_state(net: Any, comm: Collectives, samples: float) -> None:
+    """Let the state of the layers of ``net`` be what `Layer.merged_state` makes of all ranks'.
+
+    Each weighs by its ``samples``; where no rank has any, all weigh alike. State that is the same
+    on all ranks stays so to the bit.
+    """
+    states = {}
+    for layer in net.layers:
+        own = {k: p for k, p in layer.params.items() if p.is_state and not p.is_constant}
+        if own:
+            states[layer.name] = layer, own
+    if not states:
+        return
+    values = {
+        name: {key: np.array(ops_for(p.value).host(p.value)) for key, p in own.items()}
+        for name, (_, own) in states.items()
+    }
+    parts = gathered(comm, (float(samples), values), "the running state")
+    weights = np.array([weight for weight, _ in parts])
+    shares = weights / weights.sum() if weights.sum() else np.full(comm.size, 1.0 / comm.size)
+    for name, (layer, own) in states.items():
+        of_ranks = {key: np.stack([part[name][key] for _, part in parts]) for key in own}
+        if all((array == array[:1]).all() for array in of_ranks.values()):
+            continue
+        for key, merged in layer.merged_state(of_ranks, shares).items():
+            value = own[key].value
+            value[...] = ops_for(value).xp.asarray(merged, value.dtype)
+
+
+class Cutting(ABC):
+    """The parts of parameters that processes update, each its own, as a few calls in one order.
+
+    Of a step it is asked for each entry of its `Reduction`: `part` of values and gradients, then,
+    once these are updated, `pass_over` and `tell`, and in the same order `hear`. As many as
+    ``ahead`` entries may be updated before others' values are heard.
+    """
+
+    ahead: int
+
+    @abstractmethod
+    def part(self, name: str, array: Any) -> Any:
+        """The part that this process updates of ``array``, or of rows, as large as the parameter.
+
+        None if it has none: others do.
+        """
+
+    @abstractmethod
+    def pass_over(self, names: Sequence[str]) -> None:
+        """Count an update of the parameters ``names``, of which this process has no `part`."""
+
+    @abstractmethod
+    def tell(self, names: Sequence[str], targets: Sequence[Array], grads: Sequence[Any]) -> None:
+        """Begin to tell others this process's parts of ``targets``, and to hear theirs.
+
+        They were updated by ``grads``, which are whole.
+        """
+
+    @abstractmethod
+    def hear(self) -> None:
+        """Wait for the `tell` that was begun first: its targets are whole then."""
+
+
+@dataclass
+class Traffic:
+    """What one process has exchanged with the others so far.
+
+    ``sums`` were begun, of ``nbytes`` bytes of this process. They were under way for ``busy``
+    seconds, from the beginning of each until it was seen to be done, seconds of several at a time
+    counted once; of these the process has ``waited``, and done something else in the rest.
+    """
+
+    sums: int = 0
+    nbytes: int = 0
+    busy: float = 0.0
+    waited: float = 0.0
+
+    @property
+    def hidden(self) -> float:
+        """The part of the seconds under way in which the process did something else."""
+        return max(0.0, 1.0 - self.waited / self.busy) if self.busy else 0.0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        """Both together."""
+        return Traffic(
+            self.sums + other.sums,
+            self.nbytes + other.nbytes,
+            self.busy + other.busy,
+            self.waited + other.waited,
+        )
+
+    def since(self, before: Traffic) -> Traffic:
+        """What was added after ``before``."""
+        return Traffic(
+            self.sums - before.sums,
+            self.nbytes - before.nbytes,
+            self.busy - before.busy,
+            self.waited - before.waited,
+        )
+
+    def mean(self, runs: int) -> Traffic:
+        """The traffic of one of ``runs`` runs, on average."""
+        return Traffic(self.sums // runs, self.nbytes // runs, self.busy / runs, self.waited / runs)
+
+    def as_dict(self) -> dict[str, float]:
+        """The figures by name."""
+        return {
+            "sums": self.sums,
+            "bytes": self.nbytes,
+            "seconds under way": self.busy,
+            "seconds waited": self.waited,
+            "hidden": self.hidden,
+        }
+
+
+RoundKind: TypeAlias = Literal["step", "preview"]
+"""Of gradients that are updated by, or only looked at."""
+
+Found: TypeAlias = bool | RowSparse | None
+"""Where the sum of a gradient is: True for the buffer, rows themselves, None if no rank has any."""
+
+
+class Reduction(ABC):
+    """How the gradients of a step become those of all processes, as a few calls in one order.
+
+    A round is `open`, for each entry `start` and, in the same order, `finish`, and `close`; at most
+    ``window`` entries are under way. By the layers a `GradientRound` makes these calls, and a
+    program has them written down. An entry names the parameters that are reduced by one call. Its
+    dense gradients lie side by side in a flat buffer, and behind them an element for each, which is
+    the reduction's own.
+    """
+
+    window: int
+    traffic: Traffic
+    rows_first: bool = False
+    """Whether gradients of rows that tables have go there before the first `finish`."""
+    cutting: Cutting | None = None
+    """Which parts of parameters this process updates, where it is not all of them."""
+
+    @property
+    @abstractmethod
+    def entries(self) -> Sequence[Sequence[str]]:
+        """In the order in which all processes begin them."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether the entries are those of all steps to come: then these are recorded."""
+        return True
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        return 0
+
+    @property
+    def factor(self) -> float:
+        """What is finished is to be multiplied by it; known after the first `finish`."""
+        return 1.0
+
+    @property
+    def share(self) -> float:
+        """The weight of this process's gradients in the means of all; known as ``factor``."""
+        return 1.0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether others may still write to buffers of a round that has no end."""
+        return False
+
+    @abstractmethod
+    def value(self, name: str) -> Array:
+        """The parameter."""
+
+    def like(self, name: str) -> Array:
+        """An array of the type and shape that gradients of the parameter have."""
+        return self.value(name)
+
+    def is_rows(self, name: str) -> bool:
+        """Whether gradients of the parameter are rows, and in no buffer."""
+        return False
+
+    def room(self, names: Sequence[str]) -> Array | None:
+        """A buffer of zeros for the dense gradients of an entry, None if it has only rows."""
+        likes = [self.like(name) for name in names if not self.is_rows(name)]
+        if not likes:
+            return None
+        size = sum(like.size for like in likes) + len(likes)
+        made: Array = self.module(likes[0]).zeros(size, likes[0].dtype)
+        return made
+
+    def module(self, like: Array) -> Any:
+        """The array module of buffers for gradients as ``like``: NumPy, as processes talk so."""
+        return np
+
+    def parts(self, names: Sequence[str], buffer: Array | None) -> dict[str, Array]:
+        """Where in its ``buffer`` the dense gradients of an entry lie."""
+        parts: dict[str, Array] = {}
+        start = 0
+        for name in names:
+            if buffer is not None and not self.is_rows(name):
+                like = self.like(name)
+                parts[name] = buffer[start : start + like.size].reshape(like.shape)
+                start += like.size
+        return parts
+
+    def lay(self, part: Array, grad: Array) -> None:
+        """Copy ``grad`` to its ``part`` of a buffer, which may lie on the host alone."""
+        part[...] = ops_for(grad).host(grad) if on_host(ops_for(part).xp) else grad
+
+    @abstractmethod
+    def open(self, kind: RoundKind) -> None:
+        """Begin a round."""
+
+    def prepare(self, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
+        """The parameters ``names`` with a gradient on any process; ``given`` are this process's.
+
+        Once steps are ``settled`` these are all names, and no process is asked.
+        """
+        return names
+
+    def late(self, gone: Collection[str], given: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+        """Entries of what nobody had in steps before, none of it ``gone``."""
+        return ()
+
+    @abstractmethod
+    def start(
+        self,
+        names: Sequence[str],
+        buffer: Array | None,
+        scales: Sequence[Scale | None],
+        rows: Mapping[str, RowSparse],
+    ) -> None:
+        """Begin an entry, whose gradients are in ``buffer`` and ``rows``.
+
+        They are still to be multiplied by ``scales``, None if this process has no gradient.
+        """
+
+    @abstractmethod
+    def test(self) -> None:
+        """Carry on what is under way, which nothing else does while the process computes."""
+
+    @abstractmethod
+    def finish(self, names: Sequence[str], buffer: Array | None) -> list[Found]:
+        """Wait for the entry that was begun first: ``buffer`` then holds what all have of it."""
+
+    @abstractmethod
+    def close(self, kind: RoundKind) -> None:
+        """End the round, of which nothing is under way."""
 
 
 class Reducer(Wrapper):

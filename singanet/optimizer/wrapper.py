@@ -7,15 +7,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeGuard
 
-from singanet.base.calls import checked_call
-from singanet.base.described import Configurable
-from singanet.base.edits import Counted
+from singanet.base.described import Configurable, Counted, checked_call
 from singanet.base.elsewhere import missing_attribute
 from singanet.errors import ArgumentError
-from singanet.optimizer.checks import Grad
-from singanet.optimizer.minimize import Update
-from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale
+from singanet.optimizer.hyper import Scale
+from singanet.optimizer.optimizer import Optimizer, Update
+from singanet.optimizer.state import Grad
 from singanet.params.param import Param, ParamSpec
 from singanet.types import Array
 

@@ -10,11 +10,9 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.errors import ArgumentError
-from singanet.optimizer.checks import loaded_count
 from singanet.optimizer.hyper import at, checked
-from singanet.optimizer.minimize import Update
-from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.state import Owners
+from singanet.optimizer.optimizer import Optimizer, Update
+from singanet.optimizer.state import Owners, loaded_count
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param
 from singanet.types import Array, Shape

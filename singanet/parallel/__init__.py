@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.lazy import names_when_asked
+from singanet.base.elsewhere import names_when_asked
 
 if TYPE_CHECKING:
     from singanet.parallel.cached import Hybrid
     from singanet.parallel.communicators import Alone, Communicator, Exchanged, ReduceOp, Request
+    from singanet.parallel.initialize import init
     from singanet.parallel.parameter_server import ParameterServer
     from singanet.parallel.pipeline import Pipeline, schedule, simulate, stage
     from singanet.parallel.reductions import (
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
         SparseAllReduce,
     )
     from singanet.parallel.split import SplitDense, SplitEmbedding
-    from singanet.parallel.start import init
 
 __all__ = [
     "AllReduce",

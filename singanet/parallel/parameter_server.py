@@ -1,4 +1,4 @@
-"""Parameters on servers: workers push gradients there, and pull values that the rule has made."""
+"""Training with a parameter server."""
 
 from __future__ import annotations
 
@@ -10,38 +10,84 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.edits import changes
-from singanet.base.files import path_of
+from singanet.base.described import changes
+from singanet.base.processes import path_of
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for
-from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.checks import Grad
-from singanet.optimizer.clip_by_global_norm import ClipByGlobalNorm
-from singanet.optimizer.global_norm import norm_of
+from singanet.optimizer.chain import UpdateChain, norm_of
+from singanet.optimizer.clipping import ClipByGlobalNorm
+from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import GradientRound
-from singanet.optimizer.scale import Scale
-from singanet.optimizer.traffic import Traffic
+from singanet.optimizer.reducer import GradientRound, Traffic
+from singanet.optimizer.state import Grad, ParamState, ParamUpdate
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.parallel.cached.lines import CachedRows
-from singanet.parallel.cached.rows import Lookups, TableRows
-from singanet.parallel.cached.serve import looks_at_gradients_alone, serve
+from singanet.parallel.cached.cached_rows import Lookups, TableRows
+from singanet.parallel.cached.lines import CachedRows, looks_at_gradients_alone, serve
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
+from singanet.parallel.initialize import servers as servers_of_job
 from singanet.parallel.pushes import Pushes
-from singanet.parallel.reductions.announcement import announced
-from singanet.parallel.reductions.rank_reducer import RankReducer
-from singanet.parallel.reductions.registration import apart, spread
+from singanet.parallel.reductions.rank_reducer import RankReducer, announced, apart, spread
 from singanet.parallel.reductions.round import Round
 from singanet.parallel.server.messages import ServerRanks
+from singanet.parallel.server.parameter_table import ServedTable
 from singanet.parallel.server.remote import Files, Servers
 from singanet.parallel.server.service import Load
-from singanet.parallel.server.table import ServedTable
-from singanet.parallel.start import servers as servers_of_job
-from singanet.parallel.taking import Taking
-from singanet.params.param import Param
-from singanet.params.served import served_by
+from singanet.params.param import Param, ParamSpec
+from singanet.params.storage import served_by
 from singanet.types import Array
+
+
+class Taking(Optimizer):
+    """w = what comes in the place of a gradient: values that ``rule`` has made elsewhere.
+
+    ``lr`` is that of the rule.
+    """
+
+    hypers = ()
+
+    def __init__(self, rule: Optimizer | Wrapper) -> None:
+        self.rule = rule
+        # The rule keeps its rate.
+        super().__init__(lr=None)
+
+    @property
+    def lr(self) -> Any:
+        """The learning rate of the rule elsewhere."""
+        return UpdateChain(self.rule).rule.lr
+
+    @lr.setter
+    def lr(self, lr: Any) -> None:
+        if lr is not None:
+            UpdateChain(self.rule).rule.lr = lr
+
+    def register(self, name: str, spec: ParamSpec) -> None:
+        """As `Optimizer`: it is the rule that is told."""
+        self.rule.register(name, spec)
+
+    def spec_of(self, param: Param) -> ParamSpec:
+        """As `Optimizer`: what the rule goes by."""
+        found: ParamSpec = UpdateChain(self.rule).rule.spec_of(param)
+        return found
+
+    def _settle_as(self, name: str, spec: ParamSpec) -> None:
+        self.state(name)
+
+    def numbers(
+        self, state: ParamState, lr: float | None = None
+    ) -> tuple[float, tuple[float, ...]]:
+        """As `Optimizer`: none."""
+        return 0.0, ()
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        return ()
+
+    def _sweep(self, update: ParamUpdate) -> None:
+        update.value[...] = update.grad
+
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        update.value[indices] = update.grad
+
 
 _PREVIEWED = 4
 """Sums of gradients under way at a time, for a norm."""

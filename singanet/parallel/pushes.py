@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.ops import ops_for
-from singanet.optimizer.reduction import Found, Reduction, RoundKind
-from singanet.optimizer.scale import Scale
-from singanet.optimizer.traffic import Traffic
+from singanet.optimizer.hyper import Scale
+from singanet.optimizer.reducer import Found, Reduction, RoundKind, Traffic
 from singanet.parallel.communicators.communicator import Request
 from singanet.parallel.reductions.rank_reducer import RankReducer
 from singanet.parallel.server.remote import Servers

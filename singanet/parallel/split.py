@@ -15,7 +15,7 @@ from singanet.layers.dense import Dense
 from singanet.layers.embedding import Embedding
 from singanet.layers.layer import Layer, ParamSpecs
 from singanet.parallel.communicators.communicator import Communicator
-from singanet.parallel.start import init
+from singanet.parallel.initialize import init
 from singanet.params.param import Param
 from singanet.types import Array, GivenShape, Gradient, RowSparse, Shape, Shapes
 

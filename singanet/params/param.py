@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from singanet.base.arguments import NAMES, name_trouble
-from singanet.base.byte_order import native
-from singanet.base.edits import Moment, changes
+from singanet.base.described import Moment, changes
+from singanet.base.kinds import native
 from singanet.errors import (
     ArgumentError,
     OutOfMemoryError,
@@ -29,7 +29,7 @@ from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
     from singanet.ops.held import HeldMatrix
-    from singanet.params.served import ServedRows
+    from singanet.params.storage import ServedRows
 
 _SPEC_KEYS = ("name", "lr_mult", "decay_mult", "regularizer", "constraint", "trainable")
 MOST_ELEMENTS = 1 << 45

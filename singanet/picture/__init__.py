@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from singanet.picture.plot import net_html, plot_net
+from singanet.picture.net_picture import net_html, plot_net
 
 __all__ = ["net_html", "plot_net"]

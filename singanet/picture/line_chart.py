@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from os import PathLike
 
-from singanet.base.files import expect_suffix, path_of, replacing
-from singanet.picture.colours import LIGHT, coloured
+from singanet.base.processes import expect_suffix, path_of, replacing
+from singanet.picture.net_picture import LIGHT, coloured
 
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 34, 40

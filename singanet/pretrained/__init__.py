@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from singanet.pretrained.adapter import load_adapter, save_adapter
-from singanet.pretrained.loading import load
-from singanet.pretrained.making import build
-from singanet.pretrained.net import PretrainedNet
+from singanet.pretrained.loading import PretrainedNet, build, load
 from singanet.pretrained.saving import save
-from singanet.pretrained.tokens import tokenizer
+from singanet.pretrained.source import tokenizer
 
 __all__ = ["PretrainedNet", "build", "load", "load_adapter", "save", "save_adapter", "tokenizer"]

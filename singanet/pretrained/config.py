@@ -1,12 +1,15 @@
-"""A model's ``config.json``: its keys taken one by one, and what nobody takes refused by name."""
+"""Configurations of published models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from singanet.base.arguments import is_int, is_number
-from singanet.errors import ConfigError, did_you_mean, one_of
+from singanet.errors import ConfigError, SingaNetError, did_you_mean, one_of
+from singanet.layers import Index, L2Norm, Reduce, RotaryEmbedding
+from singanet.layers.symbol import Symbol
 
 T = TypeVar("T")
 
@@ -164,3 +167,127 @@ def expect_object(values: Any, where: str) -> None:
             received=type(values).__name__,
             advice="the folder is of no model, or damaged",
         )
+
+
+_NEED_LENGTH = ("dynamic", "yarn", "longrope")
+"""Types whose original length is the config's own where nothing else is said."""
+
+
+def rotary(c: Config, longest: int, thetas: Mapping[str, float]) -> dict[str, RotaryEmbedding]:
+    """What the config says of positions in models of ``longest`` steps, by the type of attention.
+
+    ``thetas`` are the usual ones of each type. transformers 5 has ``rope_parameters``, where there
+    are several types a dict for each; before there were ``rope_theta``, ``rope_scaling``, which the
+    first of the types has alone, and ``partial_rotary_factor``. Errors: `ConfigError`.
+    """
+    fraction = c.number("partial_rotary_factor", 1.0)
+    first, *others = thetas
+    theta = c.number("rope_theta", thetas[first])
+    newer, older = c.section("rope_parameters"), c.section("rope_scaling")
+    if newer is not None and set(newer.values) & set(thetas):
+        sections = {kind: newer.section(kind) for kind in thetas}
+        newer.end()
+    else:
+        sections = {first: newer or older, **dict.fromkeys(others)}
+    found = {}
+    for kind, section in sections.items():
+        usual = theta if kind == first else thetas[kind]
+        section = section or Config({}, c.where)
+        found[kind] = _one(c, section, longest, usual, fraction)
+    return found
+
+
+def _one(
+    c: Config, section: Config, longest: int, theta: float, fraction: float
+) -> RotaryEmbedding:
+    theta = section.number("rope_theta", theta)
+    fraction = section.number("partial_rotary_factor", fraction)
+    try:
+        return RotaryEmbedding(theta, fraction=fraction, scaling=_scaling(c, section, longest))
+    except SingaNetError as error:
+        raise section.refused("rope_type", error.expected, error.received) from None
+
+
+def _scaling(c: Config, section: Config, longest: int) -> Mapping[str, Any] | None:
+    """The scaling as `RotaryEmbedding` takes it; None for plain positions."""
+    kind = section.take("rope_type", section.take("type", "default"))
+    original = c.take("original_max_position_embeddings")
+    section.skip("finetuned")
+    if kind == "default":
+        section.skip("original_max_position_embeddings")
+        section.end()
+        return None
+    kind = "longrope" if kind == "su" else kind
+    apart = ("rope_theta", "partial_rotary_factor", "type", "rope_type", "finetuned")
+    given = {key: value for key, value in section.values.items() if key not in apart}
+    given["rope_type"] = kind
+    if kind in _NEED_LENGTH and given.get("original_max_position_embeddings") is None:
+        given["original_max_position_embeddings"] = original or longest
+    if kind == "longrope" and given.get("factor") is None:
+        length = given["original_max_position_embeddings"]
+        given["factor"] = longest / length if isinstance(length, int) and length > 0 else None
+    return {key: value for key, value in given.items() if value is not None}
+
+
+NAME = "sentence_embedding"
+_MODES = {
+    "pooling_mode_cls_token": "first",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+}
+_OTHER_MODES = (
+    "pooling_mode_mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens",
+    "pooling_mode_lasttoken",
+)
+
+
+@dataclass(frozen=True)
+class SentencePooling:
+    """The "first" step, or the "mean" or "max" of those that are there; ``unit``: of length 1."""
+
+    mode: str
+    unit: bool
+
+    def draw(self, x: Symbol, mask: Symbol | None) -> Symbol:
+        """``sentence_embedding`` of the last hidden states ``x``."""
+        name = "pooling" if self.unit else NAME
+        y: Symbol
+        if self.mode == "first":
+            y = Index(name, [0])(x)
+        else:
+            y = Reduce(name, self.mode, axes=1)(*([x] if mask is None else [x, mask]))
+        return L2Norm(NAME, epsilon=1e-24)(y) if self.unit else y
+
+
+def pooling_of(modules: Any, where: str, settings: Callable[[str], Any]) -> SentencePooling:
+    """What ``modules.json`` says is done with the steps; ``settings`` reads a module's own file.
+
+    Errors: `ConfigError` for other modules than pooling and normalising.
+    """
+    kinds, folders = [], []
+    for module in modules if isinstance(modules, list) else [None]:
+        entry = module if isinstance(module, dict) else {}
+        kinds.append(str(entry.get("type")).rpartition(".")[2])
+        folders.append(str(entry.get("path")))
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise ConfigError(
+            where,
+            expected="the modules Transformer, Pooling and perhaps Normalize",
+            received=", ".join(kinds)[:80],
+            advice="remove modules.json for the last hidden states alone",
+        )
+    pooling = Config(settings(folders[1]), f"{where}, Pooling")
+    return SentencePooling(_mode(pooling), unit=len(kinds) == 3)
+
+
+def _mode(c: Config) -> str:
+    c.only(**dict.fromkeys(_OTHER_MODES, False))
+    c.skip("word_embedding_dimension", "include_prompt")
+    chosen = [mode for key, mode in _MODES.items() if c.flag(key, False)]
+    named = c.take("pooling_mode")
+    c.end()
+    chosen += [] if named is None else [{"cls": "first"}.get(str(named), str(named))]
+    if len(chosen) != 1 or chosen[0] not in _MODES.values():
+        raise c.refused("pooling_mode", "one of the first step, the mean and the largest", chosen)
+    return chosen[0]

@@ -1,12 +1,16 @@
-"""A net being drawn as a config says, with the places of its parameters in the files."""
+"""Layers of published models and where their weights stand."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from singanet.base.arguments import MESSAGES, are_messages, is_int
-from singanet.errors import ArgumentError, one_of
+from singanet.errors import ArgumentError, ConfigError, one_of
 from singanet.layers import (
     Activation,
     Add,
@@ -22,9 +26,77 @@ from singanet.layers.symbol import Symbol
 from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 from singanet.metric import Accuracy, BinaryAccuracy
 from singanet.params.param import Param
-from singanet.pretrained.config import Config
-from singanet.pretrained.places import ArrayPlace
-from singanet.pretrained.sentences import SentencePooling
+from singanet.pretrained.config import Config, SentencePooling
+from singanet.types import Array, Shape
+
+
+@dataclass(frozen=True)
+class ArrayPlace:
+    """The array called ``name``, or a part of it, that is a parameter of ours.
+
+    ``turned`` are matrices (out, in), as PyTorch's Linear has them. Of several parameters in one
+    array each is the part ``order`` along ``axis``. ``shape`` is said where the array has other
+    axes than the parameter, such as one of extent 1 in front.
+    """
+
+    name: str
+    turned: bool = False
+    order: int = 0
+    axis: int = 0
+    shape: Shape | None = None
+
+    def extents(self, ours: Shape) -> Shape:
+        """The shape in the file for a parameter of the shape ``ours``."""
+        return self.shape or (ours[::-1] if self.turned else ours)
+
+    def theirs(self, value: Array) -> Array:
+        """A view of the parameter's ``value`` as the array in the file, or the part of it, is."""
+        return value.T if self.turned else value.reshape(self.extents(value.shape))
+
+
+@dataclass
+class FileArray:
+    """An array in the files, and the parameters that are its parts, in their order."""
+
+    name: str
+    members: list[tuple[Param, ArrayPlace]]
+
+    @property
+    def shape(self) -> Shape:
+        """The shape in the file."""
+        parts = [place.extents(param.shape) for param, place in self.members]
+        axis = self.members[0][1].axis
+        whole = list(parts[0])
+        whole[axis : axis + 1] = [sum(part[axis] for part in parts)] if whole else []
+        return tuple(whole)
+
+    def part(self, array: Array, param: Param) -> Array:
+        """What of the ``array`` in the file is ``param``, as it lies there."""
+        start = 0
+        for other, place in self.members:
+            end = start + place.extents(other.shape)[place.axis]
+            if other is param:
+                return array[(slice(None),) * place.axis + (slice(start, end),)]
+            start = end
+        raise KeyError(param.name)
+
+    def place_of(self, param: Param) -> ArrayPlace:
+        """Where ``param`` is."""
+        return next(place for other, place in self.members if other is param)
+
+    def whole(self, value_of: Callable[[Param], Array]) -> Array:
+        """The array in the file, of the parameters' values."""
+        parts = [place.theirs(value_of(param)) for param, place in self.members]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, self.members[0][1].axis)
+
+
+def stored_arrays(places: Iterable[tuple[Param, ArrayPlace]]) -> dict[str, FileArray]:
+    """The arrays in the files by name, for parameters with their places."""
+    found: dict[str, FileArray] = {}
+    for param, place in sorted(places, key=lambda each: each[1].order):
+        found.setdefault(place.name, FileArray(place.name, [])).members.append((param, place))
+    return found
+
 
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -233,3 +305,47 @@ class ModelDrawing:
     def class_dropout(self, default: float) -> float:
         """The dropout before the scores of classes."""
         return self.config.share("classifier_dropout", default)
+
+
+@dataclass(frozen=True)
+class Family:
+    """``architectures`` are transformers' classes that are built, the usual one first.
+
+    ``bare`` are those of them that have no head, whose output are the last hidden states.
+    ``others`` are patterns of names that arrays have had at other times, with what they are called
+    here. ``idle`` are patterns of arrays that may be there and compute nothing, such as buffers.
+    """
+
+    draw: Callable[[ModelDrawing], Symbol | Sequence[Symbol]]
+    architectures: tuple[str, ...]
+    bare: tuple[str, ...]
+    others: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = ()
+    idle: tuple[str, ...] = ()
+
+    def architecture(self, values: Mapping[str, Any], where: str) -> str:
+        """The class that the config names. Errors: `ConfigError` for one that is not built."""
+        named = values.get("architectures")
+        if named is None or named == []:
+            return self.architectures[0]
+        if not isinstance(named, list) or named[0] not in self.architectures:
+            raise ConfigError(
+                f"{where}, architectures",
+                expected=f"one of {one_of(self.architectures)}",
+                received=repr(named)[:80],
+                advice="save the model as one of these classes with transformers",
+            )
+        return str(named[0])
+
+    def canonical(self, names: Iterable[str]) -> dict[str, str]:
+        """The names in the files by those that are drawn with."""
+        found = {}
+        for name in names:
+            known = name
+            for pattern, here in self.others:
+                known = re.sub(pattern, here, known)
+            found[known] = name
+        return found
+
+    def is_idle(self, name: str) -> bool:
+        """Whether the array may be there without a parameter."""
+        return any(re.fullmatch(pattern, name) for pattern in self.idle)

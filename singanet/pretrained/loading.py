@@ -1,27 +1,198 @@
-"""A folder of others' becoming a net: drawn by its config, filled one array at a time."""
+"""Published models, loaded and made."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.arguments import own_errors
 from singanet.checkpoint import Reader
 from singanet.engine.holding import KINDS, hold_blocks
-from singanet.errors import ArgumentError, StateMismatchError, did_you_mean, one_of
+from singanet.engine.net import Net
+from singanet.errors import (
+    ArgumentError,
+    ConfigError,
+    SingaNetError,
+    StateMismatchError,
+    did_you_mean,
+    one_of,
+)
+from singanet.net import FeedForwardNet
 from singanet.params.param import Param
-from singanet.pretrained.hub import folder_of
-from singanet.pretrained.making import MadeNet, make
-from singanet.pretrained.net import PretrainedNet
-from singanet.pretrained.origin import origin_in
-from singanet.pretrained.places import FileArray, stored_arrays
-from singanet.pretrained.source import open_source
+from singanet.pretrained.config import Config, SentencePooling
+from singanet.pretrained.drawing import INPUTS, Family, FileArray, ModelDrawing, stored_arrays
+from singanet.pretrained.families import family_of
+from singanet.pretrained.gguf_models import GgufForm
+from singanet.pretrained.source import ModelSource, folder_of, open_source
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.program.recompute.choice import Recompute
+    from singanet.program.recompute import Recompute
+
+
+@dataclass
+class Origin:
+    """Where a net came from: what `save` gives back beside the parameters.
+
+    ``config`` is what config.json says, ``arrays`` are those of the files by name, each of the
+    parameters of the net, ``kept`` those that no parameter is. ``files`` stood beside them, by
+    their names within the folder; ``tokenizer`` is what a GGUF file says of its texts, ``form`` how
+    the whole file is.
+    """
+
+    config: dict[str, Any]
+    arrays: Mapping[str, FileArray]
+    kept: Mapping[str, Array]
+    files: Mapping[str, Path]
+    tokenizer: Mapping[str, Any]
+    form: GgufForm | None = None
+
+
+class PretrainedNet(FeedForwardNet):
+    """A net that `pretrained.load` or `build` made; `pretrained.save` writes it back.
+
+    ``most_steps`` is how many steps its sequences may have, as the config says. Else it is as every
+    `FeedForwardNet`.
+    """
+
+    origin: Origin
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the model's config.json says; what is changed in it is saved so."""
+        return self.origin.config
+
+
+_MOST_BLOCKS = 1000
+
+
+@dataclass(frozen=True)
+class MadeNet:
+    """A net, how it was drawn, and the names of the arrays in the files by those it knows."""
+
+    net: PretrainedNet
+    family: Family
+    drawing: ModelDrawing
+    names: Mapping[str, str]
+
+
+def make(
+    values: Mapping[str, Any],
+    where: str,
+    names: Iterable[str] | None = None,
+    inputs: Sequence[str] | None = None,
+    sentence: SentencePooling | None = None,
+    seed: int | None = None,
+) -> MadeNet:
+    """The net of the config ``values``, for files that have arrays of these ``names``.
+
+    Errors: `ConfigError`, also for sizes that no layer can have; `ArgumentError` for ``inputs``
+    that the family has not.
+    """
+    family = family_of(values, where)
+    found = {} if names is None else family.canonical(names)
+    config = Config(values, where, _MOST_BLOCKS if names is None else len(found))
+    architecture = family.architecture(values, where)
+    drawing = ModelDrawing(
+        config, None if names is None else found, architecture, architecture in family.bare, inputs
+    )
+    drawing.sentence = sentence if drawing.is_bare else None
+    try:
+        with own_errors(partial(_refused, where), "numbers that can be computed with"):
+            outputs = family.draw(drawing)
+        config.end()
+        net = PretrainedNet(
+            inputs=drawing.inputs,
+            outputs=outputs,
+            loss=drawing.loss,
+            metric=drawing.metric,
+            seed=seed,
+        )
+    except (ConfigError, ArgumentError) as error:
+        if isinstance(error, ConfigError) or error.where == INPUTS:
+            raise
+        raise _impossible(error, where) from None
+    except SingaNetError as error:
+        raise _impossible(error, where) from None
+    net.most_steps = drawing.most_steps
+    return MadeNet(net, family, drawing, found)
+
+
+def _refused(where: str, expected: str, received: str) -> ConfigError:
+    advice = "the config is of no model that can be built"
+    return ConfigError(where, expected=expected, received=received, advice=advice)
+
+
+def _impossible(error: SingaNetError, where: str) -> ConfigError:
+    return _refused(f"{where}, {error.where}", error.expected, error.received)
+
+
+def build(
+    config: Mapping[str, Any], *, inputs: Sequence[str] | None = None, seed: int | None = None
+) -> PretrainedNet:
+    """A net of the architecture that ``config`` describes, its parameters drawn from ``seed``.
+
+    ``config`` is what a config.json holds, with ``model_type`` and ``architectures``. The net is
+    saved by `save` as one that was loaded. Errors: those of `load` for a config.
+    """
+    made = make(config, "pretrained.build, config", inputs=inputs, seed=seed)
+    made.net.origin = Origin(dict(config), stored_arrays(made.drawing.places.values()), {}, {}, {})
+    return made.net
+
+
+def origin_in(source: ModelSource, made: MadeNet) -> Origin:
+    """What a net that was ``made`` for the files of ``source`` gives back to such files."""
+    names = made.names
+    arrays = stored_arrays(made.drawing.places.values())
+    kept = {
+        there: source.reader.read(there)
+        for name, there in names.items()
+        if made.drawing.keeps(name) and name not in arrays
+    }
+    there = {names.get(name, name): array for name, array in arrays.items()}
+    return Origin(source.config, there, kept, source.files, source.tokenizer, source.form)
+
+
+def origin_of(net: Net, where: str, advice: str = "load the net with pretrained.load") -> Origin:
+    """The origin of ``net``. Errors: `ArgumentError` if `load` has not made it."""
+    origin = getattr(net, "origin", None)
+    if not isinstance(origin, Origin):
+        raise ArgumentError(
+            where,
+            expected="a net that pretrained.load made",
+            received=f"a {type(net).__name__}",
+            advice=advice,
+        )
+    return origin
+
+
+def origin_like(net: Net, like: str | os.PathLike[str]) -> Origin:
+    """The same for ``net``, whose parameters are those of the model in the folder ``like``.
+
+    Errors: `ArgumentError` for a net with other parameters; those of `load`.
+    """
+    params = {param.name: param for param in net.params()}
+    with open_source(folder_of(like)) as source:
+        made = make(source.config, source.where, source.reader.entries, sentence=source.sentence)
+        places = made.drawing.places
+        shapes = {name: param.shape for name, (param, _) in places.items()}
+        if {name: param.shape for name, param in params.items()} != shapes:
+            first = next((name for name in shapes if name not in params), "other shapes")
+            raise ArgumentError(
+                "pretrained.save, net",
+                expected=f"the {len(shapes)} parameters that load makes of {str(like)!r}",
+                received=f"{len(params)} that are not the same: {first!r}",
+                advice="write other nets with net.save or net.save_model",
+            )
+        places.update({name: (params[name], place) for name, (_, place) in places.items()})
+        return origin_in(source, made)
+
 
 _TYPES = ("float32", "float64", "float16", "bfloat16", *KINDS)
 

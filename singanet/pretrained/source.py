@@ -1,25 +1,80 @@
-"""What a net is loaded from: a model's config, its arrays, and the files beside them."""
+"""Folders and names of published models."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from singanet.base.arguments import name_trouble
-from singanet.base.files import expect_in_folder
+from singanet.base.arguments import Budget, name_trouble, read_json
 from singanet.base.kinds import kind_of
+from singanet.base.processes import expect_in_folder, explained, path_of
 from singanet.checkpoint import Reader, open_state
-from singanet.checkpoint.folder import weights_in
+from singanet.checkpoint.entry import weights_in
 from singanet.checkpoint.gguf import GgufReader
-from singanet.errors import ConfigError, FileFormatError
-from singanet.pretrained.config import expect_object
-from singanet.pretrained.folder import CONFIG, MODULES, beside, read_settings
-from singanet.pretrained.gguf import GgufModelReader
-from singanet.pretrained.gguf_form import GgufForm
-from singanet.pretrained.sentences import SentencePooling, pooling_of
+from singanet.checkpoint.reader import open_file
+from singanet.data import Tokenizer
+from singanet.errors import ConfigError, FileAccessError, FileFormatError
+from singanet.pretrained.config import SentencePooling, expect_object, pooling_of
+from singanet.pretrained.gguf_models import GgufForm, GgufModelReader
+
+CONFIG, MODULES = "config.json", "modules.json"
+_LONGEST = 1 << 20
+
+BESIDE = frozenset({
+    "1_Pooling/config.json", "added_tokens.json", "chat_template.jinja", "chat_template.json",
+    "config_sentence_transformers.json", "generation_config.json", "merges.txt", "modules.json",
+    "preprocessor_config.json", "sentence_bert_config.json", "sentencepiece.bpe.model",
+    "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model",
+    "tokenizer_config.json", "vocab.json", "vocab.txt",
+})  # fmt: skip
+"""Files that nothing here needs, and whoever reads the texts does: they are copied along."""
+
+
+def read_settings(folder: Path, name: str) -> Any:
+    """What a JSON file of settings in ``folder`` says; a link that leads out of it is refused.
+
+    Errors: `FileFormatError`, `FileAccessError`.
+    """
+    path = folder / name
+    where = f"file {str(path)!r}"
+    refuse = partial(_broken, where)
+    expect_in_folder(folder, path)
+    with open_file(path) as stream, explained(path, "read"):
+        text = stream.read(_LONGEST + 1)
+    if len(text) > _LONGEST:
+        raise refuse(f"at most {_LONGEST} bytes of settings", "more")
+    return read_json(text, Budget(len(text), refuse), "settings")
+
+
+def beside(folder: Path) -> dict[str, Path]:
+    """The files of the folder that are copied along, by their names in it.
+
+    A link that leads out of it is not among them.
+    """
+    found = {}
+    for name in sorted(BESIDE):
+        path = folder / name
+        if path.is_file():
+            with suppress(FileAccessError):
+                expect_in_folder(folder, path)
+                expect_in_folder(folder, path.parent)
+                found[name] = path
+    return found
+
+
+def _broken(where: str, expected: str, received: str) -> FileFormatError:
+    return FileFormatError(
+        where,
+        expected=expected,
+        received=received,
+        advice="the file is damaged: get the folder again",
+    )
 
 
 @dataclass(frozen=True)
@@ -86,3 +141,91 @@ def _sentence(path: Path) -> SentencePooling | None:
         return read_settings(path, f"{folder}/{CONFIG}")
 
     return pooling_of(read_settings(path, MODULES), where, settings)
+
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin")
+"""Fetched where a model has no other files."""
+
+
+def folder_of(model: str | os.PathLike[str], revision: str | None = None) -> Path:
+    """``model`` itself, where it is a path; else the folder of the model of that name on the hub.
+
+    A folder that is there is taken before a name. What the cache lacks is fetched: config, arrays,
+    and the files that are copied along; with ``HF_HUB_OFFLINE=1`` nothing is. ``revision`` is a
+    branch, a tag or a commit, by default "main". Errors: `FileAccessError` where there is neither
+    folder nor name, the hub does not answer or lets nobody in, and without the package
+    ``huggingface_hub`` (the extra ``hub``).
+    """
+    path = path_of(model, "folder")
+    if not isinstance(model, str) or path.exists() or not _NAME.fullmatch(model):
+        return path
+    found = _cached(model, revision, _SAFE)
+    if not any((found / name).exists() for name in _SAFE[:2]):
+        found = _cached(model, revision, _PICKLED)
+    return found
+
+
+def _cached(name: str, revision: str | None, weights: tuple[str, ...]) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError as error:
+        raise _trouble(
+            name,
+            "no folder of that name, and no package huggingface_hub for one on the hub",
+            "check the path, or pip install 'singanet[hub]'",
+        ) from error
+    patterns = [CONFIG, *weights, *sorted(BESIDE)]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise _trouble(
+            name,
+            f"no such folder, and of the hub {told[:300]}",
+            "check the path or the name and the net, log in for models that ask for it with"
+            " hf auth login, or download the model where there is a net",
+        ) from error
+
+
+def _trouble(name: str, received: str, advice: str) -> FileAccessError:
+    return FileAccessError(
+        f"model {name!r}",
+        expected="a folder, or the name of a model on Hugging Face's hub",
+        received=received,
+        advice=advice,
+    )
+
+
+_FILES = ("tokenizer.json", "vocab.json", "vocab.txt")
+
+
+def tokenizer(folder: str | os.PathLike[str], *, revision: str | None = None) -> Tokenizer:
+    """The tokenizer of the model that `load` takes from there: a folder, a GGUF file, a hub's name.
+
+    Needs the extra ``text``. Errors: `BackendError` without it; `DataError` for files that are
+    missing or damaged, and for vocabularies in GGUF files that are not byte-level pairs;
+    `FileFormatError`, `FileAccessError`.
+    """
+    path = folder_of(folder, revision)
+    if path.is_dir() and not any((path / name).exists() for name in _FILES):
+        weights = weights_in(path)
+        path = weights if weights.suffix == ".gguf" else path
+    if path.is_dir():
+        return Tokenizer.of(path)
+    kind = kind_of(path)
+    if kind.format == "gguf" or not path.exists():
+        with open_state(path, "gguf") as reader:
+            assert isinstance(reader, GgufReader)
+            return Tokenizer.of_gguf(reader.values)
+    # Of another file nothing is known but its folder.
+    if any((path.parent / name).exists() for name in _FILES):
+        return Tokenizer.of(path.parent)
+    raise FileFormatError(
+        f"file {str(path)!r}",
+        expected=f"the folder of a published model, with {' or '.join(_FILES)}, or a GGUF file",
+        received=f"{kind.name}, with none of them beside it",
+        advice=kind.advice or "pass the folder of the model",
+    )

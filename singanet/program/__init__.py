@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.lazy import names_when_asked
+from singanet.base.elsewhere import names_when_asked
 from singanet.program.programs import Programs
 
 if TYPE_CHECKING:  # else when they are asked for: every net imports this room
     from singanet.engine.peak_memory import PeakMemory
     from singanet.program.program import Program
-    from singanet.program.report.report import ProgramReport
+    from singanet.program.report import ProgramReport
 
 __all__ = ["PeakMemory", "Program", "ProgramReport", "Programs"]
 

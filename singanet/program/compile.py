@@ -12,19 +12,19 @@ import numpy as np
 from singanet.program.cost import work_of
 from singanet.program.ir import Buffer, Call, Kernel, Ref, refs_of
 from singanet.program.join_lanes import kernels_of, with_lanes_joined
-from singanet.program.layout.arena import Layout, plan_arena
+from singanet.program.layout import Layout, plan_arena
 from singanet.program.lower_sweeps import with_sweeps_lowered
 from singanet.program.lowering import ON_HOST, Lowering
 from singanet.program.narrow import narrowed
-from singanet.program.trace.drop_unread import without_unread
-from singanet.program.trace.joint_update import with_gradients_joined
+from singanet.program.trace.evaluator import without_unread
 from singanet.program.trace.recorder import Recorder, no_collections
 from singanet.program.trace.tape import Tape
+from singanet.program.trace.updates import with_gradients_joined
 from singanet.types import Array
 
 if TYPE_CHECKING:
-    from singanet.engine.recompute.decisions import Decision
-    from singanet.program.recompute.choice import Choice, Recompute
+    from singanet.engine.recompute.by_layers import Decision
+    from singanet.program.recompute import Choice, Recompute
 
 _SMALL = 1 << 16
 """Bytes up to which an array that is filled and then only read is kept as a constant."""
@@ -146,7 +146,7 @@ class Compiler:
     @cached_property
     def choice(self) -> Choice:
         """What of the calls can run again."""
-        from singanet.program.recompute import choice
+        from singanet.program import recompute as choice
 
         return choice.Choice(self.kept, self._draft.tape.tokens, self._draft.tape.wishes)
 
@@ -159,7 +159,7 @@ class Compiler:
         asked = level != "none" or True in draft.tape.wishes.values()
         if not (asked and any(call.phase == "backward" for call in kept.calls)):
             return carried_on(draft, kept)
-        from singanet.program.recompute.choice import recomputed
+        from singanet.program.recompute import recomputed
 
         made, why = recomputed(kept, self.choice, level, lambda calls: laid_out(draft, calls))
         made = made._replace(kept_bytes=kept.layout.nbytes, decisions=why)
@@ -245,7 +245,7 @@ def keep_parameters(draft: Draft) -> list[Call]:
     """With copies of what a caller may change before the forward pass is made again."""
     if not (draft.runs_again and draft.tape.interrupted):
         return draft.calls
-    from singanet.program.recompute.kept_parameters import with_kept_parameters
+    from singanet.program.recompute import with_kept_parameters
 
     return with_kept_parameters(draft.calls, draft.tape.tokens, draft.outside)
 

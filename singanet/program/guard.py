@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from singanet.base.edits import Counted, CountedDict, CountedType, changes
-from singanet.base.origin import is_library
+from singanet.base.described import Counted, CountedDict, CountedType, changes
+from singanet.base.elsewhere import is_library
 from singanet.layers.layer import Layer
 from singanet.params.held import HeldWeights
 from singanet.types import Array

@@ -1,4 +1,7 @@
-"""The intermediate representation: calls on numbered memory, and what planners see of them."""
+"""The program's calls and the arrays between them.
+
+Each fills an array that is given.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,39 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from singanet.program.array_tree import map_leaves
+from singanet.engine.plan import Plan
+from singanet.ops import Ops
+from singanet.ops.held import HalvesMatrix, HeldMatrix
 from singanet.types import Array, Shape
+
+
+def map_arrays(value: Any, change: Callable[[Array], Any]) -> Any:
+    """``value`` with every array in it, also in tuples, lists and dicts, changed."""
+    return map_leaves(value, np.ndarray, change, "__cuda_array_interface__")
+
+
+def map_leaves(
+    value: Any, kind: type, change: Callable[[Any], Any], or_has: str | None = None
+) -> Any:
+    """``value`` with all of ``kind`` in it, also in tuples, lists and dicts, changed.
+
+    So is what is of a class that has the attribute ``or_has``.
+    """
+    if isinstance(value, kind):
+        return change(value)
+    own = type(value)
+    if own is tuple:
+        return tuple([map_leaves(part, kind, change, or_has) for part in value])
+    if own is list:
+        return [map_leaves(part, kind, change, or_has) for part in value]
+    if own is dict:
+        return {key: map_leaves(part, kind, change, or_has) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return own(*[map_leaves(part, kind, change, or_has) for part in value])
+    if or_has is not None and hasattr(own, or_has):
+        return change(value)
+    return value
+
 
 BufferKind = Literal["input", "parameter", "constant", "output", "temporary"]
 Phase = Literal["forward", "loss", "recompute", "backward", "communication", "update"]
@@ -129,3 +163,74 @@ class Kernel(NamedTuple):
     phase: Phase = "forward"
     in_place: tuple[tuple[int, int], ...] = ()
     barrier: bool = False
+
+
+def gather(array: Array, index: Any, out: Array) -> None:
+    """Copy what ``index`` selects."""
+    out[...] = array[index]
+
+
+def scatter(array: Array, index: Any, value: Any) -> None:
+    """Assign to what ``index`` selects."""
+    array[index] = value
+
+
+def take_rows(table: Array, indices: Array, out: Array) -> None:
+    """Copy the rows of ``table`` at ``indices``, which were checked."""
+    table.take(indices, 0, out, "clip")
+
+
+def store(out: Array, func: Any, args: Any, kwargs: Any) -> None:
+    """Keep what ``func`` returns; for functions that cannot fill an array."""
+    np.copyto(out, func(*args, **kwargs))
+
+
+def filled_by(function: Callable[..., None], ops: Ops, count: int, *arrays: Any) -> None:
+    """Call ``function`` with so many arrays to fill, memory to work in, and what it reads."""
+    function(ops, arrays[count], *arrays[:count], *arrays[count + 1 :])
+
+
+def multiplied(ops: Ops, x: Array, held: HeldMatrix, out: Array) -> None:
+    """The product of ``x`` and a matrix that is held in fewer bits."""
+    ops.multiply_held(x, held, out=out)
+
+
+def multiplied_halves(ops: Ops, turned: bool, x: Array, values: Array, out: Array) -> None:
+    """The product of ``x`` and the float16 ``values``, or their transpose."""
+    held = HalvesMatrix(values)
+    ops.multiply_held(x, held.T if turned else held, out=out)
+
+
+def picked(ops: Any, table: HeldMatrix, indices: Array, out: Array) -> None:
+    """Rows of a table that is held in fewer bits."""
+    out[...] = ops.gather_rows(table, indices)
+
+
+Order = tuple[int, ...] | None
+"""The axes from the one with the longest strides on; None for C order."""
+
+
+def order_of(array: Array) -> Order:
+    """How ``array`` lies; of one with gaps its strides, which are no axes."""
+    if array.flags.c_contiguous:
+        return None
+    axes = tuple(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+    return axes if array.transpose(axes).flags.c_contiguous else (-1, *array.strides)
+
+
+def is_dense(order: Order) -> bool:
+    """Whether an array that lies so has no gaps."""
+    return order is None or -1 not in order
+
+
+def zeros_in(order: Order, shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """Zeros that lie so, or in C order for an order with gaps."""
+    if order is None or not is_dense(order):
+        return np.zeros(shape, dtype)
+    made = np.zeros([shape[axis] for axis in order], dtype)
+    return made.transpose(np.argsort(order))
+
+
+def output_slots(plan: Plan) -> list[int]:
+    """The slots of the plan's outputs, in their order."""
+    return [slot for name in plan.outputs for slot in plan.by_name[name].out_slots]

@@ -15,31 +15,29 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.heap import large_arrays_apart, library_pages, once_bytes, trim
-from singanet.base.written import resident_bytes, union
+from singanet.base.kinds import resident_bytes, union
+from singanet.engine.backward import ones, root_of
 from singanet.engine.executor import plan_of_step
 from singanet.engine.fusion import fused
-from singanet.engine.memory import root_of
 from singanet.engine.model import Measure, StepRequest
-from singanet.engine.ones import ones
 from singanet.engine.peak_memory import PeakMemory
 from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, SingaNetError
-from singanet.loss.multi_loss import MultiLoss
+from singanet.loss.head_loss import MultiLoss
 from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.checks import check_type
 from singanet.optimizer.mixed_precision import ScaledUpdates
 from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.state import check_type
 from singanet.program.compile import Compiler, Recording
-from singanet.program.cost import work_of
+from singanet.program.cost import CALL_BYTES, peak_memory, plan_bytes, work_of
 from singanet.program.ir import Call, NotRecordableError, Token
-from singanet.program.peak import CALL_BYTES, peak_memory, plan_bytes
 from singanet.program.programs import programs_of
-from singanet.program.recompute.choice import MemoryTarget, Recompute
-from singanet.program.report.report import ProgramReport
-from singanet.program.trace.foreign import is_own
-from singanet.program.trace.held import HeldParameters
+from singanet.program.recompute import MemoryTarget, Recompute
+from singanet.program.report import ProgramReport
+from singanet.program.trace.foreign_code import is_own
 from singanet.program.trace.recorder import Recorder, no_collections, rehearse
+from singanet.program.trace.sparse_rows import HeldParameters
 from singanet.types import Shape
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.base.addresses import address
-from singanet.base.written import PAGE
+from singanet.base.heap import address
+from singanet.base.kinds import PAGE
 from singanet.program.ir import Bind, Call, Ref, Token
 
 Place = tuple[int, int]

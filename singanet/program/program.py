@@ -14,14 +14,14 @@ from singanet.engine import feeds as checks
 from singanet.engine.step import measure_of
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.traffic import Traffic
-from singanet.program.bind_call import Ready
+from singanet.optimizer.reducer import Traffic
 from singanet.program.ir import NotRecordableError
+from singanet.program.lower_sweeps import Ready
 from singanet.program.programs import programs_of
-from singanet.program.recompute.choice import Recompute
+from singanet.program.recompute import Recompute
 from singanet.program.replay.replay import Replay, run_all
-from singanet.program.replay.signature import shapes_of_feed, shapes_of_targets
-from singanet.program.report.report import ProgramReport
+from singanet.program.replay.shared_arena import shapes_of_feed, shapes_of_targets
+from singanet.program.report import ProgramReport
 from singanet.program.trace.recorder import Recorder, no_collections, rehearse
 from singanet.types import Array
 

@@ -10,22 +10,20 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
-from singanet.base.edits import changes
-from singanet.base.forks import free_in_children
+from singanet.base.described import changes
 from singanet.base.heap import large_arrays_apart, trim
+from singanet.base.processes import free_in_children
+from singanet.engine.backward import Pass
 from singanet.engine.executor import Can, LayerByLayer, forward_of_step, plan_of_step
 from singanet.engine.feeds import check_feed
 from singanet.engine.fusion import fused
 from singanet.engine.model import StepRequest, looks_of
-from singanet.engine.passes import Pass
 from singanet.engine.recompute.by_layers import Recomputer
 from singanet.errors import CallOrderError
 from singanet.loss.head_loss import FEWEST_ROWS
-from singanet.params.gradients import LayerGradients
-from singanet.program.orders import Order, is_dense, order_of, output_slots
-from singanet.program.replay.shared_arena import SharedArena
-from singanet.program.replay.signature import facts, facts_of_feed
-from singanet.program.replay.wait import Wait
+from singanet.params.grads import LayerGradients
+from singanet.program.ir import Order, is_dense, order_of, output_slots
+from singanet.program.replay.shared_arena import SharedArena, Wait, facts, facts_of_feed
 from singanet.types import Array
 
 if TYPE_CHECKING:
@@ -33,9 +31,9 @@ if TYPE_CHECKING:
     from singanet.engine.net import Net
     from singanet.engine.plan import Plan
     from singanet.optimizer.chain import UpdateChain
-    from singanet.program.recompute.choice import Recompute
+    from singanet.program.recompute import Recompute
     from singanet.program.replay.replay import Replay
-    from singanet.program.report.report import ProgramReport
+    from singanet.program.report import ProgramReport
     from singanet.program.trace.recorder import Recorder
 
 _NO_WAIT = Wait()
@@ -131,7 +129,7 @@ class Programs:
 
     def level(self, where: str, value: Recompute | None) -> Recompute:
         """``value``, or for None that of these programs. Errors: what is no level."""
-        from singanet.program.recompute.choice import checked_recompute
+        from singanet.program.recompute import checked_recompute
 
         return self.recompute if value is None else checked_recompute(where, value)
 
@@ -189,7 +187,7 @@ class Programs:
             )
         if found is None:
             return self._layers.forward(net, feed, asked, self._walked)
-        from singanet.program.replay.replayed_pass import ReplayedPass
+        from singanet.program.replay.passes import ReplayedPass
 
         arena = self.take(found)
         return ReplayedPass(net, found, arena, feed, orders, self.give_back, self._walked)
@@ -272,7 +270,7 @@ class Programs:
         found = self._find(net, key, lambda r: r.gradients(asked), plan=asked.plan)
         if found is None:
             return self._layers.gradients(net, asked)
-        from singanet.program.replay.replayed_gradients import replayed_gradients
+        from singanet.program.replay.passes import replayed_gradients
 
         return replayed_gradients(net, found, asked, self.take, self.give_back)
 
@@ -376,7 +374,7 @@ class Programs:
                 break
         if not at_once and (self._is_new(this) or self._waits.get(this, _NO_WAIT).goes_on()):
             return None
-        from singanet.program.replay.compiled import recorded
+        from singanet.program.replay.replay import recorded
 
         # Its arrays hold nothing, and would leave holes that kernels' own memory is spread over.
         with large_arrays_apart():

@@ -1,18 +1,183 @@
-"""The callbacks that log a run, as one."""
+"""Files of a run that a report is made from."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping, Sequence
+from html import escape
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
-from singanet.base.files import path_of
-from singanet.report.confusion_log import ConfusionLog
-from singanet.report.live_page import LivePage
-from singanet.report.memory_log import MemoryLog
-from singanet.report.run_files import CONFUSION, HISTORY, LAYERS, MEMORY
-from singanet.report.run_notes import RunNotes
+import numpy as np
+
+from singanet.base.processes import explained, path_of, replacing
+from singanet.errors import ArgumentError
+from singanet.loss import SoftmaxCrossEntropy
+from singanet.metric import ConfusionMatrix
+from singanet.picture.line_chart import RULES, write_chart
+from singanet.picture.net_picture import LIGHT, coloured
+from singanet.report.pages import LivePage
+from singanet.report.reading import CONFUSION, HISTORY, LAYERS, MEMORY, RunNotes
+from singanet.training.batches import output_names
 from singanet.training.callbacks import Callback, CSVLogger, LayerStatistics
+from singanet.training.evaluation import on_device
+from singanet.training.files import check_folder
+from singanet.training.measures import Measures, batch_length
+from singanet.training.resident import peak_bytes, resident_bytes
+from singanet.types import Array, Gradient
+
+
+class ConfusionLog(Callback):
+    """Writes the confusion matrix of the validation data to ``path`` when the training ends.
+
+    Costs one pass over them. Nothing is written without validation data, for a loss other than
+    `SoftmaxCrossEntropy` or for several outputs, nor after an error. ``labels`` name the classes,
+    which are numbered else.
+    """
+
+    runs_last = True
+
+    def __init__(self, path: str | PathLike[str], labels: Sequence[str] = ()) -> None:
+        self.path = path_of(path)
+        self.labels = [str(label) for label in labels]
+
+    def on_train_begin(self) -> None:
+        """See that the file can be written and the labels fit.
+
+        Errors: `FileAccessError`; `ArgumentError` for another number of labels than classes.
+        """
+        if self.session.rank == 0:
+            check_folder(self.path.parent)
+        classes = self._classes()
+        if classes is not None and self.labels:
+            _expect_labels(self.path, self.labels, classes)
+
+    def on_train_end(self) -> None:
+        """Count and write."""
+        session = self.session
+        if session.error is not None or session.validation is None or self._classes() is None:
+            return
+        metric, net = ConfusionMatrix(), session.net
+        measures = Measures(net.loss, {"confusion": metric})
+        for x, y, _ in session.validation.epoch():
+            if batch_length(y):
+                measures(net.forward(False, x), on_device(net.device, y))
+        session.ranks.merge(measures)
+        if session.rank == 0:
+            write_confusion(self.path, metric.result(), self.labels)
+
+    def _classes(self) -> int | None:
+        """How many classes the net tells apart; None if it does something else."""
+        net = self.session.net
+        names = output_names(net)
+        if not isinstance(net.loss, SoftmaxCrossEntropy) or len(names) != 1:
+            return None
+        shape = next(node for node in net.nodes() if node.name == names[0]).output_shapes()[0]
+        return shape[-1]
+
+
+def write_confusion(path: Path, counts: Array, labels: Sequence[str] = ()) -> None:
+    """Write ``counts`` (C, C), rows the true classes. Errors: another number of labels."""
+    if labels:
+        _expect_labels(path, labels, len(counts))
+    names = list(labels) or [str(k) for k in range(len(counts))]
+    with replacing(path) as beside:
+        text = json.dumps({"labels": names, "counts": counts.tolist()})
+        beside.write_text(text + "\n", encoding="utf-8")
+
+
+def _expect_labels(path: Path, labels: Sequence[str], classes: int) -> None:
+    if len(labels) != classes:
+        raise ArgumentError(
+            f"file {str(path)!r}, labels",
+            expected=f"{classes} names, one a class",
+            received=f"{len(labels)}",
+            advice="leave labels out to number the classes",
+        )
+
+
+class MemoryLog(Callback):
+    """Writes ``{"seconds", "epoch", "step", "resident", "peak", "gradients"}`` to ``path``.
+
+    A JSON line at the end of the first step, then after a step every ``every_seconds``, and at
+    the end of every epoch. Bytes: in memory now and at most so far, null where the system does
+    not say; ``gradients`` is the most that was handed out together since the line before, which
+    is one layer's. The file is begun anew unless the training is resumed, whose seconds go on
+    from the last line's.
+    """
+
+    first_rank_only = True
+
+    def __init__(self, path: str | PathLike[str], every_seconds: float = 0.5) -> None:
+        self.path = path_of(path)
+        self.every_seconds = every_seconds
+        self._file: TextIO | None = None
+        self._gradients = 0
+        self._start = 0.0
+        self._due = 0.0
+
+    def on_train_begin(self) -> None:
+        """See that the file can be written. Errors: `FileAccessError`."""
+        check_folder(self.path.parent)
+        self._start = time.perf_counter()
+        self._due = 0.0
+        self._gradients = 0
+
+    def on_layer_gradients(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
+    ) -> None:
+        """Look at the sizes."""
+        self._gradients = max(self._gradients, sum(grad.nbytes for grad in grads))
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Write a line where one is due."""
+        if time.perf_counter() >= self._due:
+            self._write(self.session.epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Write a line."""
+        self._write(epoch)
+
+    def on_train_end(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _write(self, epoch: int) -> None:
+        if self._file is None and self.session.resumed:
+            self._start -= _last_seconds(self.path)
+        now = time.perf_counter()
+        resident, peak = resident_bytes(), peak_bytes()
+        if resident is not None and peak is not None:
+            # The system counts them at different moments.
+            peak = max(peak, resident)
+        line = {
+            "seconds": round(now - self._start, 3),
+            "epoch": epoch,
+            "step": self.session.step,
+            "resident": resident,
+            "peak": peak,
+            "gradients": self._gradients,
+        }
+        with explained(self.path, "write"):
+            if self._file is None:
+                self._file = self.path.open("a" if self.session.resumed else "w", encoding="utf-8")
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        self._gradients = 0
+        self._due = now + self.every_seconds
+
+
+def _last_seconds(path: Path) -> float:
+    """Where an earlier run stopped its clock; 0 without a log that can be read."""
+    try:
+        *_, last = path.read_text(encoding="utf-8").splitlines()
+        return float(json.loads(last)["seconds"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return 0.0
 
 
 def recorders(
@@ -37,3 +202,87 @@ def recorders(
         ConfusionLog(folder / CONFUSION, labels),
         *([LivePage(folder)] if live else []),
     ]
+
+
+_MOST_CLASSES = 200
+_MOST_NUMBERED = 32
+"""Classes up to which each cell has its number: beyond, one could not read it."""
+_LETTER = 6.6
+_RULES = RULES + ".singanet-chart .count{fill:var(--ink)}"
+
+
+def plot_confusion(
+    counts: Any, path: str | PathLike[str] | None = None, labels: Sequence[str] = ()
+) -> str:
+    """An SVG picture of ``counts`` (C, C), what `ConfusionMatrix` gives: rows the true classes.
+
+    Each cell is as strong as its share of its row. Returns the text, and writes it to ``path``,
+    a .svg file, where one is given; ``labels`` name the classes, which are numbered else. Errors:
+    `ArgumentError` for counts that are no square of numbers >= 0, for more than 200 classes, for
+    another number of labels, for another suffix; `FileAccessError`.
+    """
+    matrix = np.asarray(counts)
+    _expect_counts(matrix)
+    names = [str(label) for label in labels] or [str(k) for k in range(len(matrix))]
+    if len(names) != len(matrix):
+        raise ArgumentError(
+            "plot_confusion, labels",
+            expected=f"{len(matrix)} names, one a class",
+            received=f"{len(names)}",
+            advice="leave labels out to number the classes",
+        )
+    return write_chart(_drawn(matrix, names), "plot_confusion,", path)
+
+
+def _expect_counts(matrix: Any) -> None:
+    square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
+    good = square and matrix.dtype.kind in "iuf" and np.isfinite(matrix).all() and matrix.size
+    if not good or (matrix < 0).any() or len(matrix) > _MOST_CLASSES:
+        raise ArgumentError(
+            "plot_confusion, counts",
+            expected=f"finite numbers >= 0 of shape (C, C), at most {_MOST_CLASSES} classes",
+            received=f"{matrix.dtype} of shape {matrix.shape}",
+            advice="pass what the metric ConfusionMatrix gives",
+        )
+
+
+def _drawn(matrix: Any, names: Sequence[str]) -> str:
+    classes, longest = len(names), max(map(len, names))
+    numbered = classes <= _MOST_NUMBERED
+    said = [[f"{value:,.6g}" for value in row] for row in matrix.tolist()]
+    widest = max(len(cell) for row in said for cell in row)
+    side = max(26.0, 12 + _LETTER * widest) if numbered else 12.0
+    left, top = 46 + _LETTER * longest, 40 + 0.72 * _LETTER * longest
+    edge = side * classes
+    width, height = left + edge + 16 + 0.72 * _LETTER * longest, top + edge + 14
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="singanet-chart" role="img" '
+        f'aria-label="confusion matrix" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}"><style>{coloured(_RULES, LIGHT)}</style>'
+        '<rect width="100%" height="100%" '
+        f'fill="#fff"/><text class="title" x="{left:.0f}" y="16">taken for</text>'
+        f'<text class="title" text-anchor="end" x="{left - 6:.0f}" y="{top - 8:.0f}">class</text>'
+    ]
+    totals = np.maximum(matrix.sum(axis=1), 1e-300)
+    for k, (name, row) in enumerate(zip(names, said, strict=True)):
+        middle, along = top + side * (k + 0.5), left + side * (k + 0.5)
+        parts.append(
+            f'<text x="{left - 6:.1f}" y="{middle + 4:.1f}" text-anchor="end">{escape(name)}</text>'
+            f'<text transform="translate({along:.1f},{top - 6:.1f}) rotate(-45)">'
+            f"{escape(name)}</text>"
+        )
+        for j, cell in enumerate(row):
+            x, share = left + side * j, matrix[k, j] / totals[k]
+            # At most so strong that the number on it has a contrast of 4.5 : 1 to it.
+            parts.append(
+                f'<rect class="heat" x="{x:.1f}" y="{middle - side / 2:.1f}" '
+                f'width="{side - 1:.1f}" height="{side - 1:.1f}" '
+                f'fill-opacity="{0.03 + (0.45 if numbered else 0.97) * share:.3f}">'
+                f"<title>{escape(name)} taken for {escape(names[j])}: {cell}</title></rect>"
+            )
+            if numbered:
+                parts.append(
+                    f'<text class="count" x="{x + side / 2:.1f}" y="{middle + 4:.1f}" '
+                    f'text-anchor="middle">{cell}</text>'
+                )
+    return "".join([*parts, "</svg>\n"])

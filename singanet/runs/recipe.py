@@ -1,19 +1,43 @@
-"""The recipe of a training, of the model's own and what the command line says."""
+"""The recipe of a run, and its figures."""
 
 from __future__ import annotations
 
-from singanet.base.sizes import checked_bytes
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from singanet.base.kinds import checked_bytes
+from singanet.base.processes import replacing
 from singanet.errors import ArgumentError, did_you_mean, one_of
 from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision
-from singanet.runs.figures import check_writable
-from singanet.runs.optimizers import USUAL_RATES, make_optimizer
-from singanet.runs.options import RunOptions, option
-from singanet.runs.published import is_published
-from singanet.runs.reducers import check_reducer
-from singanet.runs.tasks.split import held
+from singanet.runs.optimizers import USUAL_RATES, check_reducer, make_optimizer
+from singanet.runs.run_options import RunOptions, is_published, option
+from singanet.runs.tasks.task import held
+from singanet.training.batches import checked_class_weight
 from singanet.training.options import LEAST
-from singanet.training.sample_weights import checked_class_weight
+
+
+def check_writable(path: Path | None, option: str = "--json") -> None:
+    """Refuse, before a run, a path that could not be written after it; ``option`` gave it."""
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ArgumentError(
+            f"{option} {str(path)!r}",
+            expected="a file in a folder that exists and can be written to",
+            received="a folder" if path.is_dir() else str(path),
+            advice="create the folder first, or choose another place",
+        )
+
+
+def write_json(path: Path, figures: dict[str, Any]) -> None:
+    """Write ``figures`` to ``path``, whole or not at all. Errors: `FileAccessError`."""
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(figures, indent=2) + "\n")
+
 
 FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)
 """Of a net that knows something already: no steps that would take it far from there."""

@@ -1,8 +1,10 @@
-"""A training run from start to report, as the command line asks for it."""
+"""A run of training."""
 
 from __future__ import annotations
 
+import csv
 import signal
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +13,17 @@ from typing import Any
 import numpy as np
 
 from singanet.base.collectives import of_first
-from singanet.base.leaving import LEAVING
-from singanet.base.lock import expect_free
-from singanet.data import Batch
-from singanet.errors import ArgumentError
+from singanet.base.processes import LEAVING, expect_free, expect_suffix, replacing
+from singanet.checkpoint import write_state
+from singanet.data import Batch, Dataset
+from singanet.data.npz_files import read_npz
+from singanet.errors import ArgumentError, DataError, one_of
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.parallel import Pipeline, init
-from singanet.parallel.start import servers
+from singanet.parallel.initialize import servers
 from singanet.report import LivePage
-from singanet.runs.callbacks import FiniteLoss, RunFigures
-from singanet.runs.figures import write_json
 from singanet.runs.folder import (
     described_net,
     expect_no_run,
@@ -30,17 +31,28 @@ from singanet.runs.folder import (
     has_state,
     write_outcome,
 )
-from singanet.runs.optimizers import FOLDING, in_blocks, make_optimizer
-from singanet.runs.options import RunOptions
-from singanet.runs.published import is_published
-from singanet.runs.recipe import checked_recipe, class_weights, usual_rate
-from singanet.runs.reducers import PIPELINE, reduced
+from singanet.runs.optimizers import (
+    FOLDING,
+    PIPELINE,
+    FiniteLoss,
+    RunFigures,
+    in_blocks,
+    make_optimizer,
+    reduced,
+)
+from singanet.runs.recipe import (
+    check_writable,
+    checked_recipe,
+    class_weights,
+    usual_rate,
+    write_json,
+)
+from singanet.runs.run_options import RunOptions, is_published
 from singanet.runs.tasks import Task, load_task
 from singanet.runs.tasks.published import expect_no_texts, published_task
 from singanet.runs.tasks.task import BatchShare
-from singanet.runs.whole import seeded_net, task_for
-from singanet.saving.model_layout import MODEL, encoded
-from singanet.saving.model_writer import description
+from singanet.runs.trained import seeded_net, task_for
+from singanet.saving.whole_model import MODEL, description, encoded
 from singanet.training.callbacks import (
     Callback,
     EarlyStopping,
@@ -48,9 +60,8 @@ from singanet.training.callbacks import (
     StopOnSignal,
     TensorBoard,
 )
-from singanet.training.history import History
-
-__all__ = ["DivergedError", "RunInterrupted", "RunOptions", "RunResult", "parameter_bytes", "run"]
+from singanet.training.display import History
+from singanet.types import Array
 
 
 class RunInterrupted(Exception):  # noqa: N818 - no error: the user's wish, and it is said so
@@ -302,3 +313,58 @@ def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> DivergedE
         received=f"loss {loss} in epoch {epoch} at --lr {rate:g}",
         advice=smaller if rate <= usual else f"leave it out, which is --lr {usual:g}",
     )
+
+
+SUFFIXES = (".csv", ".npz")
+
+
+def bare_samples(data: str | None) -> Array | None:
+    """The array ``x``, or else ``x_test``, of an ``.npz`` file in float32; None for other data.
+
+    Errors: `DataError` for a file without either, or what is no samples.
+    """
+    if data is None or not data.lower().endswith(".npz"):
+        return None
+    try:
+        with zipfile.ZipFile(data) as archive:
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+        names = ["x"]  # what is wrong is said by the reader below
+    if not {"x", "x_test"} & {*names}:
+        raise DataError(
+            f"data file {data!r}",
+            expected="an array x of samples, or x_test",
+            received=f"{one_of(names, 6) or 'an empty archive'}",
+            advice="write it with numpy.savez(path, x=samples); labels are not needed",
+        )
+    x = read_npz(Path(data), ("x" if "x" in names else "x_test",)).popitem()[1]
+    # Samples of a data set are checked and scaled; labels there must be.
+    labels = np.zeros(len(x) if x.ndim else 0, np.int32)
+    return Dataset.from_arrays(data, x, labels, x, labels).x_test
+
+
+def check_target(path: Path) -> None:
+    """Refuse, before the work, a file that could not be written after it."""
+    expect_suffix("--out", path, SUFFIXES)
+    check_writable(path, "--out")
+
+
+def write_predictions(path: Path, out: Array, classes: bool) -> None:
+    """Write ``out`` (N, ...), as a row a sample or as the array ``prediction``.
+
+    With ``classes`` ``out`` is (N, C) of probabilities, and the likeliest is given as well.
+    """
+    if path.suffix.lower() == ".npz":
+        state: dict[str, Any] = {"prediction": np.asarray(out)}
+        if classes:
+            state["class"] = out.argmax(axis=-1)
+        write_state(path, state, "npz")
+        return
+    rows = out.reshape(len(out), -1)
+    likeliest = [[int(k)] for k in out.argmax(axis=-1)] if classes else [[]] * len(out)
+    head = ["sample", *(["class"] if classes else []), *(str(k) for k in range(rows.shape[1]))]
+    with replacing(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(head)
+        for number, (best, row) in enumerate(zip(likeliest, rows, strict=True)):
+            writer.writerow([number, *best, *(f"{value:.9g}" for value in row)])

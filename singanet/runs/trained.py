@@ -1,13 +1,21 @@
-"""Nets that a run left, or a file of weights, ready to be tried."""
+"""Trained nets of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from singanet.base.files import expect_inside
+import numpy as np
+
+from singanet import keras, onnx, pretrained
+from singanet.base.arguments import checked_count
+from singanet.base.processes import expect_inside, replacing
+from singanet.data import Tokenizer
+from singanet.data.image_sets import open_data_file
+from singanet.engine.step import probabilities_of
 from singanet.errors import (
     ArgumentError,
     DataError,
@@ -15,17 +23,162 @@ from singanet.errors import (
     SingaNetError,
     StateMismatchError,
 )
-from singanet.models import build, find
+from singanet.loss import (
+    CategoricalCrossEntropy,
+    Loss,
+    SoftmaxCrossEntropy,
+    SoftmaxFocal,
+    SquaredError,
+)
+from singanet.metric import Accuracy
+from singanet.model_file import is_model_file, load_model, save_model
+from singanet.models import ModelEntry, build, find
 from singanet.net import FeedForwardNet
-from singanet.pretrained.folder import CONFIG as MODEL_CONFIG
-from singanet.report.run_files import CONFIG
+from singanet.pretrained.config import NAME
+from singanet.pretrained.source import CONFIG as MODEL_CONFIG
+from singanet.report.reading import CONFIG
 from singanet.runs.folder import described_net, saved_options, saved_settings
-from singanet.runs.options import RunOptions
-from singanet.runs.published import MODEL, is_published
+from singanet.runs.recipe import FINE_TUNING
+from singanet.runs.run_options import MODEL, RunOptions, is_published, model_in, tokenizer_for
 from singanet.runs.tasks import Task, load_task
 from singanet.runs.tasks.published import published_task
-from singanet.runs.whole import is_whole, learner, task_for, whole_net
 from singanet.training.files import furthest
+from singanet.types import Array, Shape
+
+_OTHERS: Mapping[str, Callable[[Path], FeedForwardNet]] = {
+    ".keras": keras.load_model,
+    ".onnx": onnx.load,
+}
+"""Files told by their suffix, since many other files begin with the same bytes."""
+
+_OF_CLASSES = (SoftmaxCrossEntropy, CategoricalCrossEntropy, SoftmaxFocal)
+
+
+def is_whole(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file of a whole model at ``path``."""
+    path = Path(path)
+    return is_model_file(path) or (path.suffix.lower() in _OTHERS and path.is_file())
+
+
+def whole_net(path: str | os.PathLike[str]) -> FeedForwardNet:
+    """The net in a file of a whole model, without what it was trained with."""
+    path = Path(path)
+    load = _OTHERS.get(path.suffix.lower())
+    return load(path) if load is not None else load_model(path, training=False)
+
+
+def seeded_net(path: str | os.PathLike[str], seed: int) -> FeedForwardNet:
+    """`whole_net` to be trained: draws are as ``seed`` decides, float16 is widened to float32."""
+    net = whole_net(path)
+    if net.dtype == np.float16:
+        net.as_type("float32")
+    net.seed, net.rng = seed, np.random.default_rng(seed)
+    return net
+
+
+def task_for(
+    net: FeedForwardNet, path: str | os.PathLike[str], data: str | None, for_testing: bool = False
+) -> Task:
+    """What the net of the file at ``path`` learns from ``data``, both seen to fit.
+
+    A net without a loss gets that of the ready nets of its task, and each their metric. Errors: a
+    net that does something else, no data, samples of another shape or more classes.
+    """
+    entry = learner(net, path)
+    if data is None:
+        raise ArgumentError(
+            "--data",
+            expected="data, which a model file does not name",
+            received="none",
+            advice="add --data, a name such as digits or an .npz file",
+        )
+    task = load_task(entry, data, for_testing=for_testing)
+    _expect_fitting(task, entry)
+    if net.loss is None:
+        net.loss = _usual_loss(net, entry.task)
+    net.metric = None if entry.task == "reconstruction" else Accuracy()
+    return task
+
+
+def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
+    """``net`` as a line of the table of ready nets has it: shapes, recipe and task.
+
+    The task is told by the shapes and the loss. Errors: `ArgumentError` for a net of several
+    inputs or outputs, or with a loss of something else.
+    """
+    ports, nodes = net.ports(), {node.name: node for node in net.nodes()}
+    received = f"{len(ports.inputs)} inputs, {len(ports.outputs)} outputs"
+    if len(ports.inputs) == len(ports.outputs) == 1:
+        name, index = ports.outputs[0]
+        shape = nodes[ports.inputs[0]].layer.in_shapes
+        out = nodes[name].output_shapes()[index]
+        task = _task(net.loss, shape, out)
+        if task is not None and isinstance(shape, tuple):
+            name = f"the net of {path}"
+            return ModelEntry(name, "", "", {}, shape, out[-1], task, FINE_TUNING)
+        received = f"shape {shape} to {out}, loss {type(net.loss).__name__}"
+    raise ArgumentError(
+        f"file {str(path)!r}",
+        expected="a net of one input and one output that tells classes apart by softmax "
+        "cross-entropy, or gives samples back by SquaredError",
+        received=received,
+        advice="train and test another one by net.fit and net.evaluate",
+    )
+
+
+def _task(loss: object, shape: object, out: Shape) -> str | None:
+    """What a net from ``shape`` to ``out`` does, with its ``loss`` if it has one."""
+    if not isinstance(shape, tuple):
+        return None  # a layer that reads several inputs
+    if shape == out and (type(loss) is SquaredError or (loss is None and len(shape) > 1)):
+        return "reconstruction"
+    if loss is not None and type(loss) not in _OF_CLASSES:
+        return None
+    if len(out) == 1:
+        return "classification"
+    if len(out) == 2 and out[:1] == shape:
+        return "text"
+    return "segmentation" if len(shape) == len(out) == 3 and shape[1:] == out[:2] else None
+
+
+def _expect_fitting(task: Task, entry: ModelEntry) -> None:
+    """Errors: `DataError` for other shapes, classes without an output, another vocabulary."""
+    shape, classes = entry.input_shape, entry.num_classes
+    found, many = tuple(task.input_shape), task.num_classes
+    wanted, received = f"samples of shape {shape}", f"shape {found}"
+    fits = True
+    if entry.task != "reconstruction":
+        # Each character has the number that its text gives it: fewer are another text's.
+        fits = many == classes if entry.task == "text" else many <= classes
+        wanted += f" and {classes} classes, for which there are outputs"
+        received += f" and {many} classes"
+    if found != shape or not fits:
+        advice = "bring them to the net's shape, or take another net"
+        raise DataError(f"data {task.name!r}", expected=wanted, received=received, advice=advice)
+
+
+def _usual_loss(net: FeedForwardNet, task: str) -> Loss:
+    """The loss of the ready nets for ``task``, in the form for a net that ends in a softmax."""
+    if task == "reconstruction":
+        return SquaredError()
+    plan = net.planned()
+    _, function = probabilities_of(plan, plan.outputs[0])
+    return CategoricalCrossEntropy() if function == "softmax" else SoftmaxCrossEntropy()
+
+
+def convert_whole(source: Path, target: Path, format: str | None) -> str | None:
+    """Write the net in another library's file as a model file of ours, or its weights.
+
+    What was done, as a text; None if ``source`` is no such file.
+    """
+    if source.suffix.lower() not in _OTHERS:
+        return None
+    net = whole_net(source)
+    if target.suffix.lower() == ".singanet":
+        save_model(net, target)
+        return f"{target}: model; {len(net.layers)} layers"
+    net.save(target, format=format)
+    return f"{target}: {len(net.param_names())} arrays of {len(net.layers)} layers"
 
 
 def run_net(folder: Path) -> FeedForwardNet:
@@ -153,3 +306,89 @@ def _missing(path: Path) -> FileAccessError:
         received="no such file or folder",
         advice="check the path",
     )
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file in UTF-8, without their ends. Errors: none; other bytes; no file."""
+    with open_data_file(path) as stream:
+        raw = stream.read()
+    try:
+        lines = raw.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise _refused(
+            f"text file {str(path)!r}, line {raw[: error.start].count(10) + 1}",
+            "text in UTF-8",
+            f"the byte 0x{raw[error.start]:02x}",
+            "convert the file to UTF-8",
+        ) from None
+    if lines == [""]:
+        raise _refused(f"text file {str(path)!r}", "a sentence a line", "none", "check the file")
+    return lines
+
+
+def embedded(
+    model: str | os.PathLike[str], texts: list[str], batch_size: int = 32, cut: bool = False
+) -> Array:
+    """A row for each of ``texts``, (N, dimensions) float32, by the ``model`` in a folder.
+
+    Texts of like lengths go through the net together. Errors: a model that makes no embedding of
+    a sentence; a text longer than it reads, with its line, unless they are to be ``cut``.
+    """
+    checked_count("singanet embed", "--batch-size", batch_size, 1)
+    place = model_in(model)
+    net = pretrained.load(place, inputs=["input_ids", "attention_mask"])
+    if net.ports().outputs != [(NAME, 0)]:
+        raise ArgumentError(
+            f"model {str(model)!r}",
+            expected="a folder of sentence-transformers, which modules.json tells",
+            received=str((net.config.get("architectures") or ["another model"])[0]),
+            advice="take such a folder; for hidden states call pretrained.load in Python",
+        )
+    tokenizer = tokenizer_for(net, place)
+    rows = _ids(tokenizer, texts, net.most_steps, cut)
+    order = sorted(range(len(rows)), key=lambda k: -len(rows[k]))
+    found: Array | None = None
+    for at in range(0, len(order), batch_size):
+        places = order[at : at + batch_size]
+        made = net.predict(_batch([rows[k] for k in places], tokenizer.pad_id or 0))
+        found = np.empty((len(rows), made.shape[1]), np.float32) if found is None else found
+        found[places] = made
+    return np.empty((0, 0), np.float32) if found is None else found
+
+
+def _ids(tokenizer: Tokenizer, texts: list[str], most: int | None, cut: bool) -> list[Array]:
+    rows = []
+    _, after = tokenizer.around
+    for number, text in enumerate(texts, 1):
+        ids = tokenizer.encode(text)
+        if most is not None and len(ids) > most:
+            if not cut:
+                raise _refused(
+                    f"line {number} of the texts",
+                    f"at most {most} tokens, the steps that the model takes",
+                    str(len(ids)),
+                    "shorten it, or pass --cut",
+                )
+            # What the model puts behind a text stays there.
+            ids = np.concatenate([ids[: most - len(after)], after])
+        rows.append(ids)
+    return rows
+
+
+def _batch(rows: list[Array], padding: int) -> dict[str, Array]:
+    width = max(1, max(map(len, rows)))
+    ids = np.full((len(rows), width), padding, np.int32)
+    mask = np.zeros_like(ids)
+    for row, own in enumerate(rows):
+        ids[row, : len(own)], mask[row, : len(own)] = own, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def write_rows(path: Path, rows: Array) -> None:
+    """Write ``rows`` as a .npy file, whole or not at all. Errors: `FileAccessError`."""
+    with replacing(path) as beside, beside.open("wb") as file:
+        np.save(file, rows, allow_pickle=False)
+
+
+def _refused(where: str, expected: str, received: str, advice: str) -> DataError:
+    return DataError(where, expected=expected, received=received, advice=advice)

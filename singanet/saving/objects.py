@@ -1,9 +1,9 @@
-"""Layers, losses, metrics, optimizers as plain data, and back from a closed table of classes."""
+"""Objects as data of a file."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
@@ -12,7 +12,9 @@ import numpy as np
 
 from singanet import data, initializer, layers, loss, metric, optimizer, parallel
 from singanet.base.described import Configurable, settings_of
-from singanet.base.origin import public_classes
+from singanet.base.elsewhere import public_classes
+from singanet.data.table import Table
+from singanet.engine.feeds import Intake
 from singanet.errors import (
     ArgumentError,
     ConfigError,
@@ -24,8 +26,9 @@ from singanet.errors import (
 )
 from singanet.initializer import Initializer
 from singanet.optimizer import schedules
-from singanet.optimizer.settings import configured
+from singanet.optimizer.optimizer import configured
 from singanet.params.param import Param, ParamSpec
+from singanet.schema.net_pb2 import Argument, ObjectConfig, Value
 
 _SOMEWHERE = "a configuration"
 
@@ -245,3 +248,109 @@ def wrong(where: str, expected: str, received: str) -> ConfigError:
     return ConfigError(
         where, expected=expected, received=received[:200], advice="write it with net.to_config()"
     )
+
+
+def intake_to_config(intake: Intake) -> dict[str, Any]:
+    """Entries of a net's description: ``columns`` by input and ``table``, where they are there.
+
+    Errors: `ConfigError` for a table of a class that is neither singanet's nor registered.
+    """
+    found: dict[str, Any] = {}
+    if intake.columns:
+        found["columns"] = {name: list(columns) for name, columns in intake.columns.items()}
+    if intake.table is not None:
+        found["table"] = object_to_config(intake.table)
+    return found
+
+
+def intake_from_config(about: Mapping[str, Any], inputs: Collection[str]) -> Intake:
+    """What `intake_to_config` told of. Errors: `ConfigError` for what it would not have written."""
+    columns, table = about.get("columns", {}), about.get("table")
+    if not isinstance(columns, Mapping) or not set(columns) <= set(inputs):
+        raise wrong("the model", "names of inputs under 'columns'", kind_of(columns))
+    for names in columns.values():
+        texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not texts or not names or len({*names}) < len(names):
+            raise wrong("the model", "names under 'columns', each once", repr(names))
+    with refusing("the model, 'table'"):
+        made = None if table is None else object_from_config(table, {}, Table)
+    return Intake(made, columns)
+
+
+def message_of_object(entry: Mapping[str, Any]) -> ObjectConfig:
+    """The message for ``{"class": ..., "arguments": {...}}``.
+
+    Raises what Python and protobuf raise for values that have no place in it.
+    """
+    message = ObjectConfig(class_name=entry["class"])
+    message.arguments.extend(_arguments(entry["arguments"]))
+    return message
+
+
+def object_of_message(message: ObjectConfig) -> dict[str, Any]:
+    """``{"class": ..., "arguments": {...}}`` for the message."""
+    return {"class": message.class_name, "arguments": _by_name(message.arguments)}
+
+
+def _arguments(arguments: Mapping[str, Any]) -> Iterable[Argument]:
+    for name, value in arguments.items():
+        yield Argument(name=name, value=_message(value))
+
+
+def _by_name(arguments: Iterable[Argument]) -> dict[str, Any]:
+    return {argument.name: _value(argument.value) for argument in arguments}
+
+
+def _message(value: Any) -> Value:
+    message = Value()
+    if value is None:
+        message.null = True
+    elif isinstance(value, bool):
+        message.boolean = value
+    elif isinstance(value, int):
+        message.integer = value
+    elif isinstance(value, float):
+        message.number = value
+    elif isinstance(value, str):
+        message.text = value
+    elif isinstance(value, (list, tuple)):
+        message.list.SetInParent()
+        message.list.parts.extend(_message(part) for part in value)
+    else:
+        _set_marked(message, value)
+    return message
+
+
+def _set_marked(message: Value, value: Mapping[str, Any]) -> None:
+    """Set what a configuration marks by a key: a dict, a parameter, an initializer, an object."""
+    match dict(value):
+        case {"dict": Mapping() as entries, **rest} if not rest:
+            message.dict.SetInParent()
+            message.dict.entries.extend(_arguments(entries))
+        case {"parameter": str() as name, **rest} if not rest:
+            message.parameter = name
+        case {"object": Mapping() as entry, **rest} if not rest:
+            message.object.CopyFrom(message_of_object(entry))
+        case {"initializer": str() as name, **fields}:
+            entry = {"class": name, "arguments": fields}
+            message.initializer.CopyFrom(message_of_object(entry))
+        case _:
+            raise ValueError(f"a value marked by {', '.join(map(str, value))}")
+
+
+def _value(message: Value) -> Any:
+    kind = message.WhichOneof("kind")
+    if kind in ("boolean", "integer", "number", "text"):
+        return getattr(message, kind)
+    if kind == "list":
+        return [_value(part) for part in message.list.parts]
+    if kind == "dict":
+        return {"dict": _by_name(message.dict.entries)}
+    if kind == "parameter":
+        return {"parameter": message.parameter}
+    if kind == "initializer":
+        made = object_of_message(message.initializer)
+        return {"initializer": made["class"], **made["arguments"]}
+    if kind == "object":
+        return {"object": object_of_message(message.object)}
+    return None

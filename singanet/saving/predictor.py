@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.files import path_of
+from singanet.base.processes import path_of
 from singanet.checkpoint.formats import write_state
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError
-from singanet.program.prediction.compiled import CompiledNet
-from singanet.program.prediction.folding import foldable
-from singanet.program.prediction.net import ConstantNet
-from singanet.saving.frames import intake_to_config
-from singanet.saving.model_layout import CONTAINER, PREDICTOR, check_path, encoded, opened
-from singanet.saving.model_reader import described, fill
-from singanet.saving.nets import net_to_config
-from singanet.saving.objects import kind_of, refusing, wrong
-from singanet.saving.parameters import distinct
-from singanet.training.arrays import by_name, input_names
+from singanet.program.prediction.compiled import CompiledNet, ConstantNet
+from singanet.program.prediction.constant import foldable
+from singanet.saving.nets import distinct, net_to_config
+from singanet.saving.objects import intake_to_config, kind_of, refusing, wrong
+from singanet.saving.whole_model import (
+    CONTAINER,
+    PREDICTOR,
+    check_path,
+    described,
+    encoded,
+    fill,
+    opened,
+)
+from singanet.training.batches import by_name, input_names
 from singanet.training.evaluation import joined_batches
 from singanet.types import Array
 

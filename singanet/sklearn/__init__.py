@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.lazy import names_when_asked
+from singanet.base.elsewhere import names_when_asked
 
 if TYPE_CHECKING:
-    from singanet.sklearn.classifier import Classifier
-    from singanet.sklearn.regressor import Regressor
+    from singanet.sklearn.estimators import Classifier, Regressor
 
 __all__ = ["Classifier", "Regressor"]
 

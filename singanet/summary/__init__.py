@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from singanet.summary.footprint import Footprint, measure
-from singanet.summary.multiply_adds import multiply_adds
-from singanet.summary.rows import Row, layer_rows
-from singanet.summary.table import summary_table
+from singanet.summary.rows import Row, layer_rows, multiply_adds
+from singanet.summary.summary import Footprint, measure, summary_table
 
 __all__ = [
     "Footprint",

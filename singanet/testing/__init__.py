@@ -3,7 +3,7 @@
 from singanet.testing.communicators import FakeCommunicator, Ranks, communicators
 from singanet.testing.device_like import device_like, strict_device
 from singanet.testing.device_watch import DeviceUseError, DeviceWatch, watch_device
-from singanet.testing.gradients import (
+from singanet.testing.gradient_checks import (
     GradientError,
     GradientRow,
     check_gradients,

@@ -17,11 +17,18 @@ import numpy as np
 
 from singanet.device import Device
 from singanet.ops import add_array_module, ops_for
-from singanet.testing.device_cuda import cuda, given_out
-from singanet.testing.device_memory import DeviceMemory, MemoryPlace, Pointer, mapped
-from singanet.testing.device_order import learnt_by_host
-from singanet.testing.device_streams import CapturedCall, expect_no_capture, get_current_stream
-from singanet.testing.device_watch import launched, noted
+from singanet.testing.device_parts import (
+    CapturedCall,
+    DeviceMemory,
+    MemoryPlace,
+    Pointer,
+    cuda,
+    expect_no_capture,
+    get_current_stream,
+    given_out,
+    mapped,
+)
+from singanet.testing.device_watch import launched, learnt_by_host, noted
 from singanet.types import Array, Shape
 
 __all__ = ["DeviceArray", "device_like", "strict_device"]

@@ -1,26 +1,175 @@
-"""The test case that every layer inherits."""
+"""The contract of a layer as a class of tests."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from singanet.base.described import Counted
 from singanet.errors import SingaNetError
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
+from singanet.net import FeedForwardNet
 from singanet.ops import ops_for
-from singanet.optimizer import SGD
-from singanet.params.gradients import dense_gradient
-from singanet.testing.gradients import check_gradients
-from singanet.testing.parts import LAYOUTS, arrays_on, laid_out, map_parts, on_host, parts_of
-from singanet.testing.recorded_pair import RecordedPair
+from singanet.optimizer import SGD, Optimizer
+from singanet.params.grads import dense_gradient
+from singanet.params.param import Param
+from singanet.testing.gradient_checks import check_gradients
 from singanet.types import Array, Shapes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+def parts_of(value: Any) -> list[Any]:
+    """A list of one array or of several."""
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def map_parts(function: Any, value: Any) -> Any:
+    """``function`` of one array, or of each of several."""
+    return (
+        [function(part) for part in value] if isinstance(value, (list, tuple)) else function(value)
+    )
+
+
+def on_host(array: Any) -> Any:
+    """The array as a NumPy one."""
+    return array.get() if hasattr(array, "get") else array
+
+
+def arrays_on(layer: Layer) -> dict[str, int]:
+    """Which attributes of the layer, or entries of theirs, are arrays; parameters apart."""
+    found: dict[str, int] = {}
+    for attribute, value in vars(layer).items():
+        for part in value.values() if isinstance(value, dict) else parts_of(value):
+            if hasattr(part, "dtype") and hasattr(part, "shape") and not isinstance(part, Param):
+                found[attribute] = found.get(attribute, 0) + 1
+    return found
+
+
+def spread(array: Any) -> Any:
+    """The same values in memory with gaps and axes in reverse, so that nothing is contiguous."""
+    wide = ops_for(array).xp.zeros((*array.shape[::-1], 2), array.dtype)
+    spaced = wide[..., 0].transpose()
+    spaced[...] = array
+    return spaced
+
+
+LAYOUTS = 4
+"""The number of arrays that `laid_out` gives."""
+
+
+def laid_out(array: Any) -> list[Any]:
+    """The same values in four memories: without gaps, `spread`, backwards, with swapped axes.
+
+    In the last one the stride of an axis of one element is wrong: no kernel may read it.
+    """
+    xp = ops_for(array).xp
+    swapped = xp.ascontiguousarray(array.swapaxes(0, -1)).swapaxes(0, -1)
+    mirror = (slice(None, None, -1),) * array.ndim
+    return [array, spread(array), array[mirror].copy()[mirror], _odd(xp, swapped)]
+
+
+def _odd(xp: Any, array: Any) -> Any:
+    """``array`` with other strides for axes of one element."""
+    odd = [7 * s + 8 if n == 1 else s for n, s in zip(array.shape, array.strides, strict=True)]
+    return xp.lib.stride_tricks.as_strided(array, array.shape, odd) if array.size else array
+
+
+class RecordedPair:
+    """Two equal ``layers`` that are set up: the first by recorded programs, the other by itself.
+
+    Each call compares outputs, gradients and running state to the bit.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.nets = [_net_of(layer) for layer in layers]
+        self.nets[1].programs.enabled = False
+
+    def train(self, x: Any, gradient: Callable[[Any], Any]) -> None:
+        """A training forward on ``x`` and the walk back from ``gradient(output)``."""
+        ys = [net.forward(True, x) for net in self.nets]
+        _expect_same(*ys)
+        name = self.nets[0].nodes()[-1].name
+        walks = [net.backward({name: gradient(y)}) for net, y in zip(self.nets, ys, strict=True)]
+        for one, two in zip(*walks, strict=True):
+            assert one.names == two.names
+            _expect_same(one.grads, two.grads)
+        self._expect_same_params()
+
+    def step(self, x: Any, optimizers: Sequence[Optimizer]) -> None:
+        """A training step on ``x``, each net by its own of the ``optimizers``."""
+        found = []
+        net: Any
+        for net, optimizer in zip(self.nets, optimizers, strict=True):
+            net.loss = net.loss or _HalfSquares()
+            found.append(net.step(x, np.zeros(2), optimizer))
+        one, two = found
+        assert one == two
+        self._expect_same_params()
+
+    def evaluate(self, x: Any) -> None:
+        """An evaluation of ``x``."""
+        _expect_same(*(net.forward(False, x) for net in self.nets))
+        self._expect_same_params()
+
+    def programs(self) -> int:
+        """How many programs the first net recorded."""
+        assert self.in_python() or not self.nets[0].programs.refusals
+        return len(self.nets[0].programs.reports())
+
+    def notes(self) -> list[str]:
+        """What the first net runs as Python steps, and why."""
+        return list(self.nets[0].programs.notes)
+
+    def in_python(self) -> bool:
+        """Whether loops over the layer are refused, as those over a Python step are.
+
+        Not so where its class says that it is pure, and so can be recorded.
+        """
+        refusals, layer = self.nets[0].programs.refusals, self.nets[0].layers[0]
+        of_loops = [why for why in refusals if why.startswith("a caller's loop over")]
+        return bool(refusals) and of_loops == refusals and not getattr(layer, "pure", False)
+
+    def _expect_same_params(self) -> None:
+        _expect_same(*(net.param_values() for net in self.nets))
+
+
+class _HalfSquares(Counted):
+    """½ Σ y² of the outputs y, an array or several, whose gradient is y."""
+
+    def forward(self, flag: Any, x: Any, y: Any) -> Array:
+        """One loss a sample."""
+        self._outputs = x
+        parts = [part.reshape(len(part), -1) * 1.0 for part in parts_of(x)]
+        losses: Array = 0.5 * sum((part * part).sum(axis=1).sum() for part in parts[1:])
+        return losses + 0.5 * (parts[0] * parts[0]).sum(axis=1)
+
+    def backward(self) -> Any:
+        """The outputs, as arrays that may be changed."""
+        outputs, self._outputs = self._outputs, None
+        return map_parts(lambda part: part * 1.0, outputs)
+
+
+def _net_of(layer: Layer) -> FeedForwardNet:
+    net = FeedForwardNet(seed=3)
+    layer.input_sample_shape = layer.in_shapes
+    net.add(layer)
+    return net
+
+
+def _expect_same(one: Any, two: Any) -> None:
+    for a, b in zip(parts_of(one), parts_of(two), strict=True):
+        if isinstance(a, (list, tuple)):
+            _expect_same(a, b)
+        else:
+            np.testing.assert_array_equal(a, b)
+            assert a.dtype == b.dtype
 
 
 class LayerCase:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from singanet.training import callbacks
 from singanet.training.callbacks import Callback
 from singanet.training.course import StopTraining
+from singanet.training.display import History
 from singanet.training.fit import fit
-from singanet.training.history import History
 from singanet.training.options import FitOptions
 from singanet.training.rate_range import RateRange
 from singanet.training.restore import restore

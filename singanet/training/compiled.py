@@ -8,8 +8,8 @@ from contextlib import suppress
 from inspect import signature
 from typing import Any, TypeAlias
 
-from singanet.base.origin import is_library
-from singanet.base.text import snake_case
+from singanet.base.elsewhere import is_library
+from singanet.base.kinds import snake_case
 from singanet.engine.model import Model, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import expect_scores
@@ -20,7 +20,7 @@ from singanet.optimizer import MixedPrecision, Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import FACTORS, ScaledUpdates, as_precision
 from singanet.training.measures import Measures
-from singanet.training.named import as_loss, as_metric, as_optimizer
+from singanet.training.named_outputs import as_loss, as_metric, as_optimizer
 from singanet.training.steps import wrapped
 
 Given: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"

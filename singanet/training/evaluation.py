@@ -1,8 +1,10 @@
-"""Loss, metrics and predictions over batches, without training."""
+"""Evaluation and prediction in batches, and quantization by what they show."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import exp
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,25 +14,28 @@ from singanet.base.described import shown
 from singanet.device import Device
 from singanet.engine.executor import plan_of_step
 from singanet.engine.feeds import check_feed
-from singanet.engine.head import start_of
+from singanet.engine.fusion import start_of
+from singanet.engine.holding import hold_blocks, is_watched, unwatch, watch
 from singanet.engine.model import Model, StepRequest, makes_passes_together, placed_by
 from singanet.engine.net import Net
 from singanet.engine.step import of_output, weights_for
-from singanet.errors import ArgumentError, CallOrderError, SingaNetError
+from singanet.errors import ArgumentError, CallOrderError, DataError, SingaNetError
+from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric.metric import Metric
 from singanet.ops.kernel import widened
-from singanet.training.arrays import by_name, fed, output_names, sample_count
-from singanet.training.batches import WeightedBatch
-from singanet.training.compiled import Compiled
-from singanet.training.feeding import (
-    array_batches,
-    holds_arrays,
-    iterated,
-    refuse_with_batches,
+from singanet.training.batches import (
+    WeightedBatch,
+    by_name,
+    fed,
+    joined_weight,
+    output_names,
+    sample_count,
 )
+from singanet.training.compiled import Compiled, expect_compiled
+from singanet.training.feeding import array_batches, holds_arrays, iterated, refuse_with_batches
 from singanet.training.measures import Measures, batch_length
 from singanet.training.ranks import World, ranks_of
-from singanet.training.sample_weights import joined_weight
+from singanet.training.steps import stepper
 from singanet.types import Array
 
 USUAL_BATCH = 32
@@ -274,3 +279,139 @@ def input_batches(x: Any, batch_size: int, take: Taking, where: str) -> Iterator
             yield {name: array[part] for name, array in x.items()}
         else:
             yield x[part]
+
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """What `FeedForwardNet.quantize` did.
+
+    ``errors`` tells by parameter how far its blocks are from what it was: the root of the mean
+    square of the difference, over that of the values. ``nbytes`` are those of all parameters
+    before and after. ``losses`` are the losses before and after on what was given, or None, and
+    ``perplexities`` exp of them where the loss is a cross-entropy of classes.
+    """
+
+    dtype: str
+    errors: dict[str, float]
+    nbytes: tuple[int, int]
+    losses: tuple[float, float] | None = None
+    perplexities: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        before, after = self.nbytes
+        worst = sorted(self.errors, key=lambda name: -self.errors[name])[:_SHOWN]
+        told = f"{len(self.errors)} weights in {self.dtype}"
+        lines = [
+            f"{told}: {before / 1e6:.1f} -> {after / 1e6:.1f} MB",
+            *[f"  {name}: off by {self.errors[name]:.2%}" for name in worst],
+        ]
+        for what, both in (("loss", self.losses), ("perplexity", self.perplexities)):
+            if both is not None:
+                change = both[1] / both[0] - 1 if both[0] else 0.0
+                lines.append(f"{what} {both[0]:.4f} -> {both[1]:.4f} ({change:+.2%})")
+        return "\n".join(lines)
+
+
+_MOMENTS = 1 << 28
+"""Bytes in which moments of inputs are summed at a time."""
+_FLOATS = ("float16", "float32", "float64")
+_ROWS = 4
+"""Rows that the net sees at a time."""
+
+
+def quantize(
+    net: Net, dtype: str, x: Any, y: Any, batch_size: int | None, data: Any = None
+) -> Quantization:
+    """`FeedForwardNet.quantize`."""
+    if x is not None and net.loss is None:
+        raise CallOrderError(
+            "net.quantize, x",
+            expected="a net with a loss, to tell what it is before and after",
+            received="one without",
+            advice="leave x out, or give the net a loss",
+        )
+    if data is not None and dtype != "int4":
+        raise ArgumentError(
+            "net.quantize",
+            expected='data=None, or "int4": blocks of 8 bits are made of the weights alone',
+            received=f"data with {dtype!r}",
+            advice='leave data out, or say "int4"',
+        )
+    before = None if x is None else evaluate(net, x, y, batch_size or USUAL_BATCH).loss
+    whole = sum(param.nbytes for param in net.params())
+    errors = {} if data is None else _by_rows(net, dtype, data, batch_size)
+    errors |= hold_blocks(net, dtype, "net.quantize", of=lambda param: param.name not in errors)
+    held = sum(param.storage.nbytes for param in net.params())
+    after = None if x is None else evaluate(net, x, y, batch_size or USUAL_BATCH).loss
+    if before is None or after is None:
+        return Quantization(dtype, errors, (whole, held))
+    likely = (exp(before), exp(after)) if isinstance(net.loss, SoftmaxCrossEntropy) else None
+    return Quantization(dtype, errors, (whole, held), (before, after), likely)
+
+
+def _by_rows(net: Net, dtype: str, data: Any, batch_size: int | None) -> dict[str, float]:
+    """Hold matrices in 4 bits, some at a time, by what they multiply when the net sees ``data``.
+
+    Errors, before anything is changed: no rows, or numbers that are not finite.
+    """
+    where, errors = "net.quantize, data", dict[str, float]()
+    parts = [*input_batches(data, batch_size or _ROWS, lambda at, x: fed(at, net, x), where)]
+    if not parts:
+        raise DataError(
+            where,
+            expected="at least one row",
+            received="none",
+            advice="leave data out, and blocks are made of the weights alone",
+        )
+    if not all(map(_is_finite, parts)):
+        raise DataError(
+            where,
+            expected="finite numbers",
+            received="NaN or infinity",
+            advice="look at numpy.isfinite(data)",
+        )
+    try:
+        while watch(net, "net.quantize", _MOMENTS):
+            for part in parts:
+                net.forward(False, part)
+            errors |= hold_blocks(net, dtype, "net.quantize", of=is_watched)
+    finally:
+        unwatch(net)
+    return errors
+
+
+def _is_finite(part: Any) -> bool:
+    """Whether the floats among what a net is given are numbers."""
+    arrays = part.values() if isinstance(part, Mapping) else [part]
+    floats = [each for each in arrays if getattr(each, "dtype", None) in _FLOATS]
+    return all(bool(np.isfinite(each).all()) for each in floats)
+
+
+def train_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
+    """`FeedForwardNet.train_on_batch`."""
+    compiled = expect_compiled(net, "net.train_on_batch")
+    x, y, weight = _batch(net, x, y, sample_weight, learns=True)
+    measures = compiled.measures(net.loss, alone=True)
+    step = stepper(net, compiled.scaled(compiled.optimizer))
+    loss = step(x, y, weight, None, measures)
+    measures.add_loss(loss, batch_length(y))
+    return measures.results()
+
+
+def test_on_batch(net: Model, x: Any, y: Any, sample_weight: Array | None) -> dict[str, Any]:
+    """`FeedForwardNet.test_on_batch`."""
+    compiled = expect_compiled(net, "net.test_on_batch")
+    measures = compiled.measures(net.loss, alone=True)
+    gather(net, [_batch(net, x, y, sample_weight)], measures)
+    return measures.results()
+
+
+def _batch(net: Model, x: Any, y: Any, weight: Any, learns: bool = False) -> WeightedBatch:
+    x = fed("batch x", net, x, learns)
+    y = by_name("batch y", y, output_names(net), all_of_them=False)
+    weight = joined_weight(y, weight, None)
+    sample_count({"x": x, "y": y, "sample_weight": weight})
+    return x, on_device(net.device, y), on_device(net.device, weight)

@@ -13,18 +13,22 @@ from singanet.data import GeneratorLoader
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, DataError
-from singanet.training.arrays import by_name, cut, fed, output_names, sample_count
 from singanet.training.batches import (
     ArrayBatches,
     Batches,
     IteratedBatches,
+    by_name,
+    cut,
     ended,
+    fed,
+    joined_weight,
     keeps_position,
+    output_names,
     parts_of,
+    sample_count,
 )
 from singanet.training.options import FitOptions
 from singanet.training.ranks import World
-from singanet.training.sample_weights import joined_weight
 
 _VALIDATION = "net.fit, validation_data"
 

@@ -17,14 +17,12 @@ from singanet.errors import DataError, RankLostError
 from singanet.training.batches import ArrayBatches, Batches
 from singanet.training.compiled import expect_compiled
 from singanet.training.course import StopTraining
-from singanet.training.display import EpochLine
+from singanet.training.display import EpochLine, History
 from singanet.training.evaluation import gather, on_device
-from singanet.training.faster import tell_once
 from singanet.training.feeding import training_batches
-from singanet.training.history import History
 from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
-from singanet.training.options import FitOptions
+from singanet.training.options import FitOptions, tell_once
 from singanet.training.ranks import ranks_of
 from singanet.training.repair import repairs_of
 from singanet.training.restore import restore

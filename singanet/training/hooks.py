@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable
 
 from singanet.errors import ArgumentError
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.training.callbacks.callback import Callback
 from singanet.training.session import Session
 

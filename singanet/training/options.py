@@ -1,17 +1,26 @@
-"""The options of `fit`."""
+"""Options of a fit."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from singanet.base.arguments import checked_count
-from singanet.base.files import path_of
+from singanet.base.processes import path_of
+from singanet.engine.model import Model
+from singanet.engine.net import Net
 from singanet.errors import ArgumentError
-from singanet.training.sample_weights import checked_class_weight
+from singanet.layers.convolution import Convolution
+from singanet.ops.numpy import numpy_ops
+from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
+from singanet.ops.selection import VARIABLE
+from singanet.optimizer.chain import UpdateChain
+from singanet.summary import multiply_adds
+from singanet.training.batches import checked_class_weight
 from singanet.types import Array
 
 LEAST: Mapping[str, int] = MappingProxyType(
@@ -96,3 +105,70 @@ class FitOptions:
             "validation_data": self.validation_data is not None,
             "resume": self.resume is not None,
         }
+
+
+def settings_of(net: Any, optimizer: Any) -> Callable[[], None]:
+    """A function that restores the trained parameters, their rates and the rule's numbers.
+
+    Callbacks change these in the course of a training: they freeze and thaw, and assign rates.
+    """
+    rule = UpdateChain(optimizer).rule
+    numbers = {name: getattr(rule, name) for name in getattr(rule, "hypers", ())}
+    params = [(param, param.spec, param.trainable, param.held) for param in net.params()]
+    frozen = getattr(net, "frozen_before", [])
+
+    def put_back() -> None:
+        for name, value in numbers.items():
+            if getattr(rule, name) is not value:
+                setattr(rule, name, value)
+        for param, spec, trainable, held in params:
+            if param.spec != spec:
+                param.spec = spec
+            if param.trainable != trainable:
+                param.trainable = trainable
+            if param.held != held:
+                param.held = held
+        if frozen != getattr(net, "frozen_before", []):
+            net.unfreeze()
+            for name in frozen:
+                net.freeze(name)
+
+    return put_back
+
+
+_MUCH = 1_000_000
+"""Multiply-adds of convolutions for a sample above which it is worth a line."""
+
+_told = False
+
+
+def tell_once(net: Model) -> None:
+    """Say on the standard error what would make ``net`` train faster, if it has not been said."""
+    global _told
+    text = "" if _told else advice(net)
+    if text:
+        _told = True
+        sys.stderr.write(f"{text}\n")
+
+
+def advice(net: Model) -> str:
+    """What to install for nets such as ``net``; empty where nothing is to be gained.
+
+    That is where NumPy's kernels were asked for by name, no wheel fits the machine, or ``net`` is
+    not on the CPU, or has few convolutions.
+    """
+    if not isinstance(net, Net) or net.device.ops is not numpy_ops or os.environ.get(VARIABLE):
+        return ""
+    if not has_wheel() or find_library() is not None or _convolutions(net) < _MUCH:
+        return ""
+    return f"NumPy's kernels train this net. With oneDNN's, {GAIN}; {INSTALL}"
+
+
+def _convolutions(net: Net) -> int:
+    """The multiply-adds of convolutions that are known, for a sample."""
+    found = 0
+    for node in net.nodes():
+        layer = node.layer
+        if isinstance(layer, Convolution) and isinstance(layer.in_shapes, tuple):
+            found += multiply_adds(layer, [layer.in_shapes], node.output_shapes()) or 0
+    return found

@@ -14,11 +14,10 @@ from singanet.base.collectives import gathered
 from singanet.errors import RankError, RankLostError, one_of
 from singanet.optimizer.chain import UpdateChain
 from singanet.training.hooks import Hooks
+from singanet.training.options import settings_of
 from singanet.training.ranks import FitRanks
 from singanet.training.restore import restore
-from singanet.training.session import Session
-from singanet.training.settings import settings_of
-from singanet.training.sources import own_sources, progress_sources
+from singanet.training.session import Session, own_sources, progress_sources
 from singanet.types import Array
 
 _SHARE = 50.0

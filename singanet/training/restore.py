@@ -6,20 +6,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from singanet.base.interrupts import interrupted_after
+from singanet.base.processes import interrupted_after
 from singanet.base.seeding import seeded_apart
 from singanet.engine.model import Model
 from singanet.errors import SingaNetError, one_of
 from singanet.optimizer.chain import UpdateChain
-from singanet.params.files import put_params
-from singanet.training.arrays import copied
-from singanet.training.course import Stateful
-from singanet.training.metric_state import load_metrics, mismatch
-from singanet.training.own_state import as_of_rank, is_own, with_all_rows
-from singanet.training.progress import Progress, parse_progress
+from singanet.params.param_files import put_params
+from singanet.training.batches import copied
+from singanet.training.course import Stateful, as_of_rank, is_own, with_all_rows
+from singanet.training.files import Progress, parse_progress
+from singanet.training.measures import load_metrics, mismatch
 from singanet.training.ranks import World
-from singanet.training.session import Session
-from singanet.training.sources import callbacks_by_name, keepers
+from singanet.training.session import Session, callbacks_by_name, keepers
 from singanet.types import Array, Shape
 
 _Loaded = list[tuple[Stateful, dict[str, Array]]]

@@ -1,4 +1,4 @@
-"""How the step of a training is chosen: clipping and accumulation by argument, precision, model."""
+"""Steps of a fit, whole or in micro-batches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from singanet.engine.model import Measure, Model, OnLayer
 from singanet.engine.net import Net
+from singanet.engine.step import Before
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.optimizer import (
     Accumulator,
@@ -20,6 +21,7 @@ from singanet.optimizer import (
     Wrapper,
 )
 from singanet.optimizer.chain import UpdateChain, within_reduction
+from singanet.training.batches import cut
 from singanet.training.measures import batch_length
 from singanet.types import Array
 
@@ -91,3 +93,54 @@ def with_empty_batches(step: Step) -> Step:
         return step(x, y, weight, None, None)
 
     return taken
+
+
+class MicroBatches:
+    """``step`` on one batch, in parts of at most ``size`` samples.
+
+    Gradients go through ``accumulator``, a stage of its optimizer, and weigh by what the loss of
+    their part is a mean over: the update is that of the whole batch, up to rounding. A step that
+    ends with an error before its update leaves the ``net``, and what was gathered, as they were. Of
+    several ranks, each with a part of the batch, all have the number of parts that ``most`` makes
+    of their own.
+    """
+
+    def __init__(
+        self,
+        net: Any,
+        accumulator: Accumulator,
+        size: int,
+        most: Callable[[int], int],
+        step: Step,
+    ) -> None:
+        self._net, self._accumulator = net, accumulator
+        self._size = size
+        self._most = most
+        self._step = step
+
+    def __call__(
+        self, x: Any, y: Any, weight: Array | None, on_layer: OnLayer, measure: Any
+    ) -> float:
+        """As `Step`: the loss of the batch, from before its update."""
+        gathered, samples = self._accumulator, batch_length(y)
+        count = self._most(-(-samples // self._size))
+        if gathered.every != count:
+            gathered.every = count
+        before = Before(self._net, self._net.execution_plan().settings().state)
+        number = 0
+        try:
+            total = weights = 0.0
+            for number in range(count):
+                start = number * self._size
+                part = slice(start, start + self._size)
+                given = cut(weight, part)
+                # If only other ranks have more samples, this rank shows no part.
+                heard = (on_layer, measure) if start < samples else (None, None)
+                loss = self._step(cut(x, part), cut(y, part), given, *heard)
+                total += loss * float(gathered.weight)
+                weights += float(gathered.weight)
+        except BaseException:
+            if gathered.drop() or number < count - 1:
+                before.restore()
+            raise
+        return total / weights if weights else 0.0

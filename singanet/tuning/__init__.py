@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from singanet.tuning.report import RouteTimes, TuningReport
-from singanet.tuning.tune import tune_kernels
+from singanet.tuning.tune import RouteTimes, TuningReport, tune_kernels
 
 __all__ = ["RouteTimes", "TuningReport", "tune_kernels"]

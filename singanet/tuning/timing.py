@@ -1,4 +1,4 @@
-"""Times of convolutions by each route, alone, on operands that lie in memory as a net's do.
+"""Times of kernels.
 
 Between two runs other data go through the cores' caches, as the rest of a net's kernels would.
 """
@@ -12,26 +12,58 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.engine.memory import arrays_in
-from singanet.ops.kernel import kernels_by_cost
-from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.speeds import cache_size
-from singanet.program.array_tree import map_arrays
-from singanet.program.bind_call import Ready
+from singanet.engine.backward import arrays_in
+from singanet.ops.kernel import cheapest, kernels_by_cost
+from singanet.ops.onednn.base import direct
+from singanet.ops.onednn.costs import Case, cache_size
 from singanet.program.compile import compile_tape
-from singanet.program.ir import Call
-from singanet.program.layout.arena import ALIGNMENT
-from singanet.program.replay.bound_program import Bound
+from singanet.program.ir import Call, map_arrays
+from singanet.program.layout import ALIGNMENT
+from singanet.program.lower_sweeps import Ready
+from singanet.program.replay.replay import Bound
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.recorder import Recorder, rehearse
 from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.traced import Traced, plain
-from singanet.tuning.choosers import OneRoute, OpenRoutes
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
+
+
+class OpenRoutes:
+    """Notes what is open to each case; all go the direct way, which calls no other kernel.
+
+    ``case`` is the last that has asked.
+    """
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.estimates: dict[Case, Mapping[str, float]] = {}
+        self.case: Case | None = None
+
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`."""
+        self.case = case
+        self.estimates.setdefault(case, estimates)
+        return direct(estimates)
+
+
+class OneRoute:
+    """Takes ``route`` where it is open to ``case``; what a kernel calls in turn is as estimated."""
+
+    version = 0
+
+    def __init__(self, case: Case | None, route: str) -> None:
+        self._case, self._route = case, route
+
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`."""
+        mine = case == self._case and self._route in estimates
+        return self._route if mine else cheapest(estimates)
+
 
 Record = Callable[[Recorder], None]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.base.budget import FLOOR, TIMES, Budget
+from singanet.base.arguments import FLOOR, TIMES, Budget
 from singanet.errors import FileFormatError
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from singanet.base.cache_folder import cache_folder
-from singanet.ops.compiled.kept import KeptCode
+from singanet.base.processes import cache_folder
+from singanet.ops.compiled.engine import KeptCode
 from singanet.ops.onednn import library
 
 pwd = pytest.importorskip("pwd", reason="Windows has homes of another kind")

@@ -8,7 +8,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.base.csr import by_rows, is_sparse
+from singanet.base.columns import by_rows, is_sparse
 from singanet.errors import DataError
 from singanet.types import CSRMatrix
 

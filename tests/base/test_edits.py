@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 
-from singanet.base.edits import changes
+from singanet.base.described import changes
 from singanet.layers import Activation, Dense
 from singanet.loss import Huber
 

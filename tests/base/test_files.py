@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import pytest
 
-from singanet.base.files import replacing
-from singanet.checkpoint import checksum, open_state, write_state
+from singanet.base.processes import replacing
+from singanet.checkpoint import entry, open_state, write_state
 from singanet.errors import FileAccessError
 from tests.interrupts import struck_at, threads_gone
 
@@ -37,7 +37,7 @@ NEW = {"a": np.arange(70, dtype="f4"), "b": np.ones(3, "f4")}
 @pytest.mark.full
 def test_an_interrupt_at_any_line_of_a_save(tmp_path, suffix, every, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # or the disk takes half a minute
-    monkeypatch.setattr(checksum, "_AT_ONCE", 0)  # by a thread of its own
+    monkeypatch.setattr(entry, "_AT_ONCE", 0)  # by a thread of its own
     path = tmp_path / f"m{suffix}"
     write_state(path, OLD)
     before, line = set(threading.enumerate()), 1 - every

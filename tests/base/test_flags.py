@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from singanet.base.flags import is_training, kEval, kTrain
+from singanet.base.arguments import is_training, kEval, kTrain
 from singanet.errors import ArgumentError
 
 

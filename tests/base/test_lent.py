@@ -5,7 +5,7 @@ import weakref
 import numpy as np
 import pytest
 
-from singanet.base.lent import LentMemory
+from singanet.base.heap import LentMemory
 from tests.keeping import WAYS
 
 FLOAT = np.dtype(np.float32)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from singanet.base.origin import public_classes
+from singanet.base.elsewhere import public_classes
 
 
 def test_aliases_of_types_and_functions_are_no_classes():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.base.sizes import bytes_text, checked_bytes
+from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.errors import ArgumentError
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.base.written import resident_bytes, union
+from singanet.base.kinds import resident_bytes, union
 
 MB = 1 << 20
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple))

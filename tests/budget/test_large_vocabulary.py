@@ -26,7 +26,7 @@ from singanet.layers import (
     RotaryEmbedding,
 )
 from singanet.loss import Loss, SoftmaxCrossEntropy
-from singanet.metric import Accuracy, MeanMetric, Perplexity, perplexity
+from singanet.metric import Accuracy, MeanMetric, Perplexity, regression
 from singanet.optimizer import SGD, Accumulator, Adafactor, AdamW, ClipByGlobalNorm, ClipByValue
 
 WORDS, STEPS, WIDTH = 12_000, 96, 32
@@ -136,7 +136,7 @@ def test_the_first_step_by_the_layers_is_told(tied):
 )
 def test_ignored_labels_and_metrics_take_no_copy_of_the_scores(monkeypatch, metric, ignored):
     """Three arrays of the scores more, where labels were ignored; one for a metric to look at."""
-    monkeypatch.setattr(perplexity, "_AT_A_TIME", SOME)
+    monkeypatch.setattr(regression, "_AT_A_TIME", SOME)
     net, peaks, told = trained(True, "sgd", metric(), ignore=-100, ignored=ignored)
     assert net.programs.notes == []
     # Some probabilities at a time, and what they are made of.

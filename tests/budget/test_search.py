@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import singanet
-from singanet.base.sizes import bytes_text, checked_bytes
+from singanet.base.kinds import bytes_text, checked_bytes
 from singanet.budget.search import MEASURES
 from singanet.errors import ArgumentError
 from singanet.layers import (

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from singanet.checkpoint.gguf.blocks import BLOCKS
+from singanet.checkpoint.gguf_blocks import BLOCKS
 
 
 def text(word):

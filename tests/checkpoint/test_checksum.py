@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.checkpoint import checksum, open_state, write_state
-from singanet.checkpoint.checksum import Beside, Checksum
+from singanet.checkpoint import entry, open_state, write_state
+from singanet.checkpoint.entry import Beside, Checksum
 
 
 def by_hand(data):
@@ -53,7 +53,7 @@ def test_up_to_three_changed_bytes_are_found(data, changes):
 @pytest.mark.parametrize("at_once", [1 << 10, 1 << 40])
 def test_sums_in_a_second_thread_are_the_same(monkeypatch, path, at_once):
     """As of large arrays that are written, and without zlib-ng of all but small ones."""
-    monkeypatch.setattr(checksum, "_AT_ONCE", at_once)
+    monkeypatch.setattr(entry, "_AT_ONCE", at_once)
     array = np.random.default_rng(0).standard_normal(600_000).astype("f4")
     write_state(path, {"small": array[:9], "large": array})
     with open_state(path) as reader:
@@ -64,7 +64,7 @@ def test_sums_in_a_second_thread_are_the_same(monkeypatch, path, at_once):
 
 
 def test_pieces_beside_keep_their_order(monkeypatch):
-    monkeypatch.setattr(checksum, "_AT_ONCE", 100)
+    monkeypatch.setattr(entry, "_AT_ONCE", 100)
     data = np.random.default_rng(1).integers(0, 256, 5000, dtype=np.uint8).tobytes()
     total, at = Checksum(), 0
     with Beside() as beside:

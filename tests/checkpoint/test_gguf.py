@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from singanet.checkpoint import FORMATS, Source, convert, diff, inspect, open_state, write_state
 from singanet.checkpoint.gguf import halved, interleaved, write_gguf
-from singanet.checkpoint.gguf.blocks import BLOCKS, eighths, quarters
+from singanet.checkpoint.gguf_blocks import BLOCKS, eighths, quarters
 from singanet.errors import (
     ArgumentError,
     ChecksumError,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.checkpoint import open_state, write_state
-from singanet.checkpoint.hdf5.guard import hdf5_errors
-from singanet.checkpoint.hdf5.walk import walk
+from singanet.checkpoint.hdf5 import walk
+from singanet.checkpoint.hdf5_guard import hdf5_errors
 from singanet.errors import ArgumentError, FileFormatError, UnsafeFileError, VersionError
 
 

@@ -8,8 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from singanet.checkpoint.hdf5.guard import hdf5_errors
-from singanet.checkpoint.hdf5.texts import Texts
+from singanet.checkpoint.hdf5_guard import Texts, hdf5_errors
 from singanet.errors import FileFormatError
 
 

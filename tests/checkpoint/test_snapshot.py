@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.checkpoint import open_state, write_state
-from singanet.checkpoint.snapshot.record import parse_record
+from singanet.checkpoint.snapshot_records import parse_record
 from singanet.errors import ArgumentError, FileFormatError, VersionError
 from singanet.schema.core_pb2 import TensorProto
 

@@ -5,7 +5,8 @@ import pytest
 
 from singanet.__main__ import main
 from singanet.data import digits
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from singanet import FeedForwardNet, layers, load_model, onnx
 from singanet.__main__ import main
 from singanet.data import load
 from singanet.loss import CategoricalCrossEntropy, SoftmaxFocal, SquaredError
-from singanet.runs.callbacks import RunFigures
+from singanet.runs.optimizers import RunFigures
 from singanet.runs.trained import run_net, trained
 from singanet.training.files import read_training
 

@@ -15,7 +15,8 @@ import pytest
 
 from singanet.__main__ import main
 from singanet.commands import make_parser
-from singanet.launch import job, mpirun
+from singanet.launch import hosts as mpirun
+from singanet.launch import job
 from singanet.training.files import read_training
 
 ROOT = Path(__file__).resolve().parents[2]

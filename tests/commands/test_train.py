@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from singanet.__main__ import main
-from singanet.base.lock import NAME, hold, let_go
+from singanet.base.processes import NAME, hold, let_go
 from singanet.errors import SingaNetError
 from singanet.models import find
-from singanet.report.sheet import write_page
+from singanet.report.pages import write_page
 from singanet.runs.folder import saved_options
 from singanet.runs.optimizers import USUAL_RATES
-from singanet.runs.options import option
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions, option
 from singanet.runs.tasks import Classification
 from singanet.runs.trained import trained
 from singanet.training.files import read_training
@@ -150,7 +150,7 @@ def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
 
 def signals_at_step(patch, step, number):
     """Let a signal come within that step of a run."""
-    from singanet.runs.callbacks import RunFigures
+    from singanet.runs.optimizers import RunFigures
 
     def on_batch_begin(self, batch):
         if self.session.step + 1 == step:
@@ -459,7 +459,7 @@ def test_a_live_page_ends_with_the_figures(small, tmp_path, monkeypatch, refused
         pages.append(html)
         write_page(path, html)
 
-    monkeypatch.setattr("singanet.report.live_page.write_page", seen)
+    monkeypatch.setattr("singanet.report.pages.write_page", seen)
     argv = ["train", "mlp", "--data", small, "--epochs", "2", "--quiet"]
     assert main([*argv, "--out", str(run), "--live"]) == 0
     assert len(pages) >= 2  # after the first step, and before the test
@@ -618,7 +618,7 @@ def test_a_folder_is_looked_at_before_it_is_read(small, tmp_path, monkeypatch, r
     assert main(argv) == 0
     (out / NAME).touch()
     hold(out, "another", "another")
-    monkeypatch.setattr("singanet.runs.run.has_state", lambda folder: 1 / 0)
+    monkeypatch.setattr("singanet.runs.folder.has_state", lambda folder: 1 / 0)
     try:
         assert "no other training in it" in refused("train", "--out", out, "--resume", "--quiet")
     finally:

@@ -12,7 +12,8 @@ import pytest
 from singanet.__main__ import main
 from singanet.checkpoint import open_state
 from singanet.models import build, find
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions
 from singanet.runs.tasks import load_task
 from singanet.runs.trained import trained
 

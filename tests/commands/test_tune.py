@@ -10,9 +10,9 @@ import pytest
 from singanet.__main__ import main
 from singanet.device import describe
 from singanet.ops import cpu_ops
-from singanet.ops.compiler import has_compiler
+from singanet.ops.casts import has_compiler
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.choices import Measured
+from singanet.ops.onednn.base import Measured
 from singanet.tuning import timing
 
 

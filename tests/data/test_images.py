@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.data import image_tool
-from singanet.data.images import image_to_array, read_image
+from singanet.data.folder_loader import image_to_array, read_image
 from singanet.errors import BackendError, DataError
 from tests.mutation.watching import Peak
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.data.safe_pickle import load_plain_pickle
+from singanet.data.pickles import load_plain_pickle
 from singanet.errors import DataError
 from tests.mutation.watching import Peak
 
@@ -231,7 +231,7 @@ def test_any_bytes_are_read_or_refused(content):
 
 def test_nothing_is_imported():
     code = (
-        "import sys, pickle; from singanet.data.safe_pickle import load_plain_pickle\n"
+        "import sys, pickle; from singanet.data.pickles import load_plain_pickle\n"
         "from singanet.errors import DataError\n"
         "try: load_plain_pickle(b'cantigravity\\nx\\n.', 'a')\n"
         "except DataError: print('antigravity' in sys.modules)\n"

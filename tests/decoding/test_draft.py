@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet.decoding import Drafter, Sampling, generate
-from singanet.decoding.draft import Offer, judged
+from singanet.decoding.generate import Offer, judged
 from singanet.errors import ArgumentError
 from singanet.layers import GRU, RotaryEmbedding
 from singanet.models import build

@@ -28,7 +28,7 @@ from singanet.optimizer import (
     ZerothOrder,
 )
 from singanet.optimizer.chain import UpdateChain
-from singanet.training.micro_batches import MicroBatches
+from singanet.training.steps import MicroBatches
 
 CLASSES, FEATURES = 3, 4
 

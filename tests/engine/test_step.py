@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import singanet
+from singanet.engine.backward import LayerPass
 from singanet.engine.executor import LayerByLayer
 from singanet.engine.net import Net
-from singanet.engine.passes import LayerPass
 from singanet.errors import CallOrderError, DataError
 from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, ClipByGlobalNorm, clip_by_global_norm
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 
 
 def fill(made):

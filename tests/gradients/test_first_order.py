@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from singanet import FeedForwardNet, Input, models
 from singanet.device import Device
-from singanet.engine.ones import ones
+from singanet.engine.backward import ones
 from singanet.errors import (
     ArgumentError,
     CallOrderError,

@@ -20,7 +20,7 @@ from singanet.layers import (
     MultiHeadAttention,
     Split,
 )
-from singanet.layers.activation import ACTIVATIONS
+from singanet.ops.interface import ACTIVATIONS
 from tests.layer_catalogue import CATALOGUE, inputs_of, net_of
 
 RNG = np.random.default_rng

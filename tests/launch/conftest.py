@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from singanet.launch import folder, mpirun
+from singanet.launch import hosts, rank
 
 FAKE = """#!{python}
 import os, subprocess, sys, time
@@ -42,7 +42,7 @@ def fake_mpirun(tmp_path, monkeypatch):
     path = tmp_path / "mpirun"
     path.write_text(FAKE.format(python=sys.executable))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(mpirun, "find_mpirun", lambda: str(path))
+    monkeypatch.setattr(hosts, "find_mpirun", lambda: str(path))
     return path
 
 
@@ -53,6 +53,6 @@ def nothing_left(tmp_path, monkeypatch):
     for place in places:
         place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(places[0]))
-    monkeypatch.setattr(folder, "_MEMORY", places[1])
+    monkeypatch.setattr(rank, "_FOLDER_MEMORY", places[1])
     yield
     assert [path for place in places for path in place.iterdir()] == []

@@ -7,9 +7,8 @@ import socket
 import pytest
 
 from singanet.errors import BackendError
-from singanet.launch import mpirun
-from singanet.launch.allocation import allocated, elsewhere, expanded
-from singanet.launch.mpirun import Host
+from singanet.launch import hosts
+from singanet.launch.hosts import Host, allocated, elsewhere, expanded
 
 
 @pytest.mark.parametrize(
@@ -61,8 +60,8 @@ def test_other_machines_are_told_from_this_one(tmp_path):
     assert not elsewhere([Host(own, 2), Host("localhost", 1), Host(f"{own.split('.')[0]}.x", 1)])
     assert elsewhere([Host(own, 2), Host("another", 2)])
     # mpirun reads the allocation itself.
-    assert "--hostfile" not in mpirun.flags(4, None, tmp_path, remote=True)
-    assert "prte_tmpdir_base" not in mpirun.flags(4, None, tmp_path, remote=True)
+    assert "--hostfile" not in hosts.flags(4, None, tmp_path, remote=True)
+    assert "prte_tmpdir_base" not in hosts.flags(4, None, tmp_path, remote=True)
 
 
 JOB = """

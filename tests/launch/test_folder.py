@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from singanet.launch import folder as folders
-from singanet.launch.folder import JobFolder, job_folder, sweep_lost
+from singanet.launch import rank as folders
+from singanet.launch.rank import JobFolder, job_folder, sweep_lost
 from singanet.parallel.communicators.board import JOB, process_state
 
 
@@ -77,7 +77,7 @@ def test_no_handle_of_a_job_stays_open(nothing_left):
 
 def test_what_a_killed_launcher_has_left_is_swept_by_the_next(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(folders, "_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(folders, "_FOLDER_MEMORY", tmp_path / "memory")
     (tmp_path / "memory").mkdir()
     lost = tmp_path / "singanet-job-lost"
     lost.mkdir()

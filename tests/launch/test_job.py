@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from singanet.base.leaving import Leaving
-from singanet.launch import JobOptions, job, launch, mpirun, rank
-from singanet.launch.folder import JobFolder, job_folder
-from singanet.launch.outputs import Outputs
+from singanet.base.processes import Leaving
+from singanet.launch import JobOptions, hosts, job, launch, rank
+from singanet.launch.job import Outputs
+from singanet.launch.rank import JobFolder, job_folder
 from singanet.parallel.communicators.board import JOB, RankStatus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -251,7 +251,7 @@ def test_the_machines_of_a_hosts_file_are_swept_in_the_end(
     assert (status, out) == (0, "here\n")
     (command,) = swept
     assert command[0] == str(fake_mpirun)
-    assert command[-2] == "singanet.launch.sweep"
+    assert command[-2] == "singanet.launch.start"
 
 
 def test_ranks_are_looked_at_a_few_times_a_second(monkeypatch):
@@ -599,7 +599,7 @@ def test_who_has_met_the_others_is_asked_to_end_at_a_checkpoint(
         for now in (100.0, 104.0):
             watched._ask_to_leave(ranks, boards, now)
     monkeypatch.undo()
-    assert asked == [(pid, mpirun.LEAVE) for pid in told]
+    assert asked == [(pid, hosts.LEAVE) for pid in told]
 
 
 @pytest.mark.parametrize(
@@ -637,7 +637,7 @@ def test_mpirun_is_told_the_machines_that_can_work(given, name, monkeypatch):
     monkeypatch.setattr(job.subprocess, "run", lambda words, **_: swept.append(words))
     with job_folder() as folder:
         options = JobOptions(2, (), sizes=(1, 3), hosts=given)
-        watched = job.Job(options, folder, [mpirun.Host(name, 2)])
+        watched = job.Job(options, folder, [hosts.Host(name, 2)])
         flags = watched.flags()
         watched._sweep_hosts("mpirun")
         for words in (flags, *swept):

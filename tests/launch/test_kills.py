@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from singanet.launch.folder import JobFolder
+from singanet.launch.rank import JobFolder
 
 pytest.importorskip("mpi4py", exc_type=ImportError)
 

@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from singanet.errors import BackendError
-from singanet.launch import mpirun
-from singanet.launch.mpirun import Death, Host
+from singanet.launch import hosts as mpirun
+from singanet.launch.hosts import Death, Host
 
 # What Open MPI 5.0.11 said.
 KILLED = """\

@@ -13,7 +13,7 @@ TRAINS_ALONE = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from singanet.base.leaving import LEAVING
+from singanet.base.processes import LEAVING
 from singanet.parallel.communicators.board import JOB, own_board, read_board
 
 rank, size = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))
@@ -53,7 +53,7 @@ for step in range(int(saved.read_text()) if saved.exists() else 0, 20):
 @pytest.fixture
 def resized(fake_mpirun, nothing_left, tmp_path, capfd, monkeypatch):
     """Run a job between two sizes; the status, the steps taken with their sizes, what was said."""
-    monkeypatch.setattr("singanet.launch.elastic._EVERY", 0.1)
+    monkeypatch.setattr("singanet.launch.start._EVERY", 0.1)
     script = tmp_path / "script.py"
     script.write_text(TRAINS_ALONE.format(root=str(ROOT)))
 

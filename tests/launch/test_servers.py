@@ -14,7 +14,7 @@ import pytest
 
 from singanet.commands.launch import add_command
 from singanet.errors import ArgumentError
-from singanet.runs.reducers import expect_servers
+from singanet.runs.optimizers import expect_servers
 
 ROOT = Path(__file__).resolve().parents[2]
 

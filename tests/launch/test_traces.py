@@ -1,6 +1,6 @@
 import json
 
-from singanet.launch.traces import merge_traces
+from singanet.launch.start import merge_traces
 from singanet.parallel.communicators.board import trace_part
 from singanet.parallel.communicators.timeline import Timeline
 from singanet.testing import communicators

@@ -7,7 +7,7 @@ import pytest
 
 from singanet.errors import ShapeError, UnknownNameError
 from singanet.layers import Operation
-from singanet.layers.operation import OPERATIONS
+from singanet.layers.elementwise import OPERATIONS
 from singanet.testing import LayerCase, check_gradients
 
 # Where each is defined and smooth; elsewhere from -2 to 2.

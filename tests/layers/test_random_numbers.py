@@ -13,9 +13,8 @@ from singanet.device import Device
 from singanet.errors import SingaNetError
 from singanet.layers.context import Context
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.params.gradients import dense_gradient
-from singanet.testing.parts import laid_out, map_parts, parts_of
-from singanet.testing.recorded_pair import RecordedPair
+from singanet.params.grads import dense_gradient
+from singanet.testing.layer_case import RecordedPair, laid_out, map_parts, parts_of
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

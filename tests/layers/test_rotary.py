@@ -12,7 +12,7 @@ from singanet.layers import Dense, Embedding, Input, MultiHeadAttention, RotaryE
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops
 from singanet.optimizer import SGD
-from singanet.params.gradients import dense_gradient
+from singanet.params.grads import dense_gradient
 
 ORIGINAL = "original_max_position_embeddings"
 SCALINGS = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from singanet import loss as losses
-from singanet.base.flags import kEval, kTrain
+from singanet.base.arguments import kEval, kTrain
 from singanet.errors import ArgumentError, CallOrderError, DataError, ShapeError
 
 rng = np.random.default_rng(3)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.engine.memory import arrays_in
+from singanet.engine.backward import arrays_in
 from singanet.layers import Embedding
 from singanet.models import build, find
 from singanet.optimizer import SGD, Adam
-from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.layout import ALIGNMENT
 from singanet.testing import strict_device, watch_device
 
 FULL, SLOW = pytest.mark.full, pytest.mark.slow

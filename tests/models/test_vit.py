@@ -8,7 +8,7 @@ import pytest
 from singanet import FeedForwardNet, Input
 from singanet.errors import ShapeError
 from singanet.models import build, find
-from singanet.models.vit import patches
+from singanet.models.sequences import patches
 from singanet.optimizer import Adam
 from singanet.runs.tasks import load_task
 

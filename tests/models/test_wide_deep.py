@@ -11,8 +11,7 @@ from singanet import FeedForwardNet
 from singanet.errors import ShapeError
 from singanet.layers import Input
 from singanet.models import build
-from singanet.models.dcn import crossed
-from singanet.models.deepfm import pairs
+from singanet.models.tabular import crossed, pairs
 from singanet.optimizer import Adam
 
 OPTIONS = {"vocabulary_size": 20, "embedding": 4, "hidden": (8, 6)}

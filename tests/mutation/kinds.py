@@ -28,28 +28,27 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 import singanet
-import singanet.program.recompute.choice  # imported when first asked for, which is watched
+import singanet.program.recompute  # imported when first asked for, which is watched
 from singanet import FeedForwardNet, Input, layers, loss, metric, models, pretrained
 from singanet.checkpoint import FORMATS, open_state, write_folder, write_state
-from singanet.checkpoint.folder import INDEX
+from singanet.checkpoint.entry import INDEX
 from singanet.codecs import keras_layers
 from singanet.data import cifar10
-from singanet.data.idx import read_idx
-from singanet.data.images import MAX_PIXELS, read_image
-from singanet.data.npz import read_npz
-from singanet.data.safe_pickle import load_plain_pickle
+from singanet.data.folder_loader import MAX_PIXELS, read_image
+from singanet.data.image_sets import read_idx
+from singanet.data.npz_files import read_npz
+from singanet.data.pickles import load_plain_pickle
 from singanet.errors import ArgumentError, FileFormatError
 from singanet.keras import load_model as load_keras
 from singanet.onnx import load as load_onnx
 from singanet.onnx import save as save_onnx
-from singanet.ops.onednn import route_file
+from singanet.ops.onednn import costs
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm
 from singanet.optimizer.schedules import Step
 from singanet.proto import net_from_proto, net_to_proto
 from singanet.report import recorders, write_report
-from singanet.report.run_files import WRITTEN
-from singanet.runs.config import read_config
-from singanet.runs.folder import saved_options, saved_settings
+from singanet.report.reading import WRITTEN
+from singanet.runs.folder import read_config, saved_options, saved_settings
 from singanet.schema.onnx_pb2 import ModelProto
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping
@@ -657,7 +656,7 @@ def config_seeds(folder):
 
 def route_seeds(folder):
     path = folder / "seed.json"
-    route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
+    costs.add(path, "3.9.1", 1, {CASE: "winograd"})
     raw = path.read_bytes()
     yield of_bytes(".json", raw)
     yield ".json", lambda rng: json.dumps(mutated(json.loads(raw), rng)).encode()
@@ -665,10 +664,10 @@ def route_seeds(folder):
 
 def read_routes(path):
     """Routes that cannot be read are told by a warning, and done without."""
-    named = mock.patch.dict(os.environ, {route_file.VARIABLE: str(path)})
+    named = mock.patch.dict(os.environ, {costs.VARIABLE: str(path)})
     with named, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        found = route_file.read("3.9.1")
+        found = costs.read("3.9.1")
     assert len(told) <= 1
     if told:
         assert not found

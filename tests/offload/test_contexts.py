@@ -89,13 +89,13 @@ def is_clean(net: singanet.FeedForwardNet, folder) -> bool:
         not scratch.entries
         and scratch._file is None
         and {path.name for path in folder.iterdir() if path.suffix != ".lock"}
-        <= {"a.safetensors", "b.safetensors", "latest", singanet.base.lock.NAME}
+        <= {"a.safetensors", "b.safetensors", "latest", singanet.base.processes.NAME}
     )
 
 
 @pytest.mark.parametrize("name", ["images", "lstm", "transformer"])
 def test_steps_are_those_in_memory(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("singanet.offload.contexts.SMALL", 1000)
+    monkeypatch.setattr("singanet.params.storage.SMALL", 1000)
     nets = [image_net() if name == "images" else singanet.models.build(name, seed=0) for _ in "ab"]
     plain, net = nets
     here, there = Adam(lr=0.01), Adam(lr=0.01)

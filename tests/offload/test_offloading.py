@@ -32,8 +32,7 @@ from singanet.errors import (
 from singanet.layers import Activation, BatchNormalization, Dense, Dropout
 from singanet.loss import SquaredError
 from singanet.offload.generation import PlacedFile
-from singanet.offload.room import Room
-from singanet.offload.shelf import Shelf
+from singanet.offload.shelf import Room, Shelf
 from singanet.optimizer import (
     SGD,
     Accumulator,
@@ -398,7 +397,7 @@ sys.path.insert(0, sys.argv[2])
 from test_offloading import net_of, batch, KEEP
 import singanet.offload.contexts
 from singanet.optimizer import Adam
-singanet.offload.contexts.SMALL = 0
+singanet.params.storage.SMALL = 0
 net, rule, x_y = net_of(), Adam(lr=0.01), batch()
 net.offload(sys.argv[1], KEEP, activations=True)
 while True:
@@ -656,7 +655,7 @@ def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch)
         held.append(bool(large) and isinstance(ctx.params, dict))
         return y, ctx
 
-    monkeypatch.setattr("singanet.engine.recompute.by_layers.run_step", runs)
+    monkeypatch.setattr("singanet.engine.plan.run_step", runs)
     net.programs.recompute = "sqrt"
     net.offload(tmp_path / "net", KEEP)
     net.step(*x_y, SGD(lr=0.01))

@@ -17,7 +17,7 @@ from unittest import mock
 
 import numpy as np
 
-from singanet.base.budget import Budget
+from singanet.base.arguments import Budget
 from singanet.errors import SingaNetError, UnsafeFileError
 from singanet.onnx.load import build
 from singanet.onnx.read import Port, graph_of

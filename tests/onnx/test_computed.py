@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from singanet.base.budget import Budget
-from singanet.codecs.onnx.sheet import Sheet
+from singanet.base.arguments import Budget
+from singanet.codecs.onnx.use import Sheet
 from singanet.codecs.onnx.values import FileNode, Known, RefusedError
 from singanet.errors import FileFormatError, ShapeError, SingaNetError, UnsafeFileError
 from singanet.onnx import load
-from singanet.onnx.computed import OF_CONSTANTS, computed
-from singanet.onnx.fold import FOLDS, fold
+from singanet.onnx.fold import FOLDS, OF_CONSTANTS, computed, fold
 from singanet.onnx.read import graph_of
 from singanet.schema.onnx_pb2 import ModelProto
 from tests.onnx import node_tests

@@ -7,7 +7,7 @@ import pytest
 
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss
-from singanet.codecs.table import CODECS, REFUSED
+from singanet.codecs.describe import CODECS, REFUSED
 from singanet.errors import ArgumentError, ShapeError
 from singanet.layers import Activation, Dense, Dropout, Embedding, Layer
 from singanet.onnx import save

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import singanet
 from singanet.layers import Dense, Dropout
-from singanet.ops import device_draws, draws, ops_for
+from singanet.ops import draws, ops_for, transfers
 from singanet.ops.workers import side_by_side
 
 BITS = [np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.MT19937]
@@ -58,7 +58,7 @@ def test_a_device_draws_the_same_words(gpu, size, kind):
     for before in (0, 3):
         for rng in (one, there):
             rng.random(before, dtype=np.float32)
-        drawn = device_draws.words(there, size, gpu.ops.xp)
+        drawn = transfers.words(there, size, gpu.ops.xp)
         np.testing.assert_array_equal(drawn.get(), one.integers(0, 1 << 16, size, np.uint16))
         assert str(there.bit_generator.state) == str(one.bit_generator.state)
 

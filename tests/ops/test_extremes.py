@@ -177,7 +177,7 @@ def close(found: Any, expected: Any, kind: str, beside: Any) -> None:
     info = np.finfo(kind)
     with np.errstate(over="ignore"):
         expected = expected.astype(kind).astype("f8")
-    # The tail of gelu has 5e-12 to 6 in float64, 1e-8 to 30: singanet/ops/numpy/erf.py.
+    # The tail of gelu has 5e-12 to 6 in float64, 1e-8 to 30: singanet/ops/numpy/pointwise.py.
     relative = max(150 * float(info.eps), 1e-7)
     allowed = relative * np.abs(expected) + 4 * float(info.eps) * beside + 4 * float(info.tiny)
     with np.errstate(invalid="ignore"):

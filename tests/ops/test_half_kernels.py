@@ -32,7 +32,7 @@ from singanet.layers import (
 from singanet.layers.context import Context
 from singanet.loss import SquaredError
 from singanet.ops import numpy_ops
-from singanet.ops.direction import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase
 from singanet.optimizer import SGD, MaxNorm, global_norm
 
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from singanet.checkpoint.gguf.blocks import BLOCKS
+from singanet.checkpoint.gguf_blocks import BLOCKS
 from singanet.device import cpu
 from singanet.ops import narrow_products as compiled
-from singanet.ops.compiler import has_compiler
+from singanet.ops.casts import has_compiler
 from singanet.ops.held import Bfloat16Matrix, BlockMatrix
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.narrow import narrowed
+from singanet.ops.onednn.products import narrowed
 
 SIZES = [(32, 64), (64, 200), (576, 192), (96, 50), (32, 4200)]
 KINDS = {"Q8_0": (2, 32), "Q4_0": (2, 16), "Q4_1": (4, 16)}

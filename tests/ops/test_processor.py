@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.ops.processor import within
+from singanet.ops.threads import within
 
 AMX, WIDE = {"amx-tile", "amx-bf16"}, {"avx512f", "avx512bf16", "avx10.1-512"}
 NARROW = {"avx", "avx2", "fma"}

@@ -18,7 +18,7 @@ from singanet.optimizer import (
     Accumulator,
     Adam,
     ClipByLayerNorm,
-    accumulator,
+    accumulating,
 )
 from singanet.types import RowSparse
 
@@ -92,7 +92,7 @@ def test_a_dense_gradient_among_rows_makes_the_mean_dense() -> None:
 def test_rows_and_arrays_in_any_order_are_summed_and_foretold(kinds, mean, resumed, seed):
     """By parts of 64 elements."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accumulator, "_AT_A_TIME", 64)
+        patch.setattr(accumulating, "_AT_A_TIME", 64)
         expect_sums(kinds, mean, resumed, seed)
 
 

@@ -8,7 +8,7 @@ from singanet.errors import DataError
 from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByValue, Lion, RMSProp, schedules
-from singanet.optimizer.sources import state_sources
+from singanet.optimizer.chain import state_sources
 from singanet.training.callbacks import ModelCheckpoint
 
 RNG = np.random.default_rng(2)

@@ -10,7 +10,7 @@ import pytest
 
 from singanet.errors import ArgumentError
 from singanet.optimizer import LAMB, SGD, ClipNorm, Constraint, L2Constraint, MaxNorm
-from singanet.optimizer.norm import sum_of_squares
+from singanet.optimizer.regularization import sum_of_squares
 from singanet.types import RowSparse
 
 rng = np.random.default_rng(0)

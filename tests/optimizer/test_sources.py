@@ -13,8 +13,8 @@ from singanet.optimizer import (
     ClipByRunningNorm,
     FactoredAdam,
 )
+from singanet.optimizer.chain import state_sources
 from singanet.optimizer.schedules import Plateau
-from singanet.optimizer.sources import state_sources
 
 
 class Own(SGD):

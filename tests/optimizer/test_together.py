@@ -19,8 +19,8 @@ from singanet.optimizer import (
     Lion,
     RMSProp,
 )
+from singanet.optimizer.chain import Together
 from singanet.optimizer.schedules import Cosine
-from singanet.optimizer.together import Together
 from singanet.params.param import ParamSpec
 from singanet.params.storage import lay_as_one
 

@@ -10,7 +10,7 @@ import pytest
 
 from singanet.errors import SingaNetError
 from singanet.parallel import AllReduce
-from singanet.parallel.pipeline.part import Elsewhere
+from singanet.parallel.pipeline.partition import Elsewhere
 from tests.pairs import training
 from tests.pairs.comparing import comparison_of, difference, expected
 from tests.pairs.declared import BITS, CLOSE, NAMES, OUTCOMES, PAGE, PAIRS, page_with_table

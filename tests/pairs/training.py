@@ -31,7 +31,7 @@ from singanet.layers import (
 )
 from singanet.layers.symbol import Symbol
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy, SquaredError, head_loss
-from singanet.offload.executor import Offloaded
+from singanet.offload.offloaded import Offloaded
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.optimizer import (
     SGD,

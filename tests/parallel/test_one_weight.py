@@ -15,7 +15,7 @@ import pytest
 import singanet
 from singanet import optimizer as kinds
 from singanet import parallel
-from singanet.engine.counts import Counts
+from singanet.engine.step import Counts
 from singanet.layers import Activation, BatchNormalization, Dense, Input
 from singanet.loss import MultiLoss, SoftmaxCrossEntropy
 from singanet.optimizer.averaged import Averaged

@@ -11,7 +11,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Accumulator, Adam, ClipByGlobalNorm
 from singanet.parallel import AllReduce, PowerSGD, Sharded
-from singanet.program.on_device.lowering import Launch
+from singanet.program.on_device.device_lowering import Launch
 from singanet.testing import communicators, strict_device, watch_device
 from singanet.testing.device_like import DeviceArray
 from singanet.training import Callback

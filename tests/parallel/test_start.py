@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from singanet import parallel
-from singanet.base.interrupts import interrupted_after
+from singanet.base.processes import interrupted_after
 from singanet.errors import ArgumentError, BackendError
-from singanet.parallel import start
+from singanet.parallel import initialize
 
 
 def test_a_lone_process_has_size_one_and_loads_no_mpi():
@@ -39,13 +39,13 @@ def test_a_lone_process_has_what_it_gives():
 @pytest.fixture
 def started(monkeypatch):
     """What `parallel.init` does in a process with such an environment, which has not called it."""
-    for name in [*start._LAUNCHED, *start._COUNTS, "SLURM_PROCID"]:
+    for name in [*initialize._LAUNCHED, *initialize._COUNTS, "SLURM_PROCID"]:
         monkeypatch.delenv(name, raising=False)
 
     def call(**environment):
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        return start._whole.__wrapped__()
+        return initialize._whole.__wrapped__()
 
     return call
 

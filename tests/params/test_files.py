@@ -13,7 +13,7 @@ from singanet.layers import Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
 from singanet.parallel import Hybrid, Sharded
-from singanet.params.files import keep_params, param_sources, put_params
+from singanet.params.param_files import keep_params, param_sources, put_params
 from tests.parallel.nets import together, values_of
 
 X = np.arange(12).reshape(4, 3) % 7

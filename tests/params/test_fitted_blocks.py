@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from singanet.checkpoint.gguf.blocks import quarters
-from singanet.params.fitted_blocks import fed_back, fitted
+from singanet.checkpoint.gguf_blocks import quarters
+from singanet.params.held import fed_back, fitted
 
 
 def numbers(blocks):

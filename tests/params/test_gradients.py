@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops import ops_for
-from singanet.params.gradients import add_gradients, dense_gradient
+from singanet.params.grads import add_gradients, dense_gradient
 from singanet.types import RowSparse
 
 SHAPE = (5, 2)

@@ -13,7 +13,7 @@ import pytest
 
 from singanet.models import build
 from singanet.report import plot_confusion
-from singanet.training.history import History
+from singanet.training.display import History
 from singanet.training.rate_range import RateRange
 from tests.program.report.test_report import report
 

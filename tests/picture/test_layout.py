@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.picture.layout import place
+from singanet.picture.net_picture import place
 
 
 @st.composite

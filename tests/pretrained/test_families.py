@@ -9,7 +9,7 @@ from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD, AdamW
-from singanet.pretrained.table import FAMILIES
+from singanet.pretrained.families import FAMILIES
 from singanet.types import RowSparse
 from tests.pretrained.peers import MODELS, WORDS, batch, make, save_file, theirs, torch, write
 

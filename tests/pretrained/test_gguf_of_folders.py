@@ -9,7 +9,7 @@ from singanet import pretrained
 from singanet.__main__ import main
 from singanet.checkpoint import open_state
 from singanet.data import Tokenizer
-from singanet.data.tokens.gguf_values import gguf_values
+from singanet.data.tokens.tokenizer import gguf_values
 from singanet.errors import ArgumentError, ConfigError, DataError
 from tests.commands.published import LLAMA, published
 from tests.pretrained.configs import CONFIGS

@@ -12,7 +12,7 @@ import pytest
 from singanet import pretrained
 from singanet.checkpoint import open_state, write_folder
 from singanet.errors import FileAccessError
-from singanet.pretrained.hub import folder_of
+from singanet.pretrained.source import folder_of
 from tests.pretrained.test_loading import BERT, sentences
 from tests.pretrained.test_loading import folder_of as folder_of_config
 
@@ -107,7 +107,7 @@ def test_as_the_environment_says(tmp_path, files):
     """Offline and with another cache, in a process of its own."""
     pytest.importorskip("huggingface_hub")
     snapshot = lay_out(tmp_path / "hub", "Org/Tiny", files)
-    code = "from singanet.pretrained.hub import folder_of; print(folder_of('Org/Tiny'))"
+    code = "from singanet.pretrained.source import folder_of; print(folder_of('Org/Tiny'))"
     told = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "hub")}
     environment = {**os.environ, **told, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(

@@ -17,7 +17,7 @@ from singanet.errors import (
     StateMismatchError,
 )
 from singanet.optimizer import SGD
-from singanet.pretrained.table import FAMILIES
+from singanet.pretrained.families import FAMILIES
 from tests.pretrained.configs import CONFIGS
 
 LLAMA, BERT = CONFIGS["llama"], CONFIGS["bert"]
@@ -369,7 +369,7 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(llama, tmp_path):
 )
 def test_a_folder_is_loaded_into_a_folder(kind, level, tmp_path, monkeypatch):
     """Never in memory as a whole; it trains as the net in memory does, and goes back."""
-    monkeypatch.setattr("singanet.offload.executor.SMALL", 8)
+    monkeypatch.setattr("singanet.params.storage.SMALL", 8)
     monkeypatch.setattr("singanet.offload.offloading.SMALL", 8, raising=False)
     folder = folder_of(CONFIGS[kind], tmp_path / "model")
     plain = pretrained.load(folder, seed=0)

@@ -12,7 +12,7 @@ import pytest
 
 from singanet import pretrained
 from singanet.decoding import Drafter
-from singanet.runs.embedding import embedded
+from singanet.runs.trained import embedded
 from tests.pretrained.peers import torch, transformers
 
 pytestmark = pytest.mark.slow

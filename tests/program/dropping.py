@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from singanet.engine.recompute.units import dropped_alone
-from singanet.program.recompute import choice
+from singanet.program import recompute
 
 
 def drop_all(monkeypatch, seed=0):
@@ -21,7 +21,7 @@ def drop_all(monkeypatch, seed=0):
         counts["again"] += len(ops) - 2 * len(units)
         return ops
 
-    class Anyhow(choice.Choice):
+    class Anyhow(recompute.Choice):
         def plans(self, level, reached):
             # One order each, though it is asked twice: for the calls and for the table.
             known = {}
@@ -33,6 +33,6 @@ def drop_all(monkeypatch, seed=0):
 
             yield plan, "by chance"
 
-    monkeypatch.setattr(choice, "Choice", Anyhow)
-    monkeypatch.setattr(choice, "worth", lambda made, kept: True)
+    monkeypatch.setattr(recompute, "Choice", Anyhow)
+    monkeypatch.setattr(recompute, "worth", lambda made, kept: True)
     return counts

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from singanet.ops import numpy_ops
-from singanet.program.array_tree import map_arrays
 from singanet.program.compile import compile_tape
-from singanet.program.ir import NotRecordableError
-from singanet.program.layout.arena import ALIGNMENT
-from singanet.program.replay.bound_program import Bound
+from singanet.program.ir import NotRecordableError, map_arrays
+from singanet.program.layout import ALIGNMENT
+from singanet.program.replay.replay import Bound
 from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own

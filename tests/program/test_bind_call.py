@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.program.bind_call import ready
+from singanet.program.lower_sweeps import ready
 
 SIZES = st.sampled_from([1, 2, 3, 7, 10, 16, 31, 64, 130])
 

@@ -27,7 +27,7 @@ from singanet.optimizer import (
     ClipByValue,
     Regularizer,
 )
-from singanet.program.peak import CALL_BYTES
+from singanet.program.cost import CALL_BYTES
 
 from .twins import Twins, expect_items_same, expect_same
 from .user_parts import Alike, Breaks, Counts, Draws, Follows, Probe

@@ -11,7 +11,7 @@ import pytest
 from singanet.device import Device
 from singanet.models import build
 from singanet.ops import numpy_ops
-from singanet.ops.numpy import lanes
+from singanet.ops.numpy import linear
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
 
@@ -19,8 +19,8 @@ from tests.program.twins import Twins
 @pytest.fixture
 def several(monkeypatch):
     """Three lanes, however little work there is."""
-    monkeypatch.setattr(lanes, "LEAST", 1)
-    monkeypatch.setattr(lanes, "default_threads", lambda: 3)
+    monkeypatch.setattr(linear, "LEAST", 1)
+    monkeypatch.setattr(linear, "default_threads", lambda: 3)
 
 
 def batch(shape, samples, rng):
@@ -80,7 +80,7 @@ def test_lanes_run_in_threads_of_their_own(several, monkeypatch, rng):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_two_threads_have_lanes_and_one_has_none(several, monkeypatch, threads, rng):
-    monkeypatch.setattr(lanes, "default_threads", lambda: threads)
+    monkeypatch.setattr(linear, "default_threads", lambda: threads)
     net = by_numpy("lenet")
     x, _ = batch((1, 28, 28), 6, rng)
     for _ in range(2):
@@ -124,9 +124,9 @@ def test_lanes_have_memory_of_their_own(several, rng):
 def test_a_step_in_lanes_is_no_more_work(monkeypatch):
     """Each call of a lane goes over its own part of the memory alone."""
     sizes = []
-    monkeypatch.setattr(lanes, "LEAST", 1)
+    monkeypatch.setattr(linear, "LEAST", 1)
     for threads in (1, 3):
-        monkeypatch.setattr(lanes, "default_threads", lambda n=threads: n)
+        monkeypatch.setattr(linear, "default_threads", lambda n=threads: n)
         plan = by_numpy("lenet").plan(64, SGD(lr=0.1), "1GB", allow=())
         sizes.append(plan.chosen.step.work)
     assert sizes[1] < 2 * sizes[0]

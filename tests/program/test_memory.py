@@ -18,8 +18,8 @@ from singanet.loss import SquaredError
 from singanet.models import build
 from singanet.optimizer import SGD, Accumulator, Adam, AdamW, ClipByGlobalNorm
 from singanet.parallel import AllReduce, Alone
-from singanet.program.replay import compiled
-from singanet.program.trace.held import _unwritten
+from singanet.program.replay import replay
+from singanet.program.trace.sparse_rows import _unwritten
 
 BESIDE = 600_000
 """Bytes of a net's other objects: layers, specifications, the plan."""
@@ -254,8 +254,8 @@ def test_functions_of_a_step_are_in_memory_when_it_is_told(make, monkeypatch):
     engine = pytest.importorskip("singanet.ops.compiled.engine")
     pytest.importorskip("llvmlite")
     from singanet.ops import narrow_products as held
-    from singanet.ops.onednn.choices import Measured
-    from singanet.ops.onednn.winograd import compiled as transforms
+    from singanet.ops.onednn.base import Measured
+    from singanet.ops.onednn.winograd import llvm_tiles as transforms
 
     # Whatever this processor's speeds are.
     monkeypatch.setattr(
@@ -265,7 +265,7 @@ def test_functions_of_a_step_are_in_memory_when_it_is_told(make, monkeypatch):
             "compiled" if "compiled" in estimates else next(iter(estimates))
         ),
     )
-    monkeypatch.setattr("singanet.ops.onednn.held.rounds", lambda ops: False)
+    monkeypatch.setattr("singanet.ops.onednn.products.rounds", lambda ops: False)
     for function in (held._words, held._panels, transforms._function):
         function.cache_clear()
     cpu().ops.trim(prepared=True)
@@ -287,9 +287,9 @@ def test_functions_of_a_step_are_in_memory_when_it_is_told(make, monkeypatch):
 def test_what_is_recorded_at_once_leaves_no_holes_in_the_heap(monkeypatch):
     """Its arrays, which nobody writes on, come and go on pages of their own."""
     inside = []
-    record = compiled.recorded
+    record = replay.recorded
     monkeypatch.setattr(
-        compiled, "recorded", lambda *given: inside.append(bool(heap._inside)) or record(*given)
+        replay, "recorded", lambda *given: inside.append(bool(heap._inside)) or record(*given)
     )
     net, _, _ = steps("lenet", 4, lambda: SGD(lr=0.1), 1, "cheap")
     assert inside == [True]

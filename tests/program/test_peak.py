@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from singanet.engine.peak_memory import PeakMemory
+from singanet.program.cost import peak_memory
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.arena import plan_arena
-from singanet.program.peak import peak_memory
+from singanet.program.layout import plan_arena
 
 KERNELS = [Kernel("a", (0, 1), (2,)), Kernel("b", (2,), (3,))]
 

@@ -37,8 +37,7 @@ from singanet.loss import SigmoidCrossEntropy, SoftmaxCrossEntropy
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD, Adam
 from singanet.program.prediction.compiled import CAPACITY
-from singanet.program.prediction.constant import ConstantArray
-from singanet.program.prediction.order import numbered, order_of
+from singanet.program.prediction.constant import ConstantArray, numbered, order_of
 from tests.interrupts import struck_at
 
 

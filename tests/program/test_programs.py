@@ -14,7 +14,7 @@ import pytest
 
 import singanet
 from singanet import Input
-from singanet.engine.ones import ones
+from singanet.engine.backward import ones
 from singanet.errors import CallOrderError, ShapeError, SingaNetError
 from singanet.layers import (
     LSTM,

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.offload import executor as offloading
-from singanet.offload.executor import Offloaded
+from singanet.offload import offloaded as offloading
+from singanet.offload.offloaded import Offloaded
 from singanet.optimizer import ClipByGlobalNorm, MixedPrecision
 from singanet.optimizer.chain import with_reduction
 from singanet.optimizer.mixed_precision import ScaledUpdates

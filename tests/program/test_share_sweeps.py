@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.numpy import lanes
-from singanet.program import share_sweeps
+from singanet.ops.numpy import linear
+from singanet.program import lowering
 from singanet.program.ir import Call, Ref
 
 
 @pytest.fixture(autouse=True)
 def several(monkeypatch):
     """Three threads, however little there is to do."""
-    monkeypatch.setattr(lanes, "LEAST", 1)
-    monkeypatch.setattr(lanes, "default_threads", lambda: 3)
-    monkeypatch.setattr(share_sweeps, "cpu_ops", lambda: numpy_ops)
+    monkeypatch.setattr(linear, "LEAST", 1)
+    monkeypatch.setattr(linear, "default_threads", lambda: 3)
+    monkeypatch.setattr(lowering, "cpu_ops", lambda: numpy_ops)
 
 
 def ref_of(array, token):
@@ -59,7 +59,7 @@ def test_parts_are_what_the_whole_is(function, shape, order, repeated):
     else:
         wanted = function(*operands)
     call, arrays = call_of(function, operands, out)
-    share_sweeps.ready_in_parts(call, arrays.__getitem__)()
+    lowering.ready_in_parts(call, arrays.__getitem__)()
     np.testing.assert_array_equal(out, wanted)
 
 
@@ -67,22 +67,22 @@ def test_in_place():
     x, y = np.random.default_rng(0).standard_normal((2, 9, 4))
     wanted = x * y
     call, arrays = call_of(np.multiply, [x, y], x)
-    share_sweeps.ready_in_parts(call, arrays.__getitem__)()
+    lowering.ready_in_parts(call, arrays.__getitem__)()
     np.testing.assert_array_equal(x, wanted)
 
 
 def names_of_threads(call, arrays, together=1):
     """The threads that ask for arrays when the call is made; so many of them at a time."""
     seen, all_there = [], threading.Barrier(together)
-    original = share_sweeps.ready_call
+    original = lowering.ready_call
 
     def told(call, array_of):
         run = original(call, array_of)
         return lambda: (all_there.wait(60), seen.append(threading.current_thread().name), run())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(share_sweeps, "ready_call", told)
-        share_sweeps.ready_in_parts(call, arrays.__getitem__)()
+        patch.setattr(lowering, "ready_call", told)
+        lowering.ready_in_parts(call, arrays.__getitem__)()
     return seen
 
 

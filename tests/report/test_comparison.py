@@ -10,7 +10,7 @@ import pytest
 from singanet.__main__ import main
 from singanet.errors import ArgumentError, DataError, FileAccessError
 from singanet.report import recorders, write_comparison
-from singanet.report.comparison import names_of
+from singanet.report.pages import names_of
 from tests.html_check import read_html
 
 

@@ -9,7 +9,7 @@ from singanet.errors import ArgumentError
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
 from singanet.report import ConfusionLog
-from singanet.report.confusion_log import write_confusion
+from singanet.report.recording import write_confusion
 
 
 def test_counts_the_validation_data_with_the_trained_net(fit, net, data, tmp_path):

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from singanet.report.heat_map import heat_map
+from singanet.report.pages import heat_map
 
 
 def test_cells_are_stronger_for_larger_values_by_powers_of_ten():

@@ -8,8 +8,7 @@ import subprocess
 import pytest
 
 from singanet.report import read_run, recorders, write_report
-from singanet.report.page import page
-from singanet.report.sheet import write_page
+from singanet.report.pages import page, write_page
 from tests.report.test_page import SECTIONS
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from singanet.__main__ import main
-from singanet.base.lock import hold, let_go
+from singanet.base.processes import hold, let_go
 from singanet.errors import DataError, FileAccessError
-from singanet.report import follow, live_page, recorders
-from singanet.report.live_page import StepCurve
+from singanet.report import follow, pages, recorders
+from singanet.report.pages import StepCurve
 from singanet.training import Callback
 from tests.html_check import read_html
 from tests.report.test_page import without_images
@@ -42,7 +42,7 @@ class Looking(Callback):
 def clock(monkeypatch):
     """Seconds that pass when they are told to."""
     now = [0.0]
-    monkeypatch.setattr(live_page.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(pages.time, "perf_counter", lambda: now[0])
     return now
 
 
@@ -99,7 +99,7 @@ def test_a_fit_that_fails_ends_the_reloading(fit, tmp_path):
 
 
 def test_pages_that_take_long_come_rarely(fit, tmp_path, clock, monkeypatch):
-    write = live_page.write_page
+    write = pages.write_page
     written = []
 
     def slow(path, html):
@@ -111,7 +111,7 @@ def test_pages_that_take_long_come_rarely(fit, tmp_path, clock, monkeypatch):
         def on_batch_begin(self, batch):
             clock[0] += 1.0
 
-    monkeypatch.setattr(live_page, "write_page", slow)
+    monkeypatch.setattr(pages, "write_page", slow)
     fit([Passing(), *recorders(tmp_path, live=True)], epochs=25)
     # 100 steps: two seconds of writing each may be a twentieth of the time.
     assert len(written) == 3
@@ -135,7 +135,7 @@ def test_a_link_to_elsewhere_is_refused_before_the_first_step(fit, tmp_path):
     run.mkdir()
     (run / "report.html").symlink_to(victim)
     with pytest.raises(FileAccessError, match="a link"):
-        fit([live_page.LivePage(run)])
+        fit([pages.LivePage(run)])
     assert victim.read_text("utf-8") == "kept"
 
 
@@ -156,7 +156,7 @@ def test_a_run_of_another_process_is_followed_until_it_ends(tmp_path, monkeypatc
     (tmp_path / "history.csv").write_text("epoch,loss\n0,1\n")
     user = object()
     hold(tmp_path, object(), user)
-    monkeypatch.setattr(live_page, "_SECONDS", 0.01)
+    monkeypatch.setattr(pages, "_SECONDS", 0.01)
     ended = threading.Thread(target=main, args=(["report", str(tmp_path), "--live"],))
     ended.start()
     path = tmp_path / "report.html"
@@ -181,7 +181,7 @@ def test_an_interrupt_leaves_a_page_that_stays(tmp_path, monkeypatch):
         assert REFRESH in (tmp_path / "page.html").read_text("utf-8")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(live_page.time, "sleep", interrupted)
+    monkeypatch.setattr(pages.time, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         follow(tmp_path, tmp_path / "page.html")
     assert "refresh" not in (tmp_path / "page.html").read_text("utf-8")

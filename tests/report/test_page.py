@@ -11,8 +11,7 @@ from singanet import FeedForwardNet
 from singanet.errors import FileAccessError
 from singanet.layers import Dense
 from singanet.report import read_run, recorders, write_report
-from singanet.report.page import page
-from singanet.report.tables import confusion_table, facts
+from singanet.report.pages import confusion_table, facts, page
 from tests.html_check import Reader, read_html
 
 SECTIONS = [

@@ -11,7 +11,7 @@ import pytest
 
 from singanet.errors import DataError, FileAccessError, SingaNetError
 from singanet.report import read_run, recorders, write_comparison, write_report
-from singanet.report.run_files import WRITTEN
+from singanet.report.reading import WRITTEN
 
 VALUES = [
     *(None, True, False, 0, -1, 1, 2**53, 10**400, -(10**400), 1e308, -1e308, 5e-324, 1e-310),

@@ -10,7 +10,7 @@ import pytest
 from singanet.optimizer import SGD, Accumulator, ClipByLayerNorm, Wrapper
 from singanet.optimizer.schedules import Step
 from singanet.report import RunNotes, recorders
-from singanet.report.run_notes import best_epoch
+from singanet.report.reading import best_epoch
 from singanet.training import Callback, History
 from singanet.training.callbacks import EarlyStopping, ModelCheckpoint
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from singanet.errors import SingaNetError
-from singanet.runs.config import read_config
+from singanet.runs.folder import read_config
 
 
 @pytest.mark.parametrize(

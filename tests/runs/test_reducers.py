@@ -10,7 +10,7 @@ from singanet.parallel import (
     Sharded,
     SparseAllReduce,
 )
-from singanet.runs.reducers import check_reducer, reduced
+from singanet.runs.optimizers import check_reducer, reduced
 
 
 @pytest.mark.parametrize(

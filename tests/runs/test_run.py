@@ -9,7 +9,8 @@ import pytest
 from singanet.data import tabular
 from singanet.errors import ArgumentError
 from singanet.models import build, entries
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from singanet import layers
-from singanet.checkpoint import load, write_state
+from singanet.checkpoint import matching, write_state
 from singanet.codecs import keras_layers
 from singanet.errors import (
     ArgumentError,
@@ -20,8 +20,8 @@ from singanet.errors import (
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.net import FeedForwardNet
 from singanet.optimizer import Adam
-from singanet.params.files import put_params
 from singanet.params.param import Param
+from singanet.params.param_files import put_params
 from tests.interrupts import signalled_at
 
 FILES = ["m", "m.bin", "m.pickle", "m.h5", "m.npz", "m.safetensors", "m.weights.h5"]
@@ -71,11 +71,11 @@ def at_each_put(monkeypatch):
     return left
 
 
-@pytest.mark.parametrize("run", [load.RUN, 0], ids=["small", "large"])
+@pytest.mark.parametrize("run", [matching.RUN, 0], ids=["small", "large"])
 @pytest.mark.parametrize("name", FILES)
 def test_an_interrupt_amid_a_load_comes_after_it(tmp_path, monkeypatch, at_each_put, name, run):
     """It left a net of two files."""
-    monkeypatch.setattr(load, "RUN", run)
+    monkeypatch.setattr(matching, "RUN", run)
     net = make(1)
     net.save(tmp_path / name)
     for number in range(1, len(net.params()) + 1):
@@ -116,10 +116,10 @@ def test_an_interrupt_before_the_optimizer_is_loaded_comes_after_it(tmp_path, at
 # calls of ours by errors of its own.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [load.RUN, 0], ids=["small", "large"])
+@pytest.mark.parametrize("run", [matching.RUN, 0], ids=["small", "large"])
 @pytest.mark.parametrize("name", [name for name in FILES if not name.endswith(".h5")])
 def test_an_interrupt_at_any_line_leaves_a_net_whole(tmp_path, monkeypatch, name, run):
-    monkeypatch.setattr(load, "RUN", run)
+    monkeypatch.setattr(matching, "RUN", run)
     net = make(1)
     net.save(tmp_path / name)
     before, after, line, ends = values(make(2)), values(net), 1, Counter()

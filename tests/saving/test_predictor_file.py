@@ -12,7 +12,7 @@ import pytest
 import singanet
 from singanet import FeedForwardNet, Input, layers, loss, models
 from singanet.checkpoint import open_state, write_state
-from singanet.engine.ones import ones
+from singanet.engine.backward import ones
 from singanet.errors import (
     ArgumentError,
     ConfigError,

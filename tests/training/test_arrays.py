@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet, Input
+from singanet.engine.feeds import as_array
 from singanet.errors import DataError, ShapeError, UnknownNameError
 from singanet.layers import Concat, Dense
-from singanet.training.arrays import as_array, by_name, input_names, output_names, sample_count
+from singanet.training.batches import by_name, input_names, output_names, sample_count
 
 
 def test_arrays_pass_as_they_are_and_the_rest_is_converted():

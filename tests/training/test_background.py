@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.checkpoint import open_state, writing
-from singanet.checkpoint.sharded import by_ranks
+from singanet.checkpoint import formats, open_state, sharded
 from singanet.errors import ArgumentError, FileAccessError, SingaNetError
 from singanet.layers import Dense
 from singanet.loss import SquaredError
@@ -26,8 +25,8 @@ from singanet.parallel import AllReduce, Sharded
 from singanet.params.storage import ParamStorage
 from singanet.testing.communicators import FakeCommunicator
 from singanet.training import Callback
-from singanet.training.background import FilesInFlight
 from singanet.training.callbacks import EMA, ModelCheckpoint, StopOnSignal
+from singanet.training.files import FilesInFlight
 from tests.parallel.nets import together
 from tests.training.test_sharded_files import INDEX, cut
 from tests.training.test_sharded_files import fit as fit_on_ranks
@@ -79,7 +78,7 @@ class Gate(Callback):
     def __init__(self, monkeypatch, steps=2):
         self.steps, self.under_way, self.most, self.threads = steps, 0, 0, set()
         self.open, self.taken, self.begun, self.later = threading.Event(), 0, 0, []
-        self.failing, self.write = None, writing.write_state
+        self.failing, self.write = None, formats.write_state
         wait = FilesInFlight._writings_done
 
         start = FilesInFlight.start
@@ -95,7 +94,7 @@ class Gate(Callback):
             self.open.clear()
             start(background, *what)
 
-        monkeypatch.setattr(writing, "write_state", self.written)
+        monkeypatch.setattr(formats, "write_state", self.written)
         monkeypatch.setattr(FilesInFlight, "start", starts)
         monkeypatch.setattr(FilesInFlight, "_writings_done", waits)
 
@@ -348,14 +347,14 @@ def on_ranks(comm, wrap, way, folder, more):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_cannot_write_tells_all(rank, tmp_path, monkeypatch):
-    write = by_ranks.write_safetensors
+    write = sharded.write_safetensors
 
     def written(path, *arguments, **options):
         if path.name.startswith("epoch-0002") and f"0000{rank + 1}-of" in path.name:
             raise OSError(28, "a full disk")
         write(path, *arguments, **options)
 
-    monkeypatch.setattr(by_ranks, "write_safetensors", written)
+    monkeypatch.setattr(sharded, "write_safetensors", written)
 
     def work(comm):
         try:

@@ -12,7 +12,7 @@ from singanet.ops import backends, selection
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn import library
 from singanet.optimizer import SGD
-from singanet.training import faster
+from singanet.training import options as faster
 
 SAID = "pip install onednn-cpu-gomp"
 

@@ -29,7 +29,7 @@ from singanet.metric import (
 from singanet.optimizer import SGD
 from singanet.parallel import AllReduce
 from singanet.report import ConfusionLog
-from singanet.report.confusion_log import write_confusion
+from singanet.report.recording import write_confusion
 from singanet.testing import communicators
 from tests.training.test_weighted_metrics import Share
 

@@ -13,7 +13,7 @@ from singanet.optimizer import SGD, Adam
 from singanet.parallel import AllReduce, LocalSGD, PartialUpdate, Sharded, SparseAllReduce
 from singanet.testing import communicators
 from singanet.training.callbacks import Callback, ModelCheckpoint
-from singanet.training.own_state import with_all_rows
+from singanet.training.course import with_all_rows
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((22, 6)).astype(np.float32)

@@ -11,9 +11,9 @@ from singanet import FeedForwardNet
 from singanet.errors import ArgumentError, CallOrderError, SingaNetError
 from singanet.layers import Activation, Dense, Embedding, GatedUnit, Input, Layer
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.ops.onednn import widened
+from singanet.ops.onednn import products
 from singanet.optimizer import SGD, Adam
-from singanet.training import quantizing
+from singanet.training import evaluation
 
 RNG = np.random.default_rng(4)
 IDS = RNG.integers(0, 50, (6, 5))
@@ -128,7 +128,7 @@ def test_rows_that_are_known_make_predictions_of_their_kind_nearer():
 def test_matrices_are_watched_some_at_a_time(budget, monkeypatch):
     whole, parts = net_of(), net_of()
     whole.quantize("int4", data=IDS)
-    monkeypatch.setattr(quantizing, "_MOMENTS", budget)
+    monkeypatch.setattr(evaluation, "_MOMENTS", budget)
     parts.quantize("int4", data=IDS)
     # Those that come later see what the earlier ones make in 4 bits.
     first = "unit/gate_weight"
@@ -257,7 +257,7 @@ def test_pairs_beside_blocks_are_trained():
 
 def test_the_gradients_of_pairs_are_those_beside_the_widened_weights(monkeypatch):
     # As on a processor that multiplies numbers of bfloat16 no faster, and so does not round to it.
-    monkeypatch.setattr(widened, "_GAIN", 0)
+    monkeypatch.setattr(products, "_WIDENED_GAIN", 0)
     one = net_of()
     one.quantize("int4")
     other = copy.deepcopy(one)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from singanet.checkpoint import convert, open_state, write_state
-from singanet.checkpoint.sharded import by_ranks
+from singanet.checkpoint import convert, open_state, sharded, write_state
 from singanet.errors import FileAccessError, FileFormatError, SingaNetError
 from singanet.layers import BatchNormalization, Dropout
 from singanet.optimizer import Accumulator, Adam, ClipByLayerNorm
@@ -127,7 +126,7 @@ def test_a_rank_that_cannot_write_leaves_the_state_before(rank, when, tmp_path, 
             own = [type(bad[0])("w", (3, 1), bad[0].dtype, fetch)]
         try:
             path = tmp_path / f"state{INDEX}"
-            file = by_ranks.RanksFile(path, own, comm, {"w": 3 * comm.rank})
+            file = sharded.RanksFile(path, own, comm, {"w": 3 * comm.rank})
             file.write()
             file.finish()
         except SingaNetError as error:
@@ -137,7 +136,7 @@ def test_a_rank_that_cannot_write_leaves_the_state_before(rank, when, tmp_path, 
     assert together(lambda comm: written(comm, 0, False)) == ["", ""]
     kept = sorted(path.name for path in tmp_path.iterdir())
     if when == "index":
-        monkeypatch.setattr(by_ranks, "write_index", _full)
+        monkeypatch.setattr(sharded, "write_index", _full)
     told = together(lambda comm: written(comm, 1, True))
     assert all("a full disk" in each for each in told)
     assert sorted(path.name for path in tmp_path.iterdir()) == kept

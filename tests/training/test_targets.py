@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions
 
 pytestmark = pytest.mark.slow
 

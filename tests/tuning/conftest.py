@@ -6,7 +6,7 @@ import pytest
 
 from singanet.ops import cpu_ops
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.choices import Measured
+from singanet.ops.onednn.base import Measured
 
 
 @pytest.fixture

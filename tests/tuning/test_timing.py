@@ -11,9 +11,9 @@ import singanet
 from singanet.layers import Activation, BatchNormalization, Conv2D, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops
-from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.costs import Case
 from singanet.ops.window import Window
-from singanet.program.prediction.net import ConstantNet
+from singanet.program.prediction.compiled import ConstantNet
 from singanet.tuning import timing
 
 CASE = Case("forward", (2, 4, 6, 6), (8, 4, 3, 3), Window((3, 3), (1, 1), ((1, 1), (1, 1))), 1)

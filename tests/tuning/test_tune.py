@@ -21,9 +21,9 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.ops.compiler import has_compiler
-from singanet.ops.onednn import OneDnnOps, route_file
-from singanet.ops.onednn.cases import ROUTES
+from singanet.ops.casts import has_compiler
+from singanet.ops.onednn import OneDnnOps, costs
+from singanet.ops.onednn.costs import ROUTES
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 from singanet.testing import strict_device
@@ -80,7 +80,7 @@ def test_every_convolution_is_measured_by_every_open_route(path, every_route):
     assert all(row.chosen in row.seconds for row in report.rows)
     threads = cpu_ops().runtime().threads
     assert (report.threads, report.known, report.path) == (threads, 0, path)
-    kept = route_file.read(cpu_ops().runtime().library.version)
+    kept = costs.read(cpu_ops().runtime().library.version)
     assert kept == {threads: {row.case: row.chosen for row in report.rows}}
 
 
@@ -187,11 +187,11 @@ def test_known_cases_are_not_measured_again_unless_asked(path, monkeypatch):
 def test_what_is_written_elsewhere_meanwhile_stays(path, every_route):
     make().tune_kernels(4)
     version = cpu_ops().runtime().library.version
-    (kept,) = route_file.read(version).values()
+    (kept,) = costs.read(version).values()
     case = next(iter(kept))._replace(x=(99, 3, 8, 8))
-    route_file.add(path, version, 77, {case: "numpy"})
+    costs.add(path, version, 77, {case: "numpy"})
     make().tune_kernels(2)
-    both = route_file.read(version)
+    both = costs.read(version)
     assert both[77] == {case: "numpy"}
     assert set(kept) < set(both[cpu_ops().runtime().threads])
 

@@ -1,21 +1,45 @@
-"""An ONNX graph in the making: nodes, initializers, names."""
+"""The ONNX graph that codecs write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from singanet.checkpoint.entry import Source
-from singanet.codecs.onnx.vocabulary import PAD_MODES, element_type, turned
 from singanet.layers.layer import Layer
-from singanet.params.files import param_sources
 from singanet.params.param import Param
+from singanet.params.param_files import param_sources
 from singanet.types import Array, Shape
 
-__all__ = ["FAR", "Form", "NoFormError", "Value", "WrittenGraph", "WrittenNode"]
+BFLOAT16 = 16
+
+DTYPES: Mapping[int, np.dtype[Any]] = {
+    number: np.dtype(name)
+    for number, name in {
+        1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8",
+        9: "?", 10: "f2", 11: "f8", 12: "u4", 13: "u8", BFLOAT16: "f4",
+    }.items()
+}  # fmt: skip
+"""The types that are read, by their numbers in `TensorProto.DataType`; bfloat16 becomes float32."""
+
+
+def element_type(dtype: np.dtype[Any]) -> int:
+    """The number of a type."""
+    return next(number for number, each in DTYPES.items() if each == dtype.newbyteorder("="))
+
+
+PAD_MODES: Mapping[str, str] = {
+    "constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"
+}  # fmt: skip
+"""Modes of `Pad`."""
+
+
+def turned(table: Mapping[str, str]) -> Mapping[str, str]:
+    """Theirs by ours."""
+    return {ours: theirs for theirs, ours in table.items()}
 
 
 class NoFormError(Exception):

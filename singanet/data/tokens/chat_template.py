@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from singanet.base.budget import FOREIGN
+from singanet.base.arguments import FOREIGN
 from singanet.data.tokens.extra import jinja2
 from singanet.errors import DataError
 

@@ -11,8 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from singanet.base.arguments import is_int
-from singanet.base.budget import Refusal
+from singanet.base.arguments import Refusal, is_int
 from singanet.errors import one_of
 
 MOST_PARTS = 32

@@ -1,19 +1,23 @@
-"""Texts in files, read a block at a time however large the files are."""
+"""Texts of files, rows of tokens, and text that grows token by token."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
-from singanet.base.budget import Budget, read_json
-from singanet.base.files import paths_of
-from singanet.data.magic import open_data_file
+import numpy as np
+
+from singanet.base.arguments import Budget, read_json
+from singanet.base.processes import paths_of
+from singanet.data.image_sets import open_data_file
 from singanet.errors import DataError
+from singanet.types import Array
 
 SUFFIXES = (".txt", ".jsonl")
 MAX_LINE = 1 << 24
@@ -235,3 +239,131 @@ def _where(path: Path, place: int) -> str:
             number += piece.count(b"\n")
             left -= len(piece)
     return f"text file {str(path)!r}, line {number}"
+
+
+IGNORED = -100
+"""The target where nothing is to be learnt, as PyTorch and transformers have it."""
+
+
+class Fragment(NamedTuple):
+    """Tokens of one text that stand side by side in a row, and the token after each."""
+
+    ids: Array
+    targets: Array
+
+
+TokenRow: TypeAlias = list[Fragment]
+"""The fragments in one row of a batch; none in a row that fills up a batch."""
+
+
+def fragments(ids: Array, answers: Array | None, length: int) -> list[Fragment]:
+    """The text ``ids`` (T,) in fragments of at most ``length``: each pair of neighbours is in one.
+
+    Where ``answers`` (T,) are given, only they are targets; the others are `IGNORED`.
+    """
+    targets = ids[1:] if answers is None else np.where(answers[1:], ids[1:], IGNORED)
+    targets = targets.astype(np.int32, copy=False)
+    starts = range(0, len(ids) - 1, length)
+    return [Fragment(ids[:-1][at : at + length], targets[at : at + length]) for at in starts]
+
+
+def packed(parts: Sequence[Fragment], length: int) -> list[TokenRow]:
+    """Rows of at most ``length`` tokens, in the order of their longest fragments.
+
+    The longest fragment first, each into the fullest row that has room for it (best fit
+    decreasing: Johnson 1973).
+    """
+    rows: list[TokenRow] = []
+    room: list[tuple[int, int]] = []
+    for part in sorted(parts, key=lambda part: -len(part.ids)):
+        size = len(part.ids)
+        place = bisect_left(room, (size, -1))
+        if place == len(room):
+            rows.append([part])
+            insort(room, (length - size, len(rows) - 1))
+            continue
+        left, row = room.pop(place)
+        rows[row].append(part)
+        insort(room, (left - size, row))
+    return rows
+
+
+def padded(
+    parts: Sequence[Fragment], widths: Sequence[int], together: int, rng: np.random.Generator
+) -> list[TokenRow]:
+    """A fragment a row; ``together`` rows in turn, a batch, are of about one length.
+
+    The last batch is filled up with empty rows. The order of the batches is ``rng``'s.
+    """
+    order = sorted(range(len(parts)), key=lambda k: bisect_left(widths, len(parts[k].ids)))
+    rows: list[TokenRow] = [[parts[k]] for k in order]
+    rows += [[] for _ in range(-len(rows) % together)]
+    starts = rng.permutation(len(rows) // together) * together
+    return [row for start in starts.tolist() for row in rows[start : start + together]]
+
+
+def width_of(rows: Sequence[TokenRow], widths: Sequence[int]) -> int:
+    """The least of ``widths`` into which each of ``rows`` fits."""
+    longest = max(sum(len(part.ids) for part in row) for row in rows)
+    return widths[bisect_left(widths, longest)]
+
+
+def batch_of(rows: Sequence[TokenRow], width: int, padding: int) -> tuple[dict[str, Array], Array]:
+    """``input_ids``, ``attention_mask``, ``segments``, and the targets, all (rows, width), int32.
+
+    Segments count the texts of a row from 1 on; padding is 0.
+    """
+    shape = len(rows), width
+    ids, segments = np.full(shape, padding, np.int32), np.zeros(shape, np.int32)
+    targets = np.full(shape, IGNORED, np.int32)
+    for r, row in enumerate(rows):
+        at = 0
+        for segment, part in enumerate(row, 1):
+            here = slice(at, at + len(part.ids))
+            ids[r, here], targets[r, here], segments[r, here] = part.ids, part.targets, segment
+            at += len(part.ids)
+    mask = (segments > 0).astype(np.int32)
+    return {"input_ids": ids, "attention_mask": mask, "segments": segments}, targets
+
+
+_LONG, _BEFORE = 48, 8
+"""Tokens that are decoded together at most, and those that stay as what came before."""
+
+
+class TextStream:
+    """The text of tokens that come one by one; `Tokenizer.stream` makes it.
+
+    `push` gives what is new and final: a character of which bytes are missing is held back. All
+    that is given, with what `close` gives, is `Tokenizer.decode` of all tokens.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+        self._given = 0
+
+    def push(self, *ids: int) -> str:
+        """The text that these tokens complete, "" while a character is not whole."""
+        self._ids += map(int, ids)
+        text = self._decode(self._ids)
+        # What is no character yet is decoded as the replacement character.
+        whole = len(text.rstrip("\ufffd"))
+        new = text[self._given : whole]
+        self._given = max(self._given, whole)
+        if whole == len(text) and len(self._ids) > _LONG:
+            self._shorten(text)
+        return new
+
+    def close(self) -> str:
+        """The bytes held back, which make no character, as text. The stream is as new then."""
+        rest = self._decode(self._ids)[self._given :]
+        self._ids, self._given = [], 0
+        return rest
+
+    def _shorten(self, text: str) -> None:
+        """Let old tokens go, where what follows does not depend on them."""
+        for kept in range(_BEFORE, _LONG):
+            part = self._decode(self._ids[-kept:])
+            if part and text.endswith(part):
+                self._ids, self._given = self._ids[-kept:], len(part)
+                return

@@ -14,16 +14,17 @@ import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages, checked_count
 from singanet.base.described import Described
-from singanet.data.loader import Batch, checked_rank, restored_position
-from singanet.data.tokens.rows import (
+from singanet.data.loaders import Batch, checked_rank, restored_position
+from singanet.data.tokens.text_files import (
     Fragment,
+    TextFiles,
+    TextRecord,
     TokenRow,
     batch_of,
     packed,
     padded,
     width_of,
 )
-from singanet.data.tokens.text_files import TextFiles, TextRecord
 from singanet.data.tokens.tokenizer import Tokenizer
 from singanet.errors import ArgumentError, DataError, one_of
 from singanet.types import Array

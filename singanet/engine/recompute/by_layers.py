@@ -1,4 +1,4 @@
-"""Passes by the layers that drop contexts, and run forwards again when the walk comes to them."""
+"""Recomputation of activations in a pass by layers."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from singanet.engine.backward import BackwardWalk
+from singanet.base.kinds import megabytes, text_table
+from singanet.engine.backward import BackwardWalk, Pass, apart_from, roots_in
 from singanet.engine.feeds import shapes_of
 from singanet.engine.fusion import fused
-from singanet.engine.memory import apart_from, roots_in
 from singanet.engine.model import NetCore
-from singanet.engine.passes import Pass
 from singanet.engine.plan import NodeStep, Plan, run_step
-from singanet.engine.recompute.blocks import by_blocks
-from singanet.engine.recompute.side_effects import expect_repeatable, may_repeat
+from singanet.engine.recompute.cheapest_path import expect_repeatable, may_repeat
 from singanet.engine.recompute.units import (
     Plans,
     Unit,
@@ -30,13 +29,178 @@ from singanet.engine.recompute.units import (
 )
 from singanet.layers.context import Context
 from singanet.layers.layer import Layer
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
 from singanet.params.storage import SMALL
 from singanet.types import Array
 
+
+class Decision(NamedTuple):
+    """The decision on a layer: ``runs`` more of its forward, and ``why``, also if none.
+
+    ``released`` bytes of its own do not wait at the turn from forward to backward; ``added`` bytes
+    of its inputs do, which else would not. ``time`` is its part of what all forwards take once.
+    """
+
+    layer: str
+    runs: int
+    released: int
+    added: int
+    time: float
+    why: str
+
+
+class Decisions(tuple[Decision, ...]):
+    """The decisions of a step; ``str`` gives those that change something as a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        head = ["layer", "runs", "MB released", "MB added", "% of forward", "why"]
+        rows = [
+            [
+                one.layer,
+                str(one.runs),
+                megabytes(one.released),
+                megabytes(one.added),
+                f"{100 * one.runs * one.time:.2f}",
+                one.why,
+            ]
+            for one in self
+            if one.runs
+        ]
+        return "\n".join(text_table(head, rows)) if rows else "nothing is recomputed"
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The same as data for JSON."""
+        return [one._asdict() for one in self]
+
+
+def decisions(units: Units, ops: Sequence[UnitOp], why: str) -> list[Decision]:
+    """The decisions in ``ops`` on each of ``units`` with values for its backward.
+
+    ``why`` is said of those that run again unasked.
+    """
+    before, now = _waiting(units, units.kept()), _waiting(units, ops)
+    runs = [-1] * len(units)
+    for op in ops:
+        if op.kind == "forward":
+            runs[op.unit] += 1
+    late = now - before
+    whole = sum(unit.time for unit in units.units) or 1.0
+    found = []
+    for k, unit in enumerate(units.units):
+        inputs = [
+            value
+            for value in late
+            if runs[k] and value in unit.reads and _first_reader(units, runs, value) == k
+        ]
+        released = units.bytes_of((before - now) & unit.makes)
+        if unit.makes and (runs[k] or unit.makes & before):
+            found.append(
+                Decision(
+                    unit.name,
+                    runs[k],
+                    released,
+                    units.bytes_of(inputs),
+                    unit.time / whole,
+                    _why(unit.forced, unit.again, bool(runs[k]), unit.dear, why),
+                )
+            )
+    return found
+
+
+def _why(forced: bool, again: bool, runs: bool, dear: bool, why: str) -> str:
+    if forced:
+        return "layer.recompute is True"
+    if runs:
+        return why
+    if not again:
+        return "must not run again"
+    return "takes long" if dear else "would not take less"
+
+
+def _first_reader(units: Units, runs: Sequence[int], value: int) -> int:
+    readers = (k for k, unit in enumerate(units.units) if runs[k] and value in unit.reads)
+    return next(readers, -1)
+
+
+def _waiting(units: Units, ops: Sequence[UnitOp]) -> frozenset[int]:
+    """The values that wait at the turn from forward to backward for a use after it."""
+    turn = next((at for at, op in enumerate(ops) if op.kind == "backward"), len(ops))
+    made = {value for op in ops[:turn] for value in units.units[op.unit].makes}
+    waiting: set[int] = set()
+    for op in ops[turn:]:
+        unit = units.units[op.unit]
+        waiting |= (unit.reads if op.kind == "forward" else unit.wants) & made
+        if op.kind == "forward":
+            made -= unit.makes - units.pinned
+    return frozenset(waiting)
+
+
+_SHARED = 4
+"""Readers from which on a value is for all blocks: a mask, or what an encoder made."""
+
+_TOGETHER = (1, 2, 4)
+"""How many blocks may be one, where these are small beside what goes on between them."""
+
+
+def by_blocks(units: Units) -> list[UnitOp]:
+    """The step in which each block but the last runs again before it goes backward.
+
+    It keeps the values of which nothing goes past: in a residual net the stream. What a block makes
+    for its backward is there for one block at a time. Layers whose outputs no backward wants, the
+    last product of a block for example, do not run again.
+    """
+    cuts = _cuts(units)
+    steps = (_step(units, [*cuts[:-1:each], cuts[-1]]) for each in _TOGETHER)
+    return min(steps, key=units.peak)
+
+
+def _step(units: Units, cuts: list[int]) -> list[UnitOp]:
+    ops = [UnitOp("forward", k) for k in range(len(units))]
+    for first, last in reversed(list(pairwise(cuts))):
+        inside = range(first, last)
+        handed_on = [value for value in units.frontier(last) if units.maker[value] in inside]
+        is_last = last == len(units)
+        dropped = forced(units) if is_last else {k for k in inside if units.units[k].again}
+        ops += units.dropping(dropped, inside, handed_on)
+    return ops
+
+
+def _cuts(units: Units) -> list[int]:
+    """Where blocks begin, and the end of the last one: each has a product in it."""
+    count, cuts, dear = len(units), [0], False
+    crossing = list(_crossing(units))
+    for k in range(1, count):
+        dear |= units.units[k - 1].dear
+        if dear and crossing[k] <= 1:
+            cuts.append(k)
+            dear = False
+    return [*cuts, count]
+
+
+def _crossing(units: Units) -> Iterator[int]:
+    """How many values go on from before each unit to it or later ones, but those for all."""
+    readers: dict[int, list[int]] = {}
+    for at, unit in enumerate(units.units):
+        for value in unit.reads:
+            readers.setdefault(value, []).append(at)
+    change = [0] * (len(units) + 2)
+    for value, at in units.maker.items():
+        read = readers.get(value, [at])
+        last = read[-1]
+        if value not in units.pinned and last > at and len(read) <= _SHARED:
+            change[at + 1] += 1
+            change[last + 1] -= 1
+    now = 0
+    for more in change[:-1]:
+        now += more
+        yield now
+
+
 Level = Literal["none", "cheap", "blocks", "sqrt", "optimal"] | int
-"""See `singanet.program.recompute.choice`; bytes are those of activations and gradients."""
+"""See `singanet.program.recompute`; bytes are those of activations and gradients."""
 
 _ADDS_A_BYTE = 2
 """Multiply-adds done in the time in which a byte is read, as `singanet.program.cost` has it."""

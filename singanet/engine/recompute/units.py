@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
-from singanet.engine.recompute.chain import ChainStage, Option, Schedules
+from singanet.engine.recompute.cheapest_path import ChainStage, Option, Schedules
 
 _MANY_UNITS = 12
 """Units in a stage of which every choice is tried; larger ones are divided where they can be."""

@@ -1,4 +1,4 @@
-"""Any rows times matrices of few bits: a block is widened for all rows, and stays in a near cache.
+"""Compiled products with narrow weights.
 
 From beyond that cache no more is read than the numbers as they are held.
 """
@@ -6,12 +6,118 @@ From beyond that cache no more is read than the numbers as they are held.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from singanet.ops.compiled.blocks import whole_of
-from singanet.ops.compiled.code import Code, Value
-from singanet.ops.compiled.sizes import FLOAT, LANES
+from singanet.ops.compiled.code import FLOAT, LANES, Code, Value
 from singanet.ops.held import BLOCK, GROUP, PANEL
+
+_BLOCK_VECTOR = 4 * LANES
+"""Bytes of a vector of floats, or of four inputs of 8 bits."""
+_STEP = 4 * PANEL
+"""Bytes of four inputs of a panel; of 4 bits, of four of either block of a group."""
+_STEPS = BLOCK // 4
+
+Sums: TypeAlias = dict[tuple[int, int, int], Value]
+"""By block of a group, row and vector of a panel."""
+
+
+def blocks_product(kind: str, rows: int) -> Code:
+    """A function that multiplies so many ``rows`` by a `BlockMatrix` of the ``kind``.
+
+    Of its codes, scales and minima, of rows and products; of the numbers of slabs, of groups and
+    of panels of a slab, of the first panel and one past the last. Rows have 64 numbers a group,
+    products 64 a panel.
+    """
+    return _Product(kind, rows).code
+
+
+def whole_of(code: Code, kind: str, word: Value, block: int, four: int) -> Value:
+    """The whole number of one of ``four`` inputs in a word; of 4 bits from 0 to 15."""
+    if kind == "Q8_0":
+        return code.signed(word, 8 * four, 8)
+    return code.unsigned(word, 8 * four + 4 * block, 4)
+
+
+class _Product:
+    """What the parts of the function have in common."""
+
+    def __init__(self, kind: str, rows: int) -> None:
+        self.kind, self.rows = kind, range(rows)
+        code = self.code = Code(f"{kind}_{rows}", pointers=5, numbers=5)
+        self.codes, self.scales, self.minima, self.x, self.y = code.arguments[:5]
+        self.slabs, self.groups, self.panels, first, last = code.arguments[5:]
+        # Through the codes from their begin to their end, where threads do not share them.
+        with code.each(0, self.slabs) as self.slab, code.each(0, self.groups) as self.group:
+            totals = {} if kind == "Q8_0" else self._totals()
+            with code.each(first, last) as self.panel:
+                # Blocks of 8 bits lie one after the other, two of 4 bits in the same bytes.
+                blocks = ((0,), (1,)) if kind == "Q8_0" else ((0, 1),)
+                sums = {key: value for some in blocks for key, value in self._sums(some).items()}
+                self._add(sums, totals)
+
+    def _totals(self) -> dict[tuple[int, int], Value]:
+        """The sums of rows, by block of the group and row."""
+        code, found = self.code, {}
+        for block, row in ((block, row) for block in (0, 1) for row in self.rows):
+            at = code.times(code.sum(self._group_of(row, GROUP), BLOCK * block), 4)
+            some = [code.floats(self.x, code.sum(at, 4 * k)) for k in range(0, BLOCK, LANES)]
+            found[block, row] = code.total(code.add(*some))
+        return found
+
+    def _sums(self, blocks: tuple[int, ...]) -> Sums:
+        """The sums of rows times whole numbers, for blocks that lie in the same bytes."""
+        code = self.code
+        group = code.sum(code.times(self.slab, self.groups), self.group)
+        panel = code.sum(code.times(group, self.panels), self.panel)
+        steps = _STEPS if len(blocks) == 2 else 2 * _STEPS
+        sums = {
+            (b, row, v): code.number(0.0) for b in blocks for row in self.rows for v in _VECTORS
+        }
+        with code.each(0, _STEPS, kept=sums) as step:
+            at = code.sum(code.times(panel, steps * _STEP), code.times(step, _STEP))
+            at = code.sum(at, blocks[0] * _STEPS * _STEP)
+            code.fetch(self.codes, at, _STEP)
+            words = [code.ints(self.codes, code.sum(at, _BLOCK_VECTOR * v)) for v in _VECTORS]
+            for b, four, row in (
+                (b, k, row) for b in blocks for k in range(4) for row in self.rows
+            ):
+                number = code.sum(self._group_of(row, GROUP), code.times(step, 4), BLOCK * b + four)
+                factor = code.all_of(self.x, code.times(number, 4))
+                for v, word in enumerate(words):
+                    whole = whole_of(code, self.kind, word, b, four)
+                    sums[b, row, v] = code.add_product(sums[b, row, v], factor, whole)
+        return sums
+
+    def _add(self, sums: Sums, totals: dict[tuple[int, int], Value]) -> None:
+        """Add to the products what ``sums`` are with their scales and minima."""
+        code = self.code
+        for row, v in ((row, v) for v in _VECTORS for row in self.rows):
+            line = code.times(code.sum(code.times(row, self.slabs), self.slab), self.panels)
+            column = code.sum(code.times(code.sum(line, self.panel), PANEL), LANES * v)
+            at = code.times(column, 4)
+            made = code.if_first(self.group, code.number(0.0), code.floats(self.y, at))
+            for block in (0, 1):
+                whole = sums[block, row, v]
+                if self.kind == "Q4_0":
+                    whole = code.add_product(whole, totals[block, row], code.number(-8.0))
+                made = code.add_product(made, self._beside(self.scales, block, v), whole)
+                if self.kind == "Q4_1":
+                    least = self._beside(self.minima, block, v)
+                    made = code.add_product(made, least, totals[block, row])
+            code.store(made, self.y, at)
+
+    def _group_of(self, row: int, size: int) -> Value:
+        """Where a row has what is of the group, of which each has ``size`` numbers."""
+        return self.code.times(self.code.sum(self.code.times(row, self.groups), self.group), size)
+
+    def _beside(self, halves: Value, block: int, vector: int) -> Value:
+        """What the columns of a vector have of ``halves`` for a block of the group."""
+        code = self.code
+        group = code.sum(code.times(self.slab, self.groups), self.group)
+        line = code.times(code.sum(code.times(group, 2), block), self.panels)
+        column = code.sum(code.times(code.sum(line, self.panel), PANEL), LANES * vector)
+        return code.halves(halves, code.times(column, 2))
+
 
 _VECTORS = range(PANEL // LANES)
 _VECTOR = FLOAT * LANES
@@ -29,7 +135,7 @@ class _RowsAt(NamedTuple):
     across: Value
 
 
-def product(kind: str, turned: bool, together: int, converts: bool = False) -> Code:
+def panel_product(kind: str, turned: bool, together: int, converts: bool = False) -> Code:
     """A function that multiplies rows by a part of a matrix: of "words", "halves" or ggml's kind.
 
     Its pointers: words, or codes, scales and minima; the rows and the products, both where the part
@@ -189,3 +295,60 @@ class _Sums:
                         sums[k, v] = code.add_product(sums[k, v], one, numbers)
         for (k, v), total in sums.items():
             code.store(total, made[k], _VECTOR * v)
+
+
+_WORDS_VECTOR = 4 * LANES
+"""Bytes of a vector."""
+_PAIR = 4 * PANEL
+"""Bytes of two inputs of a panel."""
+_AT_A_TIME = 4
+"""Pairs of inputs, of which there is a multiple of 16."""
+
+
+def words_product(rows: int) -> Code:
+    """A function of words, rows and products; of pairs, panels, the first panel, one past the last.
+
+    The words are those of a `Bfloat16Matrix`. Rows have two floats a pair of inputs,
+    products 64 a panel.
+    """
+    code = Code(f"words_{rows}", pointers=3, numbers=4)
+    words, x, y, pairs, panels, first, last = code.arguments
+    places = [(row, vector) for row in range(rows) for vector in _VECTORS]
+    with code.each(first, last) as panel:
+        # Even inputs and odd ones: of two chains of sums one goes on while the other waits.
+        sums = {(place, odd): code.number(0.0) for place in places for odd in (0, 1)}
+        with code.each(0, pairs, _AT_A_TIME, sums) as some:
+            for ahead in range(_AT_A_TIME):
+                pair = code.sum(some, ahead)
+                at = code.times(code.sum(code.times(panel, pairs), pair), _PAIR)
+                code.fetch(words, at, _PAIR)
+                both = [
+                    code.ints(words, code.sum(at, _WORDS_VECTOR * vector)) for vector in _VECTORS
+                ]
+                for row, vector in places:
+                    number = code.times(code.sum(code.times(row, pairs), pair), 8)
+                    for odd, half in enumerate((code.lower, code.upper)):
+                        one = code.all_of(x, code.sum(number, 4 * odd))
+                        key = (row, vector), odd
+                        sums[key] = code.add_product(sums[key], one, half(both[vector]))
+        for row, vector in places:
+            at = code.times(code.sum(code.times(row, panels), panel), _PAIR)
+            total = code.add(sums[(row, vector), 0], sums[(row, vector), 1])
+            code.store(total, y, code.sum(at, _WORDS_VECTOR * vector))
+    return code
+
+
+def cast(narrows: bool) -> Code:
+    """A function that writes the floats at a pointer as float16 at another, or the reverse.
+
+    Its pointers: the source and the target. Its number: how many, a multiple of `LANES`.
+    """
+    code = Code(f"halves_{narrows}", pointers=2, numbers=1)
+    source, target, count = code.arguments
+    with code.each(0, count, LANES) as number:
+        narrow, wide = code.times(number, FLOAT // 2), code.times(number, FLOAT)
+        if narrows:
+            code.store_halves(code.floats(source, wide), target, narrow)
+        else:
+            code.store(code.halves(source, narrow, converts=True), target, wide)
+    return code

@@ -1,7 +1,7 @@
 """Convolutions by Winograd's transforms in one function: tiles of 4×4 outputs, channels last.
 
 A block of tiles is entered, multiplied and left while it is in the cache. The matrices are those of
-`singanet.ops.winograd`.
+`singanet.ops.window`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from singanet.ops import winograd as wg
-from singanet.ops.compiled.code import Code, Value
-from singanet.ops.compiled.sizes import FLOAT, LANES, TILE_GROUP
+from singanet.ops import window as wg
+from singanet.ops.compiled.code import FLOAT, LANES, TILE_GROUP, Code, Value
 from singanet.types import Array
 
 _VECTOR = FLOAT * LANES

@@ -8,33 +8,22 @@ from typing import Any
 import numpy as np
 
 from singanet.ops import workers
-from singanet.ops.compiler import has_compiler
+from singanet.ops.casts import has_compiler
 from singanet.ops.interface import Ops, Prepared
 from singanet.ops.kernel import lift
 from singanet.ops.narrow_products import prepared
 from singanet.ops.numpy import (
-    activations,
     attending,
-    attention,
-    channelwise,
-    combining,
+    attending_backward,
     conv,
-    elementwise,
-    held,
-    lanes,
     linear,
-    local_response,
     normalise,
-    padding,
+    pointwise,
     pool,
-    random,
+    recurrent,
     scores,
-    standardise,
-    table,
-    upsample,
     windows,
 )
-from singanet.ops.numpy.recurrent import elman, gru, lstm, sequences
 from singanet.ops.threads import changes, default_threads
 from singanet.types import Array, Parts
 
@@ -74,11 +63,11 @@ class NumpyOps:
 
     def lanes(self, samples: int, multiplications: int) -> Iterator[slice]:
         """See `Ops`."""
-        yield from lanes.parts(samples, self.lane_count(samples, multiplications))
+        yield from linear.parts(samples, self.lane_count(samples, multiplications))
 
     def lane_count(self, samples: int, multiplications: int) -> int:
         """How many lanes so much work is worth."""
-        return lanes.count(samples, multiplications) if self.on_host else 1
+        return linear.count(samples, multiplications) if self.on_host else 1
 
     def has_sweep(self, function: Any, size: int) -> bool:
         """See `Ops`: NumPy has no other form."""
@@ -119,53 +108,53 @@ class NumpyOps:
         """See `Ops`."""
         function(self, self.xp.empty(*working), *made, *read)
 
-    empty = elementwise.empty
-    zeros = elementwise.zeros
-    sum = elementwise.total
-    mean = elementwise.mean
-    add_all = elementwise.add_all
-    concat = elementwise.concat
-    combine = combining.combine
-    first_equal = combining.first_equal
-    select = combining.select
-    sum_to = combining.sum_to
-    pad = padding.pad
-    pad_backward = padding.pad_backward
-    gather_rows = table.gather_rows
-    sum_rows = table.sum_rows
-    add_rows = table.add_rows
-    add_to_rows = table.add_to_rows
-    of_rows = table.of_rows
-    map_rows = table.map_rows
-    host = sequences.host
-    time_major = sequences.time_major
-    batch_major = sequences.batch_major
-    side_by_side = sequences.side_by_side
-    uniform = random.uniform
-    normal = random.normal
-    keep_mask = random.keep_mask
-    bernoulli = random.bernoulli
-    check = random.check
-    look_up = random.look_up
+    empty = pointwise.empty
+    zeros = pointwise.zeros
+    sum = pointwise.total
+    mean = pointwise.mean
+    add_all = pointwise.add_all
+    concat = pointwise.concat
+    combine = pointwise.combine
+    first_equal = pointwise.first_equal
+    select = pointwise.select
+    sum_to = pointwise.sum_to
+    pad = pool.pad
+    pad_backward = pool.pad_backward
+    gather_rows = linear.table_gather_rows
+    sum_rows = linear.sum_rows
+    add_rows = linear.add_rows
+    add_to_rows = linear.add_to_rows
+    of_rows = linear.of_rows
+    map_rows = linear.map_rows
+    host = recurrent.host
+    time_major = recurrent.time_major
+    batch_major = recurrent.batch_major
+    side_by_side = recurrent.side_by_side
+    uniform = scores.uniform
+    normal = scores.normal
+    keep_mask = scores.keep_mask
+    bernoulli = scores.bernoulli
+    check = scores.check
+    look_up = scores.look_up
     matmul = linear.matmul
     add_matmul = linear.add_matmul
     affine = linear.affine
-    multiply_held = held.multiply_held
+    multiply_held = linear.multiply_held
     prepared_held = prepared
     affine_constant = linear.affine_constant
     column_sums = linear.column_sums
-    attention_weights = attention.attention_weights
-    attention_backward = attention.attention_backward
+    attention_weights = scores.attention_weights
+    attention_backward = scores.attention_backward
     attend = attending.attend
-    attend_backward = attending.attend_backward
-    rotate = attention.rotate
-    activation = activations.activation
-    activation_backward = activations.activation_backward
-    sigmoid = activations.sigmoid
-    scale = channelwise.scale
-    prelu = channelwise.prelu
-    prelu_backward = channelwise.prelu_backward
-    channel_total = channelwise.channel_total
+    attend_backward = attending_backward.attend_backward
+    rotate = scores.rotate
+    activation = pointwise.activation
+    activation_backward = pointwise.activation_backward
+    sigmoid = pointwise.sigmoid
+    scale = pointwise.scale
+    prelu = pointwise.prelu
+    prelu_backward = pointwise.prelu_backward
+    channel_total = pointwise.channel_total
     softmax = scores.softmax
     softmax_backward = scores.softmax_backward
     log_softmax = scores.log_softmax
@@ -191,10 +180,10 @@ class NumpyOps:
     global_avg_pool_backward = pool.global_avg_pool_backward
     global_max_pool = pool.global_max_pool
     global_max_pool_backward = pool.global_max_pool_backward
-    upsample_nearest = upsample.upsample_nearest
-    upsample_nearest_backward = upsample.upsample_nearest_backward
-    upsample_bilinear = upsample.upsample_bilinear
-    upsample_bilinear_backward = upsample.upsample_bilinear_backward
+    upsample_nearest = pool.upsample_nearest
+    upsample_nearest_backward = pool.upsample_nearest_backward
+    upsample_bilinear = pool.upsample_bilinear
+    upsample_bilinear_backward = pool.upsample_bilinear_backward
     moved = normalise.moved
     batch_norm = normalise.batch_norm
     batch_norm_train = normalise.batch_norm_train
@@ -202,20 +191,20 @@ class NumpyOps:
     batch_norm_relu_train = normalise.batch_norm_relu_train
     batch_norm_relu = normalise.batch_norm_relu
     batch_norm_relu_backward = normalise.batch_norm_relu_backward
-    layer_norm = standardise.layer_norm
-    layer_norm_backward = standardise.layer_norm_backward
-    group_norm = standardise.group_norm
-    group_norm_backward = standardise.group_norm_backward
-    l2_norm = standardise.l2_norm
-    l2_norm_backward = standardise.l2_norm_backward
-    lrn = local_response.lrn
-    lrn_backward = local_response.lrn_backward
-    lstm_layer = lstm.lstm_layer
-    lstm_layer_backward = lstm.lstm_layer_backward
-    gru_layer = gru.gru_layer
-    gru_layer_backward = gru.gru_layer_backward
-    elman_layer = elman.elman_layer
-    elman_layer_backward = elman.elman_layer_backward
+    layer_norm = normalise.layer_norm
+    layer_norm_backward = normalise.layer_norm_backward
+    group_norm = normalise.group_norm
+    group_norm_backward = normalise.group_norm_backward
+    l2_norm = normalise.l2_norm
+    l2_norm_backward = normalise.l2_norm_backward
+    lrn = normalise.lrn
+    lrn_backward = normalise.lrn_backward
+    lstm_layer = recurrent.lstm_layer
+    lstm_layer_backward = recurrent.lstm_layer_backward
+    gru_layer = recurrent.gru_layer
+    gru_layer_backward = recurrent.gru_layer_backward
+    elman_layer = recurrent.elman_layer
+    elman_layer_backward = recurrent.elman_layer_backward
 
 
 lift(NumpyOps)

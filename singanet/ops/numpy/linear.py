@@ -1,15 +1,220 @@
-"""Matrix products."""
+"""Products and tables of NumPy.
+
+A kernel goes through its lanes one after the other. A recorded program, which has the calls of each
+lane by themselves, does the lanes side by side. NumPy's own calls use one thread but for large
+products.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from math import prod
+from typing import Any
 
-from singanet.ops.held import HeldMatrix
-from singanet.ops.interface import Ops
-from singanet.ops.kernel import kernel
-from singanet.ops.numpy import held
-from singanet.ops.numpy.lanes import LEAST
-from singanet.types import Array
+import numpy as np
+
+from singanet.ops.held import HeldMatrix, WatchedMatrix
+from singanet.ops.interface import Ops, Runs
+from singanet.ops.kernel import in_float32, in_order, kernel
+from singanet.ops.narrow_products import any_rows, few_rows
+from singanet.ops.threads import default_threads
+from singanet.types import Array, RowSparse
+
+FEW = 4
+"""Rows up to which the time goes into reading the matrix."""
+_IN_CACHE_ROWS = 64
+"""Rows up to which it pays to widen no more than the nearest caches take."""
+
+
+@kernel(half="product")
+def multiply_widened(ops: Ops, x: Array, held: HeldMatrix, *, out: Array | None = None) -> Array:
+    y = ops.empty((len(x), held.shape[1]), x) if out is None else out
+    if isinstance(held, WatchedMatrix) and not held.turned:
+        held.seen(x)
+    if held.turned:
+        for part in held.parts():
+            plain = held.columns(part.start, part.stop).T
+            if part.start:
+                ops.add_matmul(y, x[:, part], plain)
+            else:
+                ops.matmul(x[:, part], plain, out=y)
+    elif not ops.on_host:
+        for part in held.parts():
+            # CuPy's products fill nothing that lies apart.
+            y[:, part] = ops.matmul(x, held.columns(part.start, part.stop))
+    elif len(x) <= _IN_CACHE_ROWS:
+        y[...] = held.few(x)
+    else:
+        for part in held.parts():
+            ops.matmul(x, held.columns(part.start, part.stop), out=y[:, part])
+    return y
+
+
+multiply_held = in_order(few_rows, any_rows, last=multiply_widened)
+
+
+def held_matmul(ops: Any, a: Array, held: HeldMatrix, out: Array | None) -> Array:
+    """`Ops.matmul` by such a matrix."""
+    made: Array = ops.multiply_held(a, held, out=out)
+    return made
+
+
+def held_affine(ops: Any, x: Array, held: HeldMatrix, bias: Array | None) -> Array:
+    """`Ops.affine` by such a matrix."""
+    y: Array = ops.multiply_held(x, held)
+    return y if bias is None else ops.add(y, bias, out=y)
+
+
+def gather_rows(ops: Any, table: HeldMatrix, indices: Array) -> Array:
+    """`Ops.gather_rows` of such a matrix."""
+    flat = indices.reshape(-1)
+    rows = table.picked(flat) if table.turned else table.whole()[flat]
+    return ops.xp.ascontiguousarray(rows).reshape(*indices.shape, rows.shape[1])
+
+
+_LONG = 16
+"""Rows of a run above which it is summed by a call of its own."""
+
+_AT_A_TIME = 1 << 16
+"""Elements of rows that are changed at a time."""
+
+_MANY = 1 << 10
+"""Numbers from which on counting them takes less time than comparing; twice so many in halves."""
+
+_WIDE = 32
+"""Elements of a row from which on rows are added as wholes."""
+
+
+@kernel(half="native")
+def table_gather_rows(ops: Ops, table: Array, indices: Array) -> Array:
+    if isinstance(table, HeldMatrix):
+        return gather_rows(ops, table, indices)
+    return ops.xp.take(table, indices, axis=0)
+
+
+@kernel(half="native")
+def sum_rows(
+    ops: Ops, indices: Array, rows: Array, runs: Callable[[Array], Runs] | None = None
+) -> tuple[Array, Array]:
+    indices = indices.astype(np.int64, copy=False)
+    if not len(indices):
+        return indices, rows
+    on_host = ops.xp is np
+    found = runs_of(ops.xp, indices) if runs is None or not on_host else runs(indices)
+    return found.distinct, _sums_of_runs(ops.xp, rows, found.order, found.starts)
+
+
+def runs_of(xp: Any, indices: Array) -> Runs:
+    """The runs of equal ``indices`` (K,), of int64, in a stable order."""
+    order = _stable_order(xp, indices)
+    # Taking rows of a matrix is quicker than indexing them.
+    ordered = xp.take(indices, order)
+    first = xp.ones(len(ordered), bool)
+    xp.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    starts = xp.flatnonzero(first)
+    return Runs(ordered[starts], order, starts)
+
+
+def _stable_order(xp: Any, indices: Array) -> Array:
+    """The stable order of ``indices``; NumPy counts numbers of 16 bits, and compares others."""
+    if xp is np and len(indices) >= _MANY and indices.min() >= 0:
+        bits = int(indices.max()).bit_length()
+        low = indices.astype(np.uint16)
+        if bits <= 16:
+            return np.argsort(low, kind="stable")
+        if bits <= 32 and len(indices) >= 2 * _MANY:
+            order = np.argsort(low, kind="stable")
+            high = (np.take(indices, order) >> 16).astype(np.uint16)
+            return np.take(order, np.argsort(high, kind="stable"))
+    found: Array = xp.argsort(indices, kind="stable")
+    return found
+
+
+@in_float32
+def _sums_of_runs(xp: Any, rows: Array, order: Array, starts: Array) -> Array:
+    """The sums of the runs of ``rows``, taken in ``order``, that begin at ``starts``.
+
+    As ``xp.add.reduceat``'s, which goes down the columns, and takes ten times as long where the
+    rows are wide; and without another array of all of them.
+    """
+    narrow = rows.size < _WIDE * len(rows)
+    if xp is not np or narrow or rows.dtype.itemsize < 4:
+        total: Array = xp.add.reduceat(xp.take(rows, order, axis=0), starts, axis=0)
+        return total
+    lengths = np.diff(starts, append=len(rows))
+    total = np.take(rows, order[starts], axis=0)
+    ones = np.ones(int(lengths.max()), rows.dtype)
+    flat, sums = rows.reshape(len(rows), -1), total.reshape(len(total), -1)
+    for run in np.flatnonzero(lengths > _LONG).tolist():
+        first, count = int(starts[run]), int(lengths[run])
+        np.dot(ones[:count], np.take(flat, order[first : first + count], axis=0), sums[run])
+    runs = np.flatnonzero((lengths > 1) & (lengths <= _LONG))
+    place = 1
+    while len(runs):
+        total[runs] += np.take(rows, order[starts[runs] + place], axis=0)
+        place += 1
+        runs = runs[lengths[runs] > place]
+    return total
+
+
+@kernel(half="native")
+def add_rows(ops: Ops, a: RowSparse, b: RowSparse) -> tuple[Array, Array]:
+    indices = ops.concat([a.indices, b.indices], axis=0)
+    return ops.sum_rows(indices, ops.concat([a.rows, b.rows], axis=0))
+
+
+@kernel(half="native")
+def of_rows(ops: Ops, function: Callable[[Array], Array], indices: Array, rows: Array) -> Array:
+    return function(rows)
+
+
+@kernel(half="native")
+def map_rows(
+    ops: Ops, function: Callable[..., RowSparse], indices: Array, rows: Array, *numbers: Any
+) -> tuple[Array, Array]:
+    return function(RowSparse(indices, rows), *numbers)
+
+
+@kernel(half="native")
+def add_to_rows(
+    ops: Ops, array: Array, indices: Array, rows: Array, out: Array | None = None
+) -> Array:
+    total: Array = array.copy() if out is None else out
+    # Rows that are changed are taken out for that, and put back.
+    count = max(1, _AT_A_TIME * len(indices) // max(rows.size, 1))
+    for start in range(0, len(indices), count):
+        part = slice(start, start + count)
+        total[indices[part]] += rows[part]
+    return total
+
+
+LEAST = 1 << 24
+"""Multiplications below which a kernel is done before a second thread has woken."""
+
+SWEEP = 16
+"""Multiplications of a product in the time in which a value passes through memory."""
+
+
+def count(samples: int, multiplications: int) -> int:
+    """How many lanes so much work on NumPy's arrays is worth."""
+    if multiplications < LEAST:
+        return 1
+    return max(1, min(default_threads(), samples))
+
+
+def sum_of(ops: Ops, sums: list[Array]) -> Array:
+    """The sum of what lanes have summed up, in the first."""
+    for other in sums[1:]:
+        ops.xp.add(sums[0], other, out=sums[0])
+    return sums[0]
+
+
+def parts(samples: int, number: int) -> list[slice]:
+    """``number`` slices of about equal length."""
+    edges = [samples * part // number for part in range(number + 1)]
+    return [slice(first, last) for first, last in pairwise(edges)]
+
 
 _BESIDE = 1 << 22
 """Bytes of a product that is made to be added: they stay in the cache."""
@@ -21,7 +226,7 @@ _ROWS = 1 << 11
 @kernel(half="product")
 def matmul(ops: Ops, a: Array, b: Array, *, out: Array | None = None) -> Array:
     if isinstance(b, HeldMatrix):
-        return held.matmul(ops, a, b, out)
+        return held_matmul(ops, a, b, out)
     if a.ndim == b.ndim == 2 and a.shape[1] == len(b) == 1:
         # A column and a row, as the gradient of a weight at batch 1: NumPy's product takes
         # four times as long, element by element.
@@ -45,7 +250,7 @@ def add_matmul(ops: Ops, y: Array, a: Array, b: Array) -> Array:
 @kernel(half="product")
 def affine(ops: Ops, x: Array, weight: Array, bias: Array | None) -> Array:
     if isinstance(weight, HeldMatrix):
-        return held.affine(ops, x, weight, bias)
+        return held_affine(ops, x, weight, bias)
     y = in_lanes(ops, x, weight)
     if bias is not None:
         ops.xp.add(y, bias, out=y)

@@ -1,18 +1,23 @@
-"""Normalisation by batch statistics.
+"""Normalization kernels of NumPy.
 
 x is (N, C) or (N, C, H, W); statistics are taken over every axis but the channels.
+
+Rows are made to have mean 0 and variance 1, then scaled: Ba et al. 2016, Wu and He 2018.
+
+x is (N, C, ...); windows lie along the channels, centred and cut off at the ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.ops.numpy.lanes import SWEEP, sum_of
+from singanet.ops.numpy.linear import SWEEP, sum_of
 from singanet.ops.numpy.windows import blocks, scratch_bytes
-from singanet.types import Array
+from singanet.types import Array, Shape
 
 _BLOCK_BYTES = 1 << 19
 """Of one operand; a block and what is made of it are read again while the cache holds them."""
@@ -213,3 +218,152 @@ def _like(x: Array, images: Array) -> Array:
 def _line_shape(images: Array) -> tuple[int, int, int]:
     n, h, w, c = images.shape
     return n, h, w * c
+
+
+Statistics = tuple[Array, Array]
+"""Mean and 1 / sqrt(variance + epsilon) of each row, two arrays (R, 1)."""
+
+
+@kernel(half="lift", exact=(1,))
+def layer_norm(
+    ops: Ops, x: Array, gamma: Array | None, beta: Array | None, epsilon: float
+) -> tuple[Array, Statistics]:
+    y, statistics = _standardised(ops, x, epsilon)
+    if gamma is not None:
+        ops.xp.multiply(y, gamma, out=y)
+        ops.xp.add(y, beta, out=y)
+    return y, statistics
+
+
+@kernel(half="lift")
+def layer_norm_backward(
+    ops: Ops, dy: Array, x: Array, gamma: Array | None, statistics: Statistics
+) -> tuple[Array, Array | None, Array | None]:
+    x_hat = _restored(ops, x, statistics)
+    if gamma is None:
+        return _row_gradient(ops, dy, x_hat, statistics[1]), None, None
+    dgamma = ops.xp.multiply(dy, x_hat).sum(axis=0)
+    dx = _row_gradient(ops, ops.xp.multiply(dy, gamma), x_hat, statistics[1])
+    return dx, dgamma, dy.sum(axis=0)
+
+
+@kernel(half="lift", exact=(1,))
+def group_norm(
+    ops: Ops, x: Array, groups: int, gamma: Array | None, beta: Array | None, epsilon: float
+) -> tuple[Array, Statistics]:
+    by_channel, by_group = _views(x.shape, groups)
+    y, statistics = _standardised(ops, x.reshape(by_group), epsilon)
+    if gamma is not None and beta is not None:
+        spread = y.reshape(by_channel)
+        ops.xp.multiply(spread, gamma[:, None], out=spread)
+        ops.xp.add(spread, beta[:, None], out=spread)
+    return y.reshape(x.shape), statistics
+
+
+@kernel(half="lift")
+def group_norm_backward(
+    ops: Ops, dy: Array, x: Array, groups: int, gamma: Array | None, statistics: Statistics
+) -> tuple[Array, Array | None, Array | None]:
+    by_channel, by_group = _views(x.shape, groups)
+    x_hat = _restored(ops, x.reshape(by_group), statistics)
+    if gamma is None:
+        dx = _row_gradient(ops, dy.reshape(by_group), x_hat, statistics[1])
+        return dx.reshape(x.shape), None, None
+    spread = dy.reshape(by_channel)
+    # Sums of sums lose less in float32 than one long sum.
+    dgamma = ops.xp.multiply(spread, x_hat.reshape(by_channel)).sum(axis=2).sum(axis=0)
+    dbeta = spread.sum(axis=2).sum(axis=0)
+    scaled = ops.xp.multiply(spread, gamma[:, None]).reshape(by_group)
+    dx = _row_gradient(ops, scaled, x_hat, statistics[1])
+    return dx.reshape(x.shape), dgamma, dbeta
+
+
+@kernel(half="lift", exact=(1,))
+def l2_norm(ops: Ops, x: Array, epsilon: float) -> tuple[Array, Array]:
+    total = ops.xp.square(x).sum(axis=-1, keepdims=True)
+    inverse = 1.0 / ops.xp.sqrt(total + epsilon)
+    return ops.xp.multiply(x, inverse), inverse
+
+
+@kernel(half="lift")
+def l2_norm_backward(ops: Ops, dy: Array, y: Array, inverse: Array) -> Array:
+    inner = ops.xp.multiply(dy, y).sum(axis=-1, keepdims=True)
+    dx: Array = ops.xp.subtract(dy, ops.xp.multiply(y, inner))
+    return ops.xp.multiply(dx, inverse, out=dx)
+
+
+def _standardised(ops: Ops, rows: Array, epsilon: float) -> tuple[Array, Statistics]:
+    mean = rows.mean(axis=1, keepdims=True)
+    y = ops.xp.subtract(rows, mean)
+    var = ops.xp.square(y).mean(axis=1, keepdims=True)
+    inverse = 1.0 / ops.xp.sqrt(var + epsilon)
+    return ops.xp.multiply(y, inverse, out=y), (mean, inverse)
+
+
+def _restored(ops: Ops, rows: Array, statistics: Statistics) -> Array:
+    """The standardised rows once more, which is cheaper than keeping them."""
+    y = ops.xp.subtract(rows, statistics[0])
+    return ops.xp.multiply(y, statistics[1], out=y)
+
+
+def _row_gradient(ops: Ops, d_hat: Array, x_hat: Array, inverse: Array) -> Array:
+    """(d - mean(d) - x̂ mean(d x̂)) / sqrt(var + epsilon) of each row; reuses ``x_hat``."""
+    inner = ops.xp.multiply(d_hat, x_hat).mean(axis=1, keepdims=True)
+    ops.xp.multiply(x_hat, inner, out=x_hat)
+    ops.xp.subtract(d_hat, x_hat, out=x_hat)
+    x_hat -= d_hat.mean(axis=1, keepdims=True)
+    x_hat *= inverse
+    return x_hat
+
+
+def _views(shape: Shape, groups: int) -> tuple[Shape, Shape]:
+    """(N, C, positions), and (N · groups, C / groups · positions)."""
+    n, c, *sizes = shape
+    positions = prod(sizes)
+    return (n, c, positions), (n * groups, c // groups * positions)
+
+
+@kernel(half="lift")
+def lrn(ops: Ops, x: Array, size: int, alpha: float, beta: float, k: float) -> Array:
+    scale = _scale(ops, x, size, alpha, k)
+    return ops.xp.multiply(x, _power(ops, scale, beta), out=scale)
+
+
+@kernel(half="lift")
+def lrn_backward(
+    ops: Ops, dy: Array, x: Array, size: int, alpha: float, beta: float, k: float
+) -> Array:
+    xp = ops.xp
+    scale = _scale(ops, x, size, alpha, k)
+    dx: Array = xp.multiply(dy, _power(ops, scale, beta))
+    inner = xp.multiply(dx, x)
+    inner /= scale
+    around = _window_sum(ops, inner, size)
+    around *= x
+    around *= 2.0 * alpha * beta
+    return xp.subtract(dx, around, out=dx)
+
+
+def _scale(ops: Ops, x: Array, size: int, alpha: float, k: float) -> Array:
+    scale = _window_sum(ops, ops.xp.square(x), size)
+    scale *= alpha
+    scale += k
+    return scale
+
+
+def _window_sum(ops: Ops, values: Array, size: int) -> Array:
+    """Sums over windows of channels, by whole shifted arrays."""
+    total: Array = values.copy()
+    for shift in range(1, min(size // 2, values.shape[1] - 1) + 1):
+        total[:, shift:] += values[:, :-shift]
+        total[:, :-shift] += values[:, shift:]
+    return total
+
+
+def _power(ops: Ops, scale: Array, beta: float) -> Array:
+    """``scale`` ** -beta; square roots for the usual exponent, which cost far less."""
+    xp = ops.xp
+    if beta == 0.75:
+        root = xp.sqrt(scale)
+        return xp.reciprocal(xp.multiply(root, xp.sqrt(root), out=root), out=root)
+    return xp.power(scale, -beta)

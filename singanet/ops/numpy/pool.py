@@ -1,19 +1,23 @@
-"""Pooling over windows of images and volumes, and over all positions of a sample."""
+"""Pooling, upsampling and padding of NumPy.
+
+x is (N, C, H, W), y and dy (N, C, H·fh, W·fw) for the factors (fh, fw).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from singanet.base.heap import steps
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.ops.numpy.lanes import SWEEP
+from singanet.ops.numpy.linear import SWEEP
 from singanet.ops.numpy.windows import blocks, channels_first, meetings, scratch_bytes
-from singanet.ops.window import Window
+from singanet.ops.window import Pair, Window
 from singanet.types import Array, Shape
 
 _SUMMED_AT_ONCE = 1 << 8
@@ -157,3 +161,125 @@ def _channels_first(full: Array, x_shape: Shape) -> Array:
     """(N, positions, C) as an (N, C, ...) view, in the memory order of the image kernels."""
     n, c, *sizes = x_shape
     return channels_first(full.reshape(n, *sizes, c))
+
+
+@kernel(half="native")
+def upsample_nearest(ops: Ops, x: Array, factors: Pair) -> Array:
+    n, c, h, w = x.shape
+    y: Array = ops.xp.empty((n, c, h, factors[0], w, factors[1]), x.dtype)
+    ops.xp.copyto(y, x[:, :, :, None, :, None])
+    return y.reshape(n, c, h * factors[0], w * factors[1])
+
+
+@kernel(half="lift")
+def upsample_nearest_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
+    n, c, h, w = dy.shape
+    blocks = dy.reshape(n, c, h // factors[0], factors[0], w // factors[1], factors[1])
+    return blocks.sum(axis=5).sum(axis=3)
+
+
+@kernel(half="lift")
+def upsample_bilinear(ops: Ops, x: Array, factors: Pair) -> Array:
+    return _interpolated(ops, _interpolated(ops, x, 2, factors[0]), 3, factors[1])
+
+
+@kernel(half="lift")
+def upsample_bilinear_backward(ops: Ops, dy: Array, factors: Pair) -> Array:
+    return _gathered(ops, _gathered(ops, dy, 3, factors[1]), 2, factors[0])
+
+
+def _interpolated(ops: Ops, x: Array, axis: int, factor: int) -> Array:
+    rows = x.swapaxes(axis, -1)
+    size = rows.shape[-1]
+    bordered = ops.xp.concatenate([rows[..., :1], rows, rows[..., -1:]], axis=-1)
+    y: Array = ops.xp.empty((*rows.shape, factor), x.dtype)
+    for phase in range(factor):
+        first, share = _neighbours(phase, factor)
+        y[..., phase] = (1.0 - share) * bordered[..., first : first + size]
+        y[..., phase] += share * bordered[..., first + 1 : first + 1 + size]
+    return y.reshape(*rows.shape[:-1], size * factor).swapaxes(axis, -1)
+
+
+def _gathered(ops: Ops, dy: Array, axis: int, factor: int) -> Array:
+    rows = dy.swapaxes(axis, -1)
+    size = rows.shape[-1] // factor
+    phases = rows.reshape(*rows.shape[:-1], size, factor)
+    bordered: Array = ops.xp.zeros((*rows.shape[:-1], size + 2), dy.dtype)
+    for phase in range(factor):
+        first, share = _neighbours(phase, factor)
+        bordered[..., first : first + size] += (1.0 - share) * phases[..., phase]
+        bordered[..., first + 1 : first + 1 + size] += share * phases[..., phase]
+    bordered[..., 1] += bordered[..., 0]
+    bordered[..., -2] += bordered[..., -1]
+    return bordered[..., 1:-1].swapaxes(axis, -1)
+
+
+def _neighbours(phase: int, factor: int) -> tuple[int, float]:
+    """For output ``factor``·q + ``phase`` the first of its two pixels, and the second's share.
+
+    The pixel is counted from q in the image with a border of one; pixel centres lie at halves.
+    """
+    place = (phase + 0.5) / factor - 0.5
+    return (0, place + 1.0) if place < 0 else (1, place)
+
+
+_Region: TypeAlias = tuple[slice, ...]
+
+
+@kernel(half="native")
+def pad(
+    ops: Ops, x: Array, pads: Sequence[tuple[int, int]], value: float, mode: str = "constant"
+) -> Array:
+    shape = [size + sum(ends) for size, ends in zip(x.shape, pads, strict=True)]
+    # From the slowest axis to the fastest: images lie channels-last, and stay so.
+    apart = steps(x)
+    axes = sorted(range(x.ndim), key=lambda axis: -abs(apart[axis]))
+    laid: Array = ops.xp.full([shape[axis] for axis in axes], value, x.dtype)
+    full = laid.transpose(sorted(range(x.ndim), key=axes.__getitem__))
+    full[inside(pads, x.shape)] = x
+    if mode != "constant":
+        for axis, ends in enumerate(pads):
+            for border, source in _sources(mode, axis, x.shape[axis], ends):
+                full[border] = full[source]
+    return full
+
+
+@kernel(half="lift")
+def pad_backward(ops: Ops, dy: Array, pads: Sequence[tuple[int, int]], mode: str) -> Array:
+    shape = [size - sum(ends) for size, ends in zip(dy.shape, pads, strict=True)]
+    if mode == "constant":
+        return dy[inside(pads, shape)]
+    full = dy.copy(order="K")
+    for axis in reversed(range(dy.ndim)):
+        for border, source in _sources(mode, axis, shape[axis], pads[axis]):
+            given = full[border]
+            if mode == "replicate":
+                given = given.sum(axis=axis, keepdims=True)
+            ops.xp.add(full[source], given, out=full[source])
+    return full[inside(pads, shape)]
+
+
+def inside(pads: Sequence[tuple[int, int]], shape: Sequence[int]) -> _Region:
+    """Where an array of ``shape`` lies within its borders."""
+    ends = zip(pads, shape, strict=True)
+    return tuple(slice(before, before + size) for (before, _), size in ends)
+
+
+def _sources(
+    mode: str, axis: int, size: int, ends: tuple[int, int]
+) -> Iterator[tuple[_Region, _Region]]:
+    """The borders along ``axis`` that are not empty, and what they repeat."""
+    (before, after), end = ends, ends[0] + size
+    borders = slice(0, before), slice(end, end + after)
+    if mode == "replicate":
+        sources = slice(before, before + 1), slice(end - 1, end)
+    elif mode == "circular":
+        sources = slice(size, end), slice(before, before + after)
+    else:
+        # Without the edge itself; of a slice that goes back to the first, the end is None.
+        last = end - 2 - after
+        sources = slice(2 * before, before, -1), slice(end - 2, last if last >= 0 else None, -1)
+    for border, source, count in zip(borders, sources, ends, strict=True):
+        if count:
+            all_before = (slice(None),) * axis
+            yield (*all_before, border), (*all_before, source)

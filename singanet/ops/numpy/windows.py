@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 
-from singanet.base.addresses import steps
+from singanet.base.heap import steps
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
 from singanet.ops.window import Pads, Sizes, Window

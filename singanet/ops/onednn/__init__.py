@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from singanet.ops.onednn import (
-    attending,
-    attention,
-    conv,
-    eltwise,
-    held,
-    images,
-    local_response,
-    normalise,
-    pool,
-    products,
-    scores,
-    sweeps,
-)
+from singanet.ops.onednn import attending, conv, eltwise, llvm, normalise, pool, products, recurrent
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.calibration import measured
 from singanet.ops.onednn.library import Library, find_library, load_library
-from singanet.ops.onednn.recurrent import elman, gru, lstm
-from singanet.ops.onednn.recurrent.written import written
+from singanet.ops.onednn.recurrent import written
 from singanet.ops.threads import set_threads
 
 __all__ = ["Library", "OneDnnOps", "find_library", "load_library", "set_threads"]
@@ -37,23 +23,23 @@ class OneDnnOps(OneDnnBase):
     calibrate = staticmethod(measured)
     written = written
     add_all = eltwise.add_all
-    sweep = sweeps.sweep
-    has_sweep = sweeps.has_sweep
+    sweep = eltwise.sweep
+    has_sweep = eltwise.has_sweep
     combine = eltwise.combine
     matmul = products.matmul
     add_matmul = products.add_matmul
     affine = products.affine
     affine_constant = products.affine_constant
-    multiply_held = held.multiply_held
-    prepared_held = held.prepared_held
+    multiply_held = products.multiply_held
+    prepared_held = products.prepared_held
     activation = eltwise.activation
     activation_backward = eltwise.activation_backward
     sigmoid = eltwise.sigmoid
-    attention_weights = attention.attention_weights
+    attention_weights = attending.attention_weights
     attend = attending.attend
     attend_backward = attending.attend_backward
-    softmax = scores.softmax
-    softmax_backward = scores.softmax_backward
+    softmax = attending.softmax
+    softmax_backward = attending.softmax_backward
     conv2d = conv.conv2d
     conv2d_constant = conv.conv2d_constant
     conv2d_backward_data = conv.conv2d_backward_data
@@ -61,7 +47,7 @@ class OneDnnOps(OneDnnBase):
     depthwise_conv2d = conv.depthwise_conv2d
     depthwise_conv2d_backward_data = conv.depthwise_conv2d_backward_data
     depthwise_conv2d_backward_weights = conv.depthwise_conv2d_backward_weights
-    channels_last = images.channels_last
+    channels_last = llvm.channels_last
     max_pool = pool.max_pool
     max_pool_backward = pool.max_pool_backward
     avg_pool = pool.avg_pool
@@ -74,11 +60,11 @@ class OneDnnOps(OneDnnBase):
     batch_norm_relu_backward = normalise.batch_norm_relu_backward
     layer_norm = normalise.layer_norm
     layer_norm_backward = normalise.layer_norm_backward
-    lrn = local_response.lrn
-    lrn_backward = local_response.lrn_backward
-    lstm_layer = lstm.lstm_layer
-    lstm_layer_backward = lstm.lstm_layer_backward
-    gru_layer = gru.gru_layer
-    gru_layer_backward = gru.gru_layer_backward
-    elman_layer = elman.elman_layer
-    elman_layer_backward = elman.elman_layer_backward
+    lrn = normalise.lrn
+    lrn_backward = normalise.lrn_backward
+    lstm_layer = recurrent.lstm_layer
+    lstm_layer_backward = recurrent.lstm_layer_backward
+    gru_layer = recurrent.gru_layer
+    gru_layer_backward = recurrent.gru_layer_backward
+    elman_layer = recurrent.elman_layer
+    elman_layer_backward = recurrent.elman_layer_backward

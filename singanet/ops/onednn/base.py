@@ -1,24 +1,161 @@
-"""The base of the oneDNN kernels: the calls that they serve, threads, and the runtime."""
+"""The base of oneDNN's kernels and the choice between them.
+
+NumPy's arithmetic would hold the arrays between it in float32.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from singanet.base.heap import small_pages
-from singanet.errors import BackendError
-from singanet.ops.kernel import Chooser
+from singanet.base.processes import free_in_children
+from singanet.errors import BackendError, FileAccessError
+from singanet.ops.kernel import Chooser, cheapest
 from singanet.ops.numpy import NumpyOps
-from singanet.ops.onednn import nan
-from singanet.ops.onednn.choices import Calibration, Measured
+from singanet.ops.onednn import costs
+from singanet.ops.onednn.binding import BF16, Algorithm, Arg
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.costs import ADDS_A_PASS, BUILT_IN, Case, Choices, Speeds
 from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Build, Runtime
-from singanet.ops.onednn.speeds import ADDS_A_PASS, BUILT_IN, Speeds
 from singanet.ops.threads import changes, default_threads
 from singanet.types import Array, Parts
+
+
+def direct(estimates: Mapping[str, float]) -> str:
+    """oneDNN's own convolution where it is open, else the cheapest."""
+    return "direct" if "direct" in estimates else cheapest(estimates)
+
+
+class Calibration:
+    """The speeds of this processor, read or measured when an estimate first asks for them."""
+
+    def __init__(self) -> None:
+        self._speeds: Speeds | None = None
+        self._lock = free_in_children(threading.Lock())
+
+    def speeds(self, runtime: Runtime, calibrate: Callable[[Library], Speeds]) -> Speeds:
+        """The speeds in the file of routes, which keeps them for the next process.
+
+        Without such a file the speeds are built in: speeds measured anew in each process would
+        choose other routes, and give other bits, in each.
+        """
+        if self._speeds is None:
+            with self._lock:
+                self._speeds = self._speeds or self._found(runtime.library, calibrate)
+        return self._speeds
+
+    def _found(self, library: Library, calibrate: Callable[[Library], Speeds]) -> Speeds:
+        path = costs.path_of(library.version)
+        if path is None:
+            return BUILT_IN
+        known = costs.read_speeds(library.version)
+        if known is not None:
+            return known
+        with suppress(FileAccessError):
+            return costs.keep_speeds(path, library.version, calibrate(library))
+        return BUILT_IN
+
+
+class Measured:
+    """Choices that were measured on this machine; elsewhere the cheapest by estimate.
+
+    They are read when the first convolution asks.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._choices: dict[int, Mapping[Case, str]] | None = None
+
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`."""
+        runtime: Runtime | None = ops.runtime()
+        chosen = "" if runtime is None else self.choices(runtime).get(case, "")
+        return chosen if chosen in estimates else cheapest(estimates)
+
+    def choices(self, runtime: Runtime) -> Mapping[Case, str]:
+        """The choices for the number of threads of ``runtime``."""
+        if self._choices is None:
+            self._choices = costs.read(runtime.library.version)
+        return self._choices.get(runtime.threads, _NONE)
+
+    def adopt(self, choices: Choices, runtime: Runtime) -> None:
+        """Use these from now on, besides those that there are."""
+        joined = {**self.choices(runtime), **choices}
+        self._choices = {**(self._choices or {}), runtime.threads: joined}
+        self.version += 1
+
+    def remark(self, runtime: Runtime) -> str:
+        """How many choices are in use, and where they lie."""
+        count, path = len(self.choices(runtime)), costs.path_of(runtime.library.version)
+        if path is None:
+            return f"convolutions as estimated, {costs.why_none()}"
+        if not count:
+            return "convolutions as estimated, none measured: singanet tune"
+        return f"{count} convolutions as measured with {runtime.threads} threads, {path}"
+
+
+_NONE: Mapping[Case, str] = {}
+
+
+_NAN = {np.uint16: 0x7FC0, np.float32: np.nan}
+
+
+def sums(build: Builder, n: int, values: int) -> None:
+    """Operands: a sum for each sample, NaN if it has NaN or infinities of both signs; samples."""
+    x, y = build.rows((n, values), build.kind(1)), build.rows((n, 1))
+    desc = build.primitive_desc("reduction", int(Algorithm.REDUCTION_SUM), x, y, 0.0, 0.0)
+    build.stage(desc, {Arg.DST: build.operand(0, y), Arg.SRC: build.operand(1, x)})
+
+
+def marked(build: Builder, n: int, values: int, rows: int, count: int) -> Marking:
+    """Operands: rows, one a sample or one for all, and samples.
+
+    The first ``count`` of the ``values`` of a sample become NaN where its row is NaN.
+    """
+    return Marking((n, values), (rows, count), np.uint16 if build.kind(1) == BF16 else np.float32)
+
+
+class Marking:
+    """A plan like `KernelPlan`: a look at few numbers, and seldom more."""
+
+    sizes = (0, 0)
+    reads, writes = (0, 1), (1,)
+    scratch, threads = 0, 1
+    open, rounded = frozenset({1}), frozenset[int]()
+
+    def __init__(self, samples: tuple[int, int], rows: tuple[int, int], kind: Any) -> None:
+        self._samples, self._rows, self._kind = samples, rows, kind
+
+    def run(self, addresses: Sequence[int], scratch: int) -> None:
+        """See `KernelPlan`."""
+        self.bound(addresses, scratch)()
+
+    def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
+        """See `KernelPlan`."""
+        row = _at(addresses[0], self._rows, np.float32)
+        first = _at(addresses[1], self._samples, self._kind)[:, : self._rows[1]]
+        nan = _NAN[self._kind]
+
+        def mark() -> None:
+            found = np.isnan(row)
+            if found.any():
+                np.copyto(first, nan, where=found)
+
+        return mark
+
+
+def _at(address: int, shape: tuple[int, int], kind: Any) -> Array:
+    size = shape[0] * shape[1] * np.dtype(kind).itemsize
+    raw: Any = (ctypes.c_char * size).from_address(address)
+    return np.frombuffer(raw, kind).reshape(shape)
+
 
 _F32 = np.dtype(np.float32)
 
@@ -33,7 +170,7 @@ class OneDnnBase(NumpyOps):
     name = "onednn"
     chooser: Chooser
     narrow = False
-    """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.narrow`."""
+    """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.products`."""
     stores = False
     """Whether programs keep in bfloat16 what none but such kernels touch."""
 
@@ -199,7 +336,7 @@ class OneDnnBase(NumpyOps):
         # Nothing here depends on values, so that it can be recorded.
         xp, n, values = self.xp, len(x), x.size // len(x)
         found: Array = xp.empty((n, 1), np.float32)
-        if not (self.narrow and self.runs(nan.sums, (n, values), found, x, passes=values)):
+        if not (self.narrow and self.runs(sums, (n, values), found, x, passes=values)):
             found = xp.min(x.reshape(n, -1), axis=1, keepdims=True)
         self.show_nan_of(y, found)
 
@@ -210,7 +347,7 @@ class OneDnnBase(NumpyOps):
         """
         xp, n, count = self.xp, len(y), rows.shape[-1]
         key = (n, y.size // n, rows.size // count, count)
-        if self.narrow and self.runs(nan.marked, key, rows, y):
+        if self.narrow and self.runs(marked, key, rows, y):
             return
         # Zero for any number, infinity too.
         xp.sign(rows, out=rows)

@@ -15,19 +15,15 @@ from math import prod
 import numpy as np
 
 from singanet.base.heap import large_arrays_apart, once_in_a_process, trim
-from singanet.ops.compiler import has_compiler
-from singanet.ops.onednn.cases import Case
+from singanet.ops.casts import has_compiler
 from singanet.ops.onednn.conv.direct import forward_plan
+from singanet.ops.onednn.costs import BUILT_IN, Case, Speeds
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.products import product
 from singanet.ops.onednn.runtime import SHARED, Build, Runtime
-from singanet.ops.onednn.speeds import BUILT_IN, Speeds
-from singanet.ops.onednn.winograd import compiled
-from singanet.ops.onednn.winograd.convolution import forward_plan as winograd_plan
-from singanet.ops.onednn.winograd.convolution import tiles_of
-from singanet.ops.onednn.winograd.plan import POINTS
-from singanet.ops.onednn.winograd.products import products
-from singanet.ops.onednn.winograd.tiles import Tiles
+from singanet.ops.onednn.winograd import llvm_tiles
+from singanet.ops.onednn.winograd.tiled import POINTS, Tiles, products, tiles_of
+from singanet.ops.onednn.winograd.tiled import forward_plan as winograd_plan
 from singanet.ops.threads import cores
 from singanet.ops.window import Window
 from singanet.types import Array
@@ -183,12 +179,12 @@ def _compiled(runtime: Runtime, memory: _KernelMemory) -> dict[str, Run]:
     """The usual kernel in compiled tiles, and what enters its weight."""
     x, y, weight = _operands(memory, _IMAGES, _SIZE, _CHANNELS)
     shape = x.shape[0], x.shape[3], *x.shape[1:3]
-    tiles = compiled.geometry_of(Case("forward", shape, weight.shape, _WINDOW, 1))
+    tiles = llvm_tiles.geometry_of(Case("forward", shape, weight.shape, _WINDOW, 1))
     assert tiles is not None
     entered = memory.written(tiles.entered)
     return {
-        "compiled": _run(runtime, compiled.forward_plan, (tiles, False, False), y, x, weight),
-        "entered": _run(runtime, compiled.enter_plan, (tiles,), entered, weight),
+        "compiled": _run(runtime, llvm_tiles.forward_plan, (tiles, False, False), y, x, weight),
+        "entered": _run(runtime, llvm_tiles.enter_plan, (tiles,), entered, weight),
     }
 
 

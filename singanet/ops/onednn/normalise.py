@@ -1,4 +1,4 @@
-"""Batch and layer normalisation by oneDNN, the first also with the relu after it in one pass.
+"""Normalization by oneDNN.
 
 Images are channels-last; (N, C) is taken as one pixel a sample. The mask of a relu is oneDNN's own
 note, a bit for each value.
@@ -13,12 +13,11 @@ import numpy as np
 from singanet.ops.interface import Statistics
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import normalise as by_numpy
-from singanet.ops.numpy import standardise as rows_by_numpy
-from singanet.ops.onednn import compiled_norms as compiled
+from singanet.ops.onednn import llvm as compiled
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import Arg, Norm, Prop, Query
+from singanet.ops.onednn.binding import Algorithm, Arg, Norm, Prop, Query
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.images import images_of, like
+from singanet.ops.onednn.llvm import images_of, like
 from singanet.types import Array, Shape
 
 _LEAST = 512
@@ -196,11 +195,11 @@ batch_norm_relu_backward = in_order(
     last=by_numpy.batch_norm_relu_backward,
 )
 
-layer_norm = in_order(Route("onednn", _layer_norm, _is_row_served), last=rows_by_numpy.layer_norm)
+layer_norm = in_order(Route("onednn", _layer_norm, _is_row_served), last=by_numpy.layer_norm)
 
 layer_norm_backward = in_order(
     Route("onednn", _layer_norm_backward, _is_row_served_back),
-    last=rows_by_numpy.layer_norm_backward,
+    last=by_numpy.layer_norm_backward,
 )
 
 
@@ -323,3 +322,74 @@ def _rows_backward(build: Builder, shape: Shape, affine: bool) -> None:
     # Versions differ in whether they count the shift among the inputs; none reads it.
     order += [Arg.SCALE, Arg.SHIFT, Arg.DIFF_SCALE, Arg.DIFF_SHIFT] * affine
     build.stage(desc, build.operands(order, [rows] * 3 + [each] * 2 + [vector] * 4 * affine))
+
+
+_LOCAL_RESPONSE_LEAST = 1024
+"""Elements from which oneDNN is faster: benchmarks/onednn_kernels.py."""
+
+_ACROSS = int(Algorithm.LRN_ACROSS_CHANNELS)
+
+
+def _lrn(ops: OneDnnBase, x: Array, size: int, alpha: float, beta: float, k: float) -> Array | None:
+    images = ops.channels_last(x)
+    y: Array = ops.xp.empty_like(images)
+    done = ops.runs(_forward, (images.shape, size, alpha * size, beta, k), images, y)
+    return y.transpose(0, 3, 1, 2) if done else None
+
+
+def _lrn_backward(
+    ops: OneDnnBase, dy: Array, x: Array, size: int, alpha: float, beta: float, k: float
+) -> Array | None:
+    images, slopes = ops.channels_last(x), ops.channels_last(dy)
+    dx: Array = ops.xp.empty_like(images)
+    done = ops.runs(
+        _local_response_backward, (images.shape, size, alpha * size, beta, k), dx, slopes, images
+    )
+    return dx.transpose(0, 3, 1, 2) if done else None
+
+
+def _local_response_is_served(ops: OneDnnBase, x: Array, size: int, *_: float) -> bool:
+    # Windows of one channel end the process in oneDNN's backward.
+    return size > 1 and x.ndim == 4 and ops.serves(_LOCAL_RESPONSE_LEAST, x)
+
+
+def _local_response_is_served_back(
+    ops: OneDnnBase, dy: Array, x: Array, size: int, *_: float
+) -> bool:
+    return size > 1 and x.ndim == 4 and ops.serves(_LOCAL_RESPONSE_LEAST, x, dy)
+
+
+lrn = in_order(Route("onednn", _lrn, _local_response_is_served), last=by_numpy.lrn)
+
+lrn_backward = in_order(
+    Route("onednn", _lrn_backward, _local_response_is_served_back), last=by_numpy.lrn_backward
+)
+
+
+def _desc(
+    build: Builder, shape: Shape, prop: Prop, size: int, alpha: float, beta: float, k: float
+) -> object:
+    x, y = build.images(shape), build.images(shape)
+    return build.primitive_desc("lrn_forward", int(prop), _ACROSS, x, y, size, alpha, beta, k)
+
+
+def _forward(build: Builder, shape: Shape, size: int, alpha: float, beta: float, k: float) -> None:
+    desc = _desc(build, shape, Prop.FORWARD_INFERENCE, size, alpha, beta, k)
+    build.stage(desc, build.operands((Arg.SRC, Arg.DST), [build.images(shape)] * 2))
+
+
+def _local_response_backward(
+    build: Builder, shape: Shape, size: int, alpha: float, beta: float, k: float
+) -> None:
+    """The forward runs again for what it notes, since between the calls only x is kept."""
+    hint = _desc(build, shape, Prop.FORWARD_TRAINING, size, alpha, beta, k)
+    x = build.images(shape)
+    desc = build.primitive_desc("lrn_backward", _ACROSS, x, x, x, size, alpha, beta, k, hint)
+    memories = build.operands((Arg.DIFF_SRC, Arg.DIFF_DST, Arg.SRC), [x] * 3)
+    noted = build.layout(hint, Query.WORKSPACE)
+    if build.size(noted):
+        notes = build.inner(noted)
+        again = {Arg.SRC: memories[Arg.SRC], Arg.DST: build.inner(x), Arg.WORKSPACE: notes}
+        build.stage(hint, again)
+        memories[Arg.WORKSPACE] = notes
+    build.stage(desc, memories)

@@ -15,11 +15,10 @@ import numpy as np
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import pool as by_numpy
 from singanet.ops.numpy.windows import channels_first
-from singanet.ops.onednn import compiled_pool as compiled
+from singanet.ops.onednn import llvm as compiled
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
-from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.descriptors import NotOfferedError
+from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 

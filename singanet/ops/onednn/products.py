@@ -1,22 +1,163 @@
-"""Large matrix products by oneDNN, so that they share its threads.
+"""Products by oneDNN.
 
 Each matrix is in C order, or the transposed view of one. A constant matrix is laid out by a call of
 its own, which a program can make once.
+
+To hand a product over to oneDNN takes a microsecond, in which a core multiplies 50,000 numbers.
+
+A stack may be a view, such as the heads of (N, T, heads·size); no matrix is copied.
+
+Some columns at a time become float32, and are rounded to bfloat16 while they are in the cache,
+where the processor multiplies that much faster.
+
+Words of bfloat16 are multiplied by rows that are rounded to it.
+
+Convolutions and large products round what they multiply to bfloat16, which has float32's range and
+8 of its 24 bits, and sum in float32; recurrent ones the state h of each step too. All arrays that
+they are called with are float32. Where a product of float32 is held for the faster, as on
+processors with AVX-512 BF16 for some sizes and for convolutions in tiles, that is taken. What a
+program stores in bfloat16: `singanet.program.narrow`.
 """
 
 from __future__ import annotations
 
+import copy
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from singanet.ops.held import HeldMatrix
-from singanet.ops.kernel import Route, in_order
+from singanet.base.heap import steps
+from singanet.errors import BackendError
+from singanet.ops.casts import has_compiler
+from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import Route, cheapest, in_order
+from singanet.ops.narrow_products import any_rows, few_rows, prepared
 from singanet.ops.numpy import linear as by_numpy
-from singanet.ops.onednn import few_products, stacks
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.binding import F32, Arg, Query
+from singanet.ops.onednn.binding import BF16, F16, F32, S8, Arg, Query, Tag
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.runtime import SHARED
-from singanet.types import Array
+from singanet.ops.onednn.costs import Case, Speeds
+from singanet.ops.onednn.library import INSTALL
+from singanet.ops.onednn.llvm import CompiledPlan
+from singanet.ops.onednn.runtime import SHARED, Runtime
+from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from singanet.ops.compiled.engine import CompiledFunction
+
+
+_SMALL = 1 << 17
+"""Multiply-adds up to which what oneDNN takes beside computing is a good part of the time."""
+_ALONE = 1 << 20
+"""Numbers of a matrix up to which one thread multiplies a row by it: some 50 microseconds."""
+
+
+def fits(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False) -> bool:
+    """Whether it is a small product of float32, or one of a single row."""
+    rest = [] if bias is None else [bias]
+    return (
+        x.ndim == 2
+        and not ops.narrow
+        and len(x) * weight.size <= (_ALONE if len(x) == 1 else _SMALL)
+        and ops.serves(1, x, weight, *rest)
+        and has_compiler()
+    )
+
+
+def multiply(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> Array | None:
+    """As `Ops.affine_constant`, with the matrix in panels of columns."""
+    from singanet.ops.compiled.pool import width_of
+
+    xp, (inputs, outputs) = ops.xp, weight.shape
+    width = width_of(outputs)
+    panels = -(-outputs // width)
+    line, whole = ops.zeros((panels * width,), x), ops.zeros((inputs, panels * width), x)
+    whole[:, :outputs] = weight
+    if bias is not None:
+        line[:outputs] = bias
+    packed = xp.ascontiguousarray(whole.reshape(inputs, panels, width).swapaxes(0, 1))
+    y: Array = xp.empty((len(x), outputs), x.dtype)
+    key = len(x), inputs, outputs, width, relu
+    return y if ops.runs(_product, key, y, ops.ordered(x), packed, line, passes=0) else None
+
+
+def _product(
+    build: Builder, rows: int, inputs: int, outputs: int, width: int, relu: bool
+) -> CompiledPlan:
+    """Operands: the products, the rows, the matrix in panels, the bias in as many columns."""
+    numbers = rows, inputs, outputs
+    return CompiledPlan(build, _function(width, relu), [[numbers]], reads=(1, 2, 3), writes=(0,))
+
+
+@cache
+def _function(width: int, relu: bool) -> CompiledFunction:
+    from singanet.ops.compiled import engine, pool
+
+    return engine.known(pool.product, width, relu)
+
+
+_STACKS_LEAST = 1 << 22
+"""Multiply-adds from which waking oneDNN pays."""
+
+_LEAST_EACH, _LEAST_ROUNDED = 1 << 17, 1 << 16
+"""Multiply-adds of one product from which oneDNN is faster, in float32 and in bfloat16."""
+
+_AXES = range(3, 7)
+
+
+def pays(ops: OneDnnBase, a: Array, b: Array) -> bool:
+    """Whether oneDNN's products of the stacks are faster: benchmarks/onednn_kernels.py."""
+    if a.ndim not in _AXES or a.ndim != b.ndim or a.shape[:-2] != b.shape[:-2]:
+        return False
+    each = a.shape[-2] * a.shape[-1] * b.shape[-1]
+    least = _LEAST_ROUNDED if ops.narrow else _LEAST_EACH
+    return each >= least and math.prod(a.shape[:-2]) * each >= _STACKS_LEAST
+
+
+def stacks_product(ops: OneDnnBase, a: Array, b: Array, out: Array | None) -> Array | None:
+    """The products; None if a stack does not lie as oneDNN can read it."""
+    lie = _strides(a), _strides(b)
+    shape = (*a.shape[:-1], b.shape[-1])
+    if None in lie or a.shape[-1] != b.shape[-2] or not ops.serves(1, a, b):
+        return None
+    y: Array = ops.xp.empty(shape, np.float32) if out is None else out
+    if y.shape != shape or y.dtype != a.dtype or not y.flags.c_contiguous:
+        return None
+    key = (a.shape, b.shape, *lie)
+    done = ops.runs(_products, key, y, a, b, passes=ops.passes(a.shape[-1]))
+    return y if done else None
+
+
+def _strides(stack: Array) -> Shape | None:
+    """In elements; None if elements lie on each other or apart in both axes of a matrix."""
+    strides = [stride // stack.itemsize for stride in stack.strides]
+    end = 1
+    for axis in sorted(range(stack.ndim), key=strides.__getitem__):
+        if stack.shape[axis] == 1:
+            # What NumPy says of an axis of one element may be anything.
+            continue
+        if strides[axis] < end:
+            return None
+        end = strides[axis] * stack.shape[axis]
+    made = tuple(
+        end if extent == 1 else stride for extent, stride in zip(stack.shape, strides, strict=True)
+    )
+    return made if 1 in made[-2:] else None
+
+
+def _products(build: Builder, a: Shape, b: Shape, of_a: Shape, of_b: Shape) -> None:
+    stacks = build.strided(a, of_a), build.strided(b, of_b), build.rows((*a[:-1], b[-1]))
+    desc = build.primitive_desc("matmul", *stacks[:2], None, stacks[2])
+    order = (Arg.DST, Arg.SRC, Arg.WEIGHTS)
+    build.stage(desc, build.operands(order, [stacks[2], *stacks[:2]]))
+
 
 _LEAST = 1 << 18
 """Multiply-adds from which the products are oneDNN's.
@@ -57,7 +198,7 @@ _LEAST_CONSTANT = 1 << 14
 
 
 def _matmul(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> Array | None:
-    return _multiplied(ops, a, b, None, out) if a.ndim == 2 else stacks.product(ops, a, b, out)
+    return _multiplied(ops, a, b, None, out) if a.ndim == 2 else stacks_product(ops, a, b, out)
 
 
 def _add_matmul(ops: OneDnnBase, y: Array, a: Array, b: Array) -> Array | None:
@@ -69,7 +210,7 @@ def _affine(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None) -> Arr
 
 
 def _pays(ops: OneDnnBase, a: Array, b: Array, *, out: Array | None = None) -> bool:
-    return _is_large(ops, a, b) or stacks.pays(ops, a, b)
+    return _is_large(ops, a, b) or pays(ops, a, b)
 
 
 def _is_large(ops: OneDnnBase, a: Array, b: Array, bias: Array | None = None) -> bool:
@@ -135,7 +276,7 @@ def _is_compiled(
     ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False
 ) -> bool:
     """Whether LLVM's function makes it, on one thread: a large matrix lies in the caches of all."""
-    if not few_products.fits(ops, x, weight, bias, relu):
+    if not fits(ops, x, weight, bias, relu):
         return False
     return not _is_worth_threads(ops, len(x), weight.size)
 
@@ -150,7 +291,7 @@ add_matmul = in_order(
 affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
 affine_constant = in_order(
-    Route("compiled", few_products.multiply, _is_compiled),
+    Route("compiled", multiply, _is_compiled),
     Route(
         "onednn",
         _affine_constant,
@@ -265,3 +406,273 @@ def _product_packed(
     if bias:
         memories[Arg.BIAS] = build.operand(3, build.rows((1, n)))
     build.stage(desc, memories)
+
+
+_WIDENED_GAIN = 0.75
+"""Of a multiplication of float32 what one of bfloat16 may take to be used for many rows."""
+_IN_CACHE = 1 << 17
+"""Numbers that are unpacked, turned and scaled at a time."""
+
+
+def rounds(ops: OneDnnBase) -> bool:
+    """Whether products of bfloat16 are the faster ones by far."""
+    library = ops.library()
+    return bool(
+        library and library.bfloat16 and ops.speeds().narrow < _WIDENED_GAIN * ops.speeds().direct
+    )
+
+
+def by_widened(ops: OneDnnBase, x: Array, held: HeldMatrix, out: Array | None) -> Array | None:
+    """The product, by some columns of ``held`` at a time."""
+    runtime = ops.runtime()
+    if runtime is None:
+        return None
+    y: Array = np.empty((len(x), held.shape[1]), np.float32) if out is None else out
+    x, many = ops.ordered(x), False
+    for part, plain in _parts(ops, runtime, held):
+        if not held.turned:
+            _rounded(ops, y[:, part], x, plain, False)
+        elif not many:
+            _rounded(ops, y, x[:, part], plain, True)
+        else:
+            beside = runtime.working("beside", y.shape)
+            _rounded(ops, beside, x[:, part], plain, True)
+            np.add(y, beside, out=y)
+        many = True
+    return y
+
+
+def _rounded(ops: OneDnnBase, y: Array, x: Array, plain: Array, turned: bool) -> None:
+    (m, k), n = x.shape, y.shape[1]
+    across = tuple(steps(each)[0] // 4 for each in (y, x, plain))
+    key = m, k, n, turned, *across
+    if not ops.runs(_widened_product, key, y, x, plain, passes=ops.passes(k)):
+        np.matmul(x, plain.T if turned else plain, out=y)
+
+
+def _widened_product(
+    build: Builder, m: int, k: int, n: int, turned: bool, over_y: int, over_x: int, over_b: int
+) -> None:
+    """Operands: the products, the rows, the matrix; each row is so many numbers after another."""
+    y = build.strided((m, n), (over_y, 1))
+    a = build.strided((m, k), (over_x, 1))
+    b = build.strided((k, n), (1, over_b) if turned else (over_b, 1))
+    desc = build.primitive_desc(
+        "matmul", build.rows((m, k), BF16), build.free((k, n), BF16), None, y
+    )
+    memories = {
+        Arg.DST: build.operand(0, y),
+        Arg.SRC: build.packed_input(1, a, build.layout(desc, Query.SRC)),
+        Arg.WEIGHTS: build.packed_input(2, b, build.layout(desc, Query.WEIGHTS)),
+    }
+    build.stage(desc, memories)
+
+
+def _parts(ops: OneDnnBase, runtime: Runtime, held: HeldMatrix) -> Iterator[tuple[slice, Array]]:
+    """Runs of columns, and what they are in float32 (inputs, ·) until the next run is asked for."""
+    if isinstance(held, BlockMatrix):
+        for slab, part in held.slabs:
+            yield part, _of_blocks(ops, runtime, held, slab)[:, : part.stop - part.start]
+    else:
+        for part in held.parts():
+            yield part, _of_words(ops, runtime, held, part)
+
+
+def _of_words(ops: OneDnnBase, runtime: Runtime, held: HeldMatrix, part: slice) -> Array:
+    shape = held.inputs, part.stop - part.start
+    plain = runtime.working("widened", shape)
+    if isinstance(held, Bfloat16Matrix):
+        words = held.words[part.start // PANEL :]
+        if ops.runs(_from_pairs, shape, plain, words):
+            return plain
+    plain[...] = held.columns(part.start, part.stop)
+    return plain
+
+
+def _from_pairs(build: Builder, k: int, n: int) -> None:
+    plain, words = build.rows((k, n)), build.tagged((k, n), BF16, Tag.PANELS_OF_PAIRS)
+    target, source = build.operand(0, plain), build.operand(1, words)
+    build.reorder(words, source, plain, target)
+
+
+def _of_blocks(ops: OneDnnBase, runtime: Runtime, held: BlockMatrix, slab: int) -> Array:
+    width = held.panels * PANEL
+    plain = runtime.working("widened", (held.groups, 2, GROUP // 2, width))
+    scales = _wide(ops, runtime, "scales", held.scales[slab])
+    minima = None if held.minima is None else _wide(ops, runtime, "minima", held.minima[slab])
+    step = max(1, _IN_CACHE // (GROUP * width))
+    for start in range(0, held.groups, step):
+        groups = slice(start, min(start + step, held.groups))
+        made = plain[groups]
+        codes = held.whole_codes(slab, groups, _room_of_codes(runtime, held, len(made)))
+        if held.kind == "Q4_0":
+            codes -= np.int8(8)
+        if not ops.runs(_from_fours, (len(made), width), made, codes):
+            made[...] = codes.transpose(0, 2, 4, 1, 3).reshape(made.shape)
+        blocks = slice(2 * groups.start, 2 * groups.stop)
+        made *= scales[blocks].reshape(len(made), 2, 1, width)
+        if minima is not None:
+            made += minima[blocks].reshape(len(made), 2, 1, width)
+    return plain.reshape(-1, width)[: held.inputs]
+
+
+def _room_of_codes(runtime: Runtime, held: BlockMatrix, groups: int) -> Array | None:
+    """Memory for the numbers of so many groups, where they are unpacked."""
+    if held.bits == 8:
+        return None
+    # Four numbers of a byte in the place of one float.
+    return runtime.working("codes", (groups, held.panels, 16, PANEL, 1)).view(np.int8)
+
+
+def _from_fours(build: Builder, groups: int, n: int) -> None:
+    shape = groups, GROUP, n
+    plain, codes = build.rows(shape), build.tagged(shape, S8, Tag.STACKED_PANELS_OF_FOURS)
+    target, source = build.operand(0, plain), build.operand(1, codes)
+    build.reorder(codes, source, plain, target)
+
+
+def _wide(ops: OneDnnBase, runtime: Runtime, name: str, halves: Array) -> Array:
+    """float16 numbers as float32; NumPy takes five times as long, and fifty for the least."""
+    made = runtime.working(name, halves.shape)
+    if not ops.runs(_from_halves, (halves.size,), made, halves):
+        made[...] = halves
+    return made
+
+
+def _from_halves(build: Builder, size: int) -> None:
+    plain, halves = build.rows((size,)), build.rows((size,), F16)
+    target, source = build.operand(0, plain), build.operand(1, halves)
+    build.reorder(halves, source, plain, target)
+
+
+_FEW_ROUNDED = 32
+"""Rows up to which words are read as they lie even where products of float32 are faster."""
+
+
+def _multiply(
+    ops: OneDnnBase, x: Array, held: HeldMatrix, *, out: Array | None = None
+) -> Array | None:
+    if not (out is None or out.flags.c_contiguous) or not len(x):
+        return None
+    if not isinstance(held, (Bfloat16Matrix, BlockMatrix)):
+        return None
+    made = None
+    if isinstance(held, Bfloat16Matrix) and not held.turned:
+        made = _by_words(ops, x, held, out)
+    if made is None and _widens(ops, x, held):
+        made = by_widened(ops, x, held, out)
+    return made
+
+
+def _widens(ops: OneDnnBase, x: Array, held: HeldMatrix) -> bool:
+    return rounds(ops) and (held.turned or len(x) > by_numpy.FEW)
+
+
+multiply_held = in_order(
+    few_rows,
+    Route("onednn", _multiply, lambda ops, x, held, out=None: ops.serves(1, x)),
+    any_rows,
+    last=by_numpy.multiply_widened,
+)
+
+
+def prepared_held(ops: OneDnnBase, x: Array, held: HeldMatrix) -> Callable[..., None] | None:
+    """See `Ops`."""
+    if not few_rows.fits(ops, x, held) and ops.serves(1, x):
+        by_words = isinstance(held, Bfloat16Matrix) and not held.turned and _rounds(ops, len(x))
+        if by_words or _widens(ops, x, held):
+            return None
+    return prepared(ops, x, held)
+
+
+def _rounds(ops: OneDnnBase, rows: int) -> bool:
+    library = ops.library()
+    return bool(library and library.bfloat16 and (rows <= _FEW_ROUNDED or rounds(ops)))
+
+
+def _by_words(ops: OneDnnBase, x: Array, held: Bfloat16Matrix, out: Array | None) -> Array | None:
+    """By rows that are rounded, where they are few or that is faster."""
+    (m, k), n = x.shape, held.outputs
+    if not _rounds(ops, m):
+        return None
+    x, passes = ops.ordered(x), ops.passes(k)
+    if m == 1:
+        # AMX's kernel takes twice as long for one row as for two.
+        x, made = np.repeat(x, 2, 0), np.empty((2, n), np.float32)
+        if not ops.runs(_words, (2, k, n), made, x, held.words, passes=passes):
+            return None
+        y: Array = made[:1] if out is None else out
+        y[...] = made[:1]
+        return y
+    y = np.empty((m, n), np.float32) if out is None else out
+    return y if ops.runs(_words, (m, k, n), y, x, held.words, passes=passes) else None
+
+
+def _words(build: Builder, m: int, k: int, n: int) -> None:
+    """Operands: the products, the rows, the words in panels."""
+    a, y = build.rows((m, k), BF16), build.rows((m, n))
+    b = build.tagged((k, n), BF16, Tag.PANELS_OF_PAIRS)
+    desc = build.primitive_desc("matmul", a, b, None, y)
+    memories = {
+        Arg.DST: build.operand(0, y),
+        Arg.SRC: build.packed_input(1, build.rows((m, k)), build.layout(desc, Query.SRC)),
+        Arg.WEIGHTS: build.operand(2, b),
+    }
+    build.stage(desc, memories)
+
+
+class Estimated:
+    """Takes the cheapest route that multiplies bfloat16, or float32 in tiles if that is cheaper.
+
+    If there are neither the cheapest of all.
+    """
+
+    version = 0
+
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`: estimates are multiples of what float32 takes by the direct route."""
+        speeds: Speeds = ops.speeds()
+        rates = {
+            "direct": speeds.narrow_direct / speeds.direct,
+            "product": speeds.narrow / speeds.direct,
+            "compiled": 1.0,
+        }
+        return cheapest({k: rates[k] * v for k, v in estimates.items() if k in rates} or estimates)
+
+
+def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:
+    """``ops`` with factors of bfloat16, and plans of its own; itself where it is so already.
+
+    ``stores`` lets programs keep so what they can.
+
+    Errors: `BackendError` for kernels, or on a processor, without them.
+    """
+    library = ops.library() if isinstance(ops, OneDnnBase) else None
+    if not isinstance(ops, OneDnnBase) or library is None:
+        received, advice = f"those of {ops.name}", INSTALL
+    elif not library.bfloat16:
+        received = "oneDNN on a processor without such products"
+        advice = "use a processor with AVX-512 BF16 or AMX"
+    else:
+        return ops if ops.narrow and ops.stores == stores else _narrow(ops, stores)
+    raise BackendError(
+        where,
+        expected="kernels that multiply bfloat16",
+        received=received,
+        advice=f'{advice}; "auto" takes float32 where there are none',
+    )
+
+
+def narrow_pays(ops: Ops) -> bool:
+    """Whether ``ops`` can be `narrowed`, and products of bfloat16 are faster by a good part."""
+    library = ops.library() if isinstance(ops, OneDnnBase) else None
+    if not isinstance(ops, OneDnnBase) or library is None:
+        return False
+    return library.bfloat16 and ops.speeds().narrow_pays
+
+
+def _narrow(ops: OneDnnBase, stores: bool) -> OneDnnBase:
+    made = copy.copy(ops)
+    made.stores = stores
+    made.narrow, made.chooser, made._local = True, Estimated(), threading.local()
+    return made

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.heap import small_pages
-from singanet.base.written import PAGE
+from singanet.base.kinds import PAGE
 from singanet.ops.blas import stand_aside
 from singanet.ops.onednn.binding import (
     BF16,
@@ -23,12 +23,8 @@ from singanet.ops.onednn.binding import (
     check,
     executing,
 )
-from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.descriptors import NotOfferedError
-from singanet.ops.onednn.library import Library
-from singanet.ops.onednn.neighbours import neighbours_of
-from singanet.ops.onednn.openmp import Team, region_of
-from singanet.ops.onednn.plan import EngineStream, Runnable
+from singanet.ops.onednn.builder import Builder, EngineStream, NotOfferedError, Runnable
+from singanet.ops.onednn.library import Library, Team, neighbours_of, region_of
 from singanet.ops.threads import changes
 from singanet.ops.workers import side_by_side
 from singanet.types import Array, Shape
@@ -51,7 +47,7 @@ class Runtime:
 
     Plans are kept by what determines them, the least recently used dropped beyond a thousand.
     Scratch memory is one buffer that grows to what the hungriest plan needs. ``narrow`` lets
-    kernels multiply bfloat16 where oneDNN has a kernel for it, see `singanet.ops.onednn.narrow`.
+    kernels multiply bfloat16 where oneDNN has a kernel for it, see `singanet.ops.onednn.products`.
     """
 
     def __init__(self, library: Library, threads: int, narrow: bool = False) -> None:

@@ -10,15 +10,14 @@ from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_o
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.cached.rows import Lookups, TableRows
-from singanet.parallel.cached.rules import bare_copy, follow
-from singanet.parallel.cached.serve import looks_at_gradients_alone, serve, to_serve
+from singanet.parallel.cached.cached_rows import Lookups, TableRows, bare_copy, follow
+from singanet.parallel.cached.lines import looks_at_gradients_alone, serve, to_serve
 from singanet.parallel.communicators.communicator import Communicator
+from singanet.parallel.initialize import servers as servers_of_job
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.server.messages import ServerRanks
+from singanet.parallel.server.parameter_table import ServedTable, Shard
 from singanet.parallel.server.remote import Servers
-from singanet.parallel.server.table import ServedTable, Shard
-from singanet.parallel.start import servers as servers_of_job
 from singanet.params.param import Param
 from singanet.types import Array, Gradient
 

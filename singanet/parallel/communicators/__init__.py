@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from singanet.base.lazy import names_when_asked
+from singanet.base.elsewhere import names_when_asked
 
 if TYPE_CHECKING:
     from singanet.parallel.communicators.communicator import (

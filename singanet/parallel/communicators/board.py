@@ -1,4 +1,4 @@
-"""Boards: the status of a rank on a page that outlives it, however it ends."""
+"""What ranks tell each other about their state."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import mmap
 import os
 import struct
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from singanet.layers import Layer
 
 JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
 LOGS, RESTART, SERVERS = "SINGANET_LOG_DIR", "SINGANET_RESTART", "SINGANET_SERVERS"
@@ -179,3 +182,10 @@ def _status(pid: int) -> list[str]:
         return []
     # The name, which stands in brackets, may hold anything.
     return text.rpartition(")")[2].split()
+
+
+def layer_of(error: BaseException) -> str:
+    """The name of the innermost layer in whose code ``error`` was raised; "" for none."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    layers = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), Layer)]
+    return layers[-1].name if layers else ""

@@ -2,7 +2,6 @@
 
 from singanet.layers.symbol import stage
 from singanet.parallel.pipeline.pipeline import Pipeline
-from singanet.parallel.pipeline.schedules import schedule
-from singanet.parallel.pipeline.simulation import simulate
+from singanet.parallel.pipeline.timetable import schedule, simulate
 
 __all__ = ["Pipeline", "schedule", "simulate", "stage"]

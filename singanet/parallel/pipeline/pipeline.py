@@ -11,33 +11,37 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.collectives import gathered, of_first
-from singanet.checkpoint.names import check_unique
-from singanet.engine.counts import Counts, tells
+from singanet.checkpoint.entry import check_unique
+from singanet.engine.backward import Pass
 from singanet.engine.executor import Can, LayerByLayer
 from singanet.engine.feeds import check_feed
 from singanet.engine.holding import expect_rounded_alike, expect_trainable, settle
 from singanet.engine.model import Placed, StepRequest
 from singanet.engine.net import Net, expect_in_memory
-from singanet.engine.passes import Pass
 from singanet.engine.plan import Plan
-from singanet.engine.script import carry_out
-from singanet.engine.step import expect_scores, expected_loss
+from singanet.engine.step import Counts, carry_out, expect_scores, expected_loss, tells
 from singanet.errors import ArgumentError, CallOrderError
-from singanet.optimizer.accumulator import Accumulator
+from singanet.optimizer.accumulating import Accumulator
 from singanet.optimizer.averaged import Averaged
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Exchanged
-from singanet.parallel.pipeline.part import Elsewhere, StagePart, StagePlan
-from singanet.parallel.pipeline.partition import Cost, assigned, counted, is_drawn, measured
-from singanet.parallel.pipeline.run import StageRun
-from singanet.parallel.pipeline.schedules import alive
-from singanet.parallel.pipeline.schedules import schedule as scheduled
-from singanet.parallel.pipeline.step import MicroBatchedStep
-from singanet.parallel.pipeline.wire import ASKED, SHARED, Wire
-from singanet.parallel.reductions.registration import apart, expect_alike
-from singanet.parallel.start import init
-from singanet.params.gradients import LayerGradients, add_gradients
+from singanet.parallel.initialize import init
+from singanet.parallel.pipeline.partition import (
+    Cost,
+    Elsewhere,
+    StagePart,
+    StagePlan,
+    assigned,
+    counted,
+    is_drawn,
+    measured,
+)
+from singanet.parallel.pipeline.stage_run import ASKED, SHARED, MicroBatchedStep, StageRun, Wire
+from singanet.parallel.pipeline.timetable import alive
+from singanet.parallel.pipeline.timetable import schedule as scheduled
+from singanet.parallel.reductions.rank_reducer import apart, expect_alike
+from singanet.params.grads import LayerGradients, add_gradients
 from singanet.params.held import HeldWeights
 from singanet.params.param import Param
 from singanet.params.storage import Memory, ParamStorage

@@ -12,17 +12,12 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError
-from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.global_norm import norm_of
+from singanet.optimizer.chain import UpdateChain, norm_of
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import GradientRound
-from singanet.optimizer.reduction import RoundKind
-from singanet.optimizer.traffic import Traffic
+from singanet.optimizer.reducer import GradientRound, RoundKind, Traffic
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.communicators.communicator import Communicator
-from singanet.parallel.communicators.half import Halves
-from singanet.parallel.reductions.announcement import Announcement, announced
-from singanet.parallel.reductions.rank_reducer import RankReducer
+from singanet.parallel.communicators.communicator import Communicator, Halves
+from singanet.parallel.reductions.rank_reducer import Announcement, RankReducer, announced
 from singanet.parallel.reductions.round import Round
 
 

@@ -15,13 +15,12 @@ from singanet.engine.model import NetCore
 from singanet.errors import DataError
 from singanet.ops import ops_for
 from singanet.optimizer.averaged import Averaged
-from singanet.optimizer.checks import Grad
+from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale
+from singanet.optimizer.state import Grad
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
-from singanet.parallel.reductions.announcement import announced
-from singanet.parallel.reductions.rank_reducer import RankReducer
+from singanet.parallel.reductions.rank_reducer import RankReducer, announced
 from singanet.parallel.reductions.round import listed
 from singanet.params.param import Param
 from singanet.params.storage import groups_of

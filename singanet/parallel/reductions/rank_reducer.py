@@ -1,34 +1,267 @@
-"""The base class of stages over the ranks of a communicator."""
+"""The base of reducers between ranks."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from singanet.base.collectives import SharedBatch
+from singanet.base.collectives import SharedBatch, gathered
 from singanet.base.described import is_plain, settings_text
 from singanet.base.elsewhere import expect_here
-from singanet.engine.counts import Counts
+from singanet.base.seeding import seeded_apart
+from singanet.base.version import VERSION
 from singanet.engine.model import NetCore
-from singanet.errors import ArgumentError, CallOrderError, UnknownNameError, one_of
+from singanet.engine.step import Counts
+from singanet.errors import ArgumentError, CallOrderError, RankError, UnknownNameError, one_of
+from singanet.ops import ops_for
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.checks import Grad, check_lists
+from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.reducer import Reducer
-from singanet.optimizer.scale import Scale
+from singanet.optimizer.state import Grad, check_lists
 from singanet.optimizer.wrapper import Handed, Wrapper
-from singanet.parallel.communicators.communicator import Communicator, Exchanged
-from singanet.parallel.reductions.announcement import announced
-from singanet.parallel.reductions.order import Order
-from singanet.parallel.reductions.registration import apart, expect_alike, spread
-from singanet.parallel.start import init
-from singanet.params.param import ParamSpec
-from singanet.params.served import served_by
+from singanet.parallel.communicators.communicator import Communicator, Exchanged, Request
+from singanet.parallel.initialize import init
+from singanet.params.param import Param, ParamSpec
+from singanet.params.storage import SMALL, groups_of, served_by
 from singanet.types import Array
+
+
+def expect_alike(comm: Communicator, facts: Sequence[str], fresh: bool) -> bool:
+    """Whether any rank is ``fresh``.
+
+    Errors: `RankError` on all ranks where ``facts``, or the versions of the library, differ.
+    """
+    facts = [f"singanet {VERSION}", *facts]
+    digest = hashlib.sha256("\n".join(facts).encode()).digest()
+    own = np.frombuffer(digest + bytes([fresh]), np.uint8)
+    gathered = comm.all_gather(own.reshape(1, -1).copy(), "the comparison of nets")
+    if any((part[0, :-1] != gathered[0][0, :-1]).any() for part in gathered):
+        text = np.frombuffer("\n".join(facts).encode(), np.uint8)
+        texts = [part.tobytes().decode() for part in comm.all_gather(text.copy(), "their facts")]
+        raise _differing([each.split("\n") for each in texts])
+    return any(bool(part[0, -1]) for part in gathered)
+
+
+def _differing(facts: Sequence[Sequence[str]]) -> RankError:
+    """The error that names the first of the ``facts`` in which a rank differs from rank 0."""
+    rank = next(k for k, each in enumerate(facts) if each != facts[0])
+    pairs = zip_longest(facts[0], facts[rank], fillvalue="nothing more")
+    first, other = next((a, b) for a, b in pairs if a != b)
+    return RankError(
+        f"parallel, ranks 0 and {rank}",
+        expected=f"one net and one optimizer, as rank 0 has them: {first}",
+        received=other,
+        advice="build them by the same code on all ranks",
+    )
+
+
+def spread(comm: Communicator, arrays: Iterable[tuple[str, Array]]) -> None:
+    """Let the named ``arrays`` of all ranks be those of rank 0."""
+    for name, array in arrays:
+        ops = ops_for(array)
+        own = np.array(ops.host(array), order="C")
+        array[...] = ops.xp.asarray(comm.broadcast(own, 0, f"the value of {name}"))
+
+
+def apart(comm: Communicator, rng: np.random.Generator) -> None:
+    """Let ranks draw other numbers: those of (seed, rank) where any two would draw the same.
+
+    A generator that was set apart, by the seed or by a resumption, stays as it is.
+    """
+    draws = rng.bit_generator
+    if len(set(map(repr, gathered(comm, draws.state, "the generators")))) < comm.size:
+        draws.state = seeded_apart(draws.state, draws, comm.rank)
+
+
+Kind: TypeAlias = Literal["dense", "rows", "idle"]
+"""How the gradients of a parameter come; "idle" where no rank has found one so far."""
+
+
+class Order:
+    """The trained parameters of a net as a walk back yields them, and which are reduced together.
+
+    Whether a gradient comes whole or as rows is not known before a rank has it: the first round
+    asks layer by layer, later rounds ask at their end for the parameters that no rank has reached
+    so far. With ``by_layer`` the parameters of a layer stay together, as stages need that look at a
+    layer's gradients. Rows in tables are not among the parameters.
+    """
+
+    def __init__(self, by_layer: bool) -> None:
+        self.by_layer = by_layer
+        self.params: list[Param] = []
+        self.by_name: dict[str, Param] = {}
+        # Another number after each change of what is reduced together.
+        self.version = 0
+        self.layers: list[list[str]] = []
+        self.kinds: dict[str, Kind] = {}
+        self.entries: list[list[str]] = []
+        self.settled: Callable[[str, Array], Array] = _as_it_is
+        self.masters = False
+
+    def start(
+        self, net: NetCore, settled: Callable[[str, Array], Array], masters: bool = False
+    ) -> None:
+        """Begin anew with ``net``; ``settled`` gives the array of a parameter that is updated.
+
+        ``masters`` says that it is another one than the parameter's, of another type.
+        """
+        self.masters = masters
+        layers, self.kinds, self.settled = _trained(net), {}, settled
+        self.layers = [[param.name for param in layer] for layer in layers]
+        self.params = [param for layer in layers for param in layer]
+        self.by_name = {param.name: param for param in self.params}
+        self.entries = self.layers
+        self.version += 1
+
+    def lacks(self, net: NetCore) -> bool:
+        """Whether ``net`` trains parameters that it did not when this began."""
+        return any(param.name not in self.by_name for layer in _trained(net) for param in layer)
+
+    def facts(self, specs: Iterable[ParamSpec]) -> list[str]:
+        """What has to be the same on all ranks, a line a parameter with its of ``specs``."""
+        pairs = zip(self.params, specs, strict=True)
+        return [f"{p.name} {p.shape} {self.like(p).dtype} {spec}" for p, spec in pairs]
+
+    def like(self, param: Param) -> Array:
+        """An array of the type and shape that gradients of ``param`` have."""
+        # What is kept elsewhere need not be read for that.
+        return self.settled(param.name, param.value if self.masters else param.outline)
+
+    def unknown(self, names: Sequence[str]) -> bool:
+        """Whether nobody has asked yet how gradients of any of these come."""
+        return any(name not in self.kinds for name in names)
+
+    def is_settled(self) -> bool:
+        """Whether all gradients come as they did before, and rows of tables by themselves."""
+        kinds = [self.kinds.get(param.name, "idle") for param in self.params]
+        return "idle" not in kinds and not (self.by_layer and "rows" in kinds)
+
+    def idle(self) -> list[list[str]]:
+        """By layer, the parameters that no rank has reached so far."""
+        found = [[n for n in layer if self.kinds.get(n) == "idle"] for layer in self.layers]
+        return [layer for layer in found if layer]
+
+    def learn(self, names: Sequence[str], counts: Any) -> None:
+        """Of ``counts``, a row a parameter: how many ranks have dense gradients, and rows."""
+        for name, (dense, rows) in zip(names, counts, strict=True):
+            self.kinds[name] = "dense" if dense else "rows" if rows else "idle"
+
+    def group(self) -> None:
+        """Put small parameters together, by what is known now of all."""
+        self.version += 1
+        known = [p for p in self.params if self.kinds.get(p.name, "idle") != "idle"]
+        place = {param.name: k for k, param in enumerate(known)}
+        if self.by_layer:
+            parts = [[name for name in layer if name in place] for layer in self.layers]
+            self.entries = [part for part in parts if part]
+            return
+        small = [p for p in known if self.kinds[p.name] == "dense" and self.like(p).nbytes <= SMALL]
+        groups = groups_of([self.like(param) for param in small])
+        entries = [[small[k].name for k in group] for group in groups]
+        together = {name for entry in entries for name in entry}
+        entries += [[name] for name in place if name not in together]
+        # Each where its last gradient comes.
+        self.entries = sorted(entries, key=lambda entry: place[entry[-1]])
+
+
+def _as_it_is(name: str, value: Array) -> Array:
+    return value
+
+
+def _trained(net: NetCore) -> list[list[Param]]:
+    """The parameters that ``net`` trains now, a list a layer, from the last layer to the first."""
+    plan = net.execution_plan()
+    # What layers share is yielded by the first of them, which a walk back reaches last.
+    owned: set[int] = set()
+    layers: list[list[Param]] = []
+    for step, trained in zip(plan.steps, plan.trained(), strict=True):
+        own = []
+        for param in step.layer.params.values() if trained else ():
+            if plan.trains(param) and id(param) not in owned and not param.storage.by_rows:
+                owned.add(id(param))
+                own.append(param)
+        if own:
+            layers.insert(0, own)
+    return layers
+
+
+_KINDS = ("agree", "count", "preview", "step")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What all ranks are about to do: one of `_KINDS`, or "" if none has a batch.
+
+    This rank's gradients weigh its count times ``factor``. If all counts are equal (``even``),
+    each weight is 1, which saves a product.
+    """
+
+    kind: str
+    refused: bool
+    even: bool
+    factor: float
+
+
+class Announcement:
+    """The exchange under way; ranks without a batch start it too, with no kind."""
+
+    def __init__(self, comm: Communicator, numbers: Array) -> None:
+        self._comm = comm
+        self._request: Request = comm.start_all_reduce(numbers, what="the start of a step")
+
+    def test(self) -> bool:
+        """Whether all have told."""
+        return self._request.test()
+
+    def wait(self) -> Said:
+        """The result. Errors: `RankError` if ranks contradict each other."""
+        numbers = self._request.wait()
+        came = [(k, int(n)) for k, n in zip(_KINDS, numbers, strict=False) if n]
+        refused, summed, *weights = numbers[len(_KINDS) :].tolist()
+        ranks = sum(n for _, n in came)
+        if len(came) > 1 or summed not in (0, ranks):
+            told = " and ".join(f"{n} for {kind!r}" for kind, n in came)
+            raise RankError(
+                f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
+                expected="all ranks at the same point of a step, with losses reduced alike",
+                received=f"{told}, {int(summed)} with losses that are sums",
+                advice="let all ranks run the same code with the same arguments",
+            )
+        if came and came[0][0] == "agree" and len({n for n in weights if n}) > 1:
+            left = [int(n) for n in weights]
+            raise RankError(
+                f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
+                expected="as many micro-batches an update on all ranks, in mixed precision",
+                received=f"{left} left of each rank's",
+                advice="accumulate alike on all ranks; one without samples walks empty batches",
+            )
+        even = not summed and len(set(weights)) == 1 and weights[0] > 0
+        total = 1.0 if summed else float(len(weights)) if even else sum(weights)
+        # Where nothing counts, sums are of zeros.
+        factor = 1.0 / total if total else 1.0
+        return Said(came[0][0] if came else "", bool(refused), even, factor)
+
+
+def announced(
+    comm: Communicator, kind: str, count: float | None = 0.0, refused: bool = False
+) -> Announcement:
+    """Tell the others what this rank is about to do: one of `_KINDS`, or "" without a batch.
+
+    ``count`` is the weight of its gradients, None for sums; for "agree" it is the number of
+    micro-batches left of the update, this one included.
+    """
+    came = [float(kind == each) for each in _KINDS]
+    weights = [0.0] * comm.size
+    weights[comm.rank] = count or 0.0
+    return Announcement(comm, np.array([*came, refused, count is None, *weights]))
 
 
 class RankReducer(Reducer):

@@ -1,12 +1,12 @@
-"""A worker's side: what it says to the servers, and the tables that they hold."""
+"""Tables of a parameter server, reached from a worker."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,11 +18,49 @@ from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper, rule_of
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.server.messages import Message, MessageKind, ServerRanks, pickled, unpickled
+from singanet.parallel.server.parameter_table import ServedTable, are_outside
 from singanet.parallel.server.service import Load, Opening, ServedParam
-from singanet.parallel.server.split import RowSplit, Way
-from singanet.parallel.server.table import ServedTable, are_outside
 from singanet.params.param import Param
 from singanet.types import Array
+
+Way: TypeAlias = Literal["hash", "range"]
+
+
+@dataclass(frozen=True)
+class RowSplit:
+    """``rows`` over ``servers``, by their numbers: "hash" row i on i mod p, "range" runs of rows.
+
+    Ids that come often mostly lie side by side, so that "hash" spreads them.
+    """
+
+    rows: int
+    servers: Sequence[int]
+    way: Way = "hash"
+
+    def owned(self) -> Iterator[tuple[int, slice]]:
+        """Each server, and the rows that it has."""
+        count = len(self.servers)
+        for k, server in enumerate(self.servers):
+            if self.way == "hash":
+                yield server, slice(k, None, count)
+            else:
+                yield server, slice(self.rows * k // count, self.rows * (k + 1) // count)
+
+    def places(self, rows: Array) -> Iterator[tuple[int, Array | slice, Array]]:
+        """Each server, the positions in ``rows`` of those that it has, and their numbers there."""
+        count = len(self.servers)
+        if count == 1:
+            yield self.servers[0], slice(None), rows
+            return
+        if self.way == "hash":
+            owners, local = rows % count, rows // count
+        else:
+            starts = np.array([part.start for _, part in self.owned()])
+            owners = np.searchsorted(starts, rows, "right") - 1
+            local = rows - starts[owners]
+        for k, server in enumerate(self.servers):
+            found = np.flatnonzero(owners == k)
+            yield server, found, local[found]
 
 
 class Replica(NamedTuple):

@@ -1,28 +1,182 @@
-"""The service of a server for one optimizer: shards, waiting gradients, waiting readers."""
+"""The service of a parameter server."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from singanet.checkpoint.formats import open_state, write_state
+from singanet.errors import SingaNetError, StateMismatchError
 from singanet.ops import numpy_ops
-from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.chain import Together, UpdateChain
 from singanet.optimizer.optimizer import Optimizer
 from singanet.optimizer.wrapper import Wrapper
-from singanet.parallel.server.messages import Message, MessageKind, pickled, unpickled
-from singanet.parallel.server.progress import WorkerProgress
-from singanet.parallel.server.replicas import Replicas
-from singanet.parallel.server.snapshots import Snapshots
-from singanet.parallel.server.table import Shard
-from singanet.params.gradients import dense_gradient
+from singanet.parallel.server.messages import (
+    ANSWER,
+    ASK,
+    Message,
+    MessageKind,
+    Post,
+    ServerRanks,
+    parsed,
+    pickled,
+    unpickled,
+)
+from singanet.parallel.server.parameter_table import Shard
+from singanet.params.grads import dense_gradient
 from singanet.params.param import Param
+from singanet.params.storage import lay_as_one
 from singanet.types import Array, Gradient, RowSparse, Shape
+
+
+class WorkerProgress:
+    """Steps that each worker has finished; nobody reads for a step too far ahead.
+
+    With ``staleness`` k a worker begins step s, counted from 0, once all others have finished
+    s − k; None lets everybody go on. Those that are ``away`` have no batches left, and are not
+    waited for until all are: then all are back, where the furthest was.
+    """
+
+    def __init__(self, workers: int, staleness: int | None) -> None:
+        self.finished = [0] * workers
+        self.staleness = staleness
+        self.away: set[int] = set()
+        self.ahead = 0
+
+    @property
+    def least(self) -> int:
+        """The number of steps that all present workers have finished."""
+        if not self.away:
+            return min(self.finished)
+        there = [n for worker, n in enumerate(self.finished) if worker not in self.away]
+        return min(there) if there else max(self.finished)
+
+    def allows(self, worker: int, need: int) -> bool:
+        """Whether ``worker`` may read now for step ``need``, which it has to have come to."""
+        if self.finished[worker] < need:
+            return False
+        lead = need - self.least
+        if self.staleness is not None and lead > self.staleness:
+            return False
+        self.ahead = max(self.ahead, lead)
+        return True
+
+    def finish(self, worker: int) -> None:
+        """``worker`` has finished one step more."""
+        self.finished[worker] += 1
+        self.away.discard(worker)
+
+    def leave(self, worker: int) -> bool:
+        """``worker`` has no batch left; whether that is so of all, who are back then."""
+        self.away.add(worker)
+        if len(self.away) < len(self.finished):
+            return False
+        self.finished = [max(self.finished)] * len(self.finished)
+        self.away.clear()
+        return True
+
+
+_OPTIMIZER = "optimizer/"
+_KEPT = 2
+"""Snapshots of a server that stay: where servers were killed, all have the last but one."""
+
+
+class Snapshots:
+    """Snapshots of one service on server ``number`` of ``servers``, in ``folder``, by steps."""
+
+    def __init__(self, folder: Path, service: int, number: int, servers: int, every: int) -> None:
+        self._folder, self._every = folder, every
+        self._name = f"service-{service}-server-{number}-of-{servers}-step-"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def due(self, step: int) -> bool:
+        """Whether one is to be written after so many steps."""
+        return self._every > 0 and step % self._every == 0
+
+    def steps(self) -> list[int]:
+        """The steps of the snapshots in the folder, rising."""
+        pattern = re.compile(re.escape(self._name) + r"(\d+)\.safetensors")
+        found = (pattern.fullmatch(path.name) for path in self._folder.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def write(self, step: int, shards: Iterable[Shard], optimizer: Optimizer | Wrapper) -> None:
+        """Values, clocks and state after ``step`` steps; all but the last two files go then."""
+        arrays = {f"{_OPTIMIZER}{key}": array for key, array in optimizer.state_dict().items()}
+        for shard in shards:
+            arrays |= {f"values/{shard.name}": shard.values, f"clocks/{shard.name}": shard.clocks}
+        write_state(self._path(step), arrays)
+        for old in self.steps()[:-_KEPT]:
+            self._path(old).unlink(missing_ok=True)
+
+    def restore(
+        self, step: int, shards: Iterable[Shard], optimizer: Optimizer | Wrapper | None
+    ) -> None:
+        """Let ``shards``, and ``optimizer``, go on as after ``step``.
+
+        Errors: a file that is damaged, or of other parameters.
+        """
+        path = self._path(step)
+        with open_state(path) as reader:
+            for shard in shards:
+                entry = reader.entries.get(f"values/{shard.name}")
+                if entry is None or entry.shape != shard.values.shape:
+                    raise StateMismatchError(
+                        f"snapshot {str(path)!r}",
+                        expected=f"{shard.name} of shape {shard.values.shape}",
+                        received="none" if entry is None else f"shape {entry.shape}",
+                        advice="train the net that it was written for, or take an empty folder",
+                    )
+                shard.values[...] = reader.read(f"values/{shard.name}")
+                shard.clocks[...] = reader.read(f"clocks/{shard.name}")
+            if optimizer is not None:
+                names = [name for name in reader.entries if name.startswith(_OPTIMIZER)]
+                state = {name[len(_OPTIMIZER) :]: reader.read(name) for name in names}
+                optimizer.load_state_dict(state)
+        for shard in shards:
+            shard.keep_state()
+
+    def _path(self, step: int) -> Path:
+        return self._folder / f"{self._name}{step}.safetensors"
+
+
+class Replicas:
+    """``shards`` of one type, whose values are parts of the flat ``values``, in this order.
+
+    Their gradients come as one flat array, too, and are one update by ``optimizer`` where its rule
+    treats each element by itself. Each shard stays what it was, at another place.
+    """
+
+    def __init__(self, shards: Sequence[Shard], optimizer: Optimizer | Wrapper) -> None:
+        self.shards = tuple(shards)
+        laid = lay_as_one([shard.values for shard in shards], np.asarray)
+        self._clocks = np.concatenate([shard.clocks for shard in shards])
+        start = value = 0
+        for shard, values in zip(shards, laid, strict=True):
+            shard.lie_in(values, self._clocks[start : start + shard.rows])
+            start, value = start + shard.rows, value + values.size
+        # What lies there is a view of the whole.
+        whole = laid[0].base
+        assert whole is not None
+        self.values: Array = whole[:value]
+        self._together = Together(optimizer, [shard.name for shard in shards], laid)
+
+    def update(self, grad: Array, scale: float = 1.0) -> None:
+        """Update all of them once by ``scale`` · ``grad``."""
+        self._together.update(grad, scale)
+        self._clocks += 1
+
+    def parts(self, flat: Array) -> list[Array]:
+        """The parts of ``flat`` that are of each of them."""
+        ends = np.cumsum([shard.values.size for shard in self.shards])
+        return np.split(flat, ends[:-1])
+
 
 NOTHING, DENSE, ROWS, FLAT = range(4)
 """What a parameter has in a step: no gradient or no new values, those of all rows, of some.
@@ -471,3 +625,67 @@ def _sum(
 
 def _times(array: Array, weight: float) -> Array:
     return array if weight == 1.0 else array * array.dtype.type(weight)
+
+
+_WHAT, _ANSWER = "a question of a worker", "an answer"
+
+
+def serve(ranks: ServerRanks) -> None:
+    """Answer the workers until all of them have ended; what each server rank does."""
+    Server(ranks).run()
+
+
+class Server:
+    """One of the ``ranks`` that serve, and its services."""
+
+    def __init__(self, ranks: ServerRanks) -> None:
+        self._ranks, self._world = ranks, ranks.world
+        self._post = Post(ranks.world, ANSWER)
+        self._workers = {rank: worker for worker, rank in enumerate(ranks.workers)}
+        self.services: dict[int, Service] = {}
+
+    def run(self) -> None:
+        """As `serve`."""
+        # Workers may compute, or evaluate, for as long as they like.
+        self._world.deadline = float("inf")
+        sources = self._ranks.workers
+        while (came := self._world.next_message(sources, ASK, what=_WHAT)) is not None:
+            for message in parsed(came[1]):
+                self._take(self._workers[came[0]], message)
+            self._post.send(_ANSWER)
+        self._post.flush()
+
+    def _take(self, worker: int, message: Message) -> None:
+        try:
+            if message.kind is MessageKind.OPEN:
+                self._send(worker, self._opened(message))
+                return
+            answers = self.services[message.service].take(worker, message)
+        except SingaNetError as error:
+            self._send(worker, failed(message, error))
+            return
+        for to, answer in answers:
+            self._send(to, answer)
+
+    def _send(self, worker: int, answer: Message) -> None:
+        self._post.give(answer, self._ranks.workers[worker], _ANSWER)
+
+    def _opened(self, message: Message) -> Message:
+        """Open the service, or say which snapshots of it there are."""
+        try:
+            opening: Opening = unpickled(message.arrays[0])
+        except Exception as error:  # noqa: BLE001 - told to the worker
+            return failed(message, error)
+        own, servers = self._ranks.ranks.index(self._world.rank), len(self._ranks.ranks)
+        snapshots = None
+        if opening.snapshots is not None:
+            where = opening.snapshots, message.service, own, servers, opening.every
+            snapshots = Snapshots(*where)
+        if opening.held is None:
+            steps = [] if snapshots is None else snapshots.steps()
+            return message._replace(kind=MessageKind.DONE, arrays=[pickled(steps)])
+        if message.service in self.services:
+            self.services[message.service].hold(opening)
+        else:
+            self.services[message.service] = Service(opening, len(self._workers), snapshots)
+        return message._replace(kind=MessageKind.DONE, arrays=[])

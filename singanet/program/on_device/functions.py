@@ -1,16 +1,21 @@
-"""The functions of a device's array module that do what recorded functions of NumPy do."""
+"""Functions of a device, and calls fused into one.
+
+Each element goes through all calls in registers: what one leaves, the next need not read. To the
+bits of the calls themselves, since no product is added without being rounded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.program.calls import gather, scatter, store, take_rows
-from singanet.program.ir import NotRecordableError
-from singanet.types import Array
+from singanet.base.heap import address
+from singanet.program.ir import NotRecordableError, gather, scatter, store, take_rows
+from singanet.types import Array, Shape
 
 _REDUCTIONS = {
     np.add: "sum",
@@ -138,3 +143,279 @@ def _taking(xp: Any) -> Callable[..., object]:
         xp.take(table, indices, 0, out)
 
     return take
+
+
+_MOST = 24
+"""Calls of a kernel, and arrays that it reads and writes, at most."""
+
+_FLOAT, _TRUTH = np.dtype(np.float32), np.dtype(bool)
+_TYPES = {_FLOAT: "float", _TRUTH: "bool"}
+
+_OF_ONE = {
+    np.positive: "{0}",
+    np.negative: "-{0}",
+    np.absolute: "fabsf({0})",
+    np.square: "{0} * {0}",
+    np.sqrt: "sqrtf({0})",
+    np.exp: "expf({0})",
+    np.log: "logf({0})",
+    np.log1p: "log1pf({0})",
+    np.tanh: "tanhf({0})",
+    np.reciprocal: "1.0f / {0}",
+}
+_OF_TWO = {
+    np.add: "{0} + {1}",
+    np.subtract: "{0} - {1}",
+    np.multiply: "{0} * {1}",
+    np.divide: "{0} / {1}",
+    # What is no number stays none.
+    np.maximum: "{0} > {1} || isnan({0}) ? {0} : {1}",
+    np.minimum: "{0} < {1} || isnan({0}) ? {0} : {1}",
+}
+_COMPARING = {
+    np.greater: "{0} > {1}",
+    np.greater_equal: "{0} >= {1}",
+    np.less: "{0} < {1}",
+    np.less_equal: "{0} <= {1}",
+    np.equal: "{0} == {1}",
+    np.not_equal: "{0} != {1}",
+}
+_OF_TRUTHS = {
+    np.logical_and: "{0} && {1}",
+    np.logical_or: "{0} || {1}",
+    np.logical_not: "!{0}",
+}
+
+
+class Element(NamedTuple):
+    """A call of an element-wise ``function``, or of `np.copyto`, that fills ``out``.
+
+    With ``where``, an array of truths, other elements of ``out`` stay.
+    """
+
+    function: Any
+    operands: tuple[Any, ...]
+    out: Any
+    where: Any = None
+
+
+class Register(NamedTuple):
+    """An element: of which values it is made, by their numbers, and whether it is a truth."""
+
+    function: Any
+    code: str
+    values: tuple[int, ...]
+    truth: bool
+
+
+class Stretch(NamedTuple):
+    """Where an array lies, and how."""
+
+    at: int
+    shape: Shape
+    strides: Shape
+    dtype: str
+
+    @property
+    def end(self) -> int:
+        """The byte behind its last element."""
+        reach = sum(s * (n - 1) for n, s in zip(self.shape, self.strides, strict=True))
+        return self.at + (reach + np.dtype(self.dtype).itemsize if prod(self.shape) else 0)
+
+    def meets(self, other: Stretch) -> bool:
+        """Whether the two may have bytes in common."""
+        return self.at < other.end and other.at < self.end
+
+
+class Fused:
+    """Calls that fill arrays of one shape, taken one after the other as far as they go together."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.given: list[Any] = []
+        # Values: those given, then those of the steps. By place the one that is there now.
+        self.steps: list[Register] = []
+        self._truths: list[bool] = []
+        self._known: dict[Stretch, int] = {}
+        self._written: dict[Stretch, Any] = {}
+
+    def take(self, call: Element) -> bool:
+        """Take the call, if it goes together with those before."""
+        made = self._taken(call)
+        if made is None:
+            return False
+        place, step, more = made
+        self.given += [value for _, value, _ in more]
+        # Steps count from behind what is given, which may still become more.
+        self._truths_of_given(more)
+        self.steps.append(step)
+        self._written[place] = call.out
+        self._known[place] = -len(self.steps)
+        return True
+
+    def _truths_of_given(self, more: Iterable[tuple[Stretch | None, Any, bool]]) -> None:
+        for place, _, truth in more:
+            if place is not None:
+                self._known[place] = len(self._truths)
+            self._truths.append(truth)
+
+    def _taken(
+        self, call: Element
+    ) -> tuple[Stretch, Register, list[tuple[Stretch | None, Any, bool]]] | None:
+        """Where it writes, its step, and what has to be given more: place, value, truth."""
+        out = _place(call.out)
+        if out is None or call.out.shape != self.shape or len(self.steps) == _MOST:
+            return None
+        operands = call.operands if call.where is None else (*call.operands, call.where, call.out)
+        more: list[tuple[Stretch | None, Any, bool]] = []
+        values, truths = [], []
+        for operand in operands:
+            found = self._value(operand, more)
+            if found is None:
+                return None
+            value, truth = found
+            values.append(value)
+            truths.append(truth)
+        if len(self.given) + len(more) + len(self._written) >= _MOST:
+            return None
+        read = [place for place, _, _ in more if place is not None]
+        known = [*self._known, *read]
+        if any(out.meets(place) and out != place for place in known):
+            return None
+        if any(place.meets(other) for place in read for other in self._written):
+            return None
+        code = _code(call, truths, call.out.dtype == _TRUTH)
+        if code is None:
+            return None
+        return out, Register(call.function, code, tuple(values), call.out.dtype == _TRUTH), more
+
+    def _value(
+        self, operand: Any, more: list[tuple[Stretch | None, Any, bool]]
+    ) -> tuple[int, bool] | None:
+        """The number of the value, and whether it is a truth."""
+        count = len(self._truths)
+        if type(operand) in (int, float, np.float32):
+            more.append((None, np.float32(operand), False))
+            return count + len(more) - 1, False
+        place = _place(operand)
+        if place is None or len(place.shape) > len(self.shape):
+            return None
+        if place in self._known:
+            value = self._known[place]
+            return value, self._truths[value] if value >= 0 else self.steps[-value - 1].truth
+        for number, (other, _, truth) in enumerate(more):
+            if other == place:
+                return count + number, truth
+        more.append((place, operand, operand.dtype == _TRUTH))
+        return count + len(more) - 1, operand.dtype == _TRUTH
+
+    @property
+    def outs(self) -> list[Any]:
+        """The arrays that are filled, each once."""
+        return list(self._written.values())
+
+    def source(self) -> tuple[str, str, str]:
+        """What is given, what is filled and the operation of an `ElementwiseKernel`."""
+        given = [f"{'bool' if t else 'float32'} a{k}" for k, t in enumerate(self._truths)]
+        last = [(-self._known[place] - 1, out) for place, out in self._written.items()]
+        filled = [f"{'bool' if self.steps[n].truth else 'float32'} b{k}" for k, (n, _) in
+                  enumerate(last)]  # fmt: skip
+        # All is read before anything is written: what is filled may be what was given.
+        lines = [f"{'bool' if t else 'float'} x{k} = a{k};" for k, t in enumerate(self._truths)]
+        for number, step in enumerate(self.steps):
+            names = [f"x{v}" if v >= 0 else f"y{-v - 1}" for v in step.values]
+            kind = "bool" if step.truth else "float"
+            lines.append(f"{kind} y{number} = {step.code.format(*names)};")
+        lines += [f"b{k} = y{number};" for k, (number, _) in enumerate(last)]
+        return ", ".join(given), ", ".join(filled), "\n".join(lines)
+
+    def by_functions(self, xp: Any) -> Callable[[], None]:
+        """The same by the functions of ``xp``, for arrays that no CUDA knows."""
+        last = [(-self._known[place] - 1, out) for place, out in self._written.items()]
+
+        def run() -> None:
+            made: list[Any] = []
+            for step in self.steps:
+                values = [self.given[v] if v >= 0 else made[-v - 1] for v in step.values]
+                if step.function is np.copyto:
+                    value = (
+                        values[0] if len(values) == 1 else xp.where(values[1], values[0], values[2])
+                    )
+                else:
+                    value = getattr(xp, step.function.__name__)(*values)
+                full = xp.empty(self.shape, _TRUTH if step.truth else _FLOAT)
+                full[...] = value
+                made.append(full)
+            for number, out in last:
+                out[...] = made[number]
+
+        return run
+
+    def by_cuda(self, cupy: Any) -> Callable[[], None]:
+        """One kernel of CUDA's."""
+        kernel, arrays = _kernel(cupy, *self.source()), (*self.given, *self.outs)
+        return lambda: kernel(*arrays)
+
+
+def fused(
+    calls: Sequence[tuple[Element | None, Callable[[], object]]],
+    together: Callable[[Fused], Callable[[], object]],
+) -> Iterator[Callable[[], object]]:
+    """The calls, with those of elements that go ``together`` as one."""
+    group: Fused | None = None
+    members: list[Callable[[], object]] = []
+
+    def ended() -> Iterator[Callable[[], object]]:
+        if group is not None and len(members) > 1:
+            yield together(group)
+        else:
+            yield from members
+
+    for element, call in calls:
+        if element is not None and group is not None and group.take(element):
+            members.append(call)
+            continue
+        yield from ended()
+        group, members = None, []
+        if element is not None:
+            group = Fused(element.out.shape)
+            if group.take(element):
+                members = [call]
+                continue
+            group = None
+        yield call
+    yield from ended()
+
+
+def _code(call: Element, truths: Sequence[bool], truth: bool) -> str | None:
+    """The expression of a call whose values are such ``truths``; None for one that has none."""
+    function = call.function
+    if function is np.copyto:
+        if truth and not truths[0]:
+            return None
+        return "{0}" if call.where is None else "{1} ? {0} : {2}"
+    if function in _OF_TRUTHS:
+        return _OF_TRUTHS[function] if truth and all(truths) else None
+    if function in _COMPARING:
+        return _COMPARING[function] if truth and not any(truths) else None
+    if truth or all(truths):
+        return None
+    if function in _OF_ONE:
+        return _OF_ONE[function]
+    return _OF_TWO.get(function)
+
+
+def _place(array: Any) -> Stretch | None:
+    """Where an array lies that a kernel may read; None for any other value."""
+    if getattr(array, "dtype", None) not in _TYPES or not hasattr(array, "strides"):
+        return None
+    if isinstance(array, np.generic) or any(stride < 0 for stride in array.strides):
+        return None
+    return Stretch(address(array), array.shape, array.strides, array.dtype.str)
+
+
+@cache
+def _kernel(cupy: Any, given: str, filled: str, operation: str) -> Any:
+    return cupy.ElementwiseKernel(
+        given, filled, operation, "fused", options=("--fmad=false",), no_return=True
+    )

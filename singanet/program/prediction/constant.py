@@ -1,18 +1,128 @@
-"""Constants: parameters of a predictor, kept as they are or as kernels want them."""
+"""Constants of a prediction, folded into the layers before."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import threading
+import weakref
+import zlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
-from singanet.engine.memory import root_of
+from singanet.base.heap import address
+from singanet.base.processes import free_in_children
+from singanet.engine.backward import root_of
+from singanet.engine.fusion import FUSIONS, Fusion, fusions_of, is_relu, rewritten
+from singanet.engine.plan import NodeStep, Plan
 from singanet.initializer import Constant
+from singanet.layers.context import Context
+from singanet.layers.convolution import Conv2D, DepthwiseConv2D
+from singanet.layers.dense import Dense, as_rows
+from singanet.layers.joins import Add
+from singanet.layers.layer import Layer
+from singanet.layers.normalization import BatchNormalization
+from singanet.ops.window import Window
 from singanet.params.param import Param, ParamSpec
 from singanet.params.storage import ParamStorage
-from singanet.program.prediction.order import LoopNest, order_of
+from singanet.program.ir import Call, Ref, refs_of
+from singanet.program.layout import ALIGNMENT
+from singanet.program.lower_sweeps import ready_call
+from singanet.program.trace.tape import Tape
 from singanet.types import Array, Shape
+
+_FIRST = 0x3F000000
+"""Bits of a float from which on a billion follow that are numbers, none of them denormal."""
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class LoopNest:
+    """Nested loops over an array, the outermost first: how often, and how far apart elements are.
+
+    ``axes`` are those of the array that the loops can be told from, each with its extent and the
+    one to which it is filled up.
+    """
+
+    counts: tuple[int, ...]
+    strides: tuple[int, ...]
+    axes: tuple[tuple[int, int], ...]
+
+    def array(self, memory: Array) -> Array:
+        """The elements in their own order, of ``memory`` in which they lie in this one."""
+        whole = np.zeros([filled for _, filled in self.axes], memory.dtype)
+        bytes_apart = [stride * whole.itemsize for stride in self.strides]
+        as_strided(whole, self.counts, bytes_apart)[...] = memory.reshape(self.counts)
+        return np.ascontiguousarray(whole[tuple(slice(n) for n, _ in self.axes)]).reshape(-1)
+
+
+def numbered(size: int) -> Array:
+    """The bytes of ``size`` floats, each with a number of its own in its bits."""
+    return np.arange(_FIRST, _FIRST + size, dtype=np.int32).view(np.uint8)
+
+
+def order_of(numbers: Array, size: int) -> LoopNest | None:
+    """The order that ``size`` `numbered` elements may be in, zeros at the ends of axes, or None.
+
+    It goes by the first elements of each loop: that all others follow is to be seen by `array`.
+    """
+    bits = numbers.view(np.int32)
+    if not len(bits) or bits[0] != _FIRST:
+        return None
+    loops: list[tuple[int, int]] = []
+    while len(bits) > 1:
+        count, stride = _run(bits)
+        if count < len(bits) and not bits[count]:
+            # Filled up to where the next one begins.
+            after = np.flatnonzero(bits[count:])
+            count = count + int(after[0]) if after.size else len(bits)
+        if len(bits) % count or stride <= 0:
+            return None
+        loops.append((count, stride))
+        bits = bits[::count]
+    found = _axes(loops, size)
+    if found is None:
+        return None
+    axes, strides = found
+    counts = tuple(count for count, _ in loops[::-1])
+    return LoopNest(counts, tuple(strides[stride] for _, stride in loops[::-1]), axes)
+
+
+def _axes(
+    loops: list[tuple[int, int]], size: int
+) -> tuple[tuple[tuple[int, int], ...], dict[int, int]] | None:
+    """Axes that are filled up, outermost first, and what the strides of loops are with these."""
+    axes: list[tuple[int, int]] = []
+    strides: dict[int, int] = {}
+    # The axis begins at one stride in the array, at another where the axes are filled up.
+    start, filled_start, reached = 1, 1, 1
+    for count, stride in sorted(loops, key=lambda loop: loop[1]):
+        if stride != reached:
+            if not start < stride < reached or stride % start:
+                return None
+            axes.append((stride // start, reached // start))
+            filled_start *= reached // start
+            start = reached = stride
+        strides[stride] = stride // start * filled_start
+        reached *= count
+    if size % start or reached < size:
+        return None
+    axes.append((size // start, reached // start))
+    return tuple(axes[::-1]), strides
+
+
+def _run(bits: Array) -> tuple[int, int]:
+    """How many elements from the first on are equally far apart, and how far."""
+    stride = int(bits[1]) - int(bits[0])
+    for start in range(0, len(bits) - 1, _CHUNK):
+        other = np.diff(bits[start : start + _CHUNK + 1]) != stride
+        if other.any():
+            return start + int(np.argmax(other)) + 1, stride
+    return len(bits), stride
+
 
 _NONE = Constant(0.0)
 """The initializer, which nobody asks."""
@@ -115,3 +225,340 @@ def constant(name: str, shape: Shape, array: Array | None = None) -> Param:
 def array_of(param: Param) -> ConstantArray:
     """Where a `constant` is kept."""
     return cast("ConstantArray", param.storage)
+
+
+class FoldedConvolution(Layer):
+    """A convolution by one kernel with what follows it: the sum with another array, a relu.
+
+    ``sum_layer`` is the `Add` that it does, whose other input comes second.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        window: Window,
+        params: Mapping[str, Param],
+        sum_layer: Add | None = None,
+        relu: bool = False,
+    ) -> None:
+        super().__init__(name)
+        self.window = window
+        self.params = dict(params)
+        self.sum_layer, self.relu = sum_layer, relu
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """The outputs."""
+        x, other = (x, None) if self.sum_layer is None else x
+        weight, bias = ctx.params["weight"], ctx.params.get("bias")
+        channels = x.shape[1]
+        # One array serves both kinds, and with a normalisation in it or without.
+        size = self.window.kernel[0] * self.window.kernel[1]
+        per_group = weight.size // (len(weight) * size)
+        kernels = weight.reshape(len(weight), per_group, *self.window.kernel)
+        given = x, kernels, bias, self.window, channels // per_group
+        if other is None or len(other) == len(x):
+            made: Array = ctx.ops.conv2d_constant(*given, self.relu, other)
+            return made
+        # The sum has an error of its own for such.
+        assert self.sum_layer is not None
+        return self.sum_layer.forward(ctx, [ctx.ops.conv2d_constant(*given), other])
+
+
+class ConstantDense(Layer):
+    """A fully connected layer whose weight is laid out for the product, and a relu after it."""
+
+    def __init__(
+        self, name: str, transposed: bool, params: Mapping[str, Param], relu: bool
+    ) -> None:
+        super().__init__(name)
+        self.transposed, self.relu = transposed, relu
+        self.params = dict(params)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The outputs."""
+        weight = ctx.params["weight"].T if self.transposed else ctx.params["weight"]
+        bias = ctx.params.get("bias")
+        y: Array = ctx.ops.affine_constant(as_rows(x), weight, bias, self.relu)
+        return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
+
+
+def foldable(plan: Plan) -> dict[str, str]:
+    """The normalisations that may go into the weight of a convolution, with its name."""
+    return {norm.name: conv.name for _, (conv, norm) in fusions_of(plan, [_NORMALISED])}
+
+
+def fold_norms(plan: Plan, norms: Mapping[str, str]) -> Plan:
+    """The plan with ``norms``, some of those that `foldable` tells, in their convolutions."""
+    found = fusions_of(plan, [_NORMALISED])
+    return rewritten(plan, [(fusion, row) for fusion, row in found if row[1].name in norms])
+
+
+def for_constants(plan: Plan) -> Plan:
+    """The plan with a sum of two and a relu after a convolution done by its kernel.
+
+    Weights of convolutions and of products are laid out for these.
+    """
+    sparse = {slot for step in plan.steps if step.layer.traits.sparse for slot in step.out_slots}
+    found = fusions_of(plan, CONSTANT_FUSIONS)
+    return rewritten(plan, [(f, row) for f, row in found if sparse.isdisjoint(row[0].in_slots)])
+
+
+def _is_sum_of_two(step: NodeStep) -> bool:
+    """Whether the step adds two different arrays of one shape."""
+    first, *others = step.layer.in_shapes if step.many_in else ((), ())  # type: ignore[misc]
+    return _is_one_of(step, Add) and others == [first] and len(set(step.in_slots)) == 2
+
+
+def _is_one_of(step: NodeStep, *kinds: type) -> bool:
+    """Whether the layer is of one of these very classes."""
+    return type(step.layer) in kinds
+
+
+def _is_convolution(step: NodeStep) -> bool:
+    """Whether one kernel does the layer: what pads otherwise than by zeros is two."""
+    plain = getattr(step.layer, "padding_mode", "zeros") == "zeros"
+    return plain and _is_one_of(step, Conv2D, DepthwiseConv2D) and not step.many_in
+
+
+def _is_foldable_norm(step: NodeStep) -> bool:
+    return _is_one_of(step, BatchNormalization) and step.layer.axis == 1  # type: ignore[attr-defined]
+
+
+def _is_product(step: NodeStep) -> bool:
+    return _is_one_of(step, Dense) and not step.many_in
+
+
+def _is_prepared(step: NodeStep) -> bool:
+    return _is_convolution(step) or type(step.layer) is FoldedConvolution
+
+
+def _normalised(conv: NodeStep, norm: NodeStep) -> dict[str, Param]:
+    """Weight and bias of a convolution with the normalisation in them, or room for both."""
+    given, by = conv.layer.params, norm.layer.params
+    name = f"{conv.name}+{norm.name}"
+    shapes = {"weight": given["weight"].shape, "bias": by["mean"].shape}
+    made = {key: constant(f"{name}/{key}", shape) for key, shape in shapes.items()}
+    if not all(param.filled for param in (*given.values(), *by.values())):
+        return made
+    values = {key: param.value for key, param in by.items()}
+    epsilon: float = norm.layer.epsilon  # type: ignore[attr-defined]
+    scale = values.get("gamma", 1.0) / np.sqrt(values["var"] + epsilon)
+    shift = values.get("beta", 0.0) - values["mean"] * scale
+    found = {
+        "weight": given["weight"].value * scale[:, None],
+        "bias": given["bias"].value * scale + shift if "bias" in given else shift,
+    }
+    for key, array in found.items():
+        made[key].retype(array.astype(given["weight"].value.dtype, copy=False))
+    return made
+
+
+def _with_norm(conv: NodeStep, norm: NodeStep) -> Layer:
+    layer: Any = conv.layer
+    return FoldedConvolution(conv.name, layer.window, _normalised(conv, norm))
+
+
+def _convolution(conv: NodeStep, *after: NodeStep) -> Layer:
+    layer: Any = conv.layer
+    add = next((step.layer for step in after if isinstance(step.layer, Add)), None)
+    relu = len(after) > (add is not None)
+    return FoldedConvolution(conv.name, layer.window, layer.params, add, relu)
+
+
+def _product(dense: NodeStep, *relu: NodeStep) -> Layer:
+    layer: Any = dense.layer
+    return ConstantDense(dense.name, layer.W_transpose, layer.params, bool(relu))
+
+
+_NORMALISED = Fusion((_is_convolution, _is_foldable_norm), _with_norm)
+
+CONSTANT_FUSIONS = (
+    Fusion((_is_prepared, _is_sum_of_two, is_relu), _convolution),
+    Fusion((_is_prepared, _is_sum_of_two), _convolution),
+    Fusion((_is_prepared, is_relu), _convolution),
+    Fusion((_is_prepared,), _convolution),
+    Fusion((_is_product, is_relu), _product),
+    Fusion((_is_product,), _product),
+    *FUSIONS,
+)
+"""Fusions of predictors."""
+
+
+_FLOAT = 4
+"""Bytes of the type whose arrays are looked for in other orders."""
+
+
+class Constants:
+    """The constants of a predictor, and what its programs made of them, equal arrays once.
+
+    A constant that a program has in another order is kept in that order alone.
+    """
+
+    def __init__(self, constants: Iterable[Param]) -> None:
+        self.all = list({id(each): each for each in constants}.values())
+        self._made: weakref.WeakValueDictionary[tuple[int, int], Array] = (
+            weakref.WeakValueDictionary()
+        )
+        self.lock = free_in_children(threading.RLock())
+
+    def named(self) -> dict[str, Param]:
+        """By name."""
+        return {each.name: each for each in self.all}
+
+    def hold_nan(self) -> bool:
+        """Whether any number is none."""
+        return any(np.isnan(each.value).any() for each in self.all)
+
+    def shared(self, made: Array) -> Array:
+        """``made``, or an array with the same bytes that an earlier program made."""
+        key = len(made), zlib.crc32(made.data)
+        found = self._made.get(key)
+        if found is not None and np.array_equal(found, made):
+            return found
+        self._made[key] = made
+        return made
+
+    def let_go(self) -> None:
+        """Drop what was put together for somebody who is done with it."""
+        for each in self.all:
+            array_of(each).let_go()
+
+    def settle(self, read: Iterable[Array], in_python: Collection[int]) -> None:
+        """Let go of what lies elsewhere, but for what programs ``read`` as it is.
+
+        ``in_python`` are ids of constants that the Python of layers reads.
+        """
+        roots = {id(root_of(array)) for array in read}
+        for each in self.all:
+            array = array_of(each)
+            array.pinned |= id(each) in in_python or array.is_among(roots)
+        self.let_go()
+
+
+def make_constants(tape: Tape, constants: Constants) -> None:
+    """Run the calls that read only constants, and keep their results in place of the calls.
+
+    Constants are ``constants``, those of the recording itself, and what is computed from them.
+    """
+    given = _tokens(tape, constants)
+    calls = _of_constants(tape, given)
+    made = _ConstantMemory(tape)
+    for call in calls:
+        made.run(call)
+    done = {id(call) for call in calls}
+    tape.calls = [call for call in tape.calls if id(call) not in done]
+    read = {ref for call in tape.calls for ref in refs_of(call)}
+    for token in {ref.token for ref in read if made.has(ref.token)}:
+        made.memory[token] = constants.shared(made.memory[token])
+        _find_order(tape, calls, token, given, made)
+        tape.tokens[token].held, tape.tokens[token].fill = made.memory[token], None
+    # What only those calls have read is not to be held.
+    tape.outside = {ref: array for ref, array in tape.outside.items() if ref in read}
+    tape.outside |= {ref: made.array(ref) for ref in read if made.has(ref.token)}
+
+
+class _ConstantMemory:
+    """The memory of what constant calls write; ``given`` stands in for memory from outside."""
+
+    def __init__(self, tape: Tape, given: Mapping[int, Array] | None = None) -> None:
+        self._tape = tape
+        self._given = given or {}
+        self.memory: dict[int, Array] = {}
+
+    def has(self, token: int) -> bool:
+        """Whether it was written here."""
+        return token in self.memory
+
+    def run(self, call: Call) -> None:
+        """Make the call."""
+        ready_call(call, self.array)()
+
+    def array(self, ref: Ref) -> Array:
+        """The array at ``ref``."""
+        if ref.token in self._given:
+            return ref.array(self._given[ref.token])
+        found = self._tape.outside.get(ref)
+        if found is not None:
+            return found
+        if ref.token not in self.memory:
+            self.memory[ref.token] = _aligned(self._tape.tokens[ref.token].nbytes)
+        return ref.array(self.memory[ref.token])
+
+
+def _aligned(nbytes: int) -> Array:
+    # Zeros, since what fills an axis up may be left as it is.
+    raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
+    start = -address(raw) % ALIGNMENT
+    # The memory as an array that can be referred to weakly, and not the one around it.
+    return np.frombuffer(raw.data[start : start + nbytes], np.uint8)
+
+
+def _tokens(tape: Tape, constants: Constants) -> dict[int, ConstantArray]:
+    """The constants by the number of their memory."""
+    roots = {id(root_of(each.value)): array_of(each) for each in constants.all}
+    return {
+        number: roots[id(token.held)]
+        for number, token in enumerate(tape.tokens)
+        if token.held is not None and id(token.held) in roots
+    }
+
+
+def _find_order(
+    tape: Tape,
+    calls: list[Call],
+    token: int,
+    given: Mapping[int, ConstantArray],
+    made: _ConstantMemory,
+) -> None:
+    """Tell the constant of which ``token`` holds the numbers, if it is one and holds but these."""
+    needed, mine = {token}, []
+    for call in reversed(calls):
+        if not needed.isdisjoint(call.writes):
+            needed.update(call.reads)
+            mine.append(call)
+    sources = [number for number in needed if number in given]
+    if len(sources) != 1:
+        return
+    constant = given[sources[0]]
+    too_small = tape.tokens[token].nbytes < constant.lend().nbytes
+    if constant.dtype.itemsize != _FLOAT or constant.dtype.kind != "f" or too_small:
+        return
+    other = _ConstantMemory(tape, {sources[0]: numbered(constant.lend().size)})
+    for call in reversed(mine):
+        other.run(call)
+    constant.found(made.memory[token], other.memory[token])
+
+
+def _of_constants(tape: Tape, constant: Collection[int]) -> list[Call]:
+    """The calls whose operands are constant and that alone write what they write."""
+    writers: dict[int, list[int]] = {}
+    for number, call in enumerate(tape.calls):
+        for token in call.writes:
+            writers.setdefault(token, []).append(number)
+    given = {
+        number
+        for number, token in enumerate(tape.tokens)
+        if token.held is not None
+        and number not in writers
+        and (token.constant or number in constant)
+    }
+    chosen = {
+        number
+        for number, call in enumerate(tape.calls)
+        if call.function is not None
+        and not call.barrier
+        and not any(tape.tokens[token].held is not None for token in call.writes)
+    }
+
+    def known(token: int) -> bool:
+        return token in given or (token in writers and chosen.issuperset(writers[token]))
+
+    while True:
+        kept = {
+            number
+            for number in chosen
+            if all(map(known, tape.calls[number].reads + tape.calls[number].writes))
+        }
+        if kept == chosen:
+            return [tape.calls[number] for number in sorted(chosen)]
+        chosen = kept

@@ -1,37 +1,182 @@
-"""A recorded program: replayed on other arrays, as long as its net is what it was."""
+"""Replay of a recorded step."""
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from singanet.base.interrupts import had_ended, interrupted_after
-from singanet.engine.script import Before
+from singanet.base.heap import trim
+from singanet.base.processes import had_ended, interrupted_after
+from singanet.engine.step import Before
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.mixed_precision import NotFiniteError
-from singanet.optimizer.traffic import Traffic
-from singanet.program.array_tree import map_arrays
-from singanet.program.bind_call import Ready
-from singanet.program.compile import compiled
-from singanet.program.ir import Call, Ref, refs_of
-from singanet.program.layout.arena import ALIGNMENT
-from singanet.program.replay.bound_program import Bound
-from singanet.program.replay.python_share import PythonShare
-from singanet.program.trace.python_pass import copied, copy_into
-from singanet.program.trace.recorder import no_collections
-from singanet.program.trace.update_scalars import refresh
+from singanet.optimizer.reducer import Traffic
+from singanet.program.compile import Recording, compiled
+from singanet.program.ir import (
+    Call,
+    MarkName,
+    NotRecordableError,
+    Ref,
+    map_arrays,
+    map_leaves,
+    refs_of,
+)
+from singanet.program.layout import ALIGNMENT
+from singanet.program.lower_sweeps import Ready
+from singanet.program.lowering import Launches, ReadyCalls
+from singanet.program.trace.layers import copied, copy_into
+from singanet.program.trace.recorder import Recorder, no_collections, rehearse
+from singanet.program.trace.updates import refresh
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from singanet.engine.net import Net
-    from singanet.program.recompute.choice import Recompute
-    from singanet.program.report.report import ProgramReport
-    from singanet.program.trace.recorder import Recorder
+    from singanet.engine.plan import Plan
+    from singanet.program.recompute import Recompute
+    from singanet.program.report import ProgramReport
+
+
+class Segment(NamedTuple):
+    """A place where the program meets its caller, and the calls up to the next such place.
+
+    At "feed" and "dy" the caller fills ``arrays``, at "outputs" and "layer" it gets them.
+    """
+
+    name: MarkName
+    arrays: Any
+    calls: ReadyCalls
+
+
+class Bound:
+    """The calls of a recording on the arrays of one arena, in segments.
+
+    An evaluation has ``feed`` and ``outputs``, a step ``feed`` alone, a pass both ways ``dy`` and
+    one of ``layers`` for each item as well.
+    """
+
+    def __init__(self, recording: Recording, arena: Array) -> None:
+        self._lowering = recording.lowering
+        start = self._lowering.start(arena)
+        self._outside = self._lowering.outside(recording.outside)
+        self._arrays: dict[Ref, Array] = dict(self._outside)
+        self._place = {token: start + offset for token, offset in recording.place.items()}
+        self.arena = arena
+        marks = [at for at, call in enumerate(recording.calls) if call.function is None]
+        self.segments: list[Segment] = []
+        for at, end in pairwise([*marks, len(recording.calls)]):
+            mark: Any = recording.calls[at]
+            calls = self._lowering.ready(recording.calls[at + 1 : end], self.array)
+            self.segments.append(Segment(mark.name, self._filled(mark.arguments), calls))
+        named = {segment.name: segment for segment in self.segments}
+        self.feed = named["feed"]
+        self.outputs = named.get("outputs")
+        self.dy = named.get("dy")
+        self.layers = [segment for segment in self.segments if segment.name == "layer"]
+
+    def fill(self, x: Any) -> None:
+        """Copy ``x``, a dict or the array of a single input, to where the program is fed."""
+        given = self.feed.arrays[0]
+        if type(x) is dict:
+            for name, target in given.items():
+                if type(target) is np.ndarray:
+                    target[...] = x[name]
+                else:
+                    copy_into(x[name], target, self._lowering.fill)
+        else:
+            (target,) = given.values()
+            if type(target) is np.ndarray:
+                target[...] = x
+            else:
+                copy_into(x, target, self._lowering.fill)
+
+    def fill_targets(self, y: Any, weight: Any) -> None:
+        """Copy targets and weights; what is no array a loss in Python is shown as it is."""
+        targets, weights = self.feed.arrays[1]
+        if type(targets) is np.ndarray:
+            targets[...] = y
+        elif targets is not None:
+            copy_into(y, targets, self._lowering.fill)
+        if weights is not None:
+            copy_into(weight, weights, self._lowering.fill)
+
+    def outside(self) -> list[tuple[Ref, Array]]:
+        """The arrays outside of the arena."""
+        return list(self._outside.items())
+
+    def launches(self) -> Launches | None:
+        """What the host asks a device for at each replay; None where it computes itself."""
+        parts = [self._lowering.launches(segment.calls) for segment in self.segments]
+        there = [part for part in parts if part is not None]
+        return Launches.of_all(there) if there else None
+
+    def array(self, ref: Ref) -> Array:
+        """The array at ``ref``."""
+        found = self._arrays.get(ref)
+        if found is None:
+            place = self._place[ref.token]
+            found = self._arrays[ref] = self._lowering.array(ref, self.arena, place)
+        return found
+
+    def _filled(self, value: Any) -> Any:
+        """``value`` with arrays in the places of their refs."""
+        return map_leaves(value, Ref, self.array)
+
+
+MUCH = 0.1
+"""The part of a step from which on its Python steps are told."""
+
+_PYTHON = frozenset(("python step", "loss"))
+_FIRST, _LAST = 2, 5
+"""The replays that are timed: not the first ones, which meet their memory for the first time."""
+
+
+class PythonShare:
+    """Runs the calls of a step and times them, until it is known what Python steps take."""
+
+    def __init__(self, calls: Sequence[Call], notes: Sequence[str]) -> None:
+        made = [call.function is not None for call in calls]
+        begin = made.index(False) + 1 if False in made else 0
+        self._python = [call.name in _PYTHON for call in calls[begin:]]
+        self._notes = notes
+        self._replays = 0
+        self._seconds = [0.0, 0.0]
+
+    @property
+    def known(self) -> bool:
+        """Whether there is nothing left to time."""
+        return not self._notes or self._replays >= _LAST
+
+    def run(self, calls: Iterable[Ready]) -> None:
+        """Make the calls. Warns after the last replay that is timed."""
+        clock, seconds = time.perf_counter, [0.0, 0.0]
+        for call, python in zip(calls, self._python, strict=False):
+            start = clock()
+            call()
+            seconds[python] += clock() - start
+        self._replays += 1
+        if self._replays > _FIRST:
+            self._seconds = [a + b for a, b in zip(self._seconds, seconds, strict=True)]
+        if self.known:
+            self._tell()
+
+    def _tell(self) -> None:
+        kernels, python = self._seconds
+        share = python / max(kernels + python, 1e-12)
+        if share > MUCH:
+            warnings.warn(
+                f"net.step: Python steps take {share:.0%} of a recorded step "
+                f"({'; '.join(self._notes)}); net.programs.notes tells them",
+                stacklevel=2,
+            )
+
 
 Run = Callable[[Iterator[Ready]], None]
 
@@ -259,8 +404,8 @@ class Replay:
         self, seconds: Sequence[float] | None = None, traffic: Traffic | None = None
     ) -> ProgramReport:
         """Its report, with ``seconds`` of each call and ``traffic`` if measured."""
-        from singanet.engine.recompute.decisions import Decisions
-        from singanet.program.report.report import ProgramReport
+        from singanet.engine.recompute.by_layers import Decisions
+        from singanet.program.report import ProgramReport
 
         recording, bound = self.recording, self._bound
         return ProgramReport(
@@ -310,3 +455,26 @@ def _written(calls: Sequence[Call], bound: Bound) -> list[Array]:
         # Those of a bucket, and of a call that knows its arrays itself.
         tokens |= {*call.writes} - {ref.token for ref in named}
     return [array for ref, array in bound.outside() if ref in refs or ref.token in tokens]
+
+
+def recorded(
+    net: Net,
+    record: Callable[[Recorder], None],
+    optimizer: Any,
+    recompute: Recompute,
+    plan: Plan | None = None,
+) -> Replay | str:
+    """The program that ``record`` writes down of ``net``, or the reason why it cannot be.
+
+    ``plan`` is a part of the net's, None for all of it.
+    """
+    try:
+        with no_collections():
+            made = Replay(rehearse(net, record, plan), optimizer, recompute)
+    except NotRecordableError as error:
+        return str(error)
+    # The arena has room for what kernels work in; the layers' calls before needed their own.
+    net.device.ops.trim()
+    # What the rehearsal has freed, too: a later program may run in an arena that is there already.
+    trim()
+    return made

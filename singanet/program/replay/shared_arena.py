@@ -1,9 +1,12 @@
-"""The memory that a net's programs take turns with."""
+"""Signatures of steps, and the arena that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
 
 from singanet.base.heap import small_pages, trim
 from singanet.program.lowering import ON_HOST
@@ -51,3 +54,100 @@ class SharedArena:
     def clear(self) -> None:
         """Give the memory back."""
         self._free = []
+
+
+WORTH = 8
+"""Replays after which a recording has paid."""
+
+LONGEST = 1 << 10
+
+
+class Wait:
+    """Calls by the layers until the next recording: twice as many after each that did not pay.
+
+    A net whose layers are switched between trained and not at every step would else be recorded
+    at every other one.
+    """
+
+    def __init__(self) -> None:
+        self._calls = 1
+        self._left = 0
+
+    def start(self, replays: int) -> None:
+        """Begin to wait, after a program that was replayed that often."""
+        self._calls = 1 if replays >= WORTH else min(2 * self._calls, LONGEST)
+        self._left = self._calls
+
+    def goes_on(self) -> bool:
+        """Whether one more call is to run by the layers."""
+        self._left = max(self._left - 1, -1)
+        return self._left >= 0
+
+
+_NOTHING: frozenset[Any] = frozenset()
+
+
+def shapes_of_feed(feed: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The facts of the fed arrays that determine a program."""
+    return tuple(
+        (name, *((part.shape, part.strides, part.dtype) for part in given))
+        if isinstance(given, (list, tuple))
+        else (name, facts(given))
+        for name, given in feed.items()
+    )
+
+
+def shapes_of_targets(y: Any, weight: Any) -> tuple[Any, ...]:
+    """The facts of targets and weights that determine a program."""
+    parts = [*(y[name] for name in sorted(y)), weight] if isinstance(y, Mapping) else [y, weight]
+    return tuple(
+        (part.shape, part.strides, part.dtype) if type(part) is np.ndarray else type(part)
+        for part in parts
+    )
+
+
+def facts(value: Any) -> Any:
+    """The facts of an array or dict of arrays that determine a program; of all else the type."""
+    if type(value) is np.ndarray:
+        return value.shape, value.strides, value.dtype
+    if value is None:
+        return None
+    # Asking for an abstract class takes long, and so do calls.
+    if type(value) is dict:
+        if not value:
+            return _NOTHING
+        array = np.ndarray
+        return frozenset(
+            [
+                (name, part.shape, part.strides, part.dtype)
+                if type(part) is array
+                else (name, facts(part))
+                for name, part in value.items()
+            ]
+        )
+    if isinstance(value, Mapping):
+        return facts(dict(value))
+    # A device's.
+    if hasattr(value, "strides"):
+        return type(value), value.shape, value.strides, value.dtype
+    return type(value)
+
+
+def facts_of_feed(feed: Mapping[str, Any]) -> Any:
+    """The `facts` of the arguments that became ``feed`` without conversion.
+
+    For a net with a single input the argument is the array.
+    """
+    if len(feed) == 1:
+        (part,) = feed.values()
+        return (list, *map(facts, part)) if isinstance(part, (list, tuple)) else facts(part)
+    return frozenset(
+        [
+            (name, (list, *map(facts, part)))
+            if isinstance(part, (list, tuple))
+            else (name, part.shape, part.strides, part.dtype)
+            if type(part) is np.ndarray
+            else (name, facts(part))
+            for name, part in feed.items()
+        ]
+    )

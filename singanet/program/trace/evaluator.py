@@ -1,14 +1,19 @@
-"""How kernels are evaluated while they are recorded: on values, or on shapes and types alone."""
+"""Shapes and draws without values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.program.array_tree import map_arrays
+from singanet.ops import draws, transfers
+from singanet.program.ir import Call, NotRecordableError, Token, map_arrays
 from singanet.types import Array, Shape
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
 
 
 class NeedsValuesError(Exception):
@@ -206,3 +211,42 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape:
     if all(shape == first for shape in shapes):
         return first
     return np.broadcast_shapes(*shapes)
+
+
+class Draws:
+    """Draws through the kernels from whatever generator the net has then; others are refused."""
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+
+    def fill(self, *outs: Array) -> None:
+        """Fill ``outs``, one after the other, with float32 numbers from 0 to below 1."""
+        if not all(type(out) is np.ndarray for out in outs):
+            transfers.fill(self._net.rng, self._net.device.ops.xp, *outs)
+            return
+        for out in outs:
+            draws.fill(self._net.rng, out, *self._net.device.ops.team())
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotRecordableError(f"a draw by the layer itself, rng.{name}")
+
+
+def without_unread(
+    calls: Sequence[Call],
+    tokens: Sequence[Token],
+    moves: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+) -> list[Call]:
+    """``calls`` without those whose results are in the program's memory and not read later.
+
+    Layers in evaluation make arrays that only a backward would read. What ``moves`` is read in the
+    memory where it will lie.
+    """
+    needed: set[int] = set()
+    kept = []
+    for call in reversed(calls):
+        outside = any(tokens[token].held is not None for token in call.writes)
+        writes = [*call.writes, *(moves[token][0] for token in call.writes if token in moves)]
+        if call.function is None or call.barrier or outside or not needed.isdisjoint(writes):
+            needed.update(call.reads)
+            kept.append(call)
+    return kept[::-1]

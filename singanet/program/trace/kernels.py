@@ -1,4 +1,4 @@
-"""The kernels of a net, as they are while a tape is running."""
+"""Recorded kernels."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from typing import Any, cast
 
 import numpy as np
 
-from singanet.base.written import PAGE, Ranges
-from singanet.engine.memory import arrays_in
+from singanet.base.kinds import PAGE, Ranges
+from singanet.engine.backward import arrays_in
 from singanet.errors import SingaNetError
 from singanet.ops import NumpyOps, Ops, numpy_ops
 from singanet.ops.held import HalvesMatrix, HeldMatrix
 from singanet.ops.interface import Runs
-from singanet.program.calls import filled_by, multiplied, multiplied_halves, picked, take_rows
 from singanet.program.cost import passes_for
-from singanet.program.ir import Call, NotRecordableError
+from singanet.program.ir import (
+    Call,
+    NotRecordableError,
+    filled_by,
+    multiplied,
+    multiplied_halves,
+    picked,
+    take_rows,
+)
 from singanet.program.narrow import PlannedKernel, bind_to
-from singanet.program.trace.module import TracingModule
 from singanet.program.trace.sparse_rows import (
     record_add_rows,
     record_add_to_rows,
@@ -30,8 +36,83 @@ from singanet.program.trace.sparse_rows import (
     source_of,
 )
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import Traced, new, plain, recording
+from singanet.program.trace.traced import Traced, filled, new, plain, recording
 from singanet.types import Array, RowSparse, Shape
+
+
+class TracingModule:
+    """The module that kernels see as ``xp``; functions that make no array are NumPy's own."""
+
+    def __init__(self, tape: Tape, name: str = "numpy") -> None:
+        self._tape = tape
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> Any:
+        # Asked for once: from then on it is an attribute.
+        found = self.__dict__[name] = getattr(np, name)
+        return found
+
+    def empty(self, shape: Any, dtype: Any = float, order: Any = "C") -> Any:
+        """As NumPy's."""
+        return filled(recording(), np.empty(shape, dtype, order), None)
+
+    def zeros(self, shape: Any, dtype: Any = float, order: Any = "C") -> Any:
+        """As NumPy's."""
+        return filled(recording(), np.zeros(shape, dtype, order), 0)
+
+    def ones(self, shape: Any, dtype: Any = None, order: Any = "C") -> Any:
+        """As NumPy's."""
+        kind = float if dtype is None else dtype
+        return filled(recording(), self._tape.evaluator.full(shape, 1, kind, order), 1)
+
+    def full(self, shape: Any, value: Any, dtype: Any = None, order: Any = "C") -> Any:
+        """As NumPy's, for a value known beforehand."""
+        array = self._tape.evaluator.full(shape, plain(value), dtype, order)
+        return filled(recording(), array, value)
+
+    def empty_like(self, array: Any, *args: Any, **kwargs: Any) -> Any:
+        """As NumPy's."""
+        return filled(recording(), np.empty_like(plain(array), *args, **kwargs), None)
+
+    def zeros_like(self, array: Any, *args: Any, **kwargs: Any) -> Any:
+        """As NumPy's."""
+        return filled(recording(), np.zeros_like(plain(array), *args, **kwargs), 0)
+
+    def ones_like(self, array: Any, *args: Any, **kwargs: Any) -> Any:
+        """As NumPy's."""
+        return filled(recording(), np.ones_like(plain(array), *args, **kwargs), 1)
+
+    def arange(self, *args: Any, **kwargs: Any) -> Any:
+        """As NumPy's, a constant of the program."""
+        return self._constant(np.arange(*args, **kwargs))
+
+    def asarray(self, value: Any, dtype: Any = None) -> Any:
+        """As NumPy's; what is no array yet becomes a constant of the program."""
+        value = self._tape.near(value)
+        if isinstance(value, Traced):
+            return value if dtype is None else value.astype(dtype, copy=False)
+        if isinstance(value, np.ndarray) and (dtype is None or value.dtype == dtype):
+            return value.view(Traced)
+        return self._constant(np.array(value, dtype))
+
+    def array(self, value: Any, dtype: Any = None, order: Any = "K") -> Any:
+        """As NumPy's."""
+        value = self._tape.near(value)
+        if not isinstance(value, np.ndarray):
+            return self._constant(np.array(value, dtype, order=order))
+        array = value.view(Traced)
+        return array.astype(array.dtype if dtype is None else dtype, order)
+
+    def ascontiguousarray(self, value: Any, dtype: Any = None) -> Any:
+        """As NumPy's, for arrays."""
+        array = self.asarray(value, dtype)
+        if array.flags.c_contiguous and array.ndim:
+            return array
+        return array._copied(array.dtype, "C", "contiguous")
+
+    def _constant(self, array: Any) -> Any:
+        self._tape.hold(array, constant=True)
+        return array.view(Traced)
 
 
 class RecordingKernels(NumpyOps):

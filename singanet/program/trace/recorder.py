@@ -11,37 +11,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.base.heap import small_pages
-from singanet.engine.backward import BackwardWalk
+from singanet.engine.backward import BackwardWalk, arrays_in
 from singanet.engine.fusion import fused
-from singanet.engine.memory import arrays_in
 from singanet.engine.plan import Plan
-from singanet.engine.script import tell
+from singanet.engine.step import tell
 from singanet.errors import SingaNetError
 from singanet.layers.layer import Layer
 from singanet.optimizer.chain import UpdateChain
-from singanet.optimizer.reduction import Reduction
-from singanet.params.gradients import LayerGradients
+from singanet.optimizer.reducer import Reduction
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
-from singanet.program.array_tree import map_arrays
 from singanet.program.guard import Guard, with_inner
-from singanet.program.ir import MarkName, NotRecordableError
-from singanet.program.on_device.far_arrays import FarArrays
-from singanet.program.on_device.lowering import OnDevice
-from singanet.program.orders import Order, output_slots, zeros_in
-from singanet.program.trace.draws import Draws
-from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator
-from singanet.program.trace.foreign import expect_unpatched
-from singanet.program.trace.held import HeldParameters
+from singanet.program.ir import (
+    MarkName,
+    NotRecordableError,
+    Order,
+    map_arrays,
+    output_slots,
+    zeros_in,
+)
+from singanet.program.on_device.device_lowering import OnDevice
+from singanet.program.on_device.device_products import FarArrays
+from singanet.program.trace.evaluator import AbstractEvaluator, ConcreteEvaluator, Draws
+from singanet.program.trace.foreign_code import expect_unpatched
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import TracedLayer, own, traced_plan
-from singanet.program.trace.losses import LossOfHead, LossStep, copies_shown
-from singanet.program.trace.recorded_step import RecordedStep, RehearsedStep
+from singanet.program.trace.losses import (
+    LossOfHead,
+    LossStep,
+    RecordedStep,
+    RehearsedStep,
+    copies_shown,
+)
 from singanet.program.trace.reduced_updates import ReducedUpdates, updates_of
-from singanet.program.trace.sparse_rows import sources
+from singanet.program.trace.sparse_rows import HeldParameters, sources
 from singanet.program.trace.tape import Tape, recording_on
 from singanet.program.trace.traced import plain
-from singanet.program.trace.update_scalars import Numbers
-from singanet.program.trace.updates import Member, Updates
+from singanet.program.trace.updates import Member, Numbers, Updates
 from singanet.types import Array
 
 if TYPE_CHECKING:

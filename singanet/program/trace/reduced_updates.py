@@ -1,4 +1,4 @@
-"""The optimizer's part of a recorded step whose gradients are summed over processes."""
+"""Recorded updates with a reduction between ranks."""
 
 from __future__ import annotations
 
@@ -8,29 +8,55 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from singanet.base.addresses import address
-from singanet.engine.memory import root_of
+from singanet.base.heap import address
+from singanet.engine.backward import root_of
 from singanet.errors import one_of
 from singanet.optimizer.chain import TwoPasses, UpdateChain
-from singanet.optimizer.cutting import Cutting
-from singanet.optimizer.reducer import GradientRound, Reducer
-from singanet.optimizer.reduction import Found, Reduction, RoundKind
-from singanet.optimizer.scale import Scale, is_one, on_host
+from singanet.optimizer.hyper import Scale, is_one, on_host
+from singanet.optimizer.reducer import Cutting, Found, GradientRound, Reducer, Reduction, RoundKind
 from singanet.optimizer.wrapper import Handed
-from singanet.params.gradients import LayerGradients
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
-from singanet.params.served import is_served
+from singanet.params.storage import is_served
 from singanet.program.guard import Guard
 from singanet.program.ir import Call, NotRecordableError
-from singanet.program.trace.held import HeldParameters
-from singanet.program.trace.host_copy import HostCopy
-from singanet.program.trace.python_pass import is_sparse
-from singanet.program.trace.sparse_rows import RowsSource, live_rows, source_of
+from singanet.program.trace.layers import is_sparse
+from singanet.program.trace.sparse_rows import HeldParameters, RowsSource, live_rows, source_of
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import StepScalar, Traced, number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, expect_recordable, watch_case
 from singanet.program.trace.updates import Updates
 from singanet.types import Array, RowSparse
+
+
+class HostCopy:
+    """A copy on the host of a device's buffer, there and back by one transfer each.
+
+    Its memory stays from step to step. A step that an error has left takes it along, as others may
+    write to it still.
+    """
+
+    def __init__(self) -> None:
+        self._spare: Array | None = None
+        self._told: Array | None = None
+
+    def tell(self, buffer: Any) -> Array:
+        """The copy of what is in ``buffer``, for others to sum."""
+        spare, self._spare = self._spare, None
+        told = self._told = np.empty(buffer.shape, buffer.dtype) if spare is None else spare
+        buffer.get(out=told)
+        return told
+
+    @property
+    def told(self) -> Array | None:
+        """The copy that others sum; None if there is none."""
+        return self._told
+
+    def hear(self, buffer: Any) -> None:
+        """Bring over to ``buffer`` what they made of it."""
+        buffer.set(self._told)
+        self._spare, self._told = self._told, None
+
 
 HostCopies: TypeAlias = dict[tuple[str, ...], HostCopy]
 """By the names of an entry, what others see of its buffer."""

@@ -13,16 +13,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from singanet.base.addresses import address
-from singanet.base.written import Ranges, resident_bytes, union
-from singanet.engine.memory import base_of, root_of
+from singanet.base.heap import address
+from singanet.base.kinds import Ranges, resident_bytes, union
+from singanet.engine.backward import base_of, root_of
 from singanet.errors import SingaNetError
 from singanet.ops.held import HeldMatrix
 from singanet.params.storage import place_of
-from singanet.program.array_tree import map_arrays
-from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token
+from singanet.program.ir import Call, NotRecordableError, Phase, Ref, Token, map_arrays
 from singanet.program.lowering import ON_HOST, Lowering
-from singanet.program.on_device.far_arrays import FarArrays
+from singanet.program.on_device.device_products import FarArrays
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.types import Array
 

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.program.array_tree import map_arrays
-from singanet.program.calls import gather, scatter, store
-from singanet.program.ir import NotRecordableError
+from singanet.program.ir import NotRecordableError, gather, map_arrays, scatter, store
 from singanet.program.trace.tape import Tape, current_tape
 from singanet.types import Array
 

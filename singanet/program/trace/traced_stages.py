@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.addresses import address
-from singanet.base.origin import is_library
+from singanet.base.elsewhere import is_library
+from singanet.base.heap import address
 from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.hyper import Scale
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.scale import Scale
 from singanet.optimizer.wrapper import Wrapper
 from singanet.params.param import Param
-from singanet.program.array_tree import map_arrays
 from singanet.program.guard import Guard, is_patched
-from singanet.program.ir import NotRecordableError
+from singanet.program.ir import NotRecordableError, map_arrays
 from singanet.program.trace.evaluator import AbstractEvaluator
 from singanet.program.trace.tape import Tape
 from singanet.program.trace.traced import Traced, plain, traced

@@ -1,41 +1,277 @@
-"""The optimizer's part of a recorded step."""
+"""Recorded updates.
+
+An element-wise rule treats them as one parameter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from singanet.base.interrupts import done_whole
-from singanet.base.origin import is_library
+import numpy as np
+
+from singanet.base.elsewhere import is_library
+from singanet.base.heap import address
+from singanet.base.processes import done_whole
+from singanet.engine.backward import root_of
 from singanet.errors import SingaNetError
-from singanet.optimizer.chain import TwoPasses, UpdateChain
-from singanet.optimizer.checks import check_fit
+from singanet.optimizer.chain import (
+    TwoPasses,
+    UpdateChain,
+    are_neighbours,
+    bounds_of,
+    has_own_schedules,
+    is_own_schedule,
+    onwards,
+    runs,
+)
 from singanet.optimizer.element_wise import ElementWise
+from singanet.optimizer.hyper import is_one
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.param_update import ParamUpdate
-from singanet.optimizer.reducer import Reducer
-from singanet.optimizer.reduction import Reduction
-from singanet.optimizer.scale import is_one
-from singanet.optimizer.state import ParamState
-from singanet.optimizer.together import has_own_schedules, runs
-from singanet.params.gradients import LayerGradients
+from singanet.optimizer.reducer import Reducer, Reduction
+from singanet.optimizer.regularization import Regularizer
+from singanet.optimizer.state import ParamState, ParamUpdate, check_fit
+from singanet.params.grads import LayerGradients
 from singanet.params.param import Param
-from singanet.params.storage import place_of
+from singanet.params.storage import Place, place_of
 from singanet.program.guard import Guard
-from singanet.program.ir import NotRecordableError, Ref
-from singanet.program.relocate import relocated
+from singanet.program.ir import Call, NotRecordableError, Ref
+from singanet.program.join_lanes import moved, relocated
 from singanet.program.trace.evaluator import AbstractEvaluator
-from singanet.program.trace.foreign import is_own
-from singanet.program.trace.held import HeldParameters
-from singanet.program.trace.joint_update import Waiting, joint_update
-from singanet.program.trace.python_pass import is_sparse
-from singanet.program.trace.sparse_rows import RowsSource, source_of, sources
+from singanet.program.trace.foreign_code import is_own
+from singanet.program.trace.layers import is_sparse
+from singanet.program.trace.sparse_rows import HeldParameters, RowsSource, source_of, sources
 from singanet.program.trace.tape import Tape
-from singanet.program.trace.traced import number_now, plain, traced
+from singanet.program.trace.traced import StepScalar, number_now, plain, traced
 from singanet.program.trace.traced_stages import TracedStages, refusal, watch_case
-from singanet.program.trace.update_scalars import Numbers
 from singanet.types import Array, RowSparse
+
+_SETTINGS = attrgetter("step", "lr_mult", "decay_mult", "regularizer", "constraint")
+
+
+class Numbers:
+    """The numbers of one update, asked of the optimizer anew before each replay.
+
+    The update is of one parameter, or of several whose settings and steps are the same.
+    """
+
+    def __init__(self, optimizer: Optimizer, states: Sequence[ParamState]) -> None:
+        self.optimizer = optimizer
+        # Whether the update ends the step of its parameters.
+        self.counts = True
+        self.state = states[0]
+        self.states = tuple(states)
+        self._kept = [(state, state.arrays, bounds_of(state)) for state in states]
+        self._plain = all(bounds is None for _, _, bounds in self._kept)
+        with _schedules_held(optimizer, self.state.regularizer):
+            self.penalty, self.values = optimizer.numbers(self.state)
+        self.scalars: list[StepScalar] = []
+        # What the scalars look at, so that they need not know these numbers in turn.
+        self._current = [(self.penalty, self.values)]
+        # What all of them show, None while they are refreshed: an interrupt may leave some behind.
+        self._shown: tuple[float, tuple[float, ...]] | None = self._current[0]
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The state arrays of all parameters."""
+        return [array for _, arrays, _ in self._kept for array in arrays]
+
+    @property
+    def lost(self) -> bool:
+        """Whether state was dropped or loaded: other arrays are there, for good."""
+        return any(state.held is not arrays for state, arrays, _ in self._kept)
+
+    def holds(self) -> bool:
+        """Whether the program's kernels are still right for the parameters."""
+        state = self.state
+        if self._plain:
+            now = state.step, state.lr_mult, state.decay_mult, None, None
+            for state, arrays, _ in self._kept:
+                if _SETTINGS(state) != now or state.held is not arrays:
+                    return False
+            return True
+        step, rate, decay, *_ = self.settings()
+        for state, arrays, bounds in self._kept:
+            bare = state.regularizer is None and state.constraint is None
+            if (
+                state.held is not arrays
+                or state.step != step
+                or state.lr_mult != rate
+                or state.decay_mult != decay
+                or ((bounds is not None or not bare) and bounds_of(state) != bounds)
+            ):
+                return False
+        return True
+
+    def settings(self) -> tuple[Any, ...]:
+        """The settings that the numbers depend on; equal ones give equal numbers."""
+        state = self.state
+        return state.step, state.lr_mult, state.decay_mult, state.penalty_mult, state.regularizer
+
+    def asked(self) -> tuple[float, tuple[float, ...]]:
+        """The numbers of this step."""
+        return self.optimizer.numbers(self.state)
+
+    def take(self, numbers: tuple[float, tuple[float, ...]]) -> None:
+        """Let the kernels of the next replay see ``numbers``."""
+        if numbers != self._shown:
+            self._shown = None
+            self.penalty, self.values = self._current[0] = numbers
+            for scalar in self.scalars:
+                scalar.refresh()
+            self._shown = numbers
+
+    def advance(self) -> None:
+        """Count a step."""
+        for state in self.states:
+            state.step += self.counts
+
+    def read(self) -> tuple[Any, tuple[Any, ...]]:
+        """The numbers, as scalars that change from step to step."""
+        current = self._current
+
+        def reader(k: int) -> StepScalar:
+            return StepScalar(lambda: current[0][1][k])
+
+        penalty: Any = self.penalty
+        if self.state.is_scheduled:
+            penalty = StepScalar(lambda: current[0][0])
+        # What is true or false belongs to the optimizer's case.
+        return penalty, tuple(
+            v if isinstance(v, bool) else reader(k) for k, v in enumerate(self.values)
+        )
+
+
+@contextmanager
+def _schedules_held(optimizer: Optimizer, regularizer: Regularizer | None) -> Iterator[None]:
+    """Numbers in the place of the user's schedules, which recording does not ask."""
+    owners: list[tuple[Any, str]] = [(optimizer, name) for name in optimizer.hypers]
+    owners.append((regularizer, "coefficient"))
+    every = [(owner, name, getattr(owner, name, None)) for owner, name in owners]
+    own = [(owner, name, value) for owner, name, value in every if is_own_schedule(value)]
+    try:
+        for owner, name, _ in own:
+            setattr(owner, name, 0.5)
+        yield
+    finally:
+        for owner, name, value in own:
+            setattr(owner, name, value)
+
+
+def refresh(every: Sequence[Numbers]) -> None:
+    """Ask for the numbers of this step, once for all parameters that have the same."""
+    before: tuple[Any, ...] = ()
+    found: tuple[float, tuple[float, ...]] = 0.0, ()
+    for numbers in every:
+        settings = numbers.settings()
+        if settings != before or has_own_schedules(numbers.optimizer, settings[-1]):
+            before, found = settings, numbers.asked()
+        numbers.take(found)
+
+
+Moves = dict[int, tuple[int, int]]
+"""By token: the token in which it lies instead, and from which byte on."""
+
+
+class Waiting(NamedTuple):
+    """A parameter of ``layer`` whose update waits for others; ``place`` is where its value lies.
+
+    A gradient that was ``summed`` is a part of a buffer, where it stays.
+    """
+
+    layer: str
+    state: ParamState
+    value: Array
+    grad: Array
+    scale: Any = 1.0
+    place: Place | None = None
+    summed: bool = False
+
+    def fits(self, tape: Tape, moves: Moves) -> bool:
+        """Whether the value lies in a bucket, and the gradient may lie beside others."""
+        value, grad = self.value, self.grad
+        if (
+            self.place is None
+            or not getattr(value.flags, "writeable", True)
+            or grad.dtype != value.dtype
+            or not grad.flags.c_contiguous
+        ):
+            return False
+        if self.summed:
+            return True
+        number = tape.ref(grad).token
+        token = tape.tokens[number]
+        planned = token.held is None and token.writes and token.nbytes == grad.nbytes
+        return bool(planned) and number not in moves
+
+    @property
+    def bucket(self) -> Array | None:
+        """The flat array in which the value lies."""
+        return None if self.place is None else self.place.bucket
+
+    def precedes(self, other: Waiting) -> bool:
+        """Whether ``other`` comes next in the bucket, its state too, and has the same numbers."""
+        scales = self.scale is other.scale or (is_one(self.scale) and is_one(other.scale))
+        beside = not self.summed or (
+            root_of(self.grad) is root_of(other.grad)
+            and address(self.grad) + self.grad.nbytes == address(other.grad)
+        )
+        return (
+            scales and beside and are_neighbours(self.place, self.state, other.place, other.state)
+        )
+
+
+def joint_update(tape: Tape, rule: ElementWise, run: Sequence[Waiting]) -> tuple[Numbers, Moves]:
+    """Write the update of ``run`` on the tape: its numbers, and where its gradients are to lie.
+
+    Raises `NotRecordableError` where two of them have one gradient.
+    """
+    summed = run[0].summed
+    tokens = [] if summed else [tape.ref(waiting.grad).token for waiting in run]
+    if len(set(tokens)) < len(tokens):
+        raise NotRecordableError("a gradient of two parameters")
+    first, last = run[0].place, run[-1].place
+    assert first is not None
+    assert last is not None
+    value = first.bucket[first.start : last.stop]
+    if summed:
+        grads = onwards(run[0].grad, value.size, root_of(run[0].grad))
+    else:
+        grads = np.empty_like(tape.near(value))
+        tape.adopt(grads)
+    numbers = Numbers(rule, [waiting.state for waiting in run])
+    mark, known, evaluator = len(tape.calls), len(tape.scalars), tape.evaluator
+    # Nothing but what the rule calls is wanted.
+    tape.evaluator = AbstractEvaluator()
+    try:
+        slots = [onwards(array, value.size, array.base) for array in numbers.state.arrays]
+        near: list[Array] = [traced(tape, array) for array in (value, grads, *slots)]
+        w, g, *arrays = near
+        scale = run[0].scale
+        rule.apply_rule(ParamUpdate(numbers.state, w, g, arrays, *numbers.read(), scale))
+    except NotRecordableError:
+        del tape.calls[mark:]
+        del tape.scalars[known:]
+        raise
+    finally:
+        tape.evaluator = evaluator
+    numbers.scalars = tape.scalars[known:]
+    joint, moves, start = tape.ref(grads).token, {}, 0
+    for token, waiting in zip(tokens, () if summed else run, strict=True):
+        moves[token] = joint, start
+        start += waiting.value.nbytes
+    return numbers, moves
+
+
+def with_gradients_joined(calls: Sequence[Call], moves: Moves) -> list[Call]:
+    """``calls`` with the gradients at the places that ``moves`` gives them."""
+    for call in calls:
+        if not moves.keys().isdisjoint(call.writes):
+            # A step that is interrupted finds them there.
+            call.once = True
+    return [moved(call, moves) for call in calls]
 
 
 class Member(NamedTuple):

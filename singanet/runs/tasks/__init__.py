@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.runs.tasks.classification import Classification
+from singanet.runs.tasks.images import Classification
 from singanet.runs.tasks.task import Task, load_task
 
 __all__ = ["Classification", "Task", "load_task"]

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import names_of
 from singanet.training.callbacks.callback import Callback
-from singanet.training.callbacks.csv_logger import CSVLogger
-from singanet.training.callbacks.early_stopping import EarlyStopping
-from singanet.training.callbacks.ema import EMA
-from singanet.training.callbacks.json_lines_logger import JSONLinesLogger
-from singanet.training.callbacks.layer_statistics import LayerStatistics
-from singanet.training.callbacks.layer_timing import LayerTiming
-from singanet.training.callbacks.learning_rate import LearningRate
-from singanet.training.callbacks.memory_check import MemoryCheck
-from singanet.training.callbacks.memory_line import MemoryLine
-from singanet.training.callbacks.ml_flow import MLflow
-from singanet.training.callbacks.model_checkpoint import ModelCheckpoint
-from singanet.training.callbacks.monitor import Monitor
-from singanet.training.callbacks.optuna_pruning import OptunaPruning
-from singanet.training.callbacks.reduce_on_plateau import ReduceOnPlateau
-from singanet.training.callbacks.stop_on_nan import StopOnNaN
-from singanet.training.callbacks.stop_on_signal import StopOnSignal
-from singanet.training.callbacks.tensor_board import TensorBoard
-from singanet.training.callbacks.wand_b import WandB
+from singanet.training.callbacks.keeping import EMA, ModelCheckpoint
+from singanet.training.callbacks.logging import (
+    CSVLogger,
+    JSONLinesLogger,
+    LayerStatistics,
+    LayerTiming,
+    MemoryCheck,
+    MemoryLine,
+)
+from singanet.training.callbacks.stopping import (
+    EarlyStopping,
+    LearningRate,
+    Monitor,
+    ReduceOnPlateau,
+    StopOnNaN,
+    StopOnSignal,
+)
+from singanet.training.callbacks.trackers import MLflow, OptunaPruning, TensorBoard, WandB
 
 __all__ = [
     "EMA",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.training.ranks.chosen import ranks_of
-from singanet.training.ranks.several import FitRanks
+from singanet.training.ranks.several import FitRanks, ranks_of
 from singanet.training.ranks.world import World
 
 __all__ = ["FitRanks", "World", "ranks_of"]

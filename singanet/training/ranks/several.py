@@ -1,4 +1,4 @@
-"""Several processes of a fit, which train the same net: batches, numbers, decisions, state."""
+"""A fit over ranks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,25 +16,32 @@ import numpy as np
 
 from singanet.base.collectives import Collectives, gathered
 from singanet.checkpoint.entry import Source, sources_of
-from singanet.checkpoint.sharded.by_ranks import RanksFile
-from singanet.checkpoint.writing import Writing
-from singanet.engine.model import Model, makes_passes_together
+from singanet.checkpoint.formats import OneFile, Writing
+from singanet.checkpoint.sharded import RanksFile
+from singanet.engine.model import Model, Placed, makes_passes_together, placed_by
 from singanet.errors import RankError, RankLostError, SingaNetError
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reducer
-from singanet.training.arrays import copied, cut
-from singanet.training.batches import Batches, WeightedBatch, ended
-from singanet.training.course import Course, Stateful, StopTraining
+from singanet.training.batches import Batches, WeightedBatch, copied, cut, ended
+from singanet.training.course import (
+    Course,
+    Stateful,
+    StopTraining,
+    entries_of_rank,
+    own_entries,
+    own_slices,
+    rows_source,
+)
 from singanet.training.measures import Measures
-from singanet.training.own_state import entries_of_rank, own_entries, own_slices, rows_source
-from singanet.training.ranks.comparison import (
+from singanet.training.ranks.world import (
     CALLED_ALIKE,
+    Kept,
+    World,
     expect_mergeable,
     expect_same,
     expect_same_parameters,
     sampled,
 )
-from singanet.training.ranks.world import Kept, World
 from singanet.training.steps import Step, with_empty_batches
 from singanet.types import Array
 
@@ -441,3 +449,117 @@ def _within_a_step(callback: Stateful, stop: StopTraining) -> RankError:
 def _mean(sums: Array) -> float:
     """Σ weighted / count of the losses of all outputs, rows (weighted sum, count)."""
     return float(sum(weighted / count for weighted, count in sums.tolist() if count))
+
+
+class StagedRanks(FitRanks):
+    """The ranks of a net that is ``placed`` on them; ``stages`` sum over replicas of a stage."""
+
+    apart = True
+
+    def __init__(self, stages: Sequence[Reducer], placed: Placed) -> None:
+        super().__init__(stages, placed.comm)
+        self._placed = placed
+
+    @property
+    def part(self) -> tuple[int, int]:
+        return self._placed.share
+
+    @property
+    def measuring(self) -> Sequence[int]:
+        return self._placed.measuring
+
+    @property
+    def places(self) -> dict[str, int]:
+        return dict(self._placed.places)
+
+    def rate(self, course: Course) -> float | None:
+        rule = course.rule
+        own = max((state.step for state in rule.states()), default=0)
+        every = gathered(self.comm, (own, rule.rate()), "the learning rate")
+        most = max(done for done, _ in every)
+        return next(rate for done, rate in every if done == most)
+
+    def here(self, net: Model) -> Any:
+        return self._placed.part
+
+    @contextmanager
+    def moved(self, places: Mapping[str, int]) -> Iterator[None]:
+        placed, before = self._placed, self.places
+        if places == before or not placed.can_move(places):
+            yield
+            return
+        placed.move(places)
+        try:
+            yield
+        except BaseException:
+            placed.move(before)
+            raise
+
+    def joined(
+        self,
+        net: Model,
+        own: Callable[[], list[Source]],
+        stands: Mapping[str, Any],
+        samples: float = 1.0,
+        first_rows: dict[str, int] | None = None,
+    ) -> tuple[list[Source], list[Mapping[str, Any]]]:
+        # Rank 0 writes what the others send.
+        return super().joined(net, own, stands, samples)
+
+    def parts(self, path: Path, own: list[Source], first_rows: Mapping[str, int]) -> list[Writing]:
+        return [OneFile(path, own)] if self.rank == 0 else []
+
+    def on_first(self, work: Callable[[], object]) -> None:
+        self._placed.on_first(work)
+
+    def _bytes(self) -> list[float]:
+        return [*map(float, self._placed.exchanged)]
+
+    def _collected(
+        self, shared: list[Source], learnt: list[Source], slices: list[Source]
+    ) -> list[Source]:
+        """Also the parameters and the optimizer's state of ranks that alone have them."""
+        own = [*shared, *learnt]
+        entries = own_entries(self.comm, own)
+        if self.rank:
+            return []
+        found = {each.name: each for each in own}
+        for each in entries:
+            kind, rank, name = each.name.split("/", 2)
+            room, _, inner = name.partition("/")
+            if room not in ("net", "optimizer"):
+                found[each.name] = each
+            elif kind == "rank" and self._owner(room, inner) == int(rank):
+                found[name] = replace(each, name=name)
+            elif kind == "rank":
+                each.array()  # it was sent
+        return list(found.values())
+
+    def _owner(self, room: str, name: str) -> int | None:
+        """The rank whose the entry ``name`` of parameters, or of an optimizer's state, is."""
+        param = name if room == "net" else name.rpartition("/")[0]
+        try:
+            return self._placed.owner(param)
+        except KeyError:
+            return None
+
+
+def ranks_of(net: Any, *optimizers: Any) -> World:
+    """The ranks that share ``net``, or the ranks that ``optimizers`` reduce with.
+
+    This process alone if there are no others, and in hooks that only rank 0 runs.
+    """
+    stages = [stage for optimizer in optimizers for stage in waiting(optimizer)]
+    stages, placed = list(dict.fromkeys(stages)), placed_by(net)
+    if evaluates_by_itself():
+        if makes_passes_together(net):
+            raise RankError(
+                "a callback with first_rank_only",
+                expected="all ranks in every pass of a net whose parameters are in slices",
+                received="rank 0 alone",
+                advice="leave first_rank_only out, so that all ranks run it",
+            )
+        return World()
+    if placed is not None and placed.comm.size > 1:
+        return StagedRanks(stages, placed)
+    return FitRanks(stages, stages[0].comm) if stages else World()

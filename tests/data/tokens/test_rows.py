@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.data.tokens.rows import IGNORED, batch_of, fragments, packed, padded, width_of
+from singanet.data.tokens.text_files import IGNORED, batch_of, fragments, packed, padded, width_of
 
 texts = st.lists(st.lists(st.integers(0, 90), min_size=0, max_size=40), max_size=25)
 

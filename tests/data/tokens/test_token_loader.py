@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import singanet
 from singanet import FeedForwardNet, Input
 from singanet.data import Chat, Prefetch, TextFolder, Tokenizer, TokenLoader
-from singanet.data.tokens.rows import fragments
+from singanet.data.tokens.text_files import fragments
 from singanet.errors import ArgumentError, DataError
 from singanet.layers import Add, Dense, Embedding, TimeDistributed
 from singanet.loss import SoftmaxCrossEntropy

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import singanet
 from singanet import pretrained
 from singanet.data import Chat, TextFolder, Tokenizer
-from singanet.data.tokens.vocabularies import byte_level, word_piece
+from singanet.data.tokens.tokenizer_files import byte_level, word_piece
 from singanet.errors import DataError, FileAccessError, SingaNetError
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD

@@ -9,8 +9,7 @@ import pytest
 
 import singanet
 from singanet import Input
-from singanet.engine.recompute.blocks import by_blocks
-from singanet.engine.recompute.by_layers import _ordered
+from singanet.engine.recompute.by_layers import _ordered, by_blocks
 from singanet.engine.recompute.units import Unit, Units
 from singanet.layers import Add, Dense, Dropout, LayerNorm, MultiHeadAttention
 from singanet.loss import SoftmaxCrossEntropy

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.engine.recompute.chain import ChainStage, Option, Schedules
+from singanet.engine.recompute.cheapest_path import ChainStage, Option, Schedules
 
 INFINITE = float("inf")
 

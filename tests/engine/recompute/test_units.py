@@ -8,7 +8,7 @@ from itertools import count as numbers
 
 import pytest
 
-from singanet.engine.recompute.decisions import Decisions, decisions
+from singanet.engine.recompute.by_layers import Decisions, decisions
 from singanet.engine.recompute.units import (
     Plans,
     Unit,

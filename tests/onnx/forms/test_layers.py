@@ -8,7 +8,7 @@ import scipy.sparse
 
 from singanet import FeedForwardNet, Input, layers
 from singanet.errors import ArgumentError
-from singanet.layers.operation import OPERATIONS
+from singanet.layers.elementwise import OPERATIONS
 from singanet.onnx import save
 from singanet.ops.interface import ACTIVATIONS
 from tests.onnx.runtime import drawn, expect_same, filled, floats, ran

@@ -15,22 +15,21 @@ from hypothesis import strategies as st
 pytest.importorskip("llvmlite")
 
 from singanet import FeedForwardNet, load_model
-from singanet.checkpoint.gguf.blocks import BLOCKS
+from singanet.checkpoint.gguf_blocks import BLOCKS
 from singanet.device import cpu
 from singanet.layers import Dense
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.ops import casts, compiler
+from singanet.ops import casts
 from singanet.ops import narrow_products as compiled
-from singanet.ops.compiled.blocks import product as product_of_blocks
-from singanet.ops.compiled.code import Code
+from singanet.ops.compiled.code import LANES, Code
 from singanet.ops.compiled.engine import compiled as function_of
-from singanet.ops.compiled.panels import product as product_of_panels
-from singanet.ops.compiled.sizes import LANES
-from singanet.ops.compiled.words import product as product_of_words
+from singanet.ops.compiled.panels import blocks_product as product_of_blocks
+from singanet.ops.compiled.panels import panel_product as product_of_panels
+from singanet.ops.compiled.panels import words_product as product_of_words
 from singanet.ops.held import PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix
 from singanet.ops.numpy import numpy_ops
 from singanet.optimizer import SGD
-from singanet.program.calls import multiplied_halves
+from singanet.program.ir import multiplied_halves
 from singanet.program.trace import kernels
 
 HEADS = {"Q8_0": 2, "Q4_0": 2, "Q4_1": 4}
@@ -148,15 +147,15 @@ def test_without_a_release_that_it_knows_numpy_does_it(found, monkeypatch):
             raise PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr(compiler, "version", version)
-    compiler.has_compiler.cache_clear()
+    monkeypatch.setattr(casts, "version", version)
+    casts.has_compiler.cache_clear()
     try:
         held, floats = matrix("Q4_1", 64, 100)
         x = np.ones((1, 64), np.float32)
         assert compiled.few_rows.fits(numpy_ops, x, held) == found.startswith(("0.45", "0.46", "1"))
         assert_is_product(numpy_ops.matmul(x, held), x, floats)
     finally:
-        compiler.has_compiler.cache_clear()
+        casts.has_compiler.cache_clear()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from singanet.ops.compiled import engine, words
-from singanet.ops.compiler import has_compiler
+from singanet.ops.casts import has_compiler
+from singanet.ops.compiled import engine, panels
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 
@@ -19,7 +19,7 @@ def compiled_with_signal_at(line):
     import llvmlite.binding
 
     theirs, left, made = str(Path(llvmlite.__file__).parent), line, len(engine._engines)
-    code = words.product(2)
+    code = panels.words_product(2)
 
     def trace(frame, event, argument):
         nonlocal left

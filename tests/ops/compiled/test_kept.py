@@ -8,9 +8,9 @@ import os
 import numpy as np
 import pytest
 
-from singanet.ops.compiled import kept
-from singanet.ops.compiled.kept import KeptCode
-from singanet.ops.compiler import has_compiler
+from singanet.ops.casts import has_compiler
+from singanet.ops.compiled import engine
+from singanet.ops.compiled.engine import KeptCode
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not inst
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv(kept.VARIABLE, raising=False)
+    monkeypatch.delenv(engine.VARIABLE, raising=False)
     return tmp_path / "singanet"
 
 
@@ -75,7 +75,7 @@ def test_another_users_is_not_used(folder, monkeypatch):
 
 
 def test_switched_off_nothing_is_kept(folder, monkeypatch):
-    monkeypatch.setenv(kept.VARIABLE, "off")
+    monkeypatch.setenv(engine.VARIABLE, "off")
     KeptCode("a").keep("one", b"some code")
     assert KeptCode("a").read("one") is None
     assert not folder.exists()
@@ -88,24 +88,24 @@ def test_a_folder_that_cannot_be_made_is_no_error(folder):
 
 
 def test_the_oldest_folders_go(folder):
-    for k in range(kept._FOLDERS + 3):
+    for k in range(engine._FOLDERS + 3):
         KeptCode(str(k)).keep("one", b"some code")
         made = KeptCode(str(k))._folder
         os.utime(made, (k, k))
     left = sorted(folder.glob("code-*"))
-    assert len(left) == kept._FOLDERS
-    assert KeptCode(str(kept._FOLDERS + 2))._folder in left
+    assert len(left) == engine._FOLDERS
+    assert KeptCode(str(engine._FOLDERS + 2))._folder in left
     assert KeptCode("0")._folder not in left
 
 
 def test_a_function_is_written_once(folder, monkeypatch):
-    from singanet.ops.compiled import dense, engine
+    from singanet.ops.compiled import engine, pool
 
     written = []
 
     def product(width, relu):
         written.append(width)
-        return dense.product(width, relu)
+        return pool.product(width, relu)
 
     for _ in range(2):
         # As in another process.

@@ -12,9 +12,9 @@ pytest.importorskip("llvmlite")
 
 from singanet.ops import numpy_ops
 from singanet.ops.compiled import normalise
+from singanet.ops.compiled.code import BACKWARD, FORWARD, GROUP, rows_of
 from singanet.ops.compiled.engine import compiled
-from singanet.ops.compiled.rows import BACKWARD, FORWARD, GROUP, rows_of
-from singanet.ops.onednn.compiled_plan import shared
+from singanet.ops.onednn.llvm import shared
 
 EPSILON = 1e-3
 RELU = {False: np.nan, True: 0.0}

@@ -10,8 +10,8 @@ import pytest
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops.interface import ACTIVATIONS
-from singanet.ops.numpy import activations
-from singanet.ops.numpy.erf import normal_tail
+from singanet.ops.numpy import pointwise
+from singanet.ops.numpy.pointwise import normal_tail
 
 
 @pytest.mark.parametrize("mode", ACTIVATIONS)
@@ -21,7 +21,7 @@ def test_blocks_change_nothing(mode, block, monkeypatch, rng):
     whole = ops.activation(mode, x, 0.3)
     kept = x if ACTIVATIONS[mode] == "x" else whole
     slopes = ops.activation_backward(mode, dy, kept, 0.3)
-    monkeypatch.setattr(activations, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(pointwise, "_BLOCK_BYTES", block)
     np.testing.assert_array_equal(ops.activation(mode, x, 0.3), whole)
     np.testing.assert_array_equal(ops.activation_backward(mode, dy, kept, 0.3), slopes)
 
@@ -42,7 +42,7 @@ def test_scratch_does_not_grow_with_the_batch(mode, rng):
         finally:
             tracemalloc.stop()
         # Eight blocks at most where a whole array of 4 MiB would show.
-        assert beyond < 8 * activations._BLOCK_BYTES
+        assert beyond < 8 * pointwise._BLOCK_BYTES
 
 
 def test_channels_last_memory_stays_so(rng):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.ops import NumpyOps
-from singanet.ops.attention import Attention
-from singanet.ops.numpy.attending import blocks
+from singanet.ops.numpy import attending
+from singanet.ops.window import Attention
 
 OPS = NumpyOps(np)
 
@@ -83,7 +83,7 @@ def cases(draw):
 
 def test_single_queries_of_heads_that_share_their_keys(monkeypatch):
     """What is subtracted from their scores lies a whole row apart."""
-    monkeypatch.setattr(blocks, "_SCORES", 1)
+    monkeypatch.setattr(attending, "_SCORES", 1)
     rng = np.random.default_rng(0)
     q, dmeans = rng.standard_normal((2, 1, 2, 8, 1))
     k, v = rng.standard_normal((2, 1, 1, 1, 1))
@@ -98,9 +98,9 @@ def test_single_queries_of_heads_that_share_their_keys(monkeypatch):
 def test_equals_the_formula_over_whole_arrays(drawn, threads):
     (q, k, v, dmeans), case, scores, keys = drawn
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_SCORES", scores)
-        patch.setattr(blocks, "_KEYS", keys)
-        patch.setattr(blocks, "LEAST", 0)
+        patch.setattr(attending, "_SCORES", scores)
+        patch.setattr(attending, "_KEYS", keys)
+        patch.setattr(attending, "LEAST", 0)
         patch.setattr("singanet.ops.numpy.default_threads", lambda: threads)
         means, lse = OPS.attend(q, k, v, case)
         expected, logarithms = formula(q, k, v, case)
@@ -165,8 +165,8 @@ def test_equals_pytorch(rng, few):
     theirs.backward(torch.tensor(dmeans))
     case = Attention(0.3, added=bias)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_SCORES", 200 if few else 1 << 16)
-        patch.setattr(blocks, "_KEYS", 16)
+        patch.setattr(attending, "_SCORES", 200 if few else 1 << 16)
+        patch.setattr(attending, "_KEYS", 16)
         means, lse = OPS.attend(q, k, v, case)
         made = OPS.attend_backward(dmeans, q, k, v, means, lse, case)
     np.testing.assert_allclose(means, theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
@@ -175,8 +175,8 @@ def test_equals_pytorch(rng, few):
 
 
 def test_dropped_weights_are_the_same_in_backward(rng, monkeypatch):
-    monkeypatch.setattr(blocks, "_SCORES", 64)
-    monkeypatch.setattr(blocks, "_KEYS", 8)
+    monkeypatch.setattr(attending, "_SCORES", 64)
+    monkeypatch.setattr(attending, "_KEYS", 8)
     q, k, v, dmeans = (rng.standard_normal((2, 2, 24, 4)) for _ in range(4))
     case = Attention(0.5, True, dropout=0.4, seeds=np.array([0.1, 0.2, 0.3, 0.4], np.float32))
     means, lse = OPS.attend(q, k, v, case)
@@ -198,8 +198,8 @@ def test_dropped_weights_are_the_same_in_backward(rng, monkeypatch):
 
 
 def test_what_is_no_number_stays_where_it_is_seen(rng, monkeypatch):
-    monkeypatch.setattr(blocks, "_KEYS", 2)
-    monkeypatch.setattr(blocks, "_SCORES", 4)
+    monkeypatch.setattr(attending, "_KEYS", 2)
+    monkeypatch.setattr(attending, "_SCORES", 4)
     q, k, v, dmeans = (rng.standard_normal((2, 1, 6, 3)) for _ in range(4))
     k[0, 0, 4:], v[0, 0, 4:] = np.nan, np.nan
     case = Attention(0.5, lengths=np.array([4, 6]))
@@ -225,8 +225,8 @@ def test_nothing_to_attend_to_or_with(shape):
 
 
 def test_scores_of_any_size_stay_finite(monkeypatch):
-    monkeypatch.setattr(blocks, "_KEYS", 1)
-    monkeypatch.setattr(blocks, "_SCORES", 1)
+    monkeypatch.setattr(attending, "_KEYS", 1)
+    monkeypatch.setattr(attending, "_SCORES", 1)
     q = np.full((1, 1, 3, 2), 1e18, np.float32)
     k = q * np.array([-1, 0, 1], np.float32)[:, None]
     means, lse = OPS.attend(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops, threads
-from singanet.ops.numpy import lanes
+from singanet.ops.numpy import linear
 from singanet.ops.window import Window
 
 WINDOWS = {
@@ -23,8 +23,8 @@ WINDOWS = {
 @pytest.fixture
 def several(monkeypatch):
     """Set how many lanes there are, however little work there is."""
-    monkeypatch.setattr(lanes, "LEAST", 1)
-    return lambda count: monkeypatch.setattr(lanes, "default_threads", lambda: count)
+    monkeypatch.setattr(linear, "LEAST", 1)
+    return lambda count: monkeypatch.setattr(linear, "default_threads", lambda: count)
 
 
 def kernels(kind, samples, rng):
@@ -55,7 +55,7 @@ def test_lanes_change_nothing_but_rounding(several, kind, samples):
 def test_parts_cover_every_sample_once():
     for samples in range(9):
         for count in range(1, 6):
-            every = [k for part in lanes.parts(samples, count) for k in range(samples)[part]]
+            every = [k for part in linear.parts(samples, count) for k in range(samples)[part]]
             assert every == list(range(samples))
 
 
@@ -70,8 +70,8 @@ def test_little_work_and_other_arrays_than_numpys_stay_in_one_lane(several):
 def test_threads_are_those_that_were_set(monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     threads.set_threads(1)
-    assert numpy_ops.lane_count(8, lanes.LEAST) == 1
-    assert numpy_ops.lane_count(8, lanes.LEAST - 1) == 1
+    assert numpy_ops.lane_count(8, linear.LEAST) == 1
+    assert numpy_ops.lane_count(8, linear.LEAST - 1) == 1
 
 
 def normalised(samples, rng):
@@ -118,8 +118,8 @@ def test_products_in_lanes_are_numpys(rows, inner, columns, cores):
     a, b = rng.standard_normal((rows, inner)), rng.standard_normal((inner, columns))
     room = np.empty((rows, columns))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "LEAST", 1)
-        patch.setattr(lanes, "default_threads", lambda: cores)
+        patch.setattr(linear, "LEAST", 1)
+        patch.setattr(linear, "default_threads", lambda: cores)
         made = numpy_ops.matmul(a, b, out=room)
         assert made is room
         np.testing.assert_allclose(numpy_ops.matmul(a, b), a @ b, rtol=1e-12, atol=1e-12)

@@ -7,7 +7,7 @@ import pytest
 from singanet.errors import BackendError
 from singanet.ops.kernel import in_order, routes_of
 from singanet.ops.onednn import OneDnnOps, find_library, load_library
-from singanet.ops.onednn.choices import Measured
+from singanet.ops.onednn.base import Measured
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from singanet.device import Device
 from singanet.layers import MultiHeadAttention
 from singanet.loss import SquaredError
 from singanet.ops import NumpyOps
-from singanet.ops.attention import Attention
 from singanet.ops.onednn import attending
-from singanet.ops.onednn.narrow import narrowed
+from singanet.ops.onednn.products import narrowed
+from singanet.ops.window import Attention
 from singanet.optimizer import SGD
 
 PLAIN = NumpyOps(np)
@@ -73,7 +73,7 @@ def test_what_is_not_narrow_is_numpys(ops, rng):
 
 
 def test_a_recorded_step_rounds_as_one_by_the_layers(narrow, monkeypatch):
-    monkeypatch.setattr("singanet.layers.multi_head_attention.are_few", lambda *_: False)
+    monkeypatch.setattr("singanet.layers.dense.are_few", lambda *_: False)
     x = np.random.default_rng(0).standard_normal((2, 96, 32)).astype(np.float32)
     left = []
     for recorded in (True, False):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import NumpyOps
-from singanet.ops.onednn import OneDnnOps, scores
-from singanet.ops.onednn.scores import _LEAST
+from singanet.ops.onednn import OneDnnOps, attending
+from singanet.ops.onednn.attending import _SCORES_LEAST
 
 N, HEADS, QUERIES, KEYS, SIZE = 3, 2, 5, 7, 4
 
@@ -20,7 +20,7 @@ def draw(rng, *shape):
 
 @pytest.fixture
 def from_the_first(monkeypatch):
-    monkeypatch.setattr(scores, "_LEAST", 1)
+    monkeypatch.setattr(attending, "_SCORES_LEAST", 1)
 
 
 @settings(max_examples=60, deadline=None)
@@ -46,10 +46,10 @@ def test_what_is_hidden_gets_nothing(library_path, causal, masks, first, seed):
     total = exact.sum(axis=-1, keepdims=True)
     exact = np.divide(exact, total, out=np.zeros_like(exact), where=total > 0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scores, "_LEAST", 1)
+        patch.setattr(attending, "_SCORES_LEAST", 1)
         ops = OneDnnOps(library_path, True)
         got = ops.attention_weights(q, k, 0.3, causal, lengths, seen, added, first)
-        assert any(key[0] is scores._forward_in_place for key in ops.runtime()._plans)
+        assert any(key[0] is attending._forward_in_place for key in ops.runtime()._plans)
     np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-7)
 
 
@@ -76,7 +76,7 @@ def test_a_hidden_key_may_be_anything(ops, only_onednn, from_the_first, rng):
 
 
 def test_few_are_numpys(ops, plans, rng):
-    keys = _LEAST // 64
+    keys = _SCORES_LEAST // 64
     k = draw(rng, 1, 1, keys, 4)
     for queries, made in ((63, 0), (64, 1)):
         ops.attention_weights(draw(rng, 1, 1, queries, 4), k, 1.0, False)

@@ -9,12 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from singanet.ops.compiler import has_compiler
-from singanet.ops.onednn import OneDnnOps, calibration, route_file
-from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.speeds import BUILT_IN, Speeds, cache_size
-from singanet.ops.onednn.winograd import convolution as winograd
-from singanet.ops.onednn.winograd.plan import POINTS
+from singanet.ops.casts import has_compiler
+from singanet.ops.onednn import OneDnnOps, calibration, costs
+from singanet.ops.onednn.costs import BUILT_IN, Case, Speeds, cache_size
+from singanet.ops.onednn.winograd import tiled as winograd
+from singanet.ops.onednn.winograd.tiled import POINTS
 from singanet.ops.threads import cores
 from singanet.ops.window import Window
 
@@ -54,11 +53,11 @@ def test_it_is_measured_once_and_kept_for_the_next_process(ops, path, calls):
 def test_choices_and_speeds_do_not_write_over_each_other(ops, path, calls):
     case = Case("forward", (2, 4, 6, 6), (4, 4, 3, 3), Window((3, 3), (1, 1), ((1, 1), (1, 1))), 1)
     version = ops.library().version
-    route_file.add(path, version, 1, {case: "direct"})
+    costs.add(path, version, 1, {case: "direct"})
     assert ops.speeds() == MINE
-    route_file.add(path, version, 2, {case: "winograd"})
-    assert route_file.read(version) == {1: {case: "direct"}, 2: {case: "winograd"}}
-    assert route_file.read_speeds(version) == MINE
+    costs.add(path, version, 2, {case: "winograd"})
+    assert costs.read(version) == {1: {case: "direct"}, 2: {case: "winograd"}}
+    assert costs.read_speeds(version) == MINE
 
 
 def test_switched_off_nobody_measures(ops, calls, monkeypatch):

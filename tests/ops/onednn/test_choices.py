@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from singanet.ops import NumpyOps, numpy_ops
-from singanet.ops.compiler import has_compiler
+from singanet.ops.casts import has_compiler
 from singanet.ops.kernel import by_cost, cheapest, routes_of
-from singanet.ops.onednn import OneDnnOps, route_file, speeds
-from singanet.ops.onednn.cases import ROUTES, Case
+from singanet.ops.onednn import OneDnnOps
+from singanet.ops.onednn import costs as route_file
+from singanet.ops.onednn import costs as speeds
 from singanet.ops.onednn.conv import product
-from singanet.ops.onednn.speeds import BUILT_IN
+from singanet.ops.onednn.costs import BUILT_IN, ROUTES, Case
 from singanet.ops.window import Window
 
 USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))

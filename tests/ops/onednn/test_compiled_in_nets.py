@@ -18,9 +18,9 @@ from singanet.layers import (
 )
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops
-from singanet.ops.compiler import has_compiler
-from singanet.ops.onednn import OneDnnOps, compiled_norms, compiled_pool, compiled_relu
-from singanet.ops.onednn.winograd import compiled as tiles
+from singanet.ops.casts import has_compiler
+from singanet.ops.onednn import OneDnnOps, llvm
+from singanet.ops.onednn.winograd import llvm_tiles as tiles
 from singanet.optimizer import SGD
 from singanet.training import Callback
 
@@ -93,9 +93,7 @@ def test_they_train_as_with_numpy_s_kernels(library_path, monkeypatch):
     monkeypatch.setattr(ops.runtime(), "plan", watched)
     got, lengths = trained(ops)
     wanted, others = trained(numpy_ops)
-    assert {
-        module.__name__ for module in (tiles, compiled_norms, compiled_pool, compiled_relu)
-    } <= taken
+    assert {module.__name__ for module in (tiles, llvm, llvm, llvm)} <= taken
     np.testing.assert_allclose(lengths, others, rtol=1e-5)
     # Weights have moved by some 1e-3. Rounding decides which of near maxima, and which values about
     # zero, hand a gradient on.

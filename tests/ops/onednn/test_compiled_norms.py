@@ -9,10 +9,10 @@ import singanet
 from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
-from singanet.ops.compiler import has_compiler
-from singanet.ops.onednn import OneDnnOps, compiled_norms, set_threads
-from singanet.ops.onednn.compiled_plan import CompiledPlan, shared
-from singanet.ops.onednn.narrow import narrowed
+from singanet.ops.casts import has_compiler
+from singanet.ops.onednn import OneDnnOps, llvm, set_threads
+from singanet.ops.onednn.llvm import CompiledPlan, shared
+from singanet.ops.onednn.products import narrowed
 from singanet.ops.workers import do
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not inst
 @pytest.fixture
 def compiles(monkeypatch):
     """However few the elements are."""
-    monkeypatch.setattr(compiled_norms, "_LEAST", 1)
+    monkeypatch.setattr(llvm, "_LEAST", 1)
 
 
 def draw(*shape, seed=0):
@@ -49,7 +49,7 @@ def kernels_of(ops, monkeypatch):
 def test_what_they_take(ops, monkeypatch):
     def takes(x, ops=ops):
         vector = np.ones(x.shape[1], x.dtype)
-        return compiled_norms.batch_norm_train.fits(ops, x, vector, vector, 1e-3)
+        return llvm.batch_norm_train.fits(ops, x, vector, vector, 1e-3)
 
     few, some, many = image(8, 24, 16, 16), image(32, 24, 16, 16), image(32, 48, 32, 32)
     assert not takes(few)
@@ -65,7 +65,7 @@ def test_what_they_take(ops, monkeypatch):
         narrow = narrowed(ops, "test")
         assert takes(some, narrow)
         assert not takes(many, narrow)
-    monkeypatch.setattr(compiled_norms, "has_compiler", lambda: False)
+    monkeypatch.setattr(llvm, "has_compiler", lambda: False)
     assert not takes(some)
 
 
@@ -128,7 +128,7 @@ def test_a_net_trains_as_without_them_recorded_or_not(ops, compiles, monkeypatch
     x, y = draw(520, 2, 9, 8), np.arange(520) % 3
     made = []
     for there in (True, False):
-        monkeypatch.setattr(compiled_norms, "has_compiler", lambda there=there: there)
+        monkeypatch.setattr(llvm, "has_compiler", lambda there=there: there)
         twins = Twins(net_of, lambda: SGD(lr=0.05, momentum=0.9))
         losses = [twins.step(x, y)[0] for _ in range(4)]
         twins.forward(False, x)

@@ -9,9 +9,9 @@ import singanet
 from singanet.layers import Conv2D, Dense, Flatten, MaxPooling2D
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
-from singanet.ops.compiler import has_compiler
-from singanet.ops.onednn import OneDnnOps, compiled_pool, set_threads
-from singanet.ops.onednn.narrow import narrowed
+from singanet.ops.casts import has_compiler
+from singanet.ops.onednn import OneDnnOps, llvm, set_threads
+from singanet.ops.onednn.products import narrowed
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not inst
 @pytest.fixture
 def compiles(monkeypatch):
     """However few the elements are."""
-    monkeypatch.setattr(compiled_pool, "_LEAST", 1)
+    monkeypatch.setattr(llvm, "_COMPILED_POOL_LEAST", 1)
 
 
 def image(n, c, *size, seed=0):
@@ -56,7 +56,7 @@ def test_any_window(ops, compiles, n, channels, axes, ceil, keep, seed):
     rng = np.random.default_rng(seed)
     for value in (np.nan, np.inf, -np.inf):
         x[rng.random(x.shape) < 0.03] = value
-    y, where = compiled_pool.max_pool.run(ops, x, window, keep)
+    y, where = llvm.max_pool.run(ops, x, window, keep)
     wanted, noted = numpy_ops.max_pool(x, window, keep)
     np.testing.assert_array_equal(y, wanted)
     assert (where is None) is not keep
@@ -69,7 +69,7 @@ def test_what_it_takes(ops, monkeypatch):
     window = Window((2, 2), (2, 2), ((0, 0), (0, 0)))
 
     def takes(x, window=window, ops=ops):
-        return compiled_pool.max_pool.fits(ops, x, window, True)
+        return llvm.max_pool.fits(ops, x, window, True)
 
     large = image(32, 24, 32, 32)
     assert takes(large)
@@ -80,7 +80,7 @@ def test_what_it_takes(ops, monkeypatch):
     assert not takes(large, Window((16, 17), (2, 2), ((0, 0), (0, 0))))
     if ops.library().bfloat16:
         assert not takes(large, ops=narrowed(ops, "test"))
-    monkeypatch.setattr(compiled_pool, "has_compiler", lambda: False)
+    monkeypatch.setattr(llvm, "has_compiler", lambda: False)
     assert not takes(large)
 
 
@@ -98,7 +98,7 @@ def test_a_net_trains_as_without_it_recorded_or_not(ops, compiles, monkeypatch):
     x, y = rng.standard_normal((30, 2, 9, 8)).astype(np.float32), np.arange(30) % 3
     made = []
     for there in (True, False):
-        monkeypatch.setattr(compiled_pool, "has_compiler", lambda there=there: there)
+        monkeypatch.setattr(llvm, "has_compiler", lambda there=there: there)
         twins = Twins(net_of, lambda: SGD(lr=0.05, momentum=0.9))
         losses = [twins.step(x, y)[0] for _ in range(4)]
         scores = twins.recorded.predict(x)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.compiler import has_compiler
-from singanet.ops.onednn import OneDnnOps, compiled_relu
+from singanet.ops.casts import has_compiler
+from singanet.ops.onednn import OneDnnOps, llvm
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 
@@ -27,30 +27,28 @@ def test_as_numpy_s_to_the_bit(library_path, shape, seed, threads):
     ops = OneDnnOps(library_path, required=True)
     ops.runtime().threads = threads
     a, b = images(shape, seed), images(shape, seed + 1)
-    np.testing.assert_array_equal(
-        compiled_relu.of_one.run(ops, "relu", a), numpy_ops.activation("relu", a)
-    )
+    np.testing.assert_array_equal(llvm.of_one.run(ops, "relu", a), numpy_ops.activation("relu", a))
     with np.errstate(invalid="ignore"):
         wanted = numpy_ops.combine("add", [a, b], a.shape, relu=True)
-    got = compiled_relu.of_sum.run(ops, "add", [a, b], a.shape, relu=True)
+    got = llvm.of_sum.run(ops, "add", [a, b], a.shape, relu=True)
     np.testing.assert_array_equal(got, wanted)
 
 
 def test_threads_share_long_arrays(ops, monkeypatch):
     monkeypatch.setattr(ops.runtime(), "threads", 3)
-    x = np.random.default_rng(0).standard_normal(compiled_relu._LEAST + 5, np.float32)
+    x = np.random.default_rng(0).standard_normal(llvm._LEAST + 5, np.float32)
     np.testing.assert_array_equal(ops.activation("relu", x), np.maximum(x, 0))
 
 
 def test_what_it_serves(ops):
     x = np.zeros((64, 2048), np.float32)
-    assert compiled_relu.of_one.fits(ops, "relu", x)
-    assert compiled_relu.of_sum.fits(ops, "add", [x, x], x.shape, relu=True)
-    assert not compiled_relu.of_one.fits(ops, "tanh", x)
-    assert not compiled_relu.of_one.fits(ops, "relu", x[:8])
-    assert not compiled_relu.of_one.fits(ops, "relu", x[:, ::2].repeat(2, 0)[::2])
-    assert not compiled_relu.of_one.fits(ops, "relu", x.astype(np.float64))
-    assert not compiled_relu.of_sum.fits(ops, "add", [x, x], x.shape)
-    assert not compiled_relu.of_sum.fits(ops, "multiply", [x, x], x.shape, relu=True)
-    assert not compiled_relu.of_sum.fits(ops, "add", [x, x, x], x.shape, relu=True)
-    assert not compiled_relu.of_sum.fits(ops, "add", [x, np.asfortranarray(x)], x.shape, relu=True)
+    assert llvm.of_one.fits(ops, "relu", x)
+    assert llvm.of_sum.fits(ops, "add", [x, x], x.shape, relu=True)
+    assert not llvm.of_one.fits(ops, "tanh", x)
+    assert not llvm.of_one.fits(ops, "relu", x[:8])
+    assert not llvm.of_one.fits(ops, "relu", x[:, ::2].repeat(2, 0)[::2])
+    assert not llvm.of_one.fits(ops, "relu", x.astype(np.float64))
+    assert not llvm.of_sum.fits(ops, "add", [x, x], x.shape)
+    assert not llvm.of_sum.fits(ops, "multiply", [x, x], x.shape, relu=True)
+    assert not llvm.of_sum.fits(ops, "add", [x, x, x], x.shape, relu=True)
+    assert not llvm.of_sum.fits(ops, "add", [x, np.asfortranarray(x)], x.shape, relu=True)

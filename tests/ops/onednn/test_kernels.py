@@ -7,7 +7,7 @@ import pytest
 
 from singanet.ops import numpy_ops
 from singanet.ops.interface import ACTIVATIONS, Prepared
-from singanet.ops.onednn import scores
+from singanet.ops.onednn import attending
 from singanet.ops.window import Window
 
 WINDOWS = [
@@ -194,7 +194,7 @@ def test_softmax(ops, only_onednn, shape):
     y = compare(ops, "softmax", x)
     # Without AVX-512 oneDNN has no such kernel.
     rows = (x.size // shape[-1], shape[-1])
-    if ops.runtime().plan(scores._backward, (rows,), x.size) is not None:
+    if ops.runtime().plan(attending._backward, (rows,), x.size) is not None:
         only_onednn("softmax_backward")
     for axis in (-1, len(shape) - 1):
         compare(ops, "softmax_backward", draw(*shape, seed=1), y, axis)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from singanet.ops import threads
-from singanet.ops.onednn import neighbours
+from singanet.ops.onednn import library
 
 
 class Waits:
@@ -21,11 +21,11 @@ class Waits:
     def __init__(self, monkeypatch):
         self.now = self.waited = self.worked = 1
         self.begun, self.collide, self.parted = [], False, 0
-        monkeypatch.setattr(neighbours, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(neighbours, "thread_time_ns", lambda: self.worked)
-        monkeypatch.setattr(neighbours, "_waited", lambda: self.waited)
-        monkeypatch.setattr(neighbours, "_put_apart", self.put_apart)
-        self.watch = neighbours.Neighbours(self)
+        monkeypatch.setattr(library, "perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr(library, "thread_time_ns", lambda: self.worked)
+        monkeypatch.setattr(library, "_waited", lambda: self.waited)
+        monkeypatch.setattr(library, "_put_apart", self.put_apart)
+        self.watch = library.Neighbours(self)
         self.watch.look()
 
     def put_apart(self):
@@ -37,7 +37,7 @@ class Waits:
 
     def pass_by(self, looks, share, step=1.0, work=0.0):
         for _ in range(looks):
-            passed = int(step * neighbours._LOOK)
+            passed = int(step * library._LOOK)
             self.now += passed
             self.waited += share * passed
             self.worked += work * passed
@@ -60,7 +60,7 @@ def test_threads_stay_awake_only_while_nobody_else_wants_their_cores(waits):
     assert waits.pass_by(2, 0.4)
     # The tests' own process may have neighbours, too.
     now = [thread for thread in threading.enumerate() if thread not in before]
-    held = [thread for thread in now if thread.name == neighbours.KEPT]
+    held = [thread for thread in now if thread.name == library.KEPT]
     assert len(held) == 1
     assert waits.pass_by(9, 0.0)
     assert waits.pass_by(1, 0.4), "it was another one's pause"
@@ -117,17 +117,17 @@ def test_two_on_one_core_are_put_apart_and_not_bound(two_cores, monkeypatch, tmp
         for process in spinning:
             assert process.stdout.read(1) == b"x"
             (tmp_path / str(process.pid)).symlink_to(f"/proc/{process.pid}/task/{process.pid}")
-        monkeypatch.setattr(neighbours, "_TASKS", tmp_path)
+        monkeypatch.setattr(library, "_TASKS", tmp_path)
         for process in spinning:
             os.sched_setaffinity(process.pid, {two_cores[0]})
-        assert not neighbours._put_apart(), "their user bound them"
+        assert not library._put_apart(), "their user bound them"
         # Bound to one core until the moment before.
         seen, ask = [], os.sched_getaffinity
         monkeypatch.setattr(os, "sched_getaffinity", lambda task: set(two_cores))
         monkeypatch.setattr(
             os, "sched_setaffinity", lambda task, cores: seen.append((task, set(cores)))
         )
-        assert neighbours._put_apart()
+        assert library._put_apart()
         (moved, where), (again, free) = seen
         assert moved == again
         assert where == {two_cores[1]}
@@ -143,8 +143,8 @@ def test_sleeping_threads_and_such_that_have_ended_are_none(tmp_path):
     sleeping = threading.Thread(target=time.sleep, args=(0.5,))
     sleeping.start()
     time.sleep(0.05)
-    assert neighbours._runs_on(Path(f"/proc/self/task/{sleeping.native_id}")) is None
-    assert neighbours._runs_on(tmp_path / "1") is None
-    own = neighbours._runs_on(Path(f"/proc/self/task/{threading.get_native_id()}"))
+    assert library._runs_on(Path(f"/proc/self/task/{sleeping.native_id}")) is None
+    assert library._runs_on(tmp_path / "1") is None
+    own = library._runs_on(Path(f"/proc/self/task/{threading.get_native_id()}"))
     assert own in os.sched_getaffinity(0)
     sleeping.join()

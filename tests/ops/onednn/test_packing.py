@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from singanet.base import heap
-from singanet.ops.onednn.plan import Calls, KernelStage
+from singanet.ops.onednn.builder import Calls, KernelStage
 from singanet.ops.onednn.products import product
 from singanet.ops.workers import do
 

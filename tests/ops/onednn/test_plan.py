@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from singanet.base.heap import private_bytes, trim
-from singanet.base.written import PAGE
+from singanet.base.kinds import PAGE
 from singanet.ops import threads
-from singanet.ops.compiler import has_compiler
-from singanet.ops.direction import Direction, RecurrentCase
+from singanet.ops.casts import has_compiler
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.products import product
-from singanet.ops.window import Window
+from singanet.ops.window import Direction, RecurrentCase, Window
 from tests.interrupts import struck_at
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))

@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.errors import FileAccessError
-from singanet.ops.onednn import route_file
-from singanet.ops.onednn.cases import KERNELS, ROUTES, Case
-from singanet.ops.onednn.route_file import NotRoutesError, entries_of, read_entries
+from singanet.ops.onednn import costs
+from singanet.ops.onednn.costs import (
+    KERNELS,
+    ROUTES,
+    Case,
+    NotRoutesError,
+    entries_of,
+    read_entries,
+)
 from singanet.ops.window import Window
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (0, 2)))
@@ -30,15 +36,15 @@ def path(tmp_path, monkeypatch):
 
 
 def test_what_is_added_is_read_by_number_of_threads(path):
-    route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
-    route_file.add(path, "3.9.1", 2, {CASE: "direct"})
-    route_file.add(path, "3.9.1", 1, {OTHER: "numpy"})
-    assert route_file.read("3.9.1") == {
+    costs.add(path, "3.9.1", 1, {CASE: "winograd"})
+    costs.add(path, "3.9.1", 2, {CASE: "direct"})
+    costs.add(path, "3.9.1", 1, {OTHER: "numpy"})
+    assert costs.read("3.9.1") == {
         1: {CASE: "winograd", OTHER: "numpy"},
         2: {CASE: "direct"},
     }
-    route_file.add(path, "3.9.1", 1, {CASE: "product"})
-    assert route_file.read("3.9.1")[1][CASE] == "product"
+    costs.add(path, "3.9.1", 1, {CASE: "product"})
+    assert costs.read("3.9.1")[1][CASE] == "product"
     assert os.listdir(path.parent) == [path.name]
 
 
@@ -92,7 +98,7 @@ def test_a_missing_value_is_refused(key):
 
 
 def test_no_file_is_no_choices(path):
-    assert route_file.read("3.9.1") == {}
+    assert costs.read("3.9.1") == {}
 
 
 @pytest.mark.parametrize(
@@ -110,58 +116,58 @@ def test_a_damaged_file_is_told_and_not_used(path, content, reason):
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.warns(RuntimeWarning, match=reason) as told:
-        assert route_file.read("3.9.1") == {}
+        assert costs.read("3.9.1") == {}
     (warning,) = told
     for part in (repr(str(path)), "singanet tune", "SINGANET_ROUTES=off"):
         assert part in str(warning.message)
 
 
 def test_damaged_choices_are_told(path):
-    route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
+    costs.add(path, "3.9.1", 1, {CASE: "winograd"})
     path.write_text(path.read_text("utf-8").replace("winograd", "windmill"))
     with pytest.warns(RuntimeWarning, match="choice 0 is damaged"):
-        assert route_file.read("3.9.1") == {}
+        assert costs.read("3.9.1") == {}
     path.write_text(path.read_text("utf-8")[:-40])
     with pytest.warns(RuntimeWarning, match="not used"):
-        assert route_file.read("3.9.1") == {}
+        assert costs.read("3.9.1") == {}
 
 
 def test_a_file_of_another_machine_or_library_is_told(path, monkeypatch):
-    route_file.add(path, "3.9.1", 1, {CASE: "winograd"})
+    costs.add(path, "3.9.1", 1, {CASE: "winograd"})
     with pytest.warns(RuntimeWarning, match=r"measured on .*3\.9\.1.*, not on .*3\.10\.0"):
-        assert route_file.read("3.10.0") == {}
-    monkeypatch.setattr(route_file, "processor", lambda: "Another 9000")
+        assert costs.read("3.10.0") == {}
+    monkeypatch.setattr(costs, "processor", lambda: "Another 9000")
     with pytest.warns(RuntimeWarning, match="Another 9000"):
-        assert route_file.read("3.9.1") == {}
+        assert costs.read("3.9.1") == {}
 
 
 def test_what_cannot_be_read_is_told(path):
     path.mkdir(parents=True)
     with pytest.warns(RuntimeWarning, match="Is a directory"):
-        assert route_file.read("3.9.1") == {}
+        assert costs.read("3.9.1") == {}
 
 
 def test_a_pipe_is_not_waited_for(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
     with pytest.warns(RuntimeWarning, match="pipe"):
-        assert route_file.read("3.5") == {}
+        assert costs.read("3.5") == {}
 
 
 def test_a_huge_file_is_not_loaded(path, monkeypatch):
     path.parent.mkdir()
     path.write_bytes(b" " * 101)
-    monkeypatch.setattr(route_file, "_MOST_BYTES", 100)
+    monkeypatch.setattr(costs, "_MOST_BYTES", 100)
     with pytest.warns(RuntimeWarning, match="a file of that size"):
-        assert route_file.read("3.9.1") == {}
+        assert costs.read("3.9.1") == {}
 
 
 def test_adding_to_a_damaged_file_tells_so_and_replaces_it(path):
     path.parent.mkdir()
     path.write_text("nonsense")
     with pytest.warns(RuntimeWarning, match="not used"):
-        route_file.add(path, "3.9.1", 1, {CASE: "direct"})
-    assert route_file.read("3.9.1") == {1: {CASE: "direct"}}
+        costs.add(path, "3.9.1", 1, {CASE: "direct"})
+    assert costs.read("3.9.1") == {1: {CASE: "direct"}}
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
@@ -169,30 +175,30 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     blocked.write_text("")
     monkeypatch.setenv("SINGANET_ROUTES", str(tmp_path / "none.json"))
     with pytest.raises(FileAccessError, match="expected a place to write"):
-        route_file.add(blocked / "routes.json", "3.9.1", 1, {CASE: "direct"})
+        costs.add(blocked / "routes.json", "3.9.1", 1, {CASE: "direct"})
     assert stat.S_ISREG(blocked.stat().st_mode)
 
 
 def test_where_the_file_lies(monkeypatch, tmp_path):
     monkeypatch.setenv("SINGANET_ROUTES", "off")
-    assert route_file.path_of("3.9.1") is None
-    assert route_file.read("3.9.1") == {}
+    assert costs.path_of("3.9.1") is None
+    assert costs.read("3.9.1") == {}
     monkeypatch.setenv("SINGANET_ROUTES", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = route_file.path_of("3.9.1")
+    found = costs.path_of("3.9.1")
     assert found.parent == tmp_path / "singanet"
-    assert found != route_file.path_of("3.10.0")
-    assert found == route_file.path_of("3.9.1")
+    assert found != costs.path_of("3.10.0")
+    assert found == costs.path_of("3.9.1")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert route_file.path_of("3.9.1").parent == tmp_path / "home" / ".cache" / "singanet"
+    assert costs.path_of("3.9.1").parent == tmp_path / "home" / ".cache" / "singanet"
     monkeypatch.setenv("HOME", "relative")
-    assert route_file.path_of("3.9.1") is None
-    assert "HOME" in route_file.why_none()
+    assert costs.path_of("3.9.1") is None
+    assert "HOME" in costs.why_none()
     named = tmp_path / "routes.json"
     monkeypatch.setenv("SINGANET_ROUTES", str(named))
-    assert route_file.path_of("3.9.1") == named
+    assert costs.path_of("3.9.1") == named
 
 
 def test_the_processor_has_a_name():
-    assert len(route_file.processor()) > 3
+    assert len(costs.processor()) > 3

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.ops.onednn import OneDnnOps, stacks
-from singanet.ops.onednn.narrow import narrowed
+from singanet.ops.onednn import OneDnnOps, products
+from singanet.ops.onednn.products import narrowed
 
 
 def draw(*shape, seed=0):
@@ -37,7 +37,7 @@ def test_every_order(library_path, batch, sizes, room, seed, data):
     a = lying((*batch, m, k), data.draw(st.permutations(axes)), room, seed)
     b = lying((*batch, k, n), data.draw(st.permutations(axes)), 0, seed + 1)
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    made = stacks.product(ops, a, b, None)
+    made = products.stacks_product(ops, a, b, None)
     apart = [x.strides[-1] > 4 < x.strides[-2] and min(x.shape[-2:]) > 1 for x in (a, b)]
     assert (made is None) is any(apart) or 1 in (*a.shape, *b.shape)
     if made is not None:

@@ -14,7 +14,7 @@ import pytest
 
 from singanet.errors import ArgumentError
 from singanet.ops import numpy_ops, threads
-from singanet.ops.onednn import openmp, set_threads
+from singanet.ops.onednn import library, set_threads
 from singanet.ops.window import Window
 
 WINDOW = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
@@ -60,14 +60,14 @@ def test_more_threads_than_cores(setting, monkeypatch):
 def test_how_long_threads_wait_awake_is_the_users_to_say(monkeypatch):
     for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
-    with openmp.long_waits():
+    with library.long_waits():
         assert int(os.environ["GOMP_SPINCOUNT"]) > 0
     assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    with openmp.long_waits():
+    with library.long_waits():
         assert "GOMP_SPINCOUNT" not in os.environ
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    with openmp.long_waits():
+    with library.long_waits():
         assert os.environ["GOMP_SPINCOUNT"] == "7"
     assert os.environ["GOMP_SPINCOUNT"] == "7"
 
@@ -87,7 +87,7 @@ def region(library_path):
     c = ctypes.CDLL(library_path)
     if not hasattr(c, "GOMP_parallel"):
         pytest.skip("another OpenMP than GNU's")
-    return openmp.Region(c)
+    return library.Region(c)
 
 
 def test_parts_are_done_by_openmps_threads(region):
@@ -179,7 +179,7 @@ def test_a_forked_child_uses_one_thread_and_does_not_hang(library_path):
 def test_openmp_is_told_by_each_thread_for_itself():
     """It keeps the number for each: a plan for one thread would start a team in a second one."""
     told = []
-    team = openmp.Team(lambda count: told.append((threading.current_thread().name, count)))
+    team = library.Team(lambda count: told.append((threading.current_thread().name, count)))
     here = threading.current_thread().name
     for count in (1, 1, 2):
         team.use(count)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.numpy.table import runs_of
-from singanet.parallel.cached.ids import KnownIds, distinct
+from singanet.ops.numpy.linear import runs_of
+from singanet.parallel.cached.cached_rows import KnownIds, distinct
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from singanet.parallel.communicators.bell import _made, own_bell
+from singanet.parallel.communicators.mpi import _made, own_bell
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import ops_for
 from singanet.optimizer import SGD
-from singanet.parallel import AllReduce, LocalSGD, Sharded, SparseAllReduce, start
+from singanet.parallel import AllReduce, LocalSGD, Sharded, SparseAllReduce, initialize
 from singanet.parallel.communicators import nccl
 from singanet.parallel.communicators.nccl import NcclCommunicator
 from singanet.testing import communicators, device_like, strict_device
@@ -232,11 +232,11 @@ def test_a_gpu_that_does_not_answer_is_told():
 
 
 def test_the_communicator_fits_the_device(monkeypatch):
-    monkeypatch.setattr(start, "_on_gpu", lambda index: f"NCCL on {index}")
+    monkeypatch.setattr(initialize, "_on_gpu", lambda index: f"NCCL on {index}")
     gpu = Device("cuda:1", singanet.device.cpu().ops, 1)
     assert isinstance(parallel.init(gpu), parallel.Alone)
     with communicators(2) as comms:
-        monkeypatch.setattr(start, "_world", lambda: comms[0])
+        monkeypatch.setattr(initialize, "_world", lambda: comms[0])
         assert parallel.init() is comms[0]
         assert parallel.init(singanet.device.cpu()) is comms[0]
         assert parallel.init(gpu) == "NCCL on 1"

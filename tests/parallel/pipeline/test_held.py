@@ -11,7 +11,7 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, selection
 from singanet.optimizer import SGD, Accumulator, Adam
-from singanet.parallel.pipeline.part import Elsewhere
+from singanet.parallel.pipeline.partition import Elsewhere
 from singanet.params.held import Bfloat16Weights, BlockWeights
 from singanet.testing import communicators
 from singanet.training.callbacks import ModelCheckpoint

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.parallel import schedule, simulate
-from singanet.parallel.pipeline.schedules import Op, alive
+from singanet.parallel.pipeline.timetable import Op, alive
 
 STAGES, MICRO = st.integers(1, 6), st.integers(1, 12)
 NAMES = st.sampled_from(["gpipe", "1f1b"])

@@ -8,7 +8,7 @@ import pytest
 from singanet.initializer import Constant
 from singanet.optimizer import SGD
 from singanet.parallel.server import Servers
-from singanet.parallel.server.progress import WorkerProgress
+from singanet.parallel.server.service import WorkerProgress
 from singanet.params.param import Param, ParamSpec
 from tests.parallel.server.ranks import served
 

@@ -10,7 +10,7 @@ from singanet.initializer import Constant, Gaussian
 from singanet.optimizer import LAMB, SGD, Adam, ClipByValue
 from singanet.parallel.server import Files, Servers, Shard
 from singanet.parallel.server.messages import Message, MessageKind, packed, parsed
-from singanet.parallel.server.split import RowSplit
+from singanet.parallel.server.remote import RowSplit
 from singanet.params.param import Param, ParamSpec
 from tests.parallel.server.ranks import served
 

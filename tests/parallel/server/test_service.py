@@ -14,8 +14,8 @@ from singanet.parallel.server.service import (
     Opening,
     ServedParam,
     Service,
+    Snapshots,
 )
-from singanet.parallel.server.snapshots import Snapshots
 from singanet.params.param import Param, ParamSpec
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from singanet import FeedForwardNet
-from singanet.base.lent import LentMemory
+from singanet.base.heap import LentMemory
 from singanet.checkpoint import open_state
 from singanet.errors import ArgumentError, RankError, SingaNetError
 from singanet.layers import BatchNormalization, Dense
@@ -145,7 +145,7 @@ def test_memory_of_layers_that_were_is_used_again(monkeypatch):
         cut(Adam(lr=0.01), comm).meet(net)
         net.forward(False, np.zeros((4, 24), np.float32))
 
-    monkeypatch.setattr("singanet.parallel.slices.gathers.LentMemory", Counted)
+    monkeypatch.setattr("singanet.base.heap.LentMemory", Counted)
     together(work)
     # Two on each rank, and some that another thread had for a moment longer.
     assert 4 <= len(made) <= 12

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.arena import ALIGNMENT, STRATEGIES, plan_arena, smallest
-from singanet.program.layout.placing import Intervals, pressure
+from singanet.program.layout import ALIGNMENT, STRATEGIES, Intervals, plan_arena, pressure, smallest
 from tests.program.steps import at_random, chain, residual
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.dependencies import dependency_order, edges, serial_order
-from singanet.program.layout.liveness import lifetimes, releases
+from singanet.program.layout import dependency_order, edges, lifetimes, releases, serial_order
 
 
 def recorded(calls):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.arena import plan_arena
-from singanet.program.layout.in_place import merge_in_place
-from singanet.program.layout.liveness import lifetimes
+from singanet.program.layout import lifetimes, merge_in_place, plan_arena
 
 
 def in_place(kernels, buffers):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.liveness import lifetimes, live_bytes, never_read, releases
+from singanet.program.layout import lifetimes, live_bytes, never_read, releases
 from tests.program.steps import at_random
 
 X, W, A, B, Y = range(5)

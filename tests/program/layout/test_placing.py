@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.program.layout.placing import Intervals, place_few, place_many
+from singanet.program.layout import Intervals, place_few, place_many
 
 LIVES = st.lists(
     st.tuples(st.integers(-1, 12), st.integers(0, 12), st.integers(1, 9)), min_size=1, max_size=30

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.program.calls import gather, scatter, store, take_rows
-from singanet.program.ir import NotRecordableError
+from singanet.program.ir import NotRecordableError, gather, scatter, store, take_rows
 from singanet.program.on_device.functions import on_device
 from singanet.testing import device_like
 

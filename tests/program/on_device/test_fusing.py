@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from singanet.program.on_device.fusing import Element, Fused, fused
+from singanet.program.on_device.functions import Element, Fused, fused
 
 SHAPE = (2, 3)
 FUNCTIONS = [

@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from singanet.program.on_device.graphs import Graphs
+from singanet.program.on_device.device_products import Graphs
 from singanet.testing import device_like, watch_device
 
 NAMES = "abcdef"

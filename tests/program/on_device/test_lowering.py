@@ -12,7 +12,7 @@ from singanet.errors import DataError
 from singanet.layers import Activation, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam, ClipByGlobalNorm, L2Regularizer
-from singanet.program.on_device.lowering import Launch
+from singanet.program.on_device.device_lowering import Launch
 from singanet.testing import strict_device
 
 

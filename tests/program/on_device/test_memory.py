@@ -11,7 +11,7 @@ import singanet
 from singanet.layers import Activation, Dense, Dropout
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD, Adam
-from singanet.program.layout.arena import ALIGNMENT
+from singanet.program.layout import ALIGNMENT
 from singanet.testing import strict_device, watch_device
 
 WIDTH = 96

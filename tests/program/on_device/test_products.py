@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from singanet.program.on_device.products import product
+from singanet.program.on_device.device_products import product
 
 
 class ByAddresses:

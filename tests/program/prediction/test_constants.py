@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.base.addresses import address
+from singanet.base.heap import address
 from singanet.program.ir import Ref
-from singanet.program.prediction.constant import constant
-from singanet.program.prediction.constants import Constants, make_constants
+from singanet.program.prediction.constant import Constants, constant, make_constants
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.tape import Tape
 

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from singanet.engine.recompute.units import again_before, dropped_alone
 from singanet.ops import numpy_ops
-from singanet.program.array_tree import map_arrays
 from singanet.program.compile import compile_tape
 from singanet.program.cost import bytes_of, passes_of
-from singanet.program.layout.arena import ALIGNMENT
-from singanet.program.recompute.runs import CannotRepeatError, with_runs
-from singanet.program.recompute.units import traced_units
-from singanet.program.replay.bound_program import Bound
+from singanet.program.ir import map_arrays
+from singanet.program.layout import ALIGNMENT
+from singanet.program.recompute import CannotRepeatError, traced_units, with_runs
+from singanet.program.replay.replay import Bound
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.kernels import recording_kernels
 from singanet.program.trace.layers import own

@@ -12,7 +12,7 @@ from singanet.errors import DataError, ShapeError
 from singanet.layers import Activation, Dense, Input
 from singanet.metric import Accuracy
 from singanet.optimizer import SGD
-from singanet.program.replay.signature import facts, facts_of_feed
+from singanet.program.replay.shared_arena import facts, facts_of_feed
 from tests.program.twins import Twins
 
 

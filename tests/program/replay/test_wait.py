@@ -8,8 +8,8 @@ import singanet
 from singanet.layers import Dense
 from singanet.loss import SquaredError
 from singanet.optimizer import SGD
-from singanet.program.replay import compiled as recorded
-from singanet.program.replay.wait import LONGEST, WORTH, Wait
+from singanet.program.replay import replay as recorded
+from singanet.program.replay.shared_arena import LONGEST, WORTH, Wait
 
 
 def waited(wait):

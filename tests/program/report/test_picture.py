@@ -8,8 +8,8 @@ import pytest
 
 from singanet.errors import FileAccessError
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.arena import plan_arena
-from singanet.program.report.report import ProgramReport
+from singanet.program.layout import plan_arena
+from singanet.program.report import ProgramReport
 from tests.program.report.test_report import KERNELS, report
 from tests.program.steps import residual
 

@@ -8,8 +8,8 @@ import pytest
 
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout.arena import plan_arena
-from singanet.program.report.report import ProgramReport
+from singanet.program.layout import plan_arena
+from singanet.program.report import ProgramReport
 from tests.html_check import read_html
 from tests.program.steps import at_random, residual
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.program.array_tree import map_arrays
-from singanet.program.ir import NotRecordableError
-from singanet.program.on_device.far_arrays import FarArrays
-from singanet.program.on_device.lowering import OnDevice
-from singanet.program.tangent.rules import _PARTIALS, is_constant, rule_of
+from singanet.program.ir import NotRecordableError, map_arrays
+from singanet.program.on_device.device_lowering import OnDevice
+from singanet.program.on_device.device_products import FarArrays
+from singanet.program.tangent import _PARTIALS, is_constant, rule_of
 
 STEP = 1e-6
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from singanet.program.trace.drop_unread import without_unread
-from singanet.program.trace.evaluator import ConcreteEvaluator
+from singanet.program.trace.evaluator import ConcreteEvaluator, without_unread
 from singanet.program.trace.tape import Tape
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from singanet.program.trace.host_copy import HostCopy
+from singanet.program.trace.reduced_updates import HostCopy
 from singanet.testing import device_like
 
 

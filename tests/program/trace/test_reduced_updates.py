@@ -9,9 +9,7 @@ import singanet
 from singanet.layers import Activation, Dense, Layer
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import SGD
-from singanet.optimizer.reducer import Reducer
-from singanet.optimizer.reduction import Reduction
-from singanet.optimizer.traffic import Traffic
+from singanet.optimizer.reducer import Reducer, Reduction, Traffic
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((16, 6)).astype(np.float32)

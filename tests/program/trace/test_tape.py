@@ -7,10 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from singanet.base.addresses import address
-from singanet.engine.memory import root_of
-from singanet.program.array_tree import map_arrays
-from singanet.program.ir import NotRecordableError, Ref
+from singanet.base.heap import address
+from singanet.engine.backward import root_of
+from singanet.program.ir import NotRecordableError, Ref, map_arrays
 from singanet.program.trace.evaluator import ConcreteEvaluator
 from singanet.program.trace.tape import Tape, current_tape
 

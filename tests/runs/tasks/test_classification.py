@@ -7,7 +7,7 @@ import numpy as np
 from singanet.data import ArrayLoader
 from singanet.models import Recipe, find
 from singanet.runs.tasks import load_task
-from singanet.runs.tasks.augment import AugmentedImages
+from singanet.runs.tasks.images import AugmentedImages
 from singanet.runs.tasks.task import EpochResult
 
 

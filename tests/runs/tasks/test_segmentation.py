@@ -8,7 +8,8 @@ import pytest
 from singanet.data import ArrayLoader
 from singanet.errors import DataError
 from singanet.models import Recipe, find
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions
 from singanet.runs.tasks import load_task
 from singanet.runs.tasks.task import EpochResult
 

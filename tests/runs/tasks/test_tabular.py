@@ -8,7 +8,8 @@ import pytest
 from singanet.data import CRITEO_FIELDS, tabular
 from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.models import Recipe, find
-from singanet.runs.run import RunOptions, run
+from singanet.runs.run import run
+from singanet.runs.run_options import RunOptions
 from singanet.runs.tasks import load_task
 from singanet.runs.tasks.task import EpochResult
 

@@ -9,8 +9,7 @@ from singanet.data import TextDataset
 from singanet.errors import DataError, UnknownNameError
 from singanet.models import Recipe, find
 from singanet.runs.tasks import load_task
-from singanet.runs.tasks.task import EpochResult
-from singanet.runs.tasks.text import Text
+from singanet.runs.tasks.task import EpochResult, Text
 
 ENTRY = find("char_rnn")
 

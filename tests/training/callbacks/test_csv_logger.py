@@ -9,7 +9,7 @@ import pytest
 from singanet.errors import FileAccessError
 from singanet.training import Callback
 from singanet.training.callbacks import CSVLogger, ModelCheckpoint
-from singanet.training.history import History
+from singanet.training.display import History
 from tests.interrupts import struck_at
 
 

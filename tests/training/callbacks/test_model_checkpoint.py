@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.base.leaving import Leaving
+from singanet.base.processes import Leaving
 from singanet.checkpoint import open_state
 from singanet.errors import ArgumentError, FileAccessError, UnknownNameError
 from singanet.training import Callback
-from singanet.training.callbacks import ModelCheckpoint, model_checkpoint
+from singanet.training.callbacks import ModelCheckpoint, keeping
 from singanet.training.files import read_training
 
 
@@ -166,7 +166,7 @@ def test_a_fit_that_is_asked_to_ends_where_a_file_is_written(
     build, data, tmp_path, monkeypatch, at, options, ends
 ):
     leaving = Leaving()
-    monkeypatch.setattr(model_checkpoint, "LEAVING", leaving)
+    monkeypatch.setattr(keeping, "LEAVING", leaving)
     straight, net = build(), build()
     straight.fit(*data, batch_size=10, epochs=4, verbose=False)
     checkpoint = ModelCheckpoint(tmp_path, None, **options)
@@ -176,7 +176,7 @@ def test_a_fit_that_is_asked_to_ends_where_a_file_is_written(
     assert leaving.begun == (ends is not None)
     assert json.loads(bytes(read_training(tmp_path)["session"]))["step"] == (ends or 16)
     if ends is not None:
-        monkeypatch.setattr(model_checkpoint, "LEAVING", Leaving())
+        monkeypatch.setattr(keeping, "LEAVING", Leaving())
         net = build()
         net.fit(*data, batch_size=10, epochs=4, verbose=False, resume=tmp_path,
                 callbacks=[Callback(), ModelCheckpoint(tmp_path / "second", None)])  # fmt: skip

@@ -7,9 +7,9 @@ from typing import Any
 
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, in_order, kernel
-from singanet.ops.numpy.conv import columns, depthwise, joined, narrow, volumes, winograd
-from singanet.ops.numpy.conv.gather import can_gather, gather, gather_depthwise, moves_less
-from singanet.ops.numpy.conv.scatter import scatter
+from singanet.ops.numpy.conv import depthwise, im2col, winograd
+from singanet.ops.numpy.conv.depthwise import can_gather, gather, gather_depthwise, moves_less
+from singanet.ops.numpy.conv.im2col import scatter
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
@@ -49,7 +49,7 @@ def _has_small_groups(
 
 
 def _are_small(ops: Ops, weight_shape: Shape, groups: int) -> bool:
-    return groups > 1 and ops.on_host and joined.joined(groups, tuple(weight_shape)) > 1
+    return groups > 1 and ops.on_host and im2col.joined(groups, tuple(weight_shape)) > 1
 
 
 def _is_for_tiles(
@@ -61,7 +61,7 @@ def _is_for_tiles(
 def _is_narrow(
     ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
 ) -> bool:
-    return narrow.is_narrow(ops, x.shape, weight.shape, window, groups)
+    return depthwise.is_narrow(ops, x.shape, weight.shape, window, groups)
 
 
 def _weights_by_channel(
@@ -79,16 +79,16 @@ def _data_by_channel(
 
 
 conv2d = in_order(
-    Route("volumes", volumes.conv, _are_volumes),
+    Route("volumes", depthwise.conv, _are_volumes),
     Route("by channel", _by_channel, _is_by_channel),
-    Route("joined", joined.conv2d, _has_small_groups),
+    Route("joined", im2col.joined_conv2d, _has_small_groups),
     Route("winograd", winograd.conv2d, _is_for_tiles),
-    Route("narrow", narrow.conv2d, _is_narrow),
-    last=columns.conv2d,
+    Route("narrow", depthwise.conv2d, _is_narrow),
+    last=im2col.conv2d,
 )
 
 conv2d_backward_weights = in_order(
-    Route("volumes", volumes.weights, _are_volumes),
+    Route("volumes", depthwise.weights, _are_volumes),
     Route(
         "by channel",
         _weights_by_channel,
@@ -96,7 +96,7 @@ conv2d_backward_weights = in_order(
     ),
     Route(
         "joined",
-        joined.weights,
+        im2col.weights,
         lambda ops, x, dy, shape, window, groups=1: _are_small(ops, shape, groups),
     ),
     Route(
@@ -108,16 +108,16 @@ conv2d_backward_weights = in_order(
     ),
     Route(
         "narrow",
-        narrow.conv2d_backward_weights,
-        lambda ops, x, dy, shape, window, groups=1: narrow.is_narrow(
+        depthwise.conv2d_backward_weights,
+        lambda ops, x, dy, shape, window, groups=1: depthwise.is_narrow(
             ops, x.shape, shape, window, groups
         ),
     ),
-    last=columns.conv2d_backward_weights,
+    last=im2col.conv2d_backward_weights,
 )
 
 conv2d_backward_data = in_order(
-    Route("volumes", volumes.data, _are_volumes),
+    Route("volumes", depthwise.data, _are_volumes),
     Route(
         "by channel",
         _data_by_channel,
@@ -125,7 +125,7 @@ conv2d_backward_data = in_order(
     ),
     Route(
         "joined",
-        joined.data,
+        im2col.data,
         lambda ops, dy, weight, x_shape, window, groups=1: _are_small(ops, weight.shape, groups),
     ),
     Route(

@@ -1,23 +1,325 @@
-"""Convolution of every channel with kernels of its own.
+"""Convolution of volumes, narrow images and single channels.
 
 No columns are laid out: windows are views of the padded image, whose products with the kernels are
 summed many outputs of a row at a time.
+
+A plane meets every so-many-th slice; what it makes of them is one convolution of images.
+
+In channels-last memory the windows of one kernel row at pixels that lie kw apart touch without
+overlapping: they are a matrix already, a view of the padded image. kw such views meet every pixel.
+
+Windows have stride 1 and no dilation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 from math import gcd, log
-from typing import Any
+from typing import Any, NamedTuple
 
-from singanet.base.addresses import steps
+from singanet.base.heap import steps
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
-from singanet.ops.numpy.lanes import sum_of
-from singanet.ops.numpy.windows import band, blocks, meetings, scratch_bytes
+from singanet.ops.numpy.conv.im2col import laid_out, rows_product, summed_product
+from singanet.ops.numpy.linear import sum_of
+from singanet.ops.numpy.windows import (
+    along,
+    band,
+    band_by_group,
+    blocks,
+    channels_first,
+    meetings,
+    padded_groups,
+    scratch_bytes,
+)
 from singanet.ops.window import Pair, Window
 from singanet.types import Array, Shape
+
+
+def can_gather(window: Window) -> bool:
+    """Whether each pixel meets its taps at even distances."""
+    axes = zip(window.kernel, window.stride, window.dilation, strict=True)
+    return all(1 in axis for axis in axes)
+
+
+def moves_less(dy: Array, x_shape: Shape, window: Window) -> bool:
+    """Whether gathering does, which copies where scattering adds."""
+    (_, c, h, w), (_, f, oh, ow), (sh, sw) = x_shape, dy.shape, window.stride
+    # An addition moves about three times what a copy does: benchmarks/conv_kernels.py.
+    return f * h * w <= 3 * c * oh * ow * sh * sw or window.kernel == (1, 1)
+
+
+def gather(
+    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops.conv2d_backward_data`: a convolution for each remainder of a pixel by the stride."""
+    n, c, h, w = x_shape
+    f, cg, kh, kw = weight.shape
+    swapped = weight.reshape(groups, f // groups, cg, kh, kw).transpose(0, 2, 1, 3, 4)
+    swapped = swapped.reshape(c, f // groups, kh, kw)
+    phases = [_phases(window, k, x_shape[2 + k], dy.shape[2 + k]) for k in (0, 1)]
+    if window.stride == (1, 1):
+        return ops.conv2d(*_phase_of(dy, swapped, phases[0][0], phases[1][0], groups))
+    every = window.kernel[0] >= window.stride[0] and window.kernel[1] >= window.stride[1]
+    dx: Array = (ops.xp.empty if every else ops.xp.zeros)((n, h, w, c), dy.dtype)
+    for samples, _ in blocks(n, 1, h * w * c * dy.itemsize, scratch_bytes(ops)):
+        for rows, cols in product(*phases):
+            part = ops.conv2d(*_phase_of(dy[samples], swapped, rows, cols, groups))
+            dx[samples, rows.targets, cols.targets] = part.transpose(0, 2, 3, 1)
+    return dx.transpose(0, 3, 1, 2)
+
+
+def gather_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
+    """See `Ops.depthwise_conv2d_backward_data`: by each of a channel's kernels in turn."""
+    (c, m, _, _), (n, _, h, w) = weight.shape, x_shape
+    if m == 1:
+        return gather(ops, dy, weight, x_shape, window, c)
+    dx: Array = ops.xp.empty((n, h, w, c), dy.dtype)
+    for samples, _ in blocks(n, 1, h * w * c * dy.itemsize, scratch_bytes(ops)):
+        target = dx[samples].transpose(0, 3, 1, 2)
+        for k in range(m):
+            given, kernels = dy[samples, k::m], weight[:, k : k + 1]
+            part = gather(ops, given, kernels, target.shape, window, c)
+            if k:
+                ops.xp.add(target, part, out=target)
+            else:
+                ops.xp.copyto(target, part)
+    return dx.transpose(0, 3, 1, 2)
+
+
+class _Phase(NamedTuple):
+    """Pixels along one axis with one remainder of their position, and the gradients for them."""
+
+    taps: slice
+    """The kernel positions that meet these pixels."""
+    targets: slice
+    """The pixels."""
+    source: slice
+    """The part of dy that reaches them."""
+    pads: tuple[int, int]
+    """Zeros before and after that part."""
+    dilation: int
+
+
+def _phase_of(
+    dy: Array, swapped: Array, rows: _Phase, cols: _Phase, groups: int
+) -> tuple[Array, Array, None, Window, int]:
+    """The arguments of the convolution that gives the pixels of two phases."""
+    kernels = swapped[:, :, rows.taps, cols.taps][:, :, ::-1, ::-1]
+    kernel = (kernels.shape[2], kernels.shape[3])
+    window = Window(kernel, (1, 1), (rows.pads, cols.pads), (rows.dilation, cols.dilation))
+    return dy[:, :, rows.source, cols.source], kernels, None, window, groups
+
+
+def _phases(window: Window, axis: int, size: int, out: int) -> list[_Phase]:
+    kernel, stride = window.kernel[axis], window.stride[axis]
+    dilation = window.dilation[axis] if stride == 1 else 1
+    pad = window.pads[axis][0]
+    found = []
+    for remainder in range(min(stride, kernel)):
+        span = (len(range(remainder, kernel, stride)) - 1) * dilation
+        first = -((remainder - pad) // stride)
+        start = first * stride + remainder - pad
+        count = -((start - size) // stride)
+        if count < 1:
+            continue
+        before, after = span - first, first + count - out
+        found.append(
+            _Phase(
+                slice(remainder, None, stride),
+                slice(start, None, stride),
+                slice(max(-before, 0), out - max(-after, 0)),
+                (max(before, 0), max(after, 0)),
+                dilation,
+            )
+        )
+    return found
+
+
+def conv(
+    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops.conv2d`."""
+    out = window.out_size(*x.shape[2:])
+    y: Array = ops.xp.zeros((len(x), *out, len(weight)), x.dtype)
+    for plane, met, outputs in _planes(window, x.shape[2], out[0]):
+        part = ops.conv2d(_images(x[:, :, met]), weight[:, :, plane], None, _flat(window), groups)
+        _add(ops, y[:, outputs], part)
+    if bias is not None:
+        ops.xp.add(y, bias, out=y)
+    return channels_first(y)
+
+
+def data(
+    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops.conv2d_backward_data`."""
+    n, c, depth, *size = x_shape
+    dx: Array = ops.xp.zeros((n, depth, *size, c), dy.dtype)
+    for plane, met, outputs in _planes(window, depth, dy.shape[2]):
+        slopes = _images(dy[:, :, outputs])
+        shape = (len(slopes), c, *size)
+        part = ops.conv2d_backward_data(slopes, weight[:, :, plane], shape, _flat(window), groups)
+        _add(ops, dx[:, met], part)
+    return channels_first(dx)
+
+
+def weights(
+    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops.conv2d_backward_weights`."""
+    dw: Array = ops.xp.zeros(weight_shape, dy.dtype)
+    shape = (*weight_shape[:2], *weight_shape[3:])
+    for plane, met, outputs in _planes(window, x.shape[2], dy.shape[2]):
+        images, slopes = _images(x[:, :, met]), _images(dy[:, :, outputs])
+        dw[:, :, plane] = ops.conv2d_backward_weights(images, slopes, shape, _flat(window), groups)
+    return dw
+
+
+def _planes(window: Window, depth: int, out: int) -> Iterator[tuple[int, slice, slice]]:
+    """Of each plane of the kernel its number, the slices that it meets, and of which outputs."""
+    return along(window, 0, depth, slice(0, out))
+
+
+def _flat(window: Window) -> Window:
+    """The window without its depth."""
+    return Window(window.kernel[1:], window.stride[1:], window.pads[1:], window.dilation[1:])
+
+
+def _images(x: Array) -> Array:
+    """(N, C, D, H, W) as (N·D, C, H, W)."""
+    n, c, depth, height, width = x.shape
+    return x.transpose(0, 2, 1, 3, 4).reshape(n * depth, c, height, width)
+
+
+def _add(ops: Ops, volumes: Array, images: Array) -> None:
+    """Add ``images`` (N·D, C, H, W) to ``volumes`` (N, D, H, W, C)."""
+    terms = images.transpose(0, 2, 3, 1).reshape(volumes.shape)
+    ops.xp.add(volumes, terms, out=volumes)
+
+
+_MOST_KERNELS = 16
+_LEAST_CHANNELS = 4
+_MOST_PADDING = 1.6
+"""Padded pixels an output up to which this is faster: benchmarks/conv_kernels.py."""
+
+
+def is_narrow(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window, groups: int) -> bool:
+    """Whether these kernels serve the convolution, and are the faster ones."""
+    (f, cg, _, _), (height, width) = weight_shape, window.out_size(*x_shape[2:])
+    plain = window.stride == (1, 1) == window.dilation
+    if not plain or not ops.on_host or f > _MOST_KERNELS * groups or cg < _LEAST_CHANNELS:
+        return False
+    around = (height + window.kernel[0] - 1) * (width + window.kernel[1] - 1)
+    return window.kernel[1] > 1 and around <= _MOST_PADDING * height * width
+
+
+def conv2d(
+    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops`."""
+    xp, (f, cg, kh, kw), (n, oh, ow) = ops.xp, weight.shape, _sizes(x, window)
+    fg = f // groups
+    by_row = weight.reshape(groups, fg, cg, kh, kw).transpose(3, 0, 4, 2, 1)
+    kernels = [laid_out(ops, k, n * oh * ow) for k in by_row.reshape(kh, groups, kw * cg, fg)]
+    y: Array = xp.empty((n, oh, ow, groups, fg), x.dtype)
+    for lane in ops.lanes(n, y.size * cg * kh * kw):
+        _narrow_into(ops, y[lane], x[lane], kernels, bias, window)
+    return y.reshape(n, oh, ow, f).transpose(0, 3, 1, 2)
+
+
+def _narrow_into(
+    ops: Ops, y: Array, x: Array, kernels: list[Array], bias: Array | None, window: Window
+) -> None:
+    """Convolve x into y (N, H', W', groups, F/groups), by a matrix for each kernel row."""
+    xp, kh, (groups, fg) = ops.xp, window.kernel[0], y.shape[3:]
+    cg = x.shape[1] // groups
+    room: list[Array] = []
+    for samples, rows, full in _padded_bands(ops, x, window, groups * fg, groups):
+        starts, target = _starts(full, window), y[samples, rows]
+        size = full.size // cg * fg
+        # The first band is the largest.
+        room = room or [xp.empty(size, x.dtype) for _ in range(2)]
+        total, part = (half[:size].reshape(*full.shape[:4], fg) for half in room)
+        lines, more = (sums.reshape(groups, -1, fg)[:, :starts] for sums in (total, part))
+        inside, added = (_where_windows_fit(sums, target) for sums in (total, part))
+        for a in range(kh):
+            sums = more if a else lines
+            for windows, pixels in _touching(full, a, window):
+                rows_product(ops, windows, kernels[a], sums[:, pixels])
+            if 0 < a < kh - 1:
+                xp.add(lines, more, out=lines)
+        if kh > 1:
+            xp.add(inside, added, out=target)
+        else:
+            xp.copyto(target, inside)
+        if bias is not None:
+            xp.add(target, bias.reshape(groups, fg), out=target)
+
+
+def conv2d_backward_weights(
+    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+) -> Array:
+    """See `Ops`."""
+    xp, (f, cg, kh, kw) = ops.xp, weight_shape
+    # On the grid of padded pixels, zero where no window starts.
+    pads = ((0, kh - 1), (0, kw - 1))
+    totals: list[Array] = []
+    for lane in ops.lanes(len(x), dy.size * cg * kh * kw):
+        total: Array = xp.zeros((kh, groups, f // groups, kw * cg), dy.dtype)
+        for samples, rows, full in _padded_bands(ops, x[lane], window, f, groups):
+            slopes = padded_groups(ops, dy[lane][samples, :, rows], pads, groups)
+            slopes = slopes.reshape(groups, -1, f // groups)
+            for a in range(kh):
+                for windows, pixels in _touching(full, a, window):
+                    total[a] += summed_product(ops, windows, slopes[:, pixels])
+        totals.append(total)
+    taps = sum_of(ops, totals).reshape(kh, groups, f // groups, kw, cg).transpose(1, 2, 4, 0, 3)
+    return xp.ascontiguousarray(taps).reshape(weight_shape)
+
+
+def _padded_bands(
+    ops: Ops, x: Array, window: Window, kernels: int, groups: int
+) -> Iterator[tuple[slice, slice, Array]]:
+    """Samples, output rows, and the padded (groups, N, H, W, C) that these rows see."""
+    n, height, width = _sizes(x, window)
+    values = x.shape[1] + 2 * kernels
+    row_bytes = (width + window.kernel[1] - 1) * values * x.itemsize
+    for samples, rows in blocks(n, height, row_bytes, scratch_bytes(ops)):
+        yield samples, rows, band_by_group(ops, x[samples], window, rows, groups)
+
+
+def _sizes(x: Array, window: Window) -> Shape:
+    """Samples, rows and columns of the outputs."""
+    return (len(x), *window.out_size(*x.shape[2:]))
+
+
+def _where_windows_fit(sums: Array, target: Array) -> Array:
+    """Of ``sums`` (groups, N, H, W, F) the pixels of outputs, as ``target`` (N, H', W', G, F)."""
+    return sums[:, :, : target.shape[1], : target.shape[2]].transpose(1, 2, 3, 0, 4)
+
+
+def _starts(full: Array, window: Window) -> int:
+    """How many pixels of the padded images, counted through, a window can start at."""
+    _, n, height, width, _ = full.shape
+    return n * height * width - (window.kernel[0] - 1) * width - (window.kernel[1] - 1)
+
+
+def _touching(full: Array, row: int, window: Window) -> Iterator[tuple[Array, slice]]:
+    """Matrices (G, M, kw·C) of kernel row ``row`` of ``full``, and the pixels where they start.
+
+    Windows that run over a border belong to pixels without an output.
+    """
+    groups, _, _, width, c = full.shape
+    kw, flat, starts = window.kernel[1], full.reshape(groups, -1), _starts(full, window)
+    for first in range(min(kw, starts)):
+        count = (starts - first - 1) // kw + 1
+        begin = (row * width + first) * c
+        matrices = flat[:, begin : begin + count * kw * c].reshape(groups, count, kw * c)
+        yield matrices, slice(first, first + (count - 1) * kw + 1, kw)
+
 
 _SLOWER = 8
 """Times as long as a multiplication by BLAS takes one by einsum."""

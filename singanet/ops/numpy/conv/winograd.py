@@ -2,7 +2,7 @@
 
 For 3×3 and 5×5 windows: a tile of 6×6 or 8×8 inputs gives 4×4 outputs. A transform is a product
 with a small constant matrix along either axis of the tiles, since NumPy's element-wise steps would
-take twice as long, and one product for both axes half as long again. See `singanet.ops.winograd`
+take twice as long, and one product for both axes half as long again. See `singanet.ops.window`
 for the points and their error.
 """
 
@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from singanet.base.addresses import steps
-from singanet.ops import winograd as wg
+from singanet.base.heap import steps
+from singanet.ops import window as wg
 from singanet.ops.interface import Ops
-from singanet.ops.numpy.lanes import sum_of
-from singanet.ops.numpy.linear import in_lanes
+from singanet.ops.numpy.linear import in_lanes, sum_of
 from singanet.ops.numpy.windows import blocks, padded, scratch_bytes
 from singanet.ops.window import Pair, Window
 from singanet.types import Array, Shape

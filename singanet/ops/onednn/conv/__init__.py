@@ -8,12 +8,11 @@ from typing import Any
 from singanet.ops.kernel import NEVER, Route, by_cost, in_order
 from singanet.ops.numpy import conv as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.cases import Case
 from singanet.ops.onednn.conv import blocked, direct, product
 from singanet.ops.onednn.conv.constant import constant
-from singanet.ops.onednn.winograd import compiled
-from singanet.ops.onednn.winograd import constant as winograd_constant
-from singanet.ops.onednn.winograd import convolution as winograd
+from singanet.ops.onednn.costs import Case
+from singanet.ops.onednn.winograd import llvm_tiles
+from singanet.ops.onednn.winograd import tiled as winograd
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
@@ -95,7 +94,7 @@ def _leaves_vectors_empty(ops: OneDnnBase, case: Case) -> float:
 
 
 conv2d = by_cost(
-    Route("compiled", compiled.forward, compiled.fits, compiled.estimate),
+    Route("compiled", llvm_tiles.forward, llvm_tiles.fits, llvm_tiles.estimate),
     Route("winograd", winograd.forward, winograd.fits, winograd.estimate),
     Route("product", product.forward, product.fits, product.estimate),
     Route("direct", direct.forward, _always),
@@ -106,7 +105,7 @@ conv2d = by_cost(
 )
 
 conv2d_backward_data = by_cost(
-    Route("compiled", compiled.data, compiled.fits, compiled.estimate),
+    Route("compiled", llvm_tiles.data, llvm_tiles.fits, llvm_tiles.estimate),
     Route("winograd", winograd.data, winograd.fits, winograd.estimate),
     Route("product", product.data, product.fits, product.estimate),
     Route("direct", direct.data, _always),
@@ -117,7 +116,7 @@ conv2d_backward_data = by_cost(
 )
 
 conv2d_backward_weights = by_cost(
-    Route("compiled", compiled.weights, compiled.fits, compiled.estimate),
+    Route("compiled", llvm_tiles.weights, llvm_tiles.fits, llvm_tiles.estimate),
     Route("winograd", winograd.weights, winograd.fits, winograd.estimate),
     Route("product", product.weights, product.fits, product.estimate),
     Route("direct", direct.weights, _always),
@@ -127,8 +126,8 @@ conv2d_backward_weights = by_cost(
 )
 
 conv2d_constant = by_cost(
-    Route("compiled", compiled.constant, compiled.fits, compiled.estimate),
-    Route("winograd", winograd_constant.constant, winograd.fits, winograd_constant.estimate),
+    Route("compiled", llvm_tiles.constant, llvm_tiles.fits, llvm_tiles.estimate),
+    Route("winograd", winograd.constant, winograd.fits, winograd.constant_estimate),
     Route("direct", constant, _always),
     Route("blocked", blocked.constant, blocked.fits, blocked.estimate),
     case=_constant_case,

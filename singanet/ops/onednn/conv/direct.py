@@ -12,8 +12,7 @@ import numpy as np
 from singanet.ops.numpy.windows import channels_first
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Algorithm, Arg, Prop, Query, dims
-from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.descriptors import NotOfferedError
+from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 

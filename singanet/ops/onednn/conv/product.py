@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from math import prod
 
-from singanet.base.addresses import steps
+from singanet.base.heap import steps
 from singanet.ops.kernel import NEVER
 from singanet.ops.numpy.windows import padded
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.cases import Case
+from singanet.ops.onednn.costs import Case
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 

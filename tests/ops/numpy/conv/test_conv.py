@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops as ops
-from singanet.ops.numpy import lanes, windows
-from singanet.ops.numpy.conv.gather import gather
-from singanet.ops.numpy.conv.scatter import scatter
+from singanet.ops.numpy import linear, windows
+from singanet.ops.numpy.conv.depthwise import gather
+from singanet.ops.numpy.conv.im2col import scatter
 from singanet.ops.window import Window
 
 SAME = ((1, 1), (1, 1))
@@ -149,7 +149,7 @@ def test_scratch_is_bounded_whatever_the_batch(
     allowance = 1 << 16
     monkeypatch.setattr(windows, "SCRATCH_BYTES", allowance)
     # Each lane has as much, and sums of its own.
-    monkeypatch.setattr(lanes, "default_threads", lambda: 1)
+    monkeypatch.setattr(linear, "default_threads", lambda: 1)
     window = Window((3, 3), (stride, stride), SAME if size > 12 else ((0, 0), (0, 0)))
     scratch = {}
     for n in (4, 16):

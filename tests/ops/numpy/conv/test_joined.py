@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.ops import numpy_ops as ops
-from singanet.ops.numpy.conv import joined
+from singanet.ops.numpy.conv import im2col
 from singanet.ops.window import Window
 
 SMALL = st.integers(1, 3)
@@ -55,7 +55,7 @@ def test_all_three_kernels(groups, cg, fg, n, high, wide, down, across, pad):
      (7, 4, 4, 1), (2, 3, 20, 1)],
 )  # fmt: skip
 def test_how_many_make_one(groups, channels, kernels, expected):
-    assert joined.joined(groups, (groups * kernels, channels, 3, 3)) == expected
+    assert im2col.joined(groups, (groups * kernels, channels, 3, 3)) == expected
 
 
 def test_groups_are_no_wider_than_what_is_multiplied_at_once():

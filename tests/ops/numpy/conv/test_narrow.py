@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from singanet.ops import numpy_ops as ops
 from singanet.ops.numpy import windows
-from singanet.ops.numpy.conv import narrow
+from singanet.ops.numpy.conv import depthwise
 from singanet.ops.window import Window
 
 # kernel, pads, size of the image
@@ -45,21 +45,21 @@ def test_equals_the_definition(kernel, pads, size, scratch, groups, monkeypatch)
     window, x, weight, dy, y, dw = case(kernel, pads, size, kernels=4 * groups, groups=groups)
     bias = np.arange(len(weight), dtype=float)
     close = {"rtol": 1e-10, "atol": 1e-10}
-    np.testing.assert_allclose(narrow.conv2d(ops, x, weight, None, window, groups), y, **close)
+    np.testing.assert_allclose(depthwise.conv2d(ops, x, weight, None, window, groups), y, **close)
     np.testing.assert_allclose(
-        narrow.conv2d(ops, x, weight, bias, window, groups), y + bias[:, None, None], **close
+        depthwise.conv2d(ops, x, weight, bias, window, groups), y + bias[:, None, None], **close
     )
-    found = narrow.conv2d_backward_weights(ops, x, dy, weight.shape, window, groups)
+    found = depthwise.conv2d_backward_weights(ops, x, dy, weight.shape, window, groups)
     np.testing.assert_allclose(found, dw, **close)
 
 
 def test_no_samples():
     window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
     x, weight = np.zeros((0, 8, 6, 6), np.float32), np.ones((4, 8, 3, 3), np.float32)
-    y = narrow.conv2d(ops, x, weight, None, window)
+    y = depthwise.conv2d(ops, x, weight, None, window)
     assert y.shape == (0, 4, 6, 6)
     assert y.dtype == np.float32
-    assert not narrow.conv2d_backward_weights(ops, x, y, weight.shape, window).any()
+    assert not depthwise.conv2d_backward_weights(ops, x, y, weight.shape, window).any()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_no_samples():
 )
 def test_what_it_leaves_to_others(window, groups):
     """Strides and dilations, which its views cannot give; groups of two channels; single pixels."""
-    assert not narrow.is_narrow(
+    assert not depthwise.is_narrow(
         ops, (2, 16, 32, 32), (16, 16 // groups, *window.kernel), window, groups
     )
 
@@ -82,11 +82,11 @@ def test_it_serves_the_layers_of_resnet20(monkeypatch):
     """`conv2d` and both of its gradients come here, and agree with the columns."""
     kernel, pads, size = (3, 3), ((1, 1), (1, 1)), (12, 12)
     window, x, weight, dy, y, dw = case(kernel, pads, size, channels=16, kernels=16)
-    assert narrow.is_narrow(ops, x.shape, weight.shape, window, 1)
+    assert depthwise.is_narrow(ops, x.shape, weight.shape, window, 1)
     np.testing.assert_allclose(ops.conv2d(x, weight, None, window), y, rtol=1e-10, atol=1e-10)
     found = ops.conv2d_backward_weights(x, dy, weight.shape, window)
     np.testing.assert_allclose(found, dw, rtol=1e-10, atol=1e-10)
     dx = ops.conv2d_backward_data(dy, weight, x.shape, window)
-    monkeypatch.setattr(narrow, "_MOST_KERNELS", 0)
+    monkeypatch.setattr(depthwise, "_MOST_KERNELS", 0)
     columns = ops.conv2d_backward_data(dy, weight, x.shape, window)
     np.testing.assert_allclose(dx, columns, rtol=1e-10, atol=1e-10)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops as ops
-from singanet.ops.numpy.conv import products
-from singanet.ops.numpy.conv.products import laid_out, rows_product, summed_product
+from singanet.ops.numpy.conv import im2col
+from singanet.ops.numpy.conv.im2col import laid_out, rows_product, summed_product
 
 # rows, values a row, columns: whole, in pieces with a rest, in parts of the columns, prime
 SIZES = [
@@ -68,7 +68,7 @@ def test_operands_may_lie_anyhow():
 
 @pytest.mark.parametrize("small", [1, 50, 3000, 10**9])
 def test_whatever_counts_as_small(small, monkeypatch):
-    monkeypatch.setattr(products, "_SMALL", small)
+    monkeypatch.setattr(im2col, "_SMALL", small)
     rows, kernels, others = operands(2, 333, 24, 48)
     out = np.empty((2, 333, 48), np.float32)
     rows_product(ops, rows, laid_out(ops, kernels, 333), out)
@@ -91,13 +91,13 @@ def test_a_product_of_many_rows_is_a_stack_of_small_ones(monkeypatch):
         rows, kernels, others = operands(1, m, k, n)
         rows_product(ops, rows, laid_out(ops, kernels, m), np.empty((1, m, n), np.float32))
         summed_product(ops, rows[:, :600], others[:, :600])
-    assert max(seen) <= products._SMALL
+    assert max(seen) <= im2col._SMALL
     assert len(seen) <= 12
 
 
 @given(size=st.integers(1, 5000), most=st.integers(1, 700))
 def test_pieces_fill_what_they_may(size, most):
-    piece = products._piece(size, most)
+    piece = im2col._piece(size, most)
     assert 1 <= piece <= min(size, most)
     # Halves of what is allowed at worst, unless the rows are fewer.
     assert 2 * piece >= min(size, most)
@@ -105,6 +105,6 @@ def test_pieces_fill_what_they_may(size, most):
 
 @given(size=st.integers(1, 5000), near=st.sampled_from([48, 64]))
 def test_parts_divide(size, near):
-    part = products._part(size, near)
+    part = im2col._part(size, near)
     assert size % part == 0
     assert part == size or abs(part - near) <= near // 3

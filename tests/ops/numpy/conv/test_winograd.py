@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.numpy import lanes
+from singanet.ops.numpy import linear
 from singanet.ops.numpy.conv import winograd
 from singanet.ops.window import Window
 
@@ -43,8 +43,8 @@ def test_all_three_kernels(taps, n, c, f, height, width, top, bottom, left, righ
     wanted = convolved(x, weight, window)
     dy = rng.standard_normal(wanted.shape)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "LEAST", 1)
-        patch.setattr(lanes, "default_threads", lambda: cores)
+        patch.setattr(linear, "LEAST", 1)
+        patch.setattr(linear, "default_threads", lambda: cores)
         # A block of one sample.
         patch.setattr(winograd, "_MOST_BYTES", 1)
         y = winograd.conv2d(numpy_ops, x, weight, bias, window)

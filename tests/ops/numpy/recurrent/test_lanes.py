@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.direction import Direction, RecurrentCase
-from singanet.ops.numpy import lanes
+from singanet.ops.numpy import linear
+from singanet.ops.window import Direction, RecurrentCase
 
 GATES = {"lstm": 4, "gru": 3, "elman": 1}
 
@@ -70,8 +70,8 @@ def test_states_and_gradients(kind, steps, n, reverse, cores):
     skips, drop = rng.random((steps, n, 1)) < 0.3, 2.0 * (rng.random((n, size)) < 0.6)
     direction = Direction(steps, reverse, skips, drop)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lanes, "LEAST", 1)
-        patch.setattr(lanes, "default_threads", lambda: cores)
+        patch.setattr(linear, "LEAST", 1)
+        patch.setattr(linear, "default_threads", lambda: cores)
         h, back = ours(kind, x, (wx, wh), bias, dy, direction)
     np.testing.assert_allclose(h, states(kind, x, wx, wh, bias, direction), atol=1e-12)
     moves = [rng.standard_normal(a.shape) for a in (x, wx, wh)]

@@ -10,9 +10,8 @@ import pytest
 
 from singanet.ops import numpy_ops, threads
 from singanet.ops.onednn import OneDnnOps, set_threads
-from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.speeds import BUILT_IN
-from singanet.ops.onednn.winograd import constant
+from singanet.ops.onednn.costs import BUILT_IN, Case
+from singanet.ops.onednn.winograd import tiled
 from singanet.ops.window import Window
 
 SAME = ((1, 1), (1, 1))
@@ -115,7 +114,7 @@ def test_tiles_pay_where_pixels_and_channels_are_many_and_the_weight_small(ops, 
         set_threads(count)
         window = Window((3, 3), (1, 1), SAME)
         shapes = (n, channels, size, size), (channels, channels, 3, 3)
-        return constant.estimate(ops, Case("constant", *shapes, window, 1))
+        return tiled.constant_estimate(ops, Case("constant", *shapes, window, 1))
 
     assert estimate(1, 56, 64) < 1
     assert estimate(1, 28, 128) < 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
-from singanet.ops.direction import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase
 
 SIZES = [(20, 3, 7, 4), (30, 2, 16, 32), (20, 1, 1, 1), (24, 17, 3, 15)]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
-from singanet.ops.direction import Direction, RecurrentCase
+from singanet.ops.window import Direction, RecurrentCase
 
 SIZES = [(5, 3, 7, 4), (4, 2, 16, 32), (1, 1, 1, 1), (6, 17, 3, 20), (2, 2, 5, 256)]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops, threads
-from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.interface import Prepared
 from singanet.ops.onednn import set_threads
+from singanet.ops.window import Direction, RecurrentCase
 
 
 def draw(*shape, seed=0):

@@ -9,10 +9,10 @@ import singanet
 from singanet.layers import RNN
 from singanet.loss import SquaredError
 from singanet.ops import cpu_ops, numpy_ops
-from singanet.ops.direction import Direction, RecurrentCase
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.narrow import narrowed
-from singanet.ops.onednn.recurrent.plans import SEVERAL
+from singanet.ops.onednn.products import narrowed
+from singanet.ops.onednn.recurrent import SEVERAL
+from singanet.ops.window import Direction, RecurrentCase
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
 

@@ -9,8 +9,7 @@ import singanet
 from singanet.layers import GRU, RNN
 from singanet.loss import SquaredError
 from singanet.ops import cpu_ops
-from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.recurrent import run
+from singanet.ops.onednn import OneDnnOps, recurrent
 from singanet.optimizer import SGD
 from tests.program.twins import Twins
 
@@ -20,13 +19,13 @@ def taken(library_path, monkeypatch):
     """Which kinds of kernel were asked for."""
     if not isinstance(cpu_ops(), OneDnnOps):
         pytest.skip("nets use other kernels here")
-    kinds, forward = set(), run.forward
+    kinds, forward = set(), recurrent.forward
 
     def watched(ops, sizes, *arguments):
         kinds.add(sizes.kind)
         return forward(ops, sizes, *arguments)
 
-    monkeypatch.setattr(run, "forward", watched)
+    monkeypatch.setattr(recurrent, "forward", watched)
     return kinds
 
 

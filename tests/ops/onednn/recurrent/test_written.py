@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.base.written import PAGE
+from singanet.base.kinds import PAGE
 from singanet.layers import LSTM
 from singanet.loss import SquaredError
 from singanet.ops import cpu_ops
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.recurrent.plans import Sizes, backward, infer, train
-from singanet.ops.onednn.recurrent.written import written
+from singanet.ops.onednn.recurrent import Sizes, backward, infer, train, written
 from singanet.optimizer import SGD
-from singanet.program.peak import PRODUCTS_BYTES
+from singanet.program.cost import PRODUCTS_BYTES
 
 
 def resident():

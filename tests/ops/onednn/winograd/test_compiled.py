@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
-from singanet.ops.compiler import has_compiler
+from singanet.ops.casts import has_compiler
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.cases import Case
-from singanet.ops.onednn.winograd import compiled
+from singanet.ops.onednn.costs import Case
+from singanet.ops.onednn.winograd import llvm_tiles
 from singanet.ops.window import Window
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
@@ -49,28 +49,28 @@ def test_equals_the_definition(library_path, convolution):
     x, k, b = draw(*shape), draw(f, shape[1], *window.kernel, seed=1), draw(f, seed=2)
     dy = draw(shape[0], f, *window.out_size(*shape[2:]), seed=3)
     x64, k64, b64, dy64 = (a.astype(np.float64) for a in (x, k, b, dy))
-    close(compiled.forward(ops, x, k, b, window), numpy_ops.conv2d(x64, k64, b64, window))
+    close(llvm_tiles.forward(ops, x, k, b, window), numpy_ops.conv2d(x64, k64, b64, window))
     close(
-        compiled.data(ops, dy, k, x.shape, window),
+        llvm_tiles.data(ops, dy, k, x.shape, window),
         numpy_ops.conv2d_backward_data(dy64, k64, x.shape, window),
     )
     close(
-        compiled.weights(ops, x, dy, k.shape, window),
+        llvm_tiles.weights(ops, x, dy, k.shape, window),
         numpy_ops.conv2d_backward_weights(x64, dy64, k.shape, window),
     )
     added = draw(*dy.shape, seed=4)
     for relu in (False, True):
         wanted = numpy_ops.conv2d(x64, k64, b64, window) + added
-        got = compiled.constant(ops, x, k, b, window, relu=relu, add=added)
+        got = llvm_tiles.constant(ops, x, k, b, window, relu=relu, add=added)
         close(got, np.maximum(wanted, 0) if relu else wanted)
 
 
 def all_of(ops, n=9, c=20, f=30, size=17):
     x, k, dy = draw(n, c, size, size), draw(f, c, 3, 3, seed=1), draw(n, f, size, size, seed=2)
     return [
-        compiled.forward(ops, x, k, draw(f), PLAIN),
-        compiled.data(ops, dy, k, x.shape, PLAIN),
-        compiled.weights(ops, x, dy, k.shape, PLAIN),
+        llvm_tiles.forward(ops, x, k, draw(f), PLAIN),
+        llvm_tiles.data(ops, dy, k, x.shape, PLAIN),
+        llvm_tiles.weights(ops, x, dy, k.shape, PLAIN),
     ]
 
 
@@ -80,7 +80,7 @@ def test_bits_do_not_depend_on_threads_or_blocks(library_path, monkeypatch):
         ops = OneDnnOps(library_path, required=True)
         monkeypatch.setattr(ops.runtime(), "threads", threads)
         with monkeypatch.context() as patch:
-            patch.setattr(compiled.Geometry, "block", property(lambda self, block=block: block))
+            patch.setattr(llvm_tiles.Geometry, "block", property(lambda self, block=block: block))
             # Of several parts, which threads share, and of one, at which all work in turns.
             found.append([*all_of(ops), *all_of(ops, n=4, c=40, f=100, size=13)])
     for others in found[1:]:
@@ -90,13 +90,13 @@ def test_bits_do_not_depend_on_threads_or_blocks(library_path, monkeypatch):
 
 def test_parts_cover_all_tiles_and_depend_on_sizes_alone():
     case = Case("weights", (32, 16, 32, 32), (16, 16, 3, 3), PLAIN, 1)
-    parts = compiled.geometry_of(case).parts
+    parts = llvm_tiles.geometry_of(case).parts
     assert len(parts) == 4
     assert [last for _, last in parts[:-1]] == [first for first, _ in parts[1:]]
     assert (parts[0][0], parts[-1][1]) == (0, 32 * 8 * 8)
     # Few tiles of many channels are one part: sums of parts would take longer than the tiles.
     heavy = Case("weights", (8, 256, 14, 14), (256, 256, 3, 3), PLAIN, 1)
-    assert len(compiled.geometry_of(heavy).parts) == 1
+    assert len(llvm_tiles.geometry_of(heavy).parts) == 1
 
 
 @pytest.mark.parametrize(
@@ -114,27 +114,27 @@ def test_parts_cover_all_tiles_and_depend_on_sizes_alone():
 def test_others_are_not_for_tiles(ops, other):
     usual = {"x": (2, 8, 6, 6), "weight": (8, 8, 3, 3), "window": PLAIN, "groups": 1}
     case = Case("forward", **{**usual, **other})
-    assert compiled.fits(ops, Case("forward", **usual))
-    assert not compiled.fits(ops, case)
+    assert llvm_tiles.fits(ops, Case("forward", **usual))
+    assert not llvm_tiles.fits(ops, case)
 
 
 def test_without_a_compiler_none_is(ops, monkeypatch):
-    monkeypatch.setattr(compiled, "has_compiler", lambda: False)
-    assert not compiled.fits(ops, Case("forward", (2, 8, 6, 6), (8, 8, 3, 3), PLAIN, 1))
+    monkeypatch.setattr(llvm_tiles, "has_compiler", lambda: False)
+    assert not llvm_tiles.fits(ops, Case("forward", (2, 8, 6, 6), (8, 8, 3, 3), PLAIN, 1))
 
 
 def test_a_nan_stays_one_after_the_relu(ops):
     x, k = draw(1, 4, 8, 8), draw(5, 4, 3, 3, seed=1)
     x[0, 2, 3, 3] = np.nan
-    got = compiled.constant(ops, x, k, None, PLAIN, relu=True)
+    got = llvm_tiles.constant(ops, x, k, None, PLAIN, relu=True)
     assert np.isnan(got[0, :, 2:5, 2:5]).all()
 
 
 def test_numbers_of_any_size(ops):
     x, k = draw(2, 4, 8, 8), draw(4, 4, 3, 3, seed=1)
-    y = compiled.forward(ops, x, k, None, PLAIN)
+    y = llvm_tiles.forward(ops, x, k, None, PLAIN)
     for scale in (2.0**-60, 2.0**60):
-        got = compiled.forward(ops, x * np.float32(scale), k, None, PLAIN)
+        got = llvm_tiles.forward(ops, x * np.float32(scale), k, None, PLAIN)
         np.testing.assert_array_equal(got, y * np.float32(scale))
 
 
@@ -143,11 +143,11 @@ def test_where_registers_are_few(library_path, monkeypatch):
     from singanet.ops.compiled import engine
 
     monkeypatch.setattr(engine, "is_wide", lambda: False)
-    compiled._function.cache_clear()
+    llvm_tiles._function.cache_clear()
     try:
         few_registers = all_of(OneDnnOps(library_path, required=True), n=2, f=70, size=9)
     finally:
-        compiled._function.cache_clear()
+        llvm_tiles._function.cache_clear()
     monkeypatch.undo()
     many = all_of(OneDnnOps(library_path, required=True), n=2, f=70, size=9)
     for got, wanted in zip(few_registers, many, strict=True):

@@ -10,8 +10,8 @@ import pytest
 
 from singanet.ops import numpy_ops
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.winograd import compiled, convolution
-from singanet.ops.onednn.winograd.tiles import Tiles
+from singanet.ops.onednn.winograd import llvm_tiles, tiled
+from singanet.ops.onednn.winograd.tiled import Tiles
 from singanet.ops.window import Window
 from singanet.ops.workers import side_by_side
 
@@ -129,7 +129,7 @@ def test_errors_of_workers_come_out_when_all_are_done():
 def test_where_it_is_taken(library_path, monkeypatch, threads):
     """Without a compiler: many channels and many pixels; not few, other windows, groups."""
     taken = []
-    monkeypatch.setattr(compiled, "has_compiler", lambda: False)
+    monkeypatch.setattr(llvm_tiles, "has_compiler", lambda: False)
     ops = OneDnnOps(library_path, required=True)
     monkeypatch.setattr(ops.runtime(), "threads", threads)
     runs = ops.runs
@@ -145,7 +145,7 @@ def test_where_it_is_taken(library_path, monkeypatch, threads):
         ops.conv2d(
             draw(n, c, size, size), draw(f, c // groups, *window.kernel), None, window, groups
         )
-        return convolution.__name__ in taken
+        return tiled.__name__ in taken
 
     assert takes(4, 28, 128, 128)
     assert takes(8, 8, 256, 256)

@@ -1,0 +1,309 @@
+"""Safetensors files, read and written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import Budget, read_json
+from singanet.base.processes import path_of, replacing
+from singanet.checkpoint.entry import (
+    FORMAT_VERSION,
+    KEY,
+    MAX_ARRAYS,
+    REWRITTEN,
+    SIZE,
+    Beside,
+    Checksum,
+    Entry,
+    Source,
+    as_bools,
+    bytes_of,
+    check_digest,
+    check_name,
+    check_shape,
+    check_unique,
+    check_version,
+    read_bytes,
+    read_exactly,
+    run_shape,
+    runs_of_rows,
+    total_bytes,
+    truncated,
+    write_pieces,
+)
+from singanet.checkpoint.halves import BFLOAT, StoredType, stored_as, widen
+from singanet.checkpoint.reader import StreamReader
+from singanet.errors import ArgumentError, FileFormatError
+from singanet.types import Array
+
+LONGEST = 8 << 20
+"""Room for 80,000 arrays; a longer table of tiny objects could fill the memory."""
+METADATA = "__metadata__"
+CHECKSUMS, TABLE = "checksums", "singanet_table"
+"""Of each array's bytes, and of the table of names, types and places."""
+DTYPES = {
+    "BOOL": "?",
+    "U8": "u1",
+    "I8": "i1",
+    "U16": "<u2",
+    "I16": "<i2",
+    "F16": "<f2",
+    "U32": "<u4",
+    "I32": "<i4",
+    "F32": "<f4",
+    "U64": "<u8",
+    "I64": "<i8",
+    "F64": "<f8",
+}
+_TYPES = {**{name: np.dtype(code) for name, code in DTYPES.items()}, BFLOAT: np.dtype("<f4")}
+
+
+def parse(text: bytes, size: int, where: str) -> tuple[dict[str, str], list[tuple[int, Entry]]]:
+    """The metadata, and for each array its offset and entry; ``size`` bytes of data.
+
+    Errors: `FileFormatError` for whatever the format forbids: holes, overlaps, bytes left over,
+    names twice, unknown types.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs) or len(pairs) > MAX_ARRAYS:
+            check_unique((name for name, _ in pairs), where)
+        return made
+
+    if not text.startswith(b"{"):
+        raise broken(where, "a table that starts with '{'", repr(text[:8]))
+    budget = Budget(len(text) + 8 + size, partial(broken, where))
+    table = read_json(text, budget, "a table", unique)
+    metadata = {}
+    if METADATA in table:
+        metadata = table.pop(METADATA)
+        if not isinstance(metadata, dict) or not all(
+            isinstance(value, str) for value in metadata.values()
+        ):
+            raise broken(where, "metadata from text to text", "other values")
+    found = [_entry(check_name(name, where), item, size, where) for name, item in table.items()]
+    end = 0
+    for offset, entry in sorted(found, key=lambda item: (item[0], item[1].stored)):
+        if offset != end:
+            raise broken(where, f"array {entry.name!r} at byte {end}", f"byte {offset}")
+        end += entry.stored
+    if end != size:
+        raise broken(where, f"{end} bytes of data, as the table says", f"{size}")
+    return dict(metadata), found
+
+
+def _entry(name: str, item: Any, size: int, where: str) -> tuple[int, Entry]:
+    where = f"{where}, array {name!r}"
+    if not isinstance(item, dict):
+        raise broken(where, "dtype, shape and data_offsets", str(item)[:60])
+    kind = str(item.get("dtype"))
+    shape, offsets = _naturals(item.get("shape")), _naturals(item.get("data_offsets"))
+    if shape is None or offsets is None or len(offsets) != 2:
+        raise broken(where, "shape and offsets of whole numbers", str(item)[:120])
+    if kind not in _TYPES:
+        advice = "write the file again in one of them: tensor.float() of PyTorch gives F32"
+        raise broken(where, f"a type among {', '.join(_TYPES)}", repr(kind)[:60], advice)
+    dtype = _TYPES[kind]
+    width = 2 if kind == BFLOAT else dtype.itemsize
+    axes = check_shape(shape, width, size, where)
+    begin, end = offsets
+    wanted = Entry(name, axes, dtype, end - begin, kind=BFLOAT if kind == BFLOAT else "")
+    if end - begin != wanted.nbytes * width // dtype.itemsize or end > size:
+        raise broken(where, f"the bytes of {axes} of {kind}", f"offsets {begin} to {end}")
+    return begin, wanted
+
+
+def _naturals(value: Any) -> list[int] | None:
+    """``value`` if it is a list of whole numbers, none negative."""
+    if not isinstance(value, list):
+        return None
+    for part in value:
+        if type(part) is not int or not 0 <= part < 1 << 62:  # JSON's true is none
+            return None
+    return value
+
+
+_DAMAGED = "the file is damaged: copy it again, or use an earlier checkpoint"
+
+
+def broken(where: str, expected: str, received: str, advice: str = _DAMAGED) -> FileFormatError:
+    """The error for a table that is not as the format wants it, or not as we know it."""
+    return FileFormatError(where, expected=expected, received=received, advice=advice)
+
+
+class SafetensorsReader(StreamReader):
+    """Arrays in the order of the table; bfloat16 is read as float32, or as its uint16 ``words``."""
+
+    format = "safetensors"
+
+    def __init__(self, path: Path, words: bool = False) -> None:
+        self._words = words
+        super().__init__(path)
+
+    def _list(self) -> None:
+        start = self._stream.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > self._size - 8:
+            raise truncated(self.where, f"a table of {length} bytes", f"{self._size} in all")
+        if length > LONGEST:
+            raise broken(self.where, f"a table of at most {LONGEST} bytes", str(length))
+        data = 8 + length
+        raw = self._stream.read(length)
+        self.metadata, found = parse(raw, self._size - data, self.where)
+        checksums = self._our_checksums(raw)
+        self._places = {entry.name: data + offset for offset, entry in found}
+        for _, entry in found:
+            name, dtype = entry.name, entry.dtype
+            checksum = "" if checksums is None else str(checksums.get(name, "none"))
+            if entry.kind == BFLOAT and self._words:
+                dtype = np.dtype("<u2")
+            self.entries[name] = Entry(name, entry.shape, dtype, entry.stored, checksum, entry.kind)
+        for name, kept in self._share(self.metadata).items():
+            self._places[name] = self._places[kept]
+
+    def _our_checksums(self, raw: bytes) -> dict[str, str] | None:
+        """The checksums of a file of ours, which are taken out of the metadata.
+
+        They are of other arrays where another program has copied them: its metadata stand in front
+        of the rows of ``raw``. Files of earlier versions have no checksum of the rows.
+        """
+        mark, sealed = self.metadata.pop(KEY, None), self.metadata.pop(TABLE, None)
+        if mark is None:
+            return None
+        self.version = f"singanet format {check_version(mark, self.where)}"
+        text = self.metadata.pop(CHECKSUMS, "").encode("utf-8", "replace")
+        rows, _, _ = raw.rpartition(b'"%s":' % METADATA.encode())
+        if sealed is not None and b'"data_offsets":' not in rows and b'"data_offsets":' in raw:
+            self.version += REWRITTEN
+            return None
+        if sealed not in (None, Checksum().update(rows.removesuffix(b",") + b"}").text()):
+            raise broken(self.where, f"a table of the checksum {sealed}", "another one")
+        budget = Budget(self._size, partial(broken, self.where))
+        checksums = read_json(text, budget, "a checksum for each array")
+        if not isinstance(checksums, dict):
+            raise broken(self.where, "a checksum for each array", "none that can be read")
+        return checksums
+
+    def _read(self, entry: Entry) -> Array:
+        if self._widens(entry):
+            return self._filled(entry)
+        array = np.empty(entry.shape, entry.dtype)
+        self._stream.seek(self._places[entry.name])
+        where = f"{self.where}, array {entry.name!r}"
+        digest = read_bytes(self._stream, bytes_of(array), self._beside, where)
+        check_digest(entry, digest, self.where)
+        return as_bools(array)
+
+    def _pieces(self, entry: Entry) -> Iterator[Array]:
+        where = f"{self.where}, array {entry.name!r}"
+        widens, at = self._widens(entry), self._places[entry.name]
+        stored = np.dtype("<u2") if widens else entry.dtype
+        checksum = Checksum()
+        for rows in runs_of_rows(entry.shape, entry.dtype.itemsize):
+            piece = np.empty(run_shape(entry.shape, rows), stored)
+            self._stream.seek(at)  # another array may have been read since the piece before
+            at += piece.nbytes
+            read_exactly(self._stream, bytes_of(piece), where)
+            checksum.update(bytes_of(piece))
+            yield widen(piece) if widens else as_bools(piece)
+            del piece
+        check_digest(entry, checksum.digest(), self.where)
+
+    def _widens(self, entry: Entry) -> bool:
+        return entry.kind == BFLOAT and not self._words
+
+
+_NAMES = {np.dtype(code): name for name, code in DTYPES.items()}
+
+
+def write_safetensors(
+    path: str | os.PathLike[str],
+    sources: Sequence[Source],
+    dtype: StoredType = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write the table, then the arrays, those of wide numbers first so that all are aligned.
+
+    Floats are written as ``dtype``. Format version and checksums stand in the metadata, which
+    other readers pass over, beside the texts of ``metadata``. They come last in the table: other
+    programs, which may copy them beside arrays of their own, have them first. Errors:
+    `ArgumentError` for a type the format lacks, a name it reserves, or a table above 8 MiB;
+    `FileAccessError`.
+    """
+    path = path_of(path)
+    where = f"safetensors file {str(path)!r}"
+    sources = stored_as(sources, dtype, where)
+    _check(where, sources)
+    checksums = {source.name: bytes(SIZE).hex() for source in sources}
+    ordered = sorted(sources, key=lambda source: -source.dtype.itemsize)
+    rows = table(sources, ordered)
+    sealed = Checksum().update(rows.encode()).text()
+    metadata = {**(metadata or {}), KEY: str(FORMAT_VERSION), TABLE: sealed}
+    start = header({**metadata, CHECKSUMS: json.dumps(checksums)}, rows)
+    if len(start) > LONGEST:
+        raise ArgumentError(
+            where,
+            expected=f"a table of names and shapes of at most {LONGEST} bytes",
+            received=str(len(start)),
+            advice="shorten the names, or use hdf5",
+        )
+    with (
+        replacing(path, nbytes=total_bytes(sources)) as beside_path,
+        beside_path.open("wb") as stream,
+        Beside() as beside,
+    ):
+        stream.write(start)
+        for source in ordered:
+            digest = write_pieces(stream, map(bytes_of, source.pieces()), beside)
+            checksums[source.name] = digest.hex()
+        stream.seek(0)
+        stream.write(header({**metadata, CHECKSUMS: json.dumps(checksums)}, rows))
+
+
+def table(sources: Sequence[Source | Entry], ordered: Sequence[Source | Entry]) -> str:
+    """The rows of ``sources`` for `header`, of whose data ``ordered`` is the order."""
+    offsets, end = {}, 0
+    for source in ordered:
+        begin, end = end, end + source.nbytes
+        offsets[source.name] = [begin, end]
+    rows = {
+        source.name: {
+            "dtype": source.kind or _NAMES[source.dtype],
+            "shape": source.shape,
+            "data_offsets": offsets[source.name],
+        }
+        for source in sources
+    }
+    return _json(rows)
+
+
+def header(metadata: Mapping[str, str], rows: str) -> bytes:
+    """The table of ``metadata`` and `table`'s ``rows``, padded so that the data start aligned."""
+    # One object of both: the metadata are put in behind the rows.
+    text = (rows[:-1] + "," * (rows != "{}") + _json({METADATA: dict(metadata)})[1:]).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _check(where: str, sources: Sequence[Source]) -> None:
+    for source in sources:
+        if source.dtype not in _NAMES or source.name == METADATA:
+            raise ArgumentError(
+                f"{where}, array {source.name!r}",
+                expected=f"a name other than {METADATA!r} and a type among "
+                + ", ".join(str(dtype) for dtype in _NAMES),
+                received=str(source.dtype),
+                advice="rename or convert the array, or use hdf5 or npz",
+            )

@@ -1,0 +1,587 @@
+"""Codecs of convolution and pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+
+from singanet import layers
+from singanet.codecs.arrays import Arrays, StoredArray, stored
+from singanet.codecs.codec import KerasClass, LayerCodec
+from singanet.codecs.dense import QUANTIZED
+from singanet.codecs.described import WHOLE, DescribedLayer
+from singanet.codecs.onnx import (
+    STEPS,
+    Converter,
+    Form,
+    RefusedError,
+    Tensor,
+    Use,
+    Value,
+    WrittenGraph,
+    over_last,
+)
+from singanet.layers.layer import Layer
+from singanet.ops.window import Pads, Window
+from singanet.program.prediction.constant import FoldedConvolution
+from singanet.types import Array, Shape
+
+
+def window_of(layer: Any, pads: Pads) -> dict[str, Any]:
+    """The attributes of a window in ONNX."""
+    window: Window = layer.window
+    begins, ends = zip(*pads, strict=True)
+    made = {
+        "kernel_shape": [*window.kernel],
+        "strides": [*window.stride],
+        "pads": [*begins, *ends],
+    }
+    return {**made, "dilations": [*window.dilation]} if max(window.dilation) > 1 else made
+
+
+def bordered(
+    g: WrittenGraph, x: Value, pads: Pads, mode: str = "constant", value: float = 0.0
+) -> Value:
+    """``x`` (N, C, ...) with the border as an array of its own."""
+    return g.pad(x, [(0, 0), (0, 0), *pads], mode, value)
+
+
+def with_channels(g: WrittenGraph, layer: Any, x: Value) -> Value:
+    """Sequences (N, L) as those of one channel."""
+    return g.unsqueeze(x, 1) if is_flat(layer) else x
+
+
+def is_flat(layer: Any) -> bool:
+    """Whether it reads sequences (N, L)."""
+    return len(layer.in_shapes) == len(layer.window.kernel)
+
+
+Ends = list[tuple[int, int]]
+
+
+def read_ints(use: Use, name: str, count: int, usual: int = 1, least: int = 1) -> list[int]:
+    """An attribute that has a number for each axis."""
+    found = use.attribute(name) or [usual] * count
+    if len(found) != count or min(found) < least or max(found) > 1 << 20:
+        raise RefusedError(f"{name} for {count} axes, from {least}", f"{found}"[:60])
+    return list(found)
+
+
+def read_pads(
+    use: Use, sizes: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+    spread: Sequence[int],
+) -> Ends:  # fmt: skip
+    """The padding before and after each axis: by the attribute, or such that the size is kept."""
+    count, mode = len(sizes), use.attribute("auto_pad", "NOTSET")
+    if mode == "VALID":
+        return [(0, 0)] * count
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        found = []
+        for size, k, s, d in zip(sizes, kernel, stride, spread, strict=True):
+            less, more = same_size(size, k, s, d)
+            found.append((less, more) if mode == "SAME_UPPER" else (more, less))
+        return found
+    given = read_ints(use, "pads", 2 * count, 0, 0)
+    return list(zip(given[:count], given[count:], strict=True))
+
+
+def plain(values: Sequence[Any]) -> Any:
+    """Of an image a pair, of a sequence a number."""
+    return tuple(values) if len(values) > 1 else values[0]
+
+
+def known_kind(name: str, axes: int, more: str = "") -> Any:
+    """The class of layers over so many axes. Errors: that there is none."""
+    kind = getattr(layers, f"{name}{axes}D{more}", None)
+    if kind is None:
+        raise RefusedError("sequences or images", f"{axes} axes behind the channels")
+    return kind
+
+
+def kind_of(name: str, axes: int, more: str = "") -> Any:
+    """The class of layers along so many axes."""
+    return getattr(layers, f"{name}{axes}D{more}")
+
+
+def sizes(d: DescribedLayer, key: str, axes: int) -> tuple[int, ...]:
+    """A number for each axis."""
+    value: Any = d.config[key]
+    return tuple(map(int, value if isinstance(value, list) else [value] * axes))
+
+
+def pads(d: DescribedLayer, key: str, axes: int) -> Pads:
+    """Keras' 'same': as many outputs as strides fit, the larger half of the border behind."""
+    if d.config["padding"] != "same":
+        d.expect(padding="valid")
+        return ((0, 0),) * axes
+    dilation = sizes(d, "dilation_rate", axes) if "dilation_rate" in d.config else (1,) * axes
+    last = axes == 1 and d.config["data_format"] == "channels_last"
+    shape = d.shapes[0][:1] if last else d.shapes[0][1:]
+    given = zip(shape, sizes(d, key, axes), sizes(d, "strides", axes), dilation, strict=True)
+    return tuple(same_size(*each) for each in given)
+
+
+def same_size(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
+    """The border with which as many outputs come as strides fit, the larger half behind."""
+    total = max((math.ceil(size / stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
+    return total // 2, total - total // 2
+
+
+def along(d: DescribedLayer, layer: Layer, keeps: bool = True) -> list[Layer]:
+    """``layer`` on Keras' samples: channels are first here, and of sequences (T, F) last there."""
+    if d.config.get("data_format", "channels_last") == "channels_first":
+        return [layer]
+    return d.along_channels(layer, keeps)
+
+
+def _write_conv(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
+    bias = [g.param(layer, "bias")] if "bias" in layer.params else []
+    return _write_convolved(g, layer, xs[0], "weight", *bias)
+
+
+def _write_convolved(g: WrittenGraph, layer: Any, x: Value, suffix: str, *bias: Value) -> Value:
+    """``x`` under the layer's window, with the parameter ``suffix`` for kernels."""
+    window: Window = layer.window
+    x, pads = with_channels(g, layer, x), window.pads
+    mode = getattr(layer, "padding_mode", "zeros")
+    if mode != "zeros":
+        x, pads = bordered(g, x, pads, mode), ((0, 0),) * len(pads)
+    attributes = window_of(layer, pads)
+    shape: Any = layer.in_shapes
+    channels = 1 if is_flat(layer) else shape[0]
+    count, rest = layer.params[suffix].shape
+    per_group = rest // prod(window.kernel)
+    weight = g.param(layer, suffix, (count, per_group, *attributes["kernel_shape"]))
+    return g.node("Conv", x, weight, *bias, group=channels // per_group, **attributes)
+
+
+def _write_separable_conv(g: WrittenGraph, layer: layers.SeparableConv2D, xs: list[Value]) -> Value:
+    inner = _write_convolved(g, layer, xs[0], "depthwise_weight")
+    shape = (*layer.params["pointwise_weight"].shape, *(1,) * len(layer.window.kernel))
+    bias = [g.param(layer, "bias")] if layer.use_bias else []
+    return g.node("Conv", inner, g.param(layer, "pointwise_weight", shape), *bias)
+
+
+def _write_conv_transpose(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
+    attributes = window_of(layer, layer.window.pads)
+    channels = layer.params["weight"].shape[0]
+    shape = (channels, layer.nb_kernels // layer.groups, *attributes["kernel_shape"])
+    weight = g.param(layer, "weight", shape)
+    bias = [g.param(layer, "bias")] if "bias" in layer.params else []
+    attributes["output_padding"] = [*layer.output_padding]
+    x = with_channels(g, layer, xs[0])
+    return g.node("ConvTranspose", x, weight, *bias, group=layer.groups, **attributes)
+
+
+def _read_filters(use: Use) -> tuple[Tensor, Array, Array | None]:
+    x, weight = use.tensor(), use.needed(1)
+    if weight.ndim != x.rank or x.rank < 3:
+        raise RefusedError("kernels of as many axes as their input", f"{weight.ndim}, {x.rank}")
+    return x, weight, use.array(2)
+
+
+def _read_conv(use: Use) -> Tensor:
+    x, weight, bias = _read_filters(use)
+    axes = weight.ndim - 2
+    kernel, groups = list(weight.shape[2:]), use.attribute("group", 1)
+    if use.attribute("kernel_shape", kernel) != kernel:
+        raise RefusedError(f"kernel_shape {kernel}", f"{use.attribute('kernel_shape')}"[:60])
+    stride, spread = read_ints(use, "strides", axes), read_ints(use, "dilations", axes)
+    channels = x.sample[-axes - 1]
+    if groups < 1 or groups * weight.shape[1] != channels:
+        raise RefusedError(f"{channels} channels in {groups} groups", f"{weight.shape}")
+    pads = read_pads(use, x.sample[-axes:], kernel, stride, spread)
+    given: dict[str, Any] = {
+        "kernel": plain(kernel), "stride": plain(stride), "pad": plain(pads),
+        "dilation": plain(spread), "use_bias": bias is not None,
+    }  # fmt: skip
+    name = use.name(1)
+    layer: Any
+    if groups == channels > 1 and axes == 2:
+        layer = layers.DepthwiseConv2D(name, depth_multiplier=len(weight) // channels, **given)
+    else:
+        layer = known_kind("Conv", axes)(name, len(weight), groups=groups, **given)
+    if axes == 1 and x.sample[-1] == -1 and any(layer.window.out_size(n) != (n,) for n in STEPS):
+        raise RefusedError("as many steps as come in, where they may be any number", "others")
+    y = over_last(use, x, axes + 1, layer)
+    use.fill(layer, {"weight": weight, "bias": bias})
+    return y
+
+
+def _read_conv_transpose(use: Use) -> Tensor:
+    x, weight, bias = _read_filters(use)
+    axes, groups = weight.ndim - 2, use.attribute("group", 1)
+    kernel = list(weight.shape[2:])
+    stride, spread = read_ints(use, "strides", axes), read_ints(use, "dilations", axes)
+    extra = read_ints(use, "output_padding", axes, 0, 0)
+    sizes = x.sample[-axes:]
+    full = [
+        (n - 1) * s + d * (k - 1) + 1 + e
+        for n, s, k, d, e in zip(sizes, stride, kernel, spread, extra, strict=True)
+    ]
+    wanted = use.attribute("output_shape")
+    mode = use.attribute("auto_pad", "NOTSET")
+    if wanted is None and mode.startswith("SAME"):
+        wanted = [n * s for n, s in zip(sizes, stride, strict=True)]
+    if wanted is not None:
+        totals = [f - w for f, w in zip(full, wanted[-axes:], strict=True)]
+        upper = mode == "SAME_UPPER"
+        pads = [(t // 2, t - t // 2) if upper else (t - t // 2, t // 2) for t in totals]
+    else:
+        pads = read_pads(use, sizes, kernel, stride, spread)
+    if any(e >= s for e, s in zip(extra, stride, strict=True)):
+        raise RefusedError("output_padding below the strides", f"{extra}")
+    # What the layer would have to leave out unevenly is cut off behind it, or put there.
+    inside = [max(min(p), 0) for p in pads]
+    layer = known_kind("Conv", axes, "Transpose")(
+        use.name(1), weight.shape[1] * groups, plain(kernel), plain(stride),
+        use_bias=bias is not None, pad=plain(inside),
+        output_padding=plain(extra), dilation=plain(spread), groups=groups,
+    )  # fmt: skip
+    y = over_last(use, x, axes + 1, layer)
+    use.fill(layer, {"weight": weight, "bias": bias})
+    cut = [(b - i, a - i) for (b, a), i in zip(pads, inside, strict=True)]
+    if any(value < 0 for pair in cut for value in pair):
+        if bias is not None:
+            raise RefusedError("an output_shape that the input reaches", f"{wanted}")
+        ends = [(max(-b, 0), max(-a, 0)) for b, a in cut]
+        y = use.make(layers.Pad, y, pad=tuple(ends))
+    if any(value > 0 for pair in cut for value in pair):
+        ends = [(max(b, 0), max(a, 0)) for b, a in cut]
+        y = use.make(layers.Cropping, y, crop=tuple(ends))
+    return y
+
+
+def _window(axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
+    def more(d: DescribedLayer) -> dict[str, Any]:
+        causal = axes == 1 and d.config["padding"] == "causal"
+        border = {"border_mode": "causal"} if causal else {"pad": pads(d, "kernel_size", axes)}
+        return {
+            "kernel": sizes(d, "kernel_size", axes),
+            "stride": sizes(d, "strides", axes),
+            "dilation": sizes(d, "dilation_rate", axes),
+            **border,
+        }
+
+    return more
+
+
+def _cut(axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
+    def more(d: DescribedLayer) -> dict[str, Any]:
+        if d.config["padding"] not in ("same", "valid"):
+            d.expect(padding="same")
+        extra = d.config.get("output_padding")
+        return {
+            "kernel": sizes(d, "kernel_size", axes),
+            "stride": sizes(d, "strides", axes),
+            "dilation": sizes(d, "dilation_rate", axes),
+            "border_mode": f"keras_{d.config['padding']}",
+            "output_padding": None if extra is None else sizes(d, "output_padding", axes),
+        }
+
+    return more
+
+
+def _activated(d: DescribedLayer, layer: Layer) -> list[Layer]:
+    _, *after = d.activated(layer)
+    return [*along(d, layer), *after]
+
+
+def _kernels(layer: Any, shape: Shape) -> Shape:
+    """(F, C/groups, *taps) of (F, C/groups·taps); of a transposed one (C, F/groups, *taps)."""
+    taps = layer.window.kernel
+    return (shape[0], shape[1] // prod(taps), *taps)
+
+
+def _by_channel(layer: Any, shape: Shape) -> Shape:
+    """(C, multiplier, *taps) of (C·multiplier, taps)."""
+    many = layer.depth_multiplier
+    return (shape[0] // many, many, *layer.window.kernel)
+
+
+def _points(layer: Any, shape: Shape) -> Shape:
+    return (*shape, *(1,) * len(layer.window.kernel))
+
+
+def _taps_first(*last: int) -> Callable[[Any, int], Sequence[int]]:
+    return lambda layer, rank: (*range(2, rank), *last)
+
+
+_BIAS = StoredArray("bias", "bias", "bias")
+_CONV = stored(
+    StoredArray("weight", "kernel", view=_kernels, order=_taps_first(1, 0)),
+    StoredArray("weight", torch="weight", view=_kernels),
+    _BIAS,
+)
+_DEPTHWISE = stored(
+    StoredArray("weight", "kernel", view=_by_channel, order=_taps_first(0, 1)),
+    StoredArray("weight", torch="weight", view=_kernels),
+    _BIAS,
+)
+_SEPARABLE = stored(
+    StoredArray("depthwise_weight", "depthwise_kernel", view=_by_channel, order=_taps_first(0, 1)),
+    StoredArray("pointwise_weight", "pointwise_kernel", view=_points, order=_taps_first(1, 0)),
+    StoredArray("bias", "bias"),
+)
+
+_FILTERS = {"filters": ("nb_kernels", None)}
+_MULTIPLIER = {"depth_multiplier": None}
+
+
+def _codecs(axes: int) -> Iterator[LayerCodec]:
+    """Each with its class of Keras, which has the same name."""
+    taps, all_taps = (*range(axes),), (*range(axes + 1),)
+    bias = {"b_specs": ("bias", WHOLE)}
+    free = {"W_specs": ("kernel", {}), **bias}
+    depthwise, pointwise = ("depthwise", {taps: 1}), ("pointwise", {all_taps: 1})
+    separable = {"depthwise_specs": depthwise, "pointwise_specs": pointwise, **bias}
+    # Name, arrays, fields, specs, settings that alone are known, window, and the form in ONNX.
+    rows: list[tuple[str, Arrays, Any, Any, Any, Any, Form]] = [
+        ("Conv{}D", _CONV, {**_FILTERS, "groups": None},
+         {"W_specs": ("kernel", {all_taps: 1}), **bias}, QUANTIZED, _window, _write_conv),
+        ("Conv{}DTranspose", _CONV, _FILTERS, free, {}, _cut,
+         _write_conv_transpose),
+        ("DepthwiseConv{}D", _DEPTHWISE, _MULTIPLIER, {"W_specs": depthwise, **bias}, {}, _window,
+         _write_conv),
+        ("SeparableConv{}D", _SEPARABLE, {**_FILTERS, **_MULTIPLIER}, separable, {}, _window,
+         _write_separable_conv),
+    ]  # fmt: skip
+    for name, arrays, fields, specs, usual, more, onnx in rows:
+        kind = getattr(layers, name.format(axes), None)
+        if kind is not None:
+            fields = {**fields, "use_bias": bool}
+            keras = KerasClass(fields, specs, usual, more(axes), _activated)
+            yield LayerCodec(kind, arrays, {kind.__name__: keras} if axes < 3 else {}, onnx=onnx)
+
+
+_READ = {"Conv": _read_conv, "ConvTranspose": _read_conv_transpose}
+
+CONVOLUTION = (
+    *(codec for axes in (1, 2, 3) for codec in _codecs(axes)),
+    LayerCodec(FoldedConvolution, onnx=_write_conv, operators=_READ),
+)
+
+
+def _write_max_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
+    window: Window = layer.window
+    x, pads = with_channels(g, layer, xs[0]), _reach(layer)
+    if any(max(ends) >= size for ends, size in zip(pads, window.kernel, strict=True)):
+        # A border that wide, as dilation allows, runtimes refuse.
+        x = bordered(g, x, pads, value=-inf)
+        pads = ((0, 0),) * len(pads)
+    y = g.node("MaxPool", x, **window_of(layer, pads))
+    return g.squeeze(y, 1) if is_flat(layer) else y
+
+
+def _write_average_pool(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
+    x, pads, counted = with_channels(g, layer, xs[0]), _reach(layer), layer.count_include_pad
+    if counted and pads != layer.window.pads:
+        # Of windows beyond the border the border alone counts.
+        x = bordered(g, x, layer.window.pads)
+        beyond = zip(pads, layer.window.pads, strict=True)
+        pads = tuple((0, end - given) for (_, end), (_, given) in beyond)
+        counted = False
+    y = g.node("AveragePool", x, count_include_pad=int(counted), **window_of(layer, pads))
+    return g.squeeze(y, 1) if is_flat(layer) else y
+
+
+def _reach(layer: Any) -> Pads:
+    """The pads with which sizes that are rounded down are those of the layer."""
+    window: Window = layer.window
+    return window.reach(*layer.in_shapes[-len(window.kernel) :])
+
+
+def _write_global_pool(op: str) -> Form:
+    def put(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
+        y = g.node(op, xs[0])
+        return y if layer.keepdims else g.node("Flatten", y, axis=1)
+
+    return put
+
+
+def _write_adaptive_windows(g: WrittenGraph, layer: Any, x: Value) -> Value:
+    """(N, C, positions of the output, positions of each)."""
+    flat = g.reshape(x, (0, layer.in_shapes[0], -1))
+    places = g.constant(layer.found()[0], "places", np.int64)
+    return g.node("Gather", flat, places, axis=2)
+
+
+def _write_adaptive_mean(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
+    shares = g.constant(layer.found()[1], "shares")
+    y = g.node("Mul", _write_adaptive_windows(g, layer, xs[0]), shares)
+    return g.reshape(g.reduce("Sum", y, [3], keepdims=False), (0, *layer.out_shapes))
+
+
+def _write_adaptive_max(g: WrittenGraph, layer: Any, xs: list[Value]) -> Value:
+    y = g.reduce("Max", _write_adaptive_windows(g, layer, xs[0]), [3], keepdims=False)
+    return g.reshape(y, (0, *layer.out_shapes))
+
+
+def _write_upsampling(g: WrittenGraph, layer: layers.Upsampling2D, xs: list[Value]) -> Value:
+    scales = g.constant([1.0, 1.0, *layer.factors], "scales", "float32")
+    nearest = layer.mode == "nearest"
+    if nearest:
+        modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    else:
+        modes = {"coordinate_transformation_mode": "half_pixel"}
+    return g.node("Resize", xs[0], None, scales, mode="nearest" if nearest else "linear", **modes)
+
+
+def _read_pool(kind: str) -> Converter:
+    def convert(use: Use) -> Tensor:
+        x = use.tensor()
+        kernel = list(use.attribute("kernel_shape"))
+        axes = len(kernel)
+        if x.rank != axes + 2:
+            raise RefusedError("a kernel for each axis behind the channels", f"{kernel}")
+        stride, spread = read_ints(use, "strides", axes), read_ints(use, "dilations", axes)
+        given: dict[str, Any] = {"ceil_mode": bool(use.attribute("ceil_mode", 0))}
+        if kind == "Avg":
+            given["count_include_pad"] = bool(use.attribute("count_include_pad", 0))
+            if max(spread) > 1:
+                raise RefusedError("windows without gaps", f"dilations {spread}")
+        else:
+            if use.attribute("storage_order", 0):
+                raise RefusedError("storage_order 0", "another")
+        pads = read_pads(use, x.sample[-axes:], kernel, stride, spread)
+        sample = x.sample
+        while axes > 2 and kernel[-2:] == stride[-2:] == [1, 1] and not any(map(any, pads[-2:])):
+            # Where windows are one pixel wide two axes may as well be one.
+            x = x.like(use.reshaped(x, (*x.sample[:-2], x.sample[-2] * x.sample[-1])))
+            kernel, stride, spread = (each[:-1] for each in (kernel, stride, spread))
+            pads = pads[:-1]
+            axes -= 1
+        if kind == "Max":
+            given["dilation"] = plain(spread)
+        layer = known_kind(f"{kind}Pooling", axes)(
+            use.name(), plain(kernel), plain(stride), pad=plain(pads), **given
+        )
+        y = over_last(use, x, axes + 1, layer)
+        if len(x.sample) == len(sample):
+            return y
+        return y.like(
+            use.reshaped(y, (*y.sample[: len(x.sample) - 1], *sample[len(x.sample) - 1 :]))
+        )
+
+    return convert
+
+
+def _read_resize(use: Use) -> Tensor:
+    x, opset = use.tensor(), use.opset
+    scales = use.attribute("scales")
+    sizes = None
+    if scales is None:
+        given = use.array(1 if opset < 11 else 2)
+        scales = given.tolist() if given is not None and given.size else None
+        sizes = use.array(3)
+    rank = x.rank
+    if use.attribute("axes") is not None and len(use.attribute("axes")) != rank:
+        axes = [k % rank for k in use.attribute("axes")]
+        if scales is not None:
+            scales = [scales[axes.index(k)] if k in axes else 1.0 for k in range(rank)]
+        elif sizes is not None:
+            sizes = np.array([sizes[axes.index(k)] if k in axes else 0 for k in range(rank)])
+    if scales is None:
+        if sizes is None or use.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise RefusedError("scales, or sizes to stretch to", "neither")
+        dims = x.dims(7)
+        scales = [int(w) / d if w else 1.0 for w, d in zip(sizes.tolist(), dims, strict=True)]
+        if x.axis is not None:
+            scales[x.axis] = 1.0
+    mode = use.attribute("mode", "nearest")
+    usual = "half_pixel" if opset >= 11 else "asymmetric"
+    where = use.attribute("coordinate_transformation_mode", usual)
+    rounding = use.attribute("nearest_mode", "round_prefer_floor")
+    factors = [round(s) for s in scales[-2:]]
+    whole = list(scales) == [1.0] * (rank - 2) + factors and min(factors) >= 1
+    fits = rank == 4 and whole and not use.attribute("antialias", 0)
+    if mode == "nearest":
+        # With whole factors these meet the same pixels as repeating each does.
+        same = (where == "asymmetric" and (rounding == "floor" or opset < 11)) or (
+            where in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
+            and rounding.startswith("round")
+        )
+        how = "nearest"
+    else:
+        same = mode == "linear" and where in ("half_pixel", "pytorch_half_pixel")
+        same = same and (where == "half_pixel" or min(x.sample[-2:]) > 1)
+        how = "bilinear"
+    if not fits or not same:
+        raise RefusedError(
+            "whole factors of height and width, nearest (asymmetric, floor) or linear (half_pixel)",
+            f"scales {list(scales)}, {mode}, {where}, {rounding}"[:160],
+        )
+    return over_last(use, x, 3, layers.Upsampling2D(use.name(), tuple(factors), how))
+
+
+def _pooling_window_of(kind: str, axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
+    def more(d: DescribedLayer) -> dict[str, Any]:
+        border = pads(d, "pool_size", axes)
+        if kind == "Avg" and any(before != after for before, after in border):
+            # Keras' backends do not agree on what a mean takes in behind the last row.
+            d.expect(padding="valid")
+        size, stride = sizes(d, "pool_size", axes), sizes(d, "strides", axes)
+        return {"kernel": size, "stride": stride, "pad": border}
+
+    return more
+
+
+def _adaptive(axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
+    return lambda d: {"output_size": sizes(d, "output_size", axes)}
+
+
+def _whole(d: DescribedLayer, layer: Layer) -> list[Layer]:
+    return along(d, layer, bool(d.config["keepdims"]))
+
+
+def _mean_of_steps(d: DescribedLayer) -> list[Layer]:
+    """A layer that goes by a mask, too."""
+    axis = 2 if d.config["data_format"] == "channels_first" else 1
+    return [layers.Reduce(d.name, "mean", axis, bool(d.config["keepdims"]))]
+
+
+def _upsampling(d: DescribedLayer) -> dict[str, Any]:
+    if d.config["interpolation"] != "bilinear":
+        d.expect(interpolation="nearest")
+    return {"size": sizes(d, "size", 2), "mode": d.config["interpolation"]}
+
+
+_KINDS = (
+    ("Max", "Max", _write_max_pool, _write_adaptive_max, "GlobalMaxPool"),
+    ("Avg", "Average", _write_average_pool, _write_adaptive_mean, "GlobalAveragePool"),
+)
+"""Our name, Keras', and the forms in ONNX."""
+
+
+def _pooling_codecs(axes: int) -> Iterator[LayerCodec]:
+    pooled = KerasClass(more=_adaptive(axes), around=along)
+    whole = KerasClass({"keepdims": bool}, around=_whole)
+    of_steps = KerasClass(draw=_mean_of_steps, masked=True)
+    for ours, theirs, one, adaptive, op in _KINDS:
+        of_all = of_steps if (ours, axes) == ("Avg", 1) else whole
+        by_window = KerasClass(more=_pooling_window_of(ours, axes), around=along)
+        for name, keras, onnx in (
+            ("", by_window, one), ("Adaptive", pooled, adaptive),
+            ("Global", of_all, _write_global_pool(op)),
+        ):  # fmt: skip
+            known = {f"{name}{theirs}Pooling{axes}D": keras} if axes < 3 else {}
+            yield LayerCodec(kind_of(f"{name}{ours}Pooling", axes), keras=known, onnx=onnx)
+
+
+_ENLARGED = {"Resize": _read_resize, "Upsample": _read_resize}
+_POOLS = {"MaxPool": _read_pool("Max"), "AveragePool": _read_pool("Avg")}
+
+POOLING = (
+    *(codec for axes in (1, 2, 3) for codec in _pooling_codecs(axes)),
+    LayerCodec(
+        layers.Upsampling2D,
+        keras=KerasClass(more=_upsampling),
+        keras_name="UpSampling2D",
+        onnx=_write_upsampling,
+        operators={**_ENLARGED, **_POOLS},
+    ),
+)

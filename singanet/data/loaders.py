@@ -1,0 +1,395 @@
+"""Loaders of arrays and generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, SupportsIndex, TypeAlias
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.base.columns import Columns, by_rows, columns_of, is_frame, is_sparse
+from singanet.base.described import Described, misdefined, never_began
+from singanet.errors import ArgumentError, DataError
+from singanet.types import Array
+
+Batch: TypeAlias = tuple[Any, Any]
+"""``(x, y)``: each an array, or a dict of arrays."""
+
+
+class Loader(Protocol):
+    """Batches by epoch, with a position that can be saved and restored.
+
+    Iterating goes on from the current position to the end of the epoch. The position counts
+    the batches handed out, so one saved while a batch is worked on is the position after it.
+    """
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches from the current position to the end of the epoch."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The current position."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position saved by `state_dict`."""
+        ...
+
+
+def checked_rank(where: str, rank: SupportsIndex, world_size: SupportsIndex) -> tuple[int, int]:
+    """``(rank, world_size)`` as ints, 0 <= rank < world_size. Errors: `ArgumentError`."""
+    count = checked_count(where, "world_size", world_size, 1)
+    number = checked_count(where, "rank", rank, 0)
+    if number >= count:
+        raise ArgumentError(
+            where,
+            expected=f"a rank from 0 to {count - 1}",
+            received=f"{number}",
+            advice="number the processes from 0",
+        )
+    return number, count
+
+
+def restored_position(
+    where: str, state: Mapping[str, Any], identity: Mapping[str, int], most: int
+) -> tuple[int, int]:
+    """``(epoch, position)`` of ``state``, saved by a loader with the same ``identity``.
+
+    Errors: `ArgumentError` naming the entries that are missing or differ, or a position
+    beyond ``most`` batches.
+    """
+    wanted = ["epoch", "position", *identity]
+    missing = [name for name in wanted if name not in state]
+    if missing:
+        raise ArgumentError(
+            f"{where}, state",
+            expected=f"the entries {', '.join(wanted)}",
+            received=f"none for {', '.join(missing)}",
+            advice="load what this loader's state_dict() gave",
+        )
+    different = [name for name in identity if int(state[name]) != identity[name]]
+    if different:
+        raise ArgumentError(
+            f"{where}, state",
+            expected=", ".join(f"{name} {identity[name]}" for name in different),
+            received=", ".join(f"{name} {int(state[name])}" for name in different),
+            advice="build the loader as it was when the position was saved",
+        )
+    epoch, position = int(state["epoch"]), int(state["position"])
+    if epoch < 0 or not 0 <= position <= most:
+        raise ArgumentError(
+            f"{where}, state",
+            expected=f"an epoch from 0 on and a position from 0 to {most}",
+            received=f"epoch {epoch}, position {position}",
+            advice="load what this loader's state_dict() gave",
+        )
+    return epoch, position
+
+
+class ArrayLoader(Described):
+    """Batches ``(x, y)`` of arrays or dicts of arrays that share their first axis.
+
+    ``x`` may be sparse: a matrix of SciPy's, whose batches are `singanet.types.CSRMatrix`. It
+    may be a frame, and ``y`` too: the batches have its columns by name, as `fit` and `step` take
+    them.
+
+    Each epoch has one permutation, drawn from ``(seed, epoch)`` alone. Of it rank *r* takes
+    the positions r, r + world_size, ..., so every sample is in exactly one rank's shard and
+    shards differ by one sample at most: the first ``n % world_size`` ranks have one more. The
+    k-th batches of all ranks together are the k-th batch of one process with
+    ``batch_size × world_size``. ``drop_last`` leaves out what does not fill a batch on every
+    rank, and then all ranks take equally many steps; without it the last batch is smaller,
+    and where fewer samples than ranks remain, later ranks take one step less.
+
+    With ``split_batches`` the ``batch_size`` is that of all ranks together, whatever their number:
+    each has its part of every batch, which may be empty, and all take equally many steps. A
+    position goes on with another number of ranks where all of them together have as many samples
+    a batch.
+
+    Iterating goes on from the current position to the end of the epoch; the next iteration
+    is the next epoch. `set_epoch` goes elsewhere.
+    """
+
+    def __init__(
+        self,
+        x: Array | Mapping[str, Array],
+        y: Array | Mapping[str, Array],
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        split_batches: bool = False,
+    ) -> None:
+        where = "ArrayLoader"
+        self.x: Array | Mapping[str, Array] = _by_rows(_read("x", x))
+        self.y = _read("y", y)
+        self.samples = _common_length(self.x, self.y)
+        self.batch_size = checked_count(where, "batch_size", batch_size, 1)
+        self.shuffle = bool(shuffle)
+        self.seed = checked_count(where, "seed", seed, 0)
+        self.drop_last = bool(drop_last)
+        self.rank, self.world_size = checked_rank(where, rank, world_size)
+        self.split_batches = bool(split_batches)
+        if len(self) == 0:
+            raise DataError(
+                where,
+                expected=f"a batch for rank {self.rank} of {self.world_size}",
+                received=f"{self.samples} samples, batch_size {self.batch_size}"
+                + (", drop_last" if self.drop_last else ""),
+                advice="use a smaller batch_size, fewer processes, or more data",
+            )
+        self.epoch = 0
+        self.position = 0
+
+    def __len__(self) -> int:
+        """Batches in an epoch, for this rank."""
+        if self.drop_last:
+            return self.samples // self._together
+        if self.split_batches:
+            return -(-self.samples // self._together)
+        shard = len(range(self.rank, self.samples, self.world_size))
+        return -(-shard // self.batch_size)
+
+    @property
+    def smallest_batch(self) -> int:
+        """Samples of the smallest batch of this rank, which is the last one of an epoch.
+
+        With ``split_batches`` that of any rank, empty ones apart.
+        """
+        if self.split_batches:
+            last = 0 if self.drop_last else self.samples % self._together
+            return max((last or self._together) // self.world_size, 1)
+        shard = len(range(self.rank, self.samples, self.world_size))
+        rest = 0 if self.drop_last else shard % self.batch_size
+        return rest or self.batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = self._order(self.epoch)
+        epoch, count = self.epoch, len(self)
+        together, ranks = self._together, self.world_size
+        if self.position >= count:
+            # Another rank had one batch more when it saved this position.
+            self.set_epoch(epoch + 1)
+            return
+        for k in range(self.position, count):
+            # Counted before it is handed out: a position saved while the caller works on a
+            # batch is the position after it.
+            self.epoch, self.position = (epoch, k + 1) if k + 1 < count else (epoch + 1, 0)
+            rows = order[k * together : (k + 1) * together]
+            if ranks > 1:
+                rows = rows[self.rank :: ranks]
+            yield _take(self.x, rows), _take(self.y, rows)
+
+    def share_out(self, rank: int, world_size: int) -> None:
+        """Be that of ``rank`` of so many from the next iteration on; all batches stay as large.
+
+        A position that was saved before goes on: of it no sample is lost or seen twice.
+        """
+        self.batch_size, self.split_batches = self._together, True
+        self.rank, self.world_size = checked_rank("ArrayLoader", rank, world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``."""
+        self.epoch = checked_count("ArrayLoader", "epoch", epoch, 0)
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, and what must be equal where it is restored. It is not the rank's own."""
+        return {"epoch": self.epoch, "position": self.position, **self._identity()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position saved by `state_dict`; the batches after it are the same to the bit.
+
+        Errors: `ArgumentError` where the data or the settings differ; the loader then stays
+        where it is.
+        """
+        most = -(-self.samples // self._together)
+        self.epoch, self.position = restored_position("ArrayLoader", state, self._identity(), most)
+
+    def _identity(self) -> dict[str, int]:
+        return {
+            "samples": self.samples,
+            "batch_size": self._together,
+            "shuffle": int(self.shuffle),
+            "seed": self.seed,
+            "drop_last": int(self.drop_last),
+        }
+
+    @property
+    def _together(self) -> int:
+        """Samples of a batch of all ranks."""
+        return self.batch_size * (1 if self.split_batches else self.world_size)
+
+    def _order(self, epoch: int) -> Array:
+        if not self.shuffle:
+            return np.arange(self.samples)
+        return np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+
+
+def _read(argument: str, data: Any) -> Any:
+    """``data`` with frames and series in the form of which rows are taken."""
+    if is_frame(data):
+        return columns_of(f"ArrayLoader, {argument}", data)
+    if isinstance(data, Mapping):
+        return {name: _read(f"{argument}[{name!r}]", part) for name, part in data.items()}
+    # Of a series rows would be taken by its labels.
+    return data.to_numpy() if hasattr(data, "to_numpy") else data
+
+
+def _by_rows(x: Any) -> Any:
+    """``x`` with sparse matrices in the form of which rows are taken."""
+    if isinstance(x, Mapping) and not isinstance(x, Columns):
+        return {name: _by_rows(part) for name, part in x.items()}
+    return by_rows("ArrayLoader, x", x) if is_sparse(x) else x
+
+
+def _take(data: Array | Mapping[str, Array], rows: Array) -> Any:
+    if type(data) is np.ndarray:
+        # Quicker than an index, but of an array that has gaps it would copy the whole.
+        return data.take(rows, axis=0) if data.ndim > 1 and data.flags.c_contiguous else data[rows]
+    if isinstance(data, Columns):
+        return data.take(rows)
+    if isinstance(data, Mapping):
+        return {name: _take(array, rows) for name, array in data.items()}
+    return data[rows]
+
+
+def _common_length(x: Array | Mapping[str, Array], y: Array | Mapping[str, Array]) -> int:
+    lengths: dict[str, int] = {}
+    for argument, data in (("x", x), ("y", y)):
+        named = (
+            {f"{argument}[{name!r}]": array for name, array in data.items()}
+            if isinstance(data, Mapping)
+            else {argument: data}
+        )
+        for name, array in named.items():
+            array = next(iter(array.values())) if isinstance(array, Columns) else array
+            shape = getattr(array, "shape", ())
+            if not shape:
+                raise DataError(
+                    f"ArrayLoader, {name}",
+                    expected="an array whose first axis is the samples",
+                    received=f"{type(array).__name__} of no axis",
+                    advice="give numpy.asarray(...) of a batch of samples",
+                )
+            lengths[name] = int(shape[0])
+    if len(set(lengths.values())) != 1:
+        raise DataError(
+            "ArrayLoader",
+            expected="arrays with equally many samples",
+            received=", ".join(f"{name}: {length}" for name, length in lengths.items())
+            or "no array",
+            advice="give each sample its label",
+        )
+    return next(iter(lengths.values()))
+
+
+class GeneratorLoader(Described):
+    """Batches from ``source(epoch)``, called anew for each epoch.
+
+    ``source`` takes the number of the epoch and returns an iterable of ``(x, y)``. Where it
+    depends on nothing else, so does the order, and a restored position is exact: the batches
+    before it are drawn again and dropped. Of several processes rank *r* takes the batches
+    r, r + world_size, ...; the first ranks may take one more. Its length is not known. A position
+    goes on with another number of ranks: what all of them had taken is not taken again.
+    """
+
+    may_be_empty = False
+    """Whether other processes may have batches where this one has none."""
+
+    def __init__(
+        self, source: Callable[[int], Iterable[Batch]], rank: int = 0, world_size: int = 1
+    ) -> None:
+        if not callable(source):
+            raise ArgumentError(
+                "GeneratorLoader, source",
+                expected="a function of the epoch that returns batches",
+                received=f"a {type(source).__name__}",
+                advice="give the function itself: a running generator ends after one epoch",
+            )
+        self.source = source
+        self.rank, self.world_size = checked_rank("GeneratorLoader", rank, world_size)
+        self.epoch = 0
+        self.position = 0
+        # Batches of the epoch that were taken by another number of ranks.
+        self._before = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, position, drawn = self.epoch, self.position, 0
+        first = self._before + self.rank + position * self.world_size
+        for batch in self._batches(epoch):
+            drawn += 1
+            if drawn <= first or (drawn - 1 - first) % self.world_size:
+                continue
+            # Counted before it is handed out, as `ArrayLoader` counts.
+            position += 1
+            self.epoch, self.position = epoch, position
+            checked = _checked_batch(batch)
+            del batch
+            yield checked
+            # Nobody holds a batch while the next one is made: there would be memory for two.
+            del checked
+        if not drawn and not self.may_be_empty:
+            raise DataError(
+                "GeneratorLoader",
+                expected="at least one batch",
+                received=f"none in epoch {epoch}",
+                advice="return a new iterable at each call of source",
+            )
+        # Nothing was left where the position was saved after the last batch: as much is an epoch
+        # whose end is known only now.
+        self.set_epoch(epoch + 1)
+
+    def _batches(self, epoch: int) -> Iterable[Batch]:
+        try:
+            return self.source(epoch)
+        except TypeError as error:
+            if never_began(error):
+                wanted = "def source(epoch): a function of the number of the epoch alone"
+                raise misdefined("GeneratorLoader, source", self.source, wanted) from None
+            raise
+
+    def share_out(self, rank: int, world_size: int) -> None:
+        """Be that of ``rank`` of so many once a position is loaded; as `ArrayLoader.share_out`."""
+        self.rank, self.world_size = checked_rank("GeneratorLoader", rank, world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of ``epoch``."""
+        self.epoch = checked_count("GeneratorLoader", "epoch", epoch, 0)
+        self.position = self._before = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """The position, and of how many ranks it is."""
+        before, ranks = self._before, self.world_size
+        return {
+            "epoch": self.epoch,
+            "position": self.position,
+            "world_size": ranks,
+            "before": before,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved position, also of another number of ranks. Errors: `ArgumentError`."""
+        where, most = "GeneratorLoader", 1 << 62
+        epoch, position = restored_position(where, state, {}, most)
+        before = int(state.get("before", 0))
+        ranks = checked_count(f"{where}, state", "world_size", int(state.get("world_size", 1)), 1)
+        if ranks != self.world_size:
+            before, position = before + position * ranks, 0
+        self.epoch, self.position = epoch, position
+        self._before = checked_count(f"{where}, state", "before", before, 0)
+
+
+def _checked_batch(batch: Any) -> Batch:
+    if not isinstance(batch, tuple) or len(batch) != 2:
+        raise DataError(
+            "GeneratorLoader",
+            expected="batches that are tuples (x, y)",
+            received=f"a {type(batch).__name__}"
+            + (f" of {len(batch)}" if isinstance(batch, tuple) else ""),
+            advice="yield x, y",
+        )
+    return batch

@@ -1,0 +1,454 @@
+"""Initializers of parameters."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from singanet.base.arguments import is_int, is_number
+from singanet.base.described import CheckedType
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.types import Array, Shape
+
+
+class Initializer(metaclass=CheckedType):
+    """Draws the first values of a parameter; subclass it for a rule of your own.
+
+    ``copies`` is how many float64 arrays of the shape it holds at a time.
+    """
+
+    copies: ClassVar[int] = 2
+
+    @abstractmethod
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """A new float64 array of ``shape``; ``fans`` is (fan in, fan out), (0, 0) if unknown."""
+
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Whether a large array may be drawn in pieces, one after the other, to the same numbers.
+
+        The answer of a class does not count for classes that inherit from it.
+        """
+        return False
+
+
+def wrong_shape(name: str, expected: str, shape: Shape) -> ArgumentError:
+    """The error for a shape that the initializer ``name`` cannot fill."""
+    return ArgumentError(
+        name,
+        expected=expected,
+        received=f"shape {tuple(shape)}",
+        advice="choose another initializer for this parameter",
+    )
+
+
+def check_finite(initializer: object, **numbers: Any) -> None:
+    """Raise unless every one of ``numbers`` is a finite number."""
+    for key, number in numbers.items():
+        if not is_number(number):
+            raise ArgumentError(
+                type(initializer).__name__,
+                expected=f"{key} to be a finite number",
+                received=repr(number),
+                advice=f"give {key} a number",
+            )
+
+
+def check_not_negative(initializer: object, **numbers: float) -> None:
+    """Raise if one of ``numbers`` is negative."""
+    for key, number in numbers.items():
+        if number < 0:
+            raise ArgumentError(
+                type(initializer).__name__,
+                expected=f"{key} >= 0",
+                received=repr(number),
+                advice=f"give {key} a number that is not negative",
+            )
+
+
+@dataclass(frozen=True)
+class Constant(Initializer):
+    """Every element is ``value``."""
+
+    value: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, value=self.value)
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        return np.full(shape, self.value, np.float64)
+
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Yes; see `Initializer`."""
+        return type(self) is Constant
+
+
+@dataclass(frozen=True)
+class Uniform(Initializer):
+    """Uniform over [low, high)."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        check_finite(self, low=self.low, high=self.high)
+        if self.low > self.high:
+            raise ArgumentError(
+                "Uniform",
+                expected="low <= high",
+                received=f"low={self.low}, high={self.high}",
+                advice="swap the two bounds",
+            )
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        return rng.uniform(self.low, self.high, shape)
+
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Yes; see `Initializer`."""
+        return type(self) is Uniform
+
+
+@dataclass(frozen=True)
+class Gaussian(Initializer):
+    """Normal with the given ``mean`` and standard deviation ``std``."""
+
+    mean: float
+    std: float
+
+    def __post_init__(self) -> None:
+        check_finite(self, mean=self.mean, std=self.std)
+        check_not_negative(self, std=self.std)
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        return rng.normal(self.mean, self.std, shape)
+
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Yes; see `Initializer`."""
+        return type(self) is Gaussian
+
+
+@dataclass(frozen=True)
+class TruncatedNormal(Gaussian):
+    """Normal, redrawn wherever it falls further than two ``std`` from ``mean``."""
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        drawn = np.asarray(rng.standard_normal(shape))
+        # Each round leaves 4.6 % of what was outside, so even 1e9 elements need few rounds.
+        while (outside := np.abs(drawn) > 2).any():
+            drawn[outside] = rng.standard_normal(int(outside.sum()))
+        return np.asarray(drawn * self.std + self.mean)
+
+
+@dataclass(frozen=True)
+class Orthogonal(Initializer):
+    """``gain`` times orthonormal rows or columns, whichever are fewer (Saxe et al. 2014).
+
+    A shape of more than two axes is seen as (shape[0], product of the rest).
+    """
+
+    # The draw, and four of NumPy's on the way to Q.
+    copies: ClassVar[int] = 5
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, gain=self.gain)
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        if len(shape) < 2:
+            raise wrong_shape("Orthogonal", "a shape of at least two axes", shape)
+        rows, columns = shape[0], math.prod(shape[1:])
+        drawn = rng.standard_normal((max(rows, columns), min(rows, columns)))
+        q, r = np.linalg.qr(drawn)
+        # The signs of R's diagonal make the draw uniform over the orthogonal matrices.
+        q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)
+        matrix = q if rows >= columns else q.T
+        return np.ascontiguousarray(self.gain * matrix).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Eye(Initializer):
+    """``gain`` on the diagonal of a matrix, zero elsewhere."""
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, gain=self.gain)
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        if len(shape) != 2:
+            raise wrong_shape("Eye", "a shape of two axes", shape)
+        return np.asarray(self.gain * np.eye(*shape))
+
+
+@dataclass(frozen=True)
+class Dirac(Initializer):
+    """1 where filter k reads channel k in the middle of its window, zero elsewhere.
+
+    So a convolution passes its channels on, each of ``groups`` by itself. A weight of two axes,
+    such as (F, C·kh·kw) of `Conv2D`, needs the ``kernel``, (kh, kw); Zagoruyko and Komodakis, 2017.
+    """
+
+    kernel: Sequence[int] | None = None
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        kernel = (1,) if self.kernel is None else self.kernel
+        several = isinstance(kernel, (tuple, list)) and all(is_int(size) for size in kernel)
+        if not several or not kernel or not is_int(self.groups):
+            raise ArgumentError(
+                "Dirac",
+                expected="kernel=(height, width) and a number of groups, all of at least 1",
+                received=f"kernel={self.kernel!r}, groups={self.groups!r}",
+                advice="write Dirac((3, 3)) for a Conv2D of 3 x 3",
+            )
+        if self.kernel is not None:
+            object.__setattr__(self, "kernel", tuple(self.kernel))
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        window = tuple(shape[2:]) if self.kernel is None else tuple(self.kernel)
+        values = np.zeros(shape)
+        taps = math.prod(window)
+        if not window or len(shape) < 2 or math.prod(shape[1:]) % taps or shape[0] % self.groups:
+            raise wrong_shape("Dirac", f"filters (F, C, *{window or 'kernel'}), F in groups", shape)
+        filters = values.reshape(shape[0], -1, taps)
+        middle = int(np.ravel_multi_index([size // 2 for size in window], window))
+        of_group = shape[0] // self.groups
+        for k in range(min(of_group, filters.shape[1])):
+            filters[k::of_group, k, middle] = 1.0
+        return values
+
+
+_CUT = 0.87962566103423978
+"""The deviation of the normal distribution between -2 and 2."""
+_MODES = ("fan_in", "fan_out", "fan_avg")
+_DISTRIBUTIONS = ("uniform", "normal", "truncated_normal")
+
+
+class Scaled(Initializer):
+    """A draw with zero mean and the variance that ``variance(fan_in, fan_out)`` asks for."""
+
+    uniform = False
+    truncated = False
+    """Whether nothing is drawn further than two deviations of the bell that is cut off there."""
+
+    @abstractmethod
+    def variance(self, fan_in: int, fan_out: int) -> float:
+        """The variance of one element."""
+
+    def __call__(self, rng: np.random.Generator, shape: Shape, fans: tuple[int, int]) -> Array:
+        """Draw; see `Initializer`."""
+        std = math.sqrt(self.variance(*known_fans(type(self).__name__, shape, fans)))
+        if self.uniform:
+            bound = math.sqrt(3.0) * std
+            return rng.uniform(-bound, bound, shape)
+        if self.truncated:
+            return TruncatedNormal(0.0, std / _CUT)(rng, shape, fans)
+        return rng.normal(0.0, std, shape)
+
+    def draws_one_by_one(self, fans: tuple[int, int]) -> bool:
+        """Where the fans are known, and the shape need not be; see `Initializer`."""
+        own = type(self).__call__ is Scaled.__call__
+        return own and min(fans) > 0 and (self.uniform or not self.truncated)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class GlorotNormal(Scaled):
+    """N(0, 2 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
+
+    def variance(self, fan_in: int, fan_out: int) -> float:
+        """The variance of one element."""
+        return 2.0 / (fan_in + fan_out)
+
+
+class GlorotUniform(GlorotNormal):
+    """U(-b, b), b = sqrt(6 / (fan_in + fan_out)): SINGA's ``xavier``."""
+
+    uniform = True
+
+
+class HeNormal(Scaled):
+    """N(0, 2 / fan_in) (He et al. 2015): SINGA's ``msra``."""
+
+    def variance(self, fan_in: int, fan_out: int) -> float:
+        """The variance of one element."""
+        return 2.0 / fan_in
+
+
+class HeUniform(HeNormal):
+    """U(-b, b), b = sqrt(6 / fan_in) (He et al. 2015)."""
+
+    uniform = True
+
+
+class LecunNormal(Scaled):
+    """N(0, 1 / fan_in) (LeCun et al. 1998)."""
+
+    def variance(self, fan_in: int, fan_out: int) -> float:
+        """The variance of one element."""
+        return 1.0 / fan_in
+
+
+class LecunUniform(LecunNormal):
+    """U(-b, b), b = sqrt(3 / fan_in) (LeCun et al. 1998)."""
+
+    uniform = True
+
+
+class GlorotTruncated(GlorotNormal):
+    """`GlorotNormal` cut at two deviations and widened to its variance: Keras' glorot_normal."""
+
+    truncated = True
+
+
+class HeTruncated(HeNormal):
+    """`HeNormal` cut at two deviations and widened to its variance: Keras' he_normal."""
+
+    truncated = True
+
+
+class LecunTruncated(LecunNormal):
+    """`LecunNormal` cut at two deviations and widened to its variance: Keras' lecun_normal."""
+
+    truncated = True
+
+
+@dataclass(frozen=True)
+class VarianceScaling(Scaled):
+    """Variance ``scale`` / n, n by ``mode``: fan_in, fan_out, or fan_avg, the mean of both.
+
+    ``distribution`` is uniform, normal, or truncated_normal, as those of Keras. For a gain of
+    PyTorch pass its square as ``scale``.
+    """
+
+    scale: float = 1.0
+    mode: str = "fan_in"
+    distribution: str = "truncated_normal"
+
+    def __post_init__(self) -> None:
+        check_finite(self, scale=self.scale)
+        check_not_negative(self, scale=self.scale)
+        for key, known in (("mode", _MODES), ("distribution", _DISTRIBUTIONS)):
+            given = getattr(self, key)
+            if given not in known:
+                raise UnknownNameError(
+                    f"VarianceScaling({key}=)",
+                    expected=one_of(known),
+                    received=repr(given),
+                    advice=did_you_mean(str(given), known, "choose one of these"),
+                )
+
+    @property
+    def uniform(self) -> bool:  # type: ignore[override]
+        """Whether the draw is uniform."""
+        return self.distribution == "uniform"
+
+    @property
+    def truncated(self) -> bool:  # type: ignore[override]
+        """Whether the bell is cut off."""
+        return self.distribution == "truncated_normal"
+
+    def variance(self, fan_in: int, fan_out: int) -> float:
+        """The variance of one element."""
+        return self.scale / {"fan_in": fan_in, "fan_out": fan_out}.get(
+            self.mode, (fan_in + fan_out) / 2
+        )
+
+
+def known_fans(name: str, shape: Shape, fans: tuple[int, int]) -> tuple[int, int]:
+    """``fans``, or what ``shape`` says of them: (in, out), or filters (out, in, *kernel)."""
+    if fans[0] > 0 and fans[1] > 0:
+        return fans
+    if len(shape) == 1:
+        fans = (shape[0], shape[0])
+    elif len(shape) == 2:
+        fans = (shape[0], shape[1])
+    elif len(shape) > 2:
+        kernel = math.prod(shape[2:])
+        fans = (shape[1] * kernel, shape[0] * kernel)
+    if fans[0] <= 0 or fans[1] <= 0:
+        raise wrong_shape(name, "known fans, or a shape to take positive ones from", shape)
+    return fans
+
+
+# The keys each name of a spec must have, and those it may have.
+_NAMES: dict[str, tuple[Callable[..., Initializer], tuple[str, ...], tuple[str, ...]]] = {
+    "constant": (Constant, (), ("value",)),
+    "uniform": (Uniform, ("low", "high"), ()),
+    "gaussian": (Gaussian, ("mean", "std"), ()),
+    "truncated_normal": (TruncatedNormal, ("mean", "std"), ()),
+    "xavier": (GlorotUniform, (), ()),
+    "msra": (HeNormal, (), ()),
+    "glorot_uniform": (GlorotUniform, (), ()),
+    "glorot_normal": (GlorotNormal, (), ()),
+    "he_uniform": (HeUniform, (), ()),
+    "he_normal": (HeNormal, (), ()),
+    "lecun_uniform": (LecunUniform, (), ()),
+    "lecun_normal": (LecunNormal, (), ()),
+    "orthogonal": (Orthogonal, (), ("gain",)),
+    "eye": (Eye, (), ("gain",)),
+    "glorot_truncated": (GlorotTruncated, (), ()),
+    "he_truncated": (HeTruncated, (), ()),
+    "lecun_truncated": (LecunTruncated, (), ()),
+    "variance_scaling": (VarianceScaling, (), ("scale", "mode", "distribution")),
+    "dirac": (Dirac, (), ("kernel", "groups")),
+}
+
+INIT_KEYS = ("init", *dict.fromkeys(key for _, *keys in _NAMES.values() for key in sum(keys, ())))
+"""What a spec may say of its initializer."""
+
+
+def from_spec(spec: Mapping[str, Any], where: str) -> Initializer:
+    """The initializer that ``spec['init']`` names (in any case) or is; ``spec`` is only read.
+
+    gaussian and truncated_normal need ``mean`` and ``std``, uniform ``low`` and ``high``;
+    constant takes ``value`` (0), orthogonal and eye ``gain`` (1), variance_scaling and dirac the
+    arguments of `VarianceScaling` and `Dirac`. ``where`` opens the message of
+    an error: a name that is unknown, a key that is missing or no number.
+    """
+    init = spec.get("init")
+    if isinstance(init, Initializer):
+        return init
+    if not isinstance(init, str):
+        raise ArgumentError(
+            where,
+            expected="'init' to be a name or an Initializer",
+            received=f"{init!r}",
+            advice=f"use one of {one_of(_NAMES, 20)}",
+        )
+    name = init.lower()
+    if name not in _NAMES:
+        raise UnknownNameError(
+            where,
+            expected=f"'init' among {one_of(_NAMES, 20)}",
+            received=f"{init!r}",
+            advice=did_you_mean(name, _NAMES, "choose one of these or pass an Initializer"),
+        )
+    make, required, optional = _NAMES[name]
+    missing = [key for key in required if key not in spec]
+    if missing:
+        raise ArgumentError(
+            where,
+            expected=f"the keys {one_of(required)} for init {init!r}",
+            received=f"a spec without {one_of(missing)}",
+            advice="add the missing key to the spec",
+        )
+    return make(**{key: spec[key] for key in required + optional if key in spec})

@@ -1,0 +1,460 @@
+"""Keras' configurations as layers.
+
+Tensors have Keras' order of axes but for images, which are (C, H, W) here. Models within a model
+are drawn layer by layer, under names like ``tower/dense``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from singanet import layers
+from singanet.base.arguments import is_number
+from singanet.checkpoint.keras import numbered
+from singanet.codecs.codec import Drawn, KerasClass
+from singanet.codecs.describe import KERAS
+from singanet.codecs.described import DescribedLayer, WeightGroup, unknown
+from singanet.errors import FileFormatError, GraphError, ShapeError, SingaNetError
+from singanet.layers import Input, LogSoftmax, Permute, Softmax, TimeDistributed
+from singanet.layers.layer import Layer
+from singanet.layers.symbol import Symbol
+from singanet.types import Shape
+
+_JOINS = {
+    "Add": layers.Add,
+    "Subtract": layers.Subtract,
+    "Multiply": layers.Multiply,
+    "TrueDivide": layers.Divide,
+    "Divide": layers.Divide,
+    "Maximum": layers.Maximum,
+    "Minimum": layers.Minimum,
+}
+
+
+def _arithmetic(kind: str) -> Drawn:
+    def make(d: DescribedLayer) -> list[Layer]:
+        first, second = _arguments(d)
+        if first is None and second is None:
+            return [_JOINS[kind](d.name)]
+        number = first if second is None else second
+        if not is_number(number):
+            raise unknown(d.where, "numbers and outputs of layers", str(number)[:60])
+        if kind == "Add" or kind == "Subtract":
+            sign = -1.0 if kind == "Subtract" and first is not None else 1.0
+            offset = -number if kind == "Subtract" and first is None else number
+            return [layers.Scale(d.name, sign, offset=float(offset))]
+        if kind == "Multiply" or (kind.endswith("Divide") and first is None):
+            return [layers.Scale(d.name, float(number if kind == "Multiply" else 1 / number))]
+        raise unknown(d.where, f"{kind} of outputs of layers", str(number)[:60])
+
+    return make
+
+
+def _item(d: DescribedLayer) -> list[Layer]:
+    _, places = _arguments(d)
+    places = places if isinstance(places, list) else [places]
+    first, *rest = map(_place, places)
+    if first != (None, None, None) or len(d.shapes[0]) == 3:
+        raise unknown(d.where, "parts of rows and sequences, of all samples", str(places)[:60])
+    return [layers.Index(d.name, rest)] if rest else [layers.Dummy(d.name)]
+
+
+def _place(place: Any) -> Any:
+    if isinstance(place, dict):
+        config = place["config"]
+        return config["start"], config["stop"], config["step"]
+    return int(place)
+
+
+def _arguments(d: DescribedLayer) -> tuple[Any, Any]:
+    first, second = d.call["args"]
+    return first, second
+
+
+OPERATIONS: Mapping[str, KerasClass] = {
+    **{kind: KerasClass(draw=_arithmetic(kind)) for kind in _JOINS},
+    "GetItem": KerasClass(draw=_item),
+}
+"""Our layers for Keras' operations, by their class names."""
+
+
+_MOST_CALLS = 10_000
+_MOST_LEVELS = 20
+_MODELS = ("Sequential", "Functional")
+_ATTENTION = "MultiHeadAttention"
+
+Key: TypeAlias = tuple[str, int]
+"""A layer's name, and the number of its call."""
+
+
+@dataclass
+class DrawnModel:
+    """The symbols of a net, whose parameters have shapes and no arrays yet.
+
+    ``places`` are the layers whose arrays are in the file of weights, by their names.
+    """
+
+    data_format: str
+    inputs: list[Symbol] = field(default_factory=list)
+    outputs: list[Symbol] = field(default_factory=list)
+    layers: list[Layer] = field(default_factory=list)
+    places: dict[str, WeightGroup] = field(default_factory=dict)
+    calls: int = 0
+    elsewise: set[tuple[int, int]] = field(default_factory=set)
+    """Symbols, by call and index, that differ from Keras' at steps that are not there."""
+    turned: dict[int, tuple[Symbol, Symbol]] = field(default_factory=dict)
+
+    def shapes(self) -> Iterator[Shape]:
+        """The shape of every parameter."""
+        for layer in self.layers:
+            for param in layer.params.values():
+                yield param.shape
+
+    def apply(self, layer: Layer, sources: Sequence[Symbol], where: str) -> Symbol:
+        """The layer on ``sources``; two transpositions of a sequence in turn are none."""
+        turns = isinstance(layer, Permute) and layer.axes == (2, 1)
+        if turns and id(sources[0].call) in self.turned:
+            return self.turned[id(sources[0].call)][1]
+        along = isinstance(layer, (Softmax, LogSoftmax))  # each step by itself, as in Keras
+        result = layer(*(map(_without_mask, sources) if along else sources))
+        if not isinstance(result, Symbol):
+            raise unknown(where, "layers of one output", "several")
+        if along:
+            result.mask = sources[0].mask
+        if turns:
+            self.turned[id(result.call)] = result, sources[0]  # the call lives, and so its id
+        return result
+
+
+def _without_mask(symbol: Symbol) -> Symbol:
+    return Symbol(symbol.call, symbol.index, symbol.shape)
+
+
+def draw(config: dict[str, Any], where: str) -> DrawnModel:
+    """The model that ``config`` describes. Errors: `FileFormatError` naming the layer."""
+    try:
+        drawing = DrawnModel(_data_format(config, where))
+        model = _Model(config, drawing, where)
+        drawing.inputs = model.input_symbols()
+        drawing.outputs = model(drawing.inputs)
+        return drawing
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        if isinstance(error, SingaNetError):
+            raise refused(error, where) from None
+        raise FileFormatError(
+            where,
+            expected="a description as Keras 3 writes it",
+            received=f"{type(error).__name__}: {str(error)[:100]}",
+            advice="write it again with model.save('x.keras')",
+        ) from None
+
+
+def refused(error: SingaNetError, where: str) -> SingaNetError:
+    """``error``, as one of the file ``where``, if it is about a graph that a net cannot have."""
+    if not isinstance(error, (GraphError, ShapeError)):
+        return error
+    return FileFormatError(
+        f"{where}, {error.where}",
+        expected=error.expected,
+        received=error.received,
+        advice=f"change the model in Keras, or build it here by hand; {error.advice}",
+    )
+
+
+def _data_format(config: dict[str, Any], where: str) -> str:
+    formats: set[str] = set()
+    stack = [(config, 0)]
+    while stack:
+        model, level = stack.pop()
+        if level > _MOST_LEVELS:
+            raise unknown(where, f"at most {_MOST_LEVELS} models inside each other", "more")
+        for entry in model["config"]["layers"]:
+            if entry["class_name"] in _MODELS:
+                stack.append((entry, level + 1))
+            elif "data_format" in entry["config"]:
+                formats.add(str(entry["config"]["data_format"]))
+    if len(formats) > 1:
+        raise unknown(where, "one data_format in all layers", str(sorted(formats)))
+    return formats.pop() if formats else "channels_last"
+
+
+Steps: TypeAlias = frozenset[tuple[int, Any]]
+"""A mask as Keras writes it down: ids of tensors, each with the number that it must differ from."""
+
+_MASKS = ("NotEqual", "Any", "LogicalOr")
+"""The operations that masks are made by."""
+
+
+@dataclass
+class _Call:
+    """One use of a layer: what it reads, the mask it is told, and what else it is called with."""
+
+    key: Key
+    entry: dict[str, Any]
+    reads: list[tuple[Key, int]]
+    given: dict[str, Any]
+    mask: tuple[Key, int] | None = None
+
+
+class _Model:
+    """A model, whose layers are made when it is first called, and called again then."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        drawing: DrawnModel,
+        where: str,
+        prefix: str = "",
+        place: str = "",
+        trainable: bool = True,
+    ) -> None:
+        self.where, self.drawing, self.prefix = where, drawing, prefix
+        kind, inside = str(config["class_name"]), config["config"]
+        self.trainable = trainable and inside.get("trainable", True) is not False
+        entries = inside["layers"]
+        if kind not in _MODELS or len(entries) > _MOST_CALLS:
+            received = kind if kind not in _MODELS else f"{len(entries)} layers"
+            raise unknown(
+                where, f"a model of one of {_MODELS} with at most {_MOST_CALLS} layers", received
+            )
+        kept = [entry for entry in entries if not _is_operation(entry)]
+        groups = numbered([entry["class_name"] for entry in kept])
+        names = [entry["config"]["name"] for entry in kept]
+        self.places = {n: f"{place}{group}" for n, group in zip(names, groups, strict=True)}
+        self.made: dict[str, list[Layer] | _Model] = {}
+        if kind == "Sequential":
+            self._chain(entries, config)
+        else:
+            self.inputs = {
+                (entry["name"], 0): entry["config"]["batch_shape"]
+                for entry in entries
+                if entry["class_name"] == "InputLayer"
+            }
+            self.takes = [key for key, _ in _histories(inside["input_layers"])]
+            self.calls = self._in_order(entries)
+            # Of the calls of a functional model Keras counts its own graph as the first, here only.
+            functional = {e["name"] for e in entries if e["class_name"] == "Functional"}
+            gives = _histories(inside["output_layers"])
+            self.gives = [((n, k - (n in functional)), index) for (n, k), index in gives]
+
+    def _chain(self, entries: list[Any], config: dict[str, Any]) -> None:
+        if entries[0]["class_name"] == "InputLayer":
+            first, *entries = entries
+            key, shape = (first["config"]["name"], 0), first["config"]["batch_shape"]
+        else:
+            key, shape = ("input_layer", 0), config["build_config"]["input_shape"]
+        self.inputs, self.takes, self.calls = {key: shape}, [key], []
+        for entry in entries:
+            after = (entry["config"]["name"], 0)
+            self.calls.append(_Call(after, entry, [(key, 0)], {}))
+            key = after
+        self.gives = [(key, 0)]
+
+    def _in_order(self, entries: list[Any]) -> list[_Call]:
+        """Every call behind those whose outputs it reads."""
+        calls = [
+            _read_call(entry, index, node, self.where)
+            for entry in entries
+            for index, node in enumerate(entry["inbound_nodes"])
+        ]
+        waiting: dict[Key, list[_Call]] = {}
+        left: dict[Key, int] = {}
+        ready = []
+        for call in calls:
+            all_read = [*call.reads, *([call.mask] if call.mask else [])]
+            needed = {key for key, _ in all_read if key not in self.inputs}
+            left[call.key] = len(needed)
+            for key in needed:
+                waiting.setdefault(key, []).append(call)
+            if not needed:
+                ready.append(call)
+        for call in ready:
+            for after in waiting.get(call.key, ()):
+                left[after.key] -= 1
+                if not left[after.key]:
+                    ready.append(after)
+        if len(ready) != len(calls):
+            raise unknown(self.where, "layers that read what the model has made", "a circle")
+        return ready
+
+    def input_symbols(self) -> list[Symbol]:
+        """An input for each that the model takes."""
+        found = []
+        for key in self.takes:
+            shape = tuple(int(axis) for axis in self.inputs[key][1:])
+            if len(shape) > 3:
+                raise unknown(self.where, "samples of at most three axes", str(shape)[:60])
+            if len(shape) == 3 and self.drawing.data_format == "channels_last":
+                shape = (shape[2], *shape[:2])
+            found.append(Input(key[0], shape))
+        return found
+
+    def __call__(self, sources: Sequence[Symbol]) -> list[Symbol]:
+        """The outputs of the model on ``sources``."""
+        made = {key: [source] for key, source in zip(self.takes, sources, strict=True)}
+        masks: dict[Key, Steps] = {}
+        for call in self.calls:
+            self.drawing.calls += 1
+            if self.drawing.calls > _MOST_CALLS:
+                raise unknown(self.where, f"at most {_MOST_CALLS} layers in all", "more")
+            if _is_operation(call.entry) and call.entry["class_name"] in _MASKS:
+                masks[call.key] = _mask(call, made, masks)
+                continue
+            read = [made[key][index] for key, index in call.reads]
+            if call.mask is not None and masks.get(call.mask[0]) != _steps(read[0].mask):
+                where = f"{self.where}, layer {call.key[0][:60]!r}"
+                raise unknown(where, "the mask that its input has", "another one")
+            made[call.key] = self._use(call, read)
+        found = [made[key][index] for key, index in self.gives]
+        if not self.prefix:
+            self._expect_as_in_keras(found, self.where)
+        return found
+
+    def _use(self, call: _Call, sources: list[Symbol]) -> list[Symbol]:
+        """The outputs of one use of a layer, which is made at its first."""
+        name = call.key[0]
+        where = f"{self.where}, layer {self.prefix}{name[:60]!r}"
+        if name not in self.made:
+            self.made[name] = self._make(call, sources, where)
+        made = self.made[name]
+        if isinstance(made, _Model):
+            return made(sources)
+        kind = call.entry["class_name"]
+        there = [symbol.mask is not None for symbol in sources]
+        known = KERAS.get(kind)
+        fills, merges = (known.fills, known.merges) if known else (False, False)
+        mixed = merges and not all(there)
+        if mixed and any(there) and fills:
+            raise unknown(where, "masks of all that is merged", f"a {kind} of some without")
+        unseen = _is_operation(call.entry) or not (known and known.masked) or mixed
+        if unseen or kind == "Masking":
+            self._expect_as_in_keras(sources, where)
+        if unseen:
+            sources = [_without_mask(symbol) for symbol in sources]
+        differs = any(map(self._differs, sources)) or (there[0] and fills)
+        mask = sources[0].mask
+        of_queries = kind == _ATTENTION and there[0] and not any(there[1:])
+        if of_queries:
+            # It goes on, and hides no key.
+            sources = [_without_mask(symbol) for symbol in sources]
+        for layer in made:
+            sources = [self.drawing.apply(layer, sources, where)]
+        if of_queries:
+            sources[0].mask = mask
+        if differs and sources[0].mask is not None:
+            self.drawing.elsewise.add((id(sources[0].call), sources[0].index))
+        return sources
+
+    def _differs(self, symbol: Symbol) -> bool:
+        return (id(symbol.call), symbol.index) in self.drawing.elsewise
+
+    def _expect_as_in_keras(self, sources: Sequence[Symbol], where: str) -> None:
+        """Errors: what goes by no mask reads steps that are not there, which differ from Keras'.
+
+        For a query that is not there Keras' attention weighs all keys alike, ours those there are;
+        its products and extremes have numbers of their own at such steps, and its recurrent layers
+        what they gave at the step before.
+        """
+        if any(map(self._differs, sources)):
+            raise unknown(
+                where,
+                "layers that go by the mask behind attention, a merge or a recurrent layer",
+                "one that reads all steps, such as the sum by +; layers.Add keeps the mask",
+            )
+
+    def _make(self, call: _Call, sources: list[Symbol], where: str) -> list[Layer] | _Model:
+        entry, name = call.entry, call.key[0]
+        kind, config = str(entry["class_name"]), entry["config"]
+        place = self.places.get(name, "")
+        if kind in _MODELS and not call.given:
+            inner = f"{self.prefix}{name}/"
+            return _Model(entry, self.drawing, where, inner, f"{place}/layers/", self.trainable)
+        table = OPERATIONS if _is_operation(entry) else KERAS
+        if kind not in table or entry.get("registered_name") not in (None, kind):
+            raise unknown(where, f"classes among {', '.join(table)}", kind[:60])
+        described = DescribedLayer(
+            config,
+            [symbol.shape for symbol in sources],
+            self.drawing.data_format,
+            where,
+            self.prefix,
+            call.given,
+            any(symbol.mask is not None for symbol in _masking(kind, sources)),
+        )
+        made = table[kind].drawn(described)
+        described.expect_all_taken()
+        for layer in made:
+            if not self.trainable or config.get("trainable", True) is False:
+                layer.trainable = False
+            weighed = layer.layer if isinstance(layer, TimeDistributed) else layer
+            self.drawing.places[weighed.name] = described.place_of(weighed, place)
+        self.drawing.layers += made
+        return made
+
+
+def _masking(kind: str, sources: Sequence[Symbol]) -> Sequence[Symbol]:
+    """The inputs whose masks a layer reads: for attention all but the queries."""
+    return sources[1:] if kind == _ATTENTION else sources
+
+
+def _mask(call: _Call, made: dict[Key, list[Symbol]], masks: dict[Key, Steps]) -> Steps:
+    """The result of an operation on masks."""
+    if call.entry["class_name"] == "NotEqual":
+        ((key, index),) = call.reads
+        return frozenset({(id(made[key][index]), float(call.given["args"][1]))})
+    return frozenset().union(*(masks[key] for key, _ in call.reads))
+
+
+def _steps(mask: Symbol | None) -> Steps:
+    """The same of a mask of ours, which an `Embedding` or a `Masking` began."""
+    if mask is None:
+        return frozenset()
+    return frozenset({(id(mask.call.inputs[0]), float(getattr(mask.call.layer, "value", -1)))})
+
+
+def _is_operation(entry: dict[str, Any]) -> bool:
+    return str(entry.get("module", "")).startswith("keras.src.ops.")
+
+
+def _read_call(entry: dict[str, Any], index: int, node: dict[str, Any], where: str) -> _Call:
+    """One of ``inbound_nodes``."""
+    name = str(entry["name"])
+    if node["kwargs"].get("training") is True:
+        where = f"{where}, layer {name[:60]!r}"
+        raise unknown(where, "calls that train where the net does", "training=True")
+    # Whether it trains is for the caller of the net to say.
+    kept = {k: v for k, v in node["kwargs"].items() if k != "training" and v is not None}
+    args, reads = list(node["args"]), []
+    if len(args) == 1 and isinstance(args[0], list):
+        args = args[0]
+    names = ("query", "value", "key")
+    if entry["class_name"] == _ATTENTION:
+        args += [kept.pop(part) for part in names[len(args) :] if part in kept]
+    for arg in args:
+        if _is_tensor(arg):
+            reads.append(_history(arg))
+    if _is_operation(entry):
+        kept["args"] = [None if _is_tensor(arg) else arg for arg in args]
+    elif len(reads) != len(args) or not reads:
+        raise unknown(f"{where}, layer {name!r}", "outputs of layers as arguments", str(args)[:60])
+    mask = _history(kept.pop("mask")) if _is_tensor(kept.get("mask")) else None
+    if any(_is_tensor(value) for value in kept.values()):
+        raise unknown(f"{where}, layer {name!r}", "no states or other masks", str([*kept])[:60])
+    return _Call((name, index), entry, reads, kept, mask)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("class_name") == "__keras_tensor__"
+
+
+def _history(tensor: dict[str, Any]) -> tuple[Key, int]:
+    name, node, index = tensor["config"]["keras_history"]
+    return (str(name), int(node)), int(index)
+
+
+def _histories(given: Any) -> list[tuple[Key, int]]:
+    """One ``[name, node, index]``, or a list of them."""
+    several = given if given and isinstance(given[0], list) else [given]
+    return [((str(name), int(node)), int(index)) for name, node, index in several]

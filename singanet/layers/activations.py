@@ -1,0 +1,330 @@
+"""Activations as layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from singanet.base.arguments import is_number
+from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
+from singanet.initializer import Constant
+from singanet.layers.context import Context
+from singanet.layers.dense import product, product_back
+from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input, expect_one_of
+from singanet.ops import Ops
+from singanet.ops.interface import ACTIVATIONS
+from singanet.ops.kernel import in_float32
+from singanet.types import Array, GivenShape, Shapes, Traits
+
+_ALPHAS = {"leaky_relu": 0.01, "softcap": 30.0}
+
+
+class Activation(Layer):
+    """A function of each element, by ``mode``; relu, unless that is said.
+
+    relu max(x, 0); sigmoid; tanh; leaky_relu (``alpha`` x below zero, 0.01); elu
+    (``alpha`` (exp(x) - 1) below zero, 1); gelu x Φ(x), exact; silu x sigmoid(x); softplus
+    log(1 + exp(x)); relu6 min(relu, 6); hard_sigmoid relu6(x + 3) / 6; hard_swish x times that;
+    selu, elu with the scales of Klambauer et al., 2017; celu max(x, 0) + ``alpha``
+    (exp(min(x, 0) / ``alpha``) - 1), 1; softsign x / (1 + |x|); mish x tanh(softplus); gelu_tanh
+    x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2, gelu's usual approximation; softcap ``alpha``
+    tanh(x / ``alpha``), 30, which keeps scores within ± ``alpha`` (Gemma 2).
+    """
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def __init__(
+        self,
+        name: str,
+        mode: str | None = None,
+        input_sample_shape: GivenShape | None = None,
+        *,
+        alpha: float | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        # The sixth relu of a net is called relu6 as well.
+        if mode is None and name in ACTIVATIONS and name not in ("relu", "relu6"):
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="the function beside the name",
+                received="the name of a function alone",
+                advice=f"write Activation('{name}1', {name!r}), or Activation({name!r}, 'relu')",
+            )
+        mode = "relu" if mode is None else mode
+        if not isinstance(mode, str) or mode not in ACTIVATIONS:
+            raise UnknownNameError(
+                f"layer {name!r}, argument mode",
+                expected=f"one of {one_of(ACTIVATIONS)}",
+                received=repr(mode),
+                advice=did_you_mean(str(mode), ACTIVATIONS, "choose one of these"),
+            )
+        positive = mode in ("celu", "softcap")
+        if alpha is not None and (not is_number(alpha) or (positive and alpha <= 0)):
+            raise ArgumentError(
+                f"layer {name!r}, argument alpha",
+                expected="a finite number, for celu and softcap a positive one, or None for the"
+                " usual one",
+                received=repr(alpha),
+                advice="use for example alpha=0.01 for leaky_relu",
+            )
+        self.mode = mode
+        self.alpha = _ALPHAS.get(mode, 1.0) if alpha is None else float(alpha)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape, unchanged."""
+        return expect_one_input(self, in_shapes)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The function of ``x``; keeps its input or its output, whichever backward wants."""
+        y = ctx.ops.activation(self.mode, x, self.alpha)
+        ctx.save(kept=x if ACTIVATIONS[self.mode] == "x" else y)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` times the derivative."""
+        kept = ctx.saved["kept"]
+        return ctx.ops.activation_backward(self.mode, dy, kept, self.alpha), {}
+
+
+class PReLU(Layer):
+    """y = x where it is positive, else a x, with a slope ``a`` for each channel of (C, ...).
+
+    ``a`` has shape (C,), or (1,) with ``channel_shared``, and starts at 0.25. He et al., 2015.
+    """
+
+    traits = Traits(masks="keeps")
+
+    def __init__(
+        self,
+        name: str,
+        channel_shared: bool = False,
+        a_specs: ParamSpecs = None,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.channel_shared = channel_shared
+        self.a_specs = a_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (C, ...), unchanged."""
+        shape = expect_one_input(self, in_shapes)
+        if not shape:
+            raise self.shape_error(
+                "samples of shape (channels, ...)", f"sample shape {shape}", "add a channel axis"
+            )
+        slopes = (1,) if self.channel_shared else shape[:1]
+        self.add_param("a", slopes, self.a_specs, default=Constant(0.25))
+        return shape
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The function of ``x``, which is kept."""
+        ctx.save(x=x)
+        return ctx.ops.prelu(x, ctx.params["a"])
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x and a."""
+        dx, da = ctx.ops.prelu_backward(dy, ctx.saved["x"], ctx.params["a"])
+        return dx, {"a": da}
+
+
+class _AlongAxis(Layer):
+    traits = Traits(any_extent=True)
+
+    def __init__(
+        self, name: str, axis: int = 1, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.axis = expect_int(
+            name, "axis", axis, least=-99, advice="use axis=1 for the first axis of the sample"
+        )
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape with that axis, unchanged."""
+        shape = expect_one_input(self, in_shapes)
+        if not (1 <= self.axis <= len(shape) or -len(shape) <= self.axis <= -1):
+            raise self.shape_error(
+                f"one input whose sample has the axis {self.axis}, counted with the batch axis",
+                str(in_shapes),
+                "use axis=1 for the first axis of the sample, or -1 for the last",
+            )
+        return shape
+
+
+class Softmax(_AlongAxis):
+    """exp(x) / sum(exp(x)) along ``axis``, which counts the batch axis: 1 is the sample's first."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """Probabilities; the output is kept."""
+        y = ctx.ops.softmax(x, self.axis)
+        ctx.save(y=y)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """y (dy - sum(dy y))."""
+        return ctx.ops.softmax_backward(dy, ctx.saved["y"], self.axis), {}
+
+
+class LogSoftmax(_AlongAxis):
+    """x - log(sum(exp(x))) along ``axis``, as in `Softmax`; finite even where the softmax is 0."""
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """Logarithms of probabilities; the output is kept."""
+        y = ctx.ops.log_softmax(x, self.axis)
+        ctx.save(y=y)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """dy - exp(y) sum(dy)."""
+        return ctx.ops.log_softmax_backward(dy, ctx.saved["y"], self.axis), {}
+
+
+class GLU(Layer):
+    """a σ(b) for the halves a, b of the input along ``axis``, which counts the batch axis.
+
+    -1, the default, is the last axis. Dauphin et al., 2017.
+    """
+
+    def __init__(
+        self, name: str, axis: int = -1, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        advice = "use axis=-1 to gate features by features"
+        self.axis = expect_int(name, "axis", axis, least=-99, advice=advice)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape with an even extent along the axis → half of it there."""
+        shape = expect_one_input(self, in_shapes)
+        k = self._of(len(shape) + 1) - 1
+        if not 0 <= k < len(shape) or shape[k] % 2 or not shape[k]:
+            raise self.shape_error(
+                f"one input with an even extent along axis {self.axis}, counted with the batch",
+                f"sample shape {shape}",
+                "give the layer before it twice as many features as shall come out",
+            )
+        return (*shape[:k], shape[k] // 2, *shape[k + 1 :])
+
+    def _of(self, rank: int) -> int:
+        return self.axis if self.axis >= 0 else rank + self.axis
+
+    def _halves(self, x: Array) -> tuple[Array, Array]:
+        axis = self._of(x.ndim)
+        before, half = (slice(None),) * axis, x.shape[axis] // 2
+        return x[(*before, slice(None, half))], x[(*before, slice(half, None))]
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The gated half; the input and the gate are kept."""
+        a, b = self._halves(x)
+        gate = ctx.ops.sigmoid(b)
+        ctx.save(x=x, gate=gate)
+        return ctx.ops.multiply(a, gate)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """dy σ(b) for a, and dy a σ(b) (1 - σ(b)) for b."""
+        gate = ctx.saved["gate"]
+        da = ctx.ops.multiply(dy, gate)
+        db = _gate_back(ctx.ops, dy, self._halves(ctx.saved["x"])[0], gate)
+        return ctx.ops.concat([da, db], self._of(dy.ndim)), {}
+
+
+@in_float32
+def _gate_back(ops: Ops, dy: Array, a: Array, gate: Array) -> Array:
+    db = ops.activation_backward("sigmoid", dy, gate)
+    return ops.multiply(db, a, out=db)
+
+
+_WITH_ALPHA = ("leaky_relu", "elu", "celu", "softcap")
+_MODES = [mode for mode in ACTIVATIONS if mode not in _WITH_ALPHA]
+
+
+class GatedUnit(Layer):
+    """y = (f(x Wg + bg) * (x Wu + bu)) Wd + bd over the last axis of each sample (Shazeer 2020).
+
+    f is the function ``mode`` of `Activation`: silu makes SwiGLU, gelu and gelu_tanh GeGLU, relu
+    ReGLU. ``gate_weight`` and ``up_weight`` are (in, num_units), ``down_weight`` (num_units,
+    num_output); without ``num_output`` the product of both is what comes out. Biases only with
+    ``use_bias``. For backward it keeps its input and two arrays of ``num_units``, where separate
+    layers keep four.
+    """
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def __init__(
+        self,
+        name: str,
+        num_units: int,
+        num_output: int | None = None,
+        mode: str = "silu",
+        use_bias: bool = False,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.num_units = expect_int(name, "num_units", num_units)
+        if num_output is not None:
+            num_output = expect_int(name, "num_output", num_output)
+        self.num_output = num_output
+        self.mode = expect_one_of(name, "mode", mode, _MODES)
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(..., in) → (..., num_output), or (..., num_units)."""
+        if isinstance(in_shapes, list) or not in_shapes or in_shapes[-1] < 1:
+            raise self.shape_error(
+                "one input of sample shape (features,) or (..., features), the last one known",
+                str(in_shapes),
+                "put Concat, Reshape or Flatten before it",
+            )
+        size, units = in_shapes[-1], self.num_units
+        self._add("gate", size, units)
+        self._add("up", size, units)
+        if self.num_output is not None:
+            self._add("down", units, self.num_output)
+        return (*in_shapes[:-1], self.num_output or units)
+
+    def products(self) -> dict[str, bool]:
+        """All matrices."""
+        parts = ("gate", "up") if self.num_output is None else ("gate", "up", "down")
+        return {f"{part}_weight": False for part in parts}
+
+    def _add(self, part: str, inward: int, outward: int) -> None:
+        self.add_param(f"{part}_weight", (inward, outward), self.W_specs, fans=(inward, outward))
+        if self.use_bias:
+            self.add_param(f"{part}_bias", (outward,), self.b_specs)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, ..., in) → (N, ..., out); x and both products with it are kept."""
+        gate, up = product(self, ctx, x, "gate_"), product(self, ctx, x, "up_")
+        ctx.save(x=x, gate=gate, up=up)
+        y = _gated(ctx.ops, self.mode, gate, up)
+        return y if self.num_output is None else product(self, ctx, y, "down_")
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x and of the parameters; f is computed anew."""
+        ops, x, gate, up = ctx.ops, *(ctx.saved[key] for key in ("x", "gate", "up"))
+        opened = ops.activation(self.mode, gate)
+        grads: dict[str, Array] = {}
+        dh: Any = dy
+        if self.num_output is not None:
+            inner = ops.multiply(opened, up)
+            dh = product_back(self, ctx, inner, dy, grads, True, "down_")
+        dup = ops.multiply(dh, opened)
+        kept = gate if ACTIVATIONS[self.mode] == "x" else opened
+        dgate = _unit_gate_back(ops, self.mode, dh, up, kept)
+        wanted = ctx.needs_input_grad
+        dx = product_back(self, ctx, x, dgate, grads, wanted, "gate_")
+        other = product_back(self, ctx, x, dup, grads, wanted, "up_")
+        grads = {s: grads[s] for s in self.params if s in grads}
+        return (ops.add(dx, other, out=dx) if wanted else None), grads
+
+
+@in_float32
+def _gated(ops: Ops, mode: str, gate: Array, up: Array) -> Array:
+    y = ops.activation(mode, gate)
+    return ops.multiply(y, up, out=y)
+
+
+@in_float32
+def _unit_gate_back(ops: Ops, mode: str, dh: Array, up: Array, kept: Array) -> Array:
+    return ops.activation_backward(mode, ops.multiply(dh, up), kept)

@@ -1,0 +1,664 @@
+"""Convolutions over one, two and three axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from singanet.errors import ArgumentError
+from singanet.layers.context import Context
+from singanet.layers.geometry import Windowed, expect_groups, expect_nchw, expect_pads, sizes
+from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input, expect_one_of
+from singanet.ops.window import Pads, Sizes, Window
+from singanet.types import Array, GivenShape, Shape, Shapes, Traits
+
+
+class TransposedConvolution(Windowed):
+    """`Conv2DTranspose` along so many axes."""
+
+    modes = ("same", "valid", "keras_same", "keras_valid")
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        output_padding: Any = None,
+        input_sample_shape: GivenShape | None = None,
+        *,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> None:
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        self.groups = expect_int(name, "groups", groups)
+        strides, of_keras = self.window.stride, pad is None and border_mode.startswith("keras_")
+        if output_padding is None and not of_keras:
+            full = pad is None and border_mode == "same"
+            output_padding = tuple(s - 1 for s in strides) if full else 0
+        if output_padding is not None:
+            output_padding = sizes(name, "output_padding", output_padding, self.axes, 0)
+        if of_keras:
+            cuts = _cuts_of_keras(self.window, border_mode == "keras_same", output_padding)
+            self._slide(replace(self.window, pads=tuple((b, max(a, 0)) for b, a in cuts)))
+            output_padding = tuple(max(-after, 0) for _, after in cuts)
+        self.output_padding: Sizes = output_padding
+        if any(extra >= s for extra, s in zip(self.output_padding, strides, strict=True)):
+            raise ArgumentError(
+                f"layer {name!r}, argument output_padding",
+                expected=f"less than the stride {strides}",
+                received=repr(output_padding),
+                advice="more than that adds rows that no input reaches",
+            )
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, ...) → (nb_kernels, ...)."""
+        shape = self.channels_first(in_shapes)
+        expect_groups(self, shape[0], self.nb_kernels, self.groups)
+        out = self._sizes(shape[1:])
+        if min(out) < 1:
+            raise self.shape_error(
+                f"images that padding {self.window.pads} leaves something of",
+                f"sample shape {shape}, of which {out} would be left",
+                "use less padding",
+            )
+        taps = prod(self.window.kernel)
+        per_input = self.nb_kernels // self.groups * taps
+        fans = (shape[0] // self.groups * taps, per_input)
+        self.add_param("weight", (shape[0], per_input), self.W_specs, fans=fans)
+        if self.use_bias:
+            self.add_param("bias", (self.nb_kernels,), self.b_specs)
+        return (self.nb_kernels, *out)
+
+    def _sizes(self, given: Shape) -> Shape:
+        window = self.window
+        return tuple(
+            (size - 1) * stride + extent - sum(ends) + extra
+            for size, stride, extent, ends, extra in zip(
+                given, window.stride, window.extent, window.pads, self.output_padding, strict=True
+            )
+        )
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, F, ...)."""
+        ops, bias, out = ctx.ops, ctx.params.get("bias"), self._sizes(x.shape[-self.axes :])
+        x = self.as_image(x)
+        ctx.save(x=x)
+        ones = (1,) * (x.ndim - 2)
+        shape = (len(x), self.nb_kernels, *ones[self.axes :], *out)
+        y = ops.conv2d_backward_data(x, self._kernels(ctx), shape, self._inner, self.groups)
+        y = y if bias is None else ops.add(y, bias.reshape(-1, *ones), out=y)
+        return self.as_sample(y, self.out_shapes)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x, weight and bias; x is the only array kept."""
+        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
+        weight = self._kernels(ctx)
+        grads = {}
+        if ctx.needs_param_grads:
+            dw = ops.conv2d_backward_weights(dy, x, weight.shape, self._inner, self.groups)
+            grads["weight"] = dw.reshape(len(weight), -1)
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
+        if not ctx.needs_input_grad:
+            return None, grads
+        dx = ops.conv2d(dy, weight, None, self._inner, self.groups)
+        return self.as_sample(dx, self.in_shapes), grads
+
+    def _kernels(self, ctx: Context) -> Array:
+        """The weight as (C, F/groups, kh, kw): that of the convolution from output to input."""
+        weight = ctx.params["weight"]
+        return weight.reshape(len(weight), self.nb_kernels // self.groups, *self._inner.kernel)
+
+
+def _cuts_of_keras(window: Window, same: bool, extras: Sizes | None) -> Pads:
+    """How much Keras cuts off the whole output along each axis, before and after.
+
+    A negative number is zeros to add. "same" gives in·stride and cuts the larger half after. The
+    cuts with ``extras`` follow Keras 3's `_convert_conv_transpose_padding_args_from_keras_to_jax`.
+    """
+    found = []
+    for extent, stride, extra in zip(
+        window.extent, window.stride, extras or (None,) * len(window.kernel), strict=True
+    ):
+        if not same:
+            total = min(extent - stride, 0) if extra is None else -extra
+        else:
+            total = extent - stride if extra is None else extent - extent % 2 - extra
+        before = max(total // 2, 0)
+        found.append((before, total - before))
+    return tuple(found)
+
+
+class Conv1DTranspose(TransposedConvolution):
+    """`Conv2DTranspose` of sequences (C, L), or (L,) of one channel: the output is (F, L').
+
+    ``weight`` has shape (C, F/groups·k), ``bias`` (F,). Arguments are ints; ``pad`` may be
+    (before, after).
+    """
+
+    axes = 1
+
+
+class Conv2DTranspose(TransposedConvolution):
+    """The map that a `Conv2D` of the same arguments has for its input gradient, on (C, H, W).
+
+    The output size is (in - 1)·stride - padding + dilation·(kernel - 1) + 1 + ``output_padding``.
+    ``output_padding`` is stride - 1 with border_mode='same', so that the size becomes in·stride,
+    and else 0. border_mode 'keras_same' and 'keras_valid' pad as Keras' "same" and "valid": the
+    first puts (kernel - stride) // 2 before, and in both a kernel shorter than the stride gives
+    in·stride. ``weight`` has shape (C, F/groups·kh·kw), ``bias`` (F,). Zeiler et al., 2010.
+    """
+
+
+class Conv3DTranspose(TransposedConvolution):
+    """`Conv2DTranspose` of (C, D, H, W) volumes: the output is (F, D', H', W').
+
+    ``weight`` has shape (C, F/groups·kd·kh·kw), ``bias`` (F,). Sizes are ints or (depth, height,
+    width).
+    """
+
+    axes = 3
+
+
+class DepthwiseConvolution(Windowed):
+    """`DepthwiseConv2D` along so many axes."""
+
+    def __init__(
+        self,
+        name: str,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        depth_multiplier: int = 1,
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: GivenShape | None = None,
+        *,
+        dilation: Any = 1,
+    ) -> None:
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, ...) → (C·depth_multiplier, ...)."""
+        shape = self.channels_first(in_shapes)
+        out, size = self.out_size(shape), prod(self.window.kernel)
+        channels = shape[0] * self.depth_multiplier
+        fans = (size, size * self.depth_multiplier)
+        self.add_param("weight", (channels, size), self.W_specs, fans=fans)
+        if self.use_bias:
+            self.add_param("bias", (channels,), self.b_specs)
+        return (channels, *out)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, C·M, ...)."""
+        x = self.first_image(x)
+        ctx.save(x=x)
+        weight = self._kernels(ctx)
+        y = ctx.ops.depthwise_conv2d(x, weight, ctx.params.get("bias"), self._inner)
+        return self.as_sample(y, self.out_shapes)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x, weight and bias; x is the only array kept."""
+        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
+        weight = self._kernels(ctx)
+        grads = {}
+        if ctx.needs_param_grads:
+            dw = ops.depthwise_conv2d_backward_weights(x, dy, weight.shape, self._inner)
+            grads["weight"] = dw.reshape(ctx.params["weight"].shape)
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
+        if not ctx.needs_input_grad:
+            return None, grads
+        dx = ops.depthwise_conv2d_backward_data(dy, weight, x.shape, self._inner)
+        return self.as_sample(dx, self.in_shapes), grads
+
+    def _kernels(self, ctx: Context) -> Array:
+        """The weight as (C, M, kh, kw)."""
+        weight = ctx.params["weight"]
+        channels = len(weight) // self.depth_multiplier
+        return weight.reshape(channels, self.depth_multiplier, *self._inner.kernel)
+
+
+class DepthwiseConv1D(DepthwiseConvolution):
+    """`DepthwiseConv2D` of sequences (C, L), or (L,) of one channel: the output is (C·M, L').
+
+    ``weight`` has shape (C·M, k), ``bias`` (C·M,). Other arguments are as for `Conv1D`.
+    """
+
+    axes = 1
+    traits = replace(DepthwiseConvolution.traits, any_extent=True)
+
+
+class DepthwiseConv2D(DepthwiseConvolution):
+    """Cross-correlation of each channel of (C, H, W) images with ``depth_multiplier`` kernels.
+
+    Output channel c·M + m is channel c under its kernel m. ``weight`` has shape (C·M, kh·kw),
+    ``bias`` (C·M,); the other arguments are as for `Conv2D`.
+    """
+
+
+_POINT = Window((1, 1), (1, 1), ((0, 0), (0, 0)))
+
+
+class SeparableConvolution(Windowed):
+    """`SeparableConv2D` along so many axes."""
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        depth_multiplier: int = 1,
+        use_bias: bool = True,
+        depthwise_specs: ParamSpecs = None,
+        pointwise_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: GivenShape | None = None,
+        *,
+        dilation: Any = 1,
+    ) -> None:
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
+        self.use_bias = use_bias
+        self.depthwise_specs = depthwise_specs
+        self.pointwise_specs = pointwise_specs
+        self.b_specs = b_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, ...) → (nb_kernels, ...)."""
+        shape = self.channels_first(in_shapes)
+        out, size = self.out_size(shape), prod(self.window.kernel)
+        many = shape[0] * self.depth_multiplier
+        fans = (size, size * self.depth_multiplier)
+        self.add_param("depthwise_weight", (many, size), self.depthwise_specs, fans=fans)
+        point = (self.nb_kernels, many)
+        self.add_param("pointwise_weight", point, self.pointwise_specs, fans=point[::-1])
+        if self.use_bias:
+            self.add_param("bias", (self.nb_kernels,), self.b_specs)
+        return (self.nb_kernels, *out)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, F, ...); keeps x and what the first step makes."""
+        x = self.first_image(x)
+        depthwise, pointwise = self._kernels(ctx)
+        inner = ctx.ops.depthwise_conv2d(x, depthwise, None, self._inner)
+        ctx.save(x=x, inner=inner)
+        y = ctx.ops.conv2d(inner, pointwise, ctx.params.get("bias"), _POINT)
+        return self.as_sample(y, self.out_shapes)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x, both weights and bias."""
+        ops, x, inner = ctx.ops, ctx.saved["x"], ctx.saved["inner"]
+        dy = self.as_image(dy)
+        depthwise, pointwise = self._kernels(ctx)
+        d_inner = ops.conv2d_backward_data(dy, pointwise, inner.shape, _POINT)
+        grads = {}
+        if ctx.needs_param_grads:
+            made = {
+                "depthwise_weight": ops.depthwise_conv2d_backward_weights(
+                    x, d_inner, depthwise.shape, self._inner
+                ),
+                "pointwise_weight": ops.conv2d_backward_weights(inner, dy, pointwise.shape, _POINT),
+            }
+            grads = {key: dw.reshape(ctx.params[key].shape) for key, dw in made.items()}
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
+        if not ctx.needs_input_grad:
+            return None, grads
+        dx = ops.depthwise_conv2d_backward_data(d_inner, depthwise, x.shape, self._inner)
+        return self.as_sample(dx, self.in_shapes), grads
+
+    def _kernels(self, ctx: Context) -> tuple[Array, Array]:
+        """The weights as (C, M, kh, kw) and (F, C·M, 1, 1)."""
+        depthwise, pointwise = ctx.params["depthwise_weight"], ctx.params["pointwise_weight"]
+        channels = len(depthwise) // self.depth_multiplier
+        kernels = depthwise.reshape(channels, self.depth_multiplier, *self._inner.kernel)
+        return kernels, pointwise.reshape(*pointwise.shape, 1, 1)
+
+
+class SeparableConv1D(SeparableConvolution):
+    """`SeparableConv2D` of sequences (C, L), or (L,) of one channel: the output is (F, L').
+
+    ``depthwise_weight`` has shape (C·M, k), ``pointwise_weight`` (F, C·M), ``bias`` (F,). Other
+    arguments are as for `Conv1D`.
+    """
+
+    axes = 1
+    traits = replace(SeparableConvolution.traits, any_extent=True)
+
+
+class SeparableConv2D(SeparableConvolution):
+    """`DepthwiseConv2D` of (C, H, W) images without bias, and a 1x1 `Conv2D` of what it makes.
+
+    ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (nb_kernels, C·M), ``bias``
+    (nb_kernels,); M is ``depth_multiplier``. The other arguments are as for `Conv2D`. Sifre, 2014.
+    """
+
+
+MODES = ("constant", "reflect", "replicate", "circular")
+
+
+class Pad(Layer):
+    """A border around the last axes of each sample.
+
+    It is of ``value``, or with the ``mode`` 'reflect' the elements next to the edge mirrored in it,
+    with 'replicate' the edge, with 'circular' those at the other end.
+
+    ``pad`` is an int, for both sides of every axis behind the channels (of the only axis, if
+    there is one), or a sequence with an entry for each of the last axes: an int for both sides, or
+    (before, after). An image takes 1, (1, 2) for height and width, or ((0, 1), (0, 1)).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pad: int | Sequence[int | tuple[int, int]],
+        value: float = 0.0,
+        input_sample_shape: GivenShape | None = None,
+        *,
+        mode: str = "constant",
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.mode = expect_one_of(name, "mode", mode, MODES)
+        self.every_axis = not isinstance(pad, (tuple, list))
+        self.pads = list(expect_pads(name, pad))
+        self.value = value
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape with each padded axis longer by both sides."""
+        shape = expect_one_input(self, in_shapes)
+        if len(shape) < max(1, len(self.pads)):
+            raise self.shape_error(
+                f"samples of at least {len(self.pads)} axes",
+                f"sample shape {shape}",
+                "give pad an entry for each of the last axes",
+            )
+        pads = self._by_axis(len(shape))
+        expect_repeated(self, self.mode, shape, pads)
+        return tuple(size + sum(ends) for size, ends in zip(shape, pads, strict=True))
+
+    def _by_axis(self, rank: int) -> list[tuple[int, int]]:
+        """(before, after) for each axis of a sample."""
+        pads = self.pads * max(1, rank - 1) if self.every_axis else self.pads
+        return [(0, 0)] * (rank - len(pads)) + pads
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The padded samples; keeps no array."""
+        return ctx.ops.pad(x, [(0, 0), *self._by_axis(x.ndim - 1)], self.value, self.mode)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """The inside of ``dy``, of a constant border as a view."""
+        return ctx.ops.pad_backward(dy, [(0, 0), *self._by_axis(dy.ndim - 1)], self.mode), {}
+
+
+class EndPadding(Pad):
+    """``pad`` rows below and columns to the right of (C, H, W) images, of ``value``.
+
+    Before pooling of kernel 3 and stride 2 without padding it makes the output size round up, as
+    Caffe's GoogLeNet needs. Behind a relu the zeros never win a maximum; else pass
+    ``value=-inf`` for max pooling.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pad: int = 1,
+        value: float = 0.0,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        end = (0, expect_int(name, "pad", pad, least=0))
+        super().__init__(name, (end, end), value, input_sample_shape)
+
+
+def expect_repeated(layer: Layer, mode: str, shape: Shape, pads: Sequence[tuple[int, int]]) -> None:
+    """Refuse borders that would repeat more than there is of samples of ``shape``."""
+    most = {"reflect": [size - 1 for size in shape], "circular": shape}.get(mode)
+    if most is not None and any(max(ends) > n for ends, n in zip(pads, most, strict=True)):
+        raise layer.shape_error(
+            f"samples that have as much to repeat as the border by {mode!r}, {pads}",
+            f"sample shape {shape}",
+            "use a smaller border, or 'replicate'",
+        )
+
+
+class Cropping(Layer):
+    """The last axes of each sample without ``crop`` elements at either end: `Pad` undone.
+
+    ``crop`` is given as the ``pad`` of `Pad`.
+    """
+
+    traits = Traits(moves_only=True)
+
+    def __init__(
+        self,
+        name: str,
+        crop: int | Sequence[int | tuple[int, int]],
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self._pad = Pad(name, crop)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape with each cropped axis shorter by both sides."""
+        shape = expect_one_input(self, in_shapes)
+        self._pad.setup(shape)
+        ends = self._pad._by_axis(len(shape))
+        left = tuple(size - sum(pads) for size, pads in zip(shape, ends, strict=True))
+        if min(left) < 1:
+            raise self.shape_error(
+                f"samples from which {ends} elements can be cropped, axis by axis",
+                f"sample shape {shape}",
+                "crop less",
+            )
+        return left
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The inside, as a view."""
+        sizes: Any = self.out_shapes
+        inside = [
+            slice(before, before + size)
+            for (before, _), size in zip(self._pad._by_axis(x.ndim - 1), sizes, strict=True)
+        ]
+        return x[(slice(None), *inside)]
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` with a border of zeros."""
+        return ctx.ops.pad(dy, [(0, 0), *self._pad._by_axis(dy.ndim - 1)], 0.0), {}
+
+
+_PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
+
+
+class Convolution(Windowed):
+    """`Conv2D` along so many axes."""
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: GivenShape | None = None,
+        *,
+        dilation: Any = 1,
+        groups: int = 1,
+        padding_mode: str = "zeros",
+    ) -> None:
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+        self.groups = expect_int(name, "groups", groups)
+        self.padding_mode = expect_one_of(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
+        self._border = ((0, 0), (0, 0), *self._inner.pads)
+        if padding_mode != "zeros":
+            # Kernels pad by zeros alone.
+            self._inner = replace(self._inner, pads=((0, 0),) * len(self._inner.pads))
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, ...) → (nb_kernels, ...)."""
+        shape = self.channels_first(in_shapes)
+        expect_groups(self, shape[0], self.nb_kernels, self.groups)
+        out = self.out_size(shape)
+        expect_repeated(self, self.padding_mode, shape[1:], self.window.pads)
+        per_output = shape[0] // self.groups * prod(self.window.kernel)
+        per_input = self.nb_kernels * per_output // shape[0]
+        self.add_param(
+            "weight", (self.nb_kernels, per_output), self.W_specs, fans=(per_output, per_input)
+        )
+        if self.use_bias:
+            self.add_param("bias", (self.nb_kernels,), self.b_specs)
+        return (self.nb_kernels, *out)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, F, ...)."""
+        x = self.first_image(x)
+        if self.padding_mode != "zeros":
+            x = ctx.ops.pad(x, self._border, 0.0, self.padding_mode)
+        ctx.save(x=x)
+        weight = self._kernels(ctx, x)
+        y = ctx.ops.conv2d(x, weight, ctx.params.get("bias"), self._inner, self.groups)
+        return self.as_sample(y, self.out_shapes)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x, weight and bias; x, with its border, is the only array kept."""
+        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
+        weight = self._kernels(ctx, x)
+        grads = {}
+        if ctx.needs_param_grads:
+            dw = ops.conv2d_backward_weights(x, dy, weight.shape, self._inner, self.groups)
+            grads["weight"] = dw.reshape(len(weight), -1)
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
+        if not ctx.needs_input_grad:
+            return None, grads
+        dx = ops.conv2d_backward_data(dy, weight, x.shape, self._inner, self.groups)
+        if self.padding_mode != "zeros":
+            dx = ops.pad_backward(dx, self._border, self.padding_mode)
+        return self.as_sample(dx, self.in_shapes), grads
+
+    def _kernels(self, ctx: Context, x: Array) -> Array:
+        """The weight as (F, C/groups, kh, kw)."""
+        shape = (self.nb_kernels, x.shape[1] // self.groups, *self._inner.kernel)
+        return ctx.params["weight"].reshape(shape)
+
+
+class Conv1D(Convolution):
+    """Cross-correlation of sequences (C, L), or (L,) of one channel, with ``nb_kernels`` kernels.
+
+    The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
+    (F,). The other arguments are as for `Conv2D`, each one int; ``pad`` may be (before, after). The
+    ``border_mode`` 'causal' pads before alone, so that no output sees what comes after it. L may be
+    None, any length, where zeros pad.
+    """
+
+    axes = 1
+    traits = replace(Convolution.traits, any_extent=True)
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: int = 3,
+        stride: int = 1,
+        border_mode: str = "same",
+        cudnn_prefer: str = "fastest",
+        workspace_byte_limit: int = 1024,
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: GivenShape | None = None,
+        *,
+        dilation: int = 1,
+        groups: int = 1,
+        padding_mode: str = "zeros",
+    ) -> None:
+        _expect_singas(name, cudnn_prefer, workspace_byte_limit)
+        given = kernel, stride, border_mode, use_bias, W_specs, b_specs, pad, input_sample_shape
+        super().__init__(
+            name, nb_kernels, *given, dilation=dilation, groups=groups, padding_mode=padding_mode
+        )
+
+
+class Conv2D(Convolution):
+    """Cross-correlation of (C, H, W) images with ``nb_kernels`` kernels.
+
+    ``weight`` has shape (F, C/groups·kh·kw), channel-major then rows then columns; ``bias`` has
+    shape (F,). ``kernel``, ``stride``, ``pad`` and ``dilation`` are ints or (height, width).
+    ``pad`` overrides ``border_mode`` ('same': stride 1 keeps the size; 'valid': no padding); an
+    entry may be (before, after). ``padding_mode`` pads by what `Pad` calls so, 'zeros' by zeros.
+    SINGA's ``cudnn_prefer`` and ``workspace_byte_limit`` are accepted and do nothing: the kernels
+    bound their scratch by themselves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        cudnn_prefer: str = "fastest",
+        workspace_byte_limit: int = 1024,
+        data_format: str = "NCHW",
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: GivenShape | None = None,
+        *,
+        dilation: Any = 1,
+        groups: int = 1,
+        padding_mode: str = "zeros",
+    ) -> None:
+        _expect_singas(name, cudnn_prefer, workspace_byte_limit, data_format)
+        given = kernel, stride, border_mode, use_bias, W_specs, b_specs, pad, input_sample_shape
+        super().__init__(
+            name, nb_kernels, *given, dilation=dilation, groups=groups, padding_mode=padding_mode
+        )
+
+
+class Conv3D(Convolution):
+    """Cross-correlation of (C, D, H, W) volumes with ``nb_kernels`` kernels.
+
+    ``weight`` has shape (F, C/groups·kd·kh·kw), channel-major; ``bias`` has shape (F,). The other
+    arguments are as for `Conv2D`, each an int or (depth, height, width).
+    """
+
+    axes = 3
+
+
+def _expect_singas(name: str, prefer: str, limit: int, data_format: str = "NCHW") -> None:
+    """SINGA's arguments, by which nothing is chosen here."""
+    expect_one_of(name, "cudnn_prefer", prefer, _PREFERENCES)
+    expect_int(name, "workspace_byte_limit", limit)
+    expect_nchw(name, data_format)

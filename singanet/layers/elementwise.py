@@ -1,0 +1,551 @@
+"""Arithmetic between inputs, and of one with a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import pi, sqrt
+from typing import Any, NamedTuple, TypeAlias
+
+from singanet.base.arguments import is_number
+from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
+from singanet.initializer import Constant
+from singanet.layers.context import Context
+from singanet.layers.joins import Combine
+from singanet.layers.layer import Layer, ParamSpecs, expect_one_input, expect_one_of
+from singanet.ops import Ops
+from singanet.ops.kernel import in_float32
+from singanet.ops.numpy.pointwise import normal_tail
+from singanet.types import Array, GivenShape, GivenShapes, Shape, Shapes, Traits
+
+Range: TypeAlias = tuple[int | None, int | None, int | None]
+
+
+class Power(Layer):
+    """y = x^``exponent``; for an exponent that is no whole number x must not be negative."""
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def __init__(
+        self, name: str, exponent: float, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if not is_number(exponent):
+            raise ArgumentError(
+                f"layer {name!r}, argument exponent",
+                expected="a finite number",
+                received=repr(exponent),
+                advice="use 2 for squares, 0.5 for roots",
+            )
+        self.exponent = float(exponent)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape, unchanged."""
+        return expect_one_input(self, in_shapes)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The power of ``x``, which is kept."""
+        ctx.save(x=x)
+        return ctx.ops.power(x, self.exponent)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` p x^(p − 1)."""
+        if self.exponent == 0.0:
+            return ctx.ops.multiply(dy, 0.0), {}
+        return _power_back(ctx.ops, dy, ctx.saved["x"], self.exponent), {}
+
+
+@in_float32
+def _power_back(ops: Ops, dy: Array, x: Array, exponent: float) -> Array:
+    dx = ops.power(x, exponent - 1.0)
+    ops.multiply(dx, exponent, out=dx)
+    return ops.multiply(dx, dy, out=dx)
+
+
+class Clip(Layer):
+    """y = x brought into [``low``, ``high``]; None leaves a side open.
+
+    The gradient goes where x lies within, ends included.
+    """
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def __init__(
+        self,
+        name: str,
+        low: float | None = None,
+        high: float | None = None,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        ends = [end for end in (low, high) if end is not None]
+        if not ends or not all(map(is_number, ends)) or ends != sorted(ends):
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="low, high or both, low no larger than high",
+                received=f"low={low!r}, high={high!r}",
+                advice="write Clip('bounded', 0.0, 1.0)",
+            )
+        self.low, self.high = low, high
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape, unchanged."""
+        return expect_one_input(self, in_shapes)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The bounded ``x``, which is kept."""
+        ctx.save(x=x)
+        y = x if self.low is None else ctx.ops.maximum(x, self.low)
+        return y if self.high is None else ctx.ops.minimum(y, self.high)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` where x lay within."""
+        x, dx = ctx.saved["x"], dy
+        if self.low is not None:
+            dx = ctx.ops.multiply(dx, x >= self.low)
+        return (dx if self.high is None else ctx.ops.multiply(dx, x <= self.high)), {}
+
+
+_OF_ANY = (0, -1, (None, None, None), (None, None, 1), (None, None, -1))
+"""The parts that an axis of at least one element has, however many they are."""
+
+
+class Index(Layer):
+    """A part of each sample: of each of its first axes an element, or a range (start, stop, step).
+
+    An int takes the element and the axis away. As a symbol's ``a[:, 0, 1:]``, whose first colon is
+    the batch, draws it: Index("part", [0, (1, None, None)]). Of an axis of any extent that is the
+    first element, the last, or all, forwards or backwards.
+    """
+
+    traits = Traits(moves_only=True, any_extent=True)
+
+    def __init__(
+        self, name: str, index: Sequence[int | Range], input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        several = isinstance(index, (tuple, list))
+        if not several or not all(map(_is_place, index)) or not index:
+            raise ArgumentError(
+                f"layer {name!r}, argument index",
+                expected="ints, or (start, stop, step) of ints and Nones, for the sample's axes",
+                received=repr(index)[:80],
+                advice="leave the batch axis out; on symbols write a[:, 0]",
+            )
+        self.index = [tuple(k) if isinstance(k, (tuple, list)) else int(k) for k in index]
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape → that of the part."""
+        shape = expect_one_input(self, in_shapes)
+        outside = any(
+            k not in _OF_ANY if size == -1 else isinstance(k, int) and not -size <= k < size
+            for k, size in zip(self.index, shape, strict=False)
+        )
+        out: list[int] = []
+        for k, size in enumerate(shape):
+            place = self.index[k] if k < len(self.index) else (None, None, None)
+            if size == -1 and isinstance(place, tuple):
+                out.append(-1)
+            elif isinstance(place, tuple):
+                out.append(len(range(*slice(*place).indices(size))))
+        if len(self.index) > len(shape) or outside or 0 in out:
+            raise self.shape_error(
+                f"samples that have the part {self.index}",
+                f"sample shape {shape}",
+                "count from 0 along each axis, without the batch",
+            )
+        return tuple(out)
+
+    def _places(self) -> tuple[Any, ...]:
+        parts = (slice(*k) if isinstance(k, tuple) else k for k in self.index)
+        return (slice(None), *parts)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """A view."""
+        ctx.save(shape=x.shape)
+        return x[self._places()]
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` in its place, zero elsewhere."""
+        dx = ctx.ops.zeros(ctx.saved["shape"], dy)
+        ctx.ops.copyto(dx[self._places()], dy)
+        return dx, {}
+
+
+def _is_place(place: Any) -> bool:
+    if isinstance(place, (tuple, list)):
+        whole = all(k is None or (isinstance(k, int) and not isinstance(k, bool)) for k in place)
+        return len(place) == 3 and whole and place[2] != 0
+    return isinstance(place, int) and not isinstance(place, bool)
+
+
+class Scale(Layer):
+    """y = gamma x + beta for each channel of (C, ...); with ``factor`` y = factor x + offset.
+
+    ``gamma`` starts at 1; ``use_bias=False`` leaves ``beta`` out. A fixed factor has no parameters.
+    """
+
+    traits = Traits(any_extent=True, masks="keeps")
+
+    def __init__(
+        self,
+        name: str,
+        factor: float | None = None,
+        use_bias: bool = True,
+        gamma_specs: ParamSpecs = None,
+        beta_specs: ParamSpecs = None,
+        input_sample_shape: GivenShape | None = None,
+        offset: float = 0.0,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        if not is_number(offset) or (offset and factor is None):
+            raise ArgumentError(
+                f"layer {name!r}, argument offset",
+                expected="a number, beside a factor",
+                received=f"offset={offset!r}, factor={factor!r}",
+                advice="pass factor=1.0 to add a number alone",
+            )
+        if factor is not None and not is_number(factor):
+            raise ArgumentError(
+                f"layer {name!r}, argument factor",
+                expected="a number, or None for a factor a channel that is learned",
+                received=repr(factor),
+                advice="use Multiply for the product of two inputs",
+            )
+        self.factor = None if factor is None else float(factor)
+        self.offset = float(offset)
+        self.use_bias = use_bias
+        self.gamma_specs = gamma_specs
+        self.beta_specs = beta_specs
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape (C, ...), unchanged; with ``factor`` any."""
+        shape = expect_one_input(self, in_shapes)
+        if self.factor is not None:
+            return shape
+        if not shape or shape[0] < 1:
+            raise self.shape_error(
+                "samples of shape (channels, ...), of a known number",
+                f"sample shape {shape}",
+                "pass factor=...",
+            )
+        self.add_param("gamma", shape[:1], self.gamma_specs, default=Constant(1.0))
+        if self.use_bias:
+            self.add_param("beta", shape[:1], self.beta_specs)
+        return shape
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The scaled ``x``, which is kept unless the factor is fixed."""
+        if self.factor is not None:
+            y: Array = ctx.ops.multiply(x, self.factor)
+            return ctx.ops.add(y, self.offset, out=y) if self.offset else y
+        ctx.save(x=x)
+        return ctx.ops.scale(x, ctx.params["gamma"], ctx.params.get("beta"))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradients of x, gamma and beta."""
+        ops = ctx.ops
+        if self.factor is not None:
+            return ops.multiply(dy, self.factor), {}
+        grads = {}
+        if ctx.needs_param_grads:
+            grads["gamma"] = _total_of_products(ops, dy, ctx.saved["x"])
+            if self.use_bias:
+                grads["beta"] = ops.channel_total(dy)
+        return ops.scale(dy, ctx.params["gamma"], None), grads
+
+
+@in_float32
+def _total_of_products(ops: Ops, dy: Array, x: Array) -> Array:
+    return ops.channel_total(ops.multiply(dy, x))
+
+
+class MatMul(Layer):
+    """y = a b for samples (..., M, K) and (..., K, P) whose other axes agree.
+
+    ``transpose_a`` and ``transpose_b`` say that the last two axes of that input are swapped.
+    """
+
+    traits = Traits(any_extent=True)
+
+    def __init__(
+        self,
+        name: str,
+        transpose_a: bool = False,
+        transpose_b: bool = False,
+        input_sample_shape: Sequence[GivenShape] | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.transpose_a = transpose_a
+        self.transpose_b = transpose_b
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Two sample shapes → (..., M, P)."""
+        if isinstance(in_shapes, list) and len(in_shapes) == 2:
+            made = self._shape(*in_shapes)
+            if made is not None:
+                return made
+        raise self._unfit(in_shapes)
+
+    def _shape(self, a: Shape, b: Shape) -> Shape | None:
+        """The shape of the product of arrays or samples ``a``, ``b``; None if they do not fit."""
+        if min(len(a), len(b)) < 2 or a[:-2] != b[:-2]:
+            return None
+        rows, inner = a[-2:][::-1] if self.transpose_a else a[-2:]
+        inner_b, columns = b[-2:][::-1] if self.transpose_b else b[-2:]
+        return (*a[:-2], rows, columns) if inner == inner_b else None
+
+    def _unfit(self, shapes: Any) -> Exception:
+        swapped = f"transpose_a={self.transpose_a}, transpose_b={self.transpose_b}"
+        return self.shape_error(
+            "two inputs of sample shapes (..., M, K) and (..., K, P)",
+            f"{shapes} with {swapped}",
+            "set transpose_a or transpose_b, or put Reshape or Permute before it",
+        )
+
+    def forward(self, ctx: Context, x: Sequence[Array]) -> Array:
+        """The product; both inputs are kept."""
+        a, b = x
+        if self._shape(a.shape, b.shape) is None:
+            raise self._unfit([a.shape[1:], b.shape[1:]])
+        ctx.save(a=a, b=b)
+        return ctx.ops.matmul(_turned(a, self.transpose_a), _turned(b, self.transpose_b))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[list[Array], dict[str, Array]]:
+        """da = dy bᵀ and db = aᵀ dy, turned back where the input was."""
+        a = _turned(ctx.saved["a"], not self.transpose_a)
+        b = _turned(ctx.saved["b"], not self.transpose_b)
+        da = _turned(ctx.ops.matmul(dy, b), self.transpose_a)
+        return [da, _turned(ctx.ops.matmul(a, dy), self.transpose_b)], {}
+
+
+def _turned(matrix: Array, turn: bool) -> Array:
+    """The last two axes swapped, as a view."""
+    return matrix.swapaxes(-1, -2) if turn else matrix
+
+
+_COMPARISONS = {
+    "==": "equal",
+    "!=": "not_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+    "<": "less",
+    "<=": "less_equal",
+}
+
+
+class Compare(Combine):
+    """Whether a ``how`` b, as booleans, for two inputs, or one and the number ``value``.
+
+    ``how`` is "==", "!=", ">", ">=", "<" or "<="; of symbols ``a > b`` and ``a <= 0.5`` draw it.
+    """
+
+    traits = replace(Combine.traits, gives_integers=True, stops_gradient=True)
+
+    def __init__(self, name: str, how: str, value: float | None = None) -> None:
+        super().__init__(name)
+        self.how = expect_one_of(name, "how", how, _COMPARISONS)
+        self.value = _number_or_none(name, "value", value)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shapes of equal rank → the larger extent along each axis."""
+        return _of_inputs(self, in_shapes, 1 + (self.value is None))
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """Booleans; nothing is kept."""
+        a, b = x if isinstance(x, list) else (x, self.value)
+        y: Array = getattr(ctx.ops.xp, _COMPARISONS[self.how])(a, b)
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """None."""
+        return None if self.value is not None else [None, None], {}
+
+
+class Where(Combine):
+    """y = a where the first input, booleans or whole numbers, is not 0, else b: the other two.
+
+    A number ``a`` or ``b`` stands for that input: ``Where("masked", b=-1e9)(seen, scores)``.
+    """
+
+    traits = replace(Combine.traits, input_kinds=("integers",))
+
+    def __init__(self, name: str, a: float | None = None, b: float | None = None) -> None:
+        super().__init__(name)
+        self.a, self.b = _number_or_none(name, "a", a), _number_or_none(name, "b", b)
+        if None not in (self.a, self.b):
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="a number in the place of a or of b, or of none",
+                received=f"a={a!r}, b={b!r}",
+                advice="make numbers of the condition by Cast",
+            )
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shapes of equal rank → the larger extent along each axis."""
+        return _of_inputs(self, in_shapes, 3 - (self.a is not None) - (self.b is not None))
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """The chosen elements; the condition is kept. Errors: it is of floats."""
+        where, *rest = x
+        if where.dtype.kind not in "biu":
+            raise DataError(
+                f"layer {self.name!r}, input 0",
+                expected="a condition: booleans or whole numbers",
+                received=f"an array of type {where.dtype}",
+                advice="draw it by a comparison, such as x > 0, or feed booleans",
+            )
+        if where.dtype.kind != "b":
+            where = where != 0
+        ctx.save(where=where, shapes=[part.shape for part in rest])
+        a = rest[0] if self.a is None else self.a
+        b = rest[-1] if self.b is None else self.b
+        return ctx.ops.where(where, a, b)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """``dy`` for the input that each element came from."""
+        where = ctx.saved["where"]
+        sides = [ctx.ops.where(where, dy, 0.0)] * (self.a is None)
+        sides += [ctx.ops.where(where, 0.0, dy)] * (self.b is None)
+        return [None, *self.spread_back(ctx, sides, ctx.saved["shapes"])], {}
+
+
+def _of_inputs(layer: Combine, in_shapes: Any, count: int) -> Shapes:
+    """The shapes by `Combine.setup` of ``count`` inputs. Errors: another number of inputs."""
+    shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
+    if len(shapes) != count:
+        raise layer.shape_error(
+            f"{count} inputs", f"sample shapes {shapes}", "a number takes the place of one"
+        )
+    return shapes[0] if count == 1 else Combine.setup(layer, shapes)
+
+
+def _number_or_none(name: str, what: str, value: Any) -> float | None:
+    if value is not None and not is_number(value):
+        raise ArgumentError(
+            f"layer {name!r}, argument {what}",
+            expected="a number, or None for an input",
+            received=repr(value),
+            advice=f"draw the layer with a symbol in the place of {what}",
+        )
+    return value
+
+
+Function = Callable[..., Array]
+
+
+class Formula(NamedTuple):
+    """``forward(xp, *x)``, and ``gradients[k](xp, *x, y)``, what ``dy`` is multiplied with.
+
+    Without gradients it is a step function, whose gradient is zero wherever there is one.
+    """
+
+    forward: Function
+    gradients: tuple[Function, ...] = ()
+    inputs: int = 1
+
+
+def _erf(xp: Any, x: Array) -> Array:
+    return xp.sign(x) * (1.0 - 2.0 * normal_tail(xp, x * sqrt(2.0)))
+
+
+def _plain(name: str) -> Function:
+    return lambda xp, *x: getattr(xp, name)(*x)
+
+
+OPERATIONS: Mapping[str, Formula] = {
+    "abs": Formula(_plain("absolute"), (lambda xp, x, y: xp.sign(x),)),
+    "ceil": Formula(_plain("ceil")),
+    "exp": Formula(_plain("exp"), (lambda xp, x, y: y,)),
+    "floor": Formula(_plain("floor")),
+    "log": Formula(_plain("log"), (lambda xp, x, y: 1.0 / x,)),
+    "reciprocal": Formula(lambda xp, x: 1.0 / x, (lambda xp, x, y: -y * y,)),
+    "round": Formula(_plain("rint")),
+    "sign": Formula(_plain("sign")),
+    "sqrt": Formula(_plain("sqrt"), (lambda xp, x, y: 0.5 / y,)),
+    "truncate": Formula(_plain("trunc")),
+    "erf": Formula(_erf, (lambda xp, x, y: xp.exp(-x * x) * (2.0 / sqrt(pi)),)),
+    "sin": Formula(_plain("sin"), (lambda xp, x, y: xp.cos(x),)),
+    "cos": Formula(_plain("cos"), (lambda xp, x, y: -xp.sin(x),)),
+    "tan": Formula(_plain("tan"), (lambda xp, x, y: 1.0 + y * y,)),
+    "asin": Formula(_plain("arcsin"), (lambda xp, x, y: 1.0 / xp.sqrt(1.0 - x * x),)),
+    "acos": Formula(_plain("arccos"), (lambda xp, x, y: -1.0 / xp.sqrt(1.0 - x * x),)),
+    "atan": Formula(_plain("arctan"), (lambda xp, x, y: 1.0 / (1.0 + x * x),)),
+    "sinh": Formula(_plain("sinh"), (lambda xp, x, y: xp.cosh(x),)),
+    "cosh": Formula(_plain("cosh"), (lambda xp, x, y: xp.sinh(x),)),
+    "asinh": Formula(_plain("arcsinh"), (lambda xp, x, y: 1.0 / xp.sqrt(x * x + 1.0),)),
+    "acosh": Formula(_plain("arccosh"), (lambda xp, x, y: 1.0 / xp.sqrt(x * x - 1.0),)),
+    "atanh": Formula(_plain("arctanh"), (lambda xp, x, y: 1.0 / (1.0 - x * x),)),
+    # The remainder with the sign of b, and of a.
+    "modulo": Formula(
+        _plain("mod"),
+        (lambda xp, a, b, y: xp.ones_like(y), lambda xp, a, b, y: -xp.floor(a / b)),
+        2,
+    ),
+    "remainder": Formula(
+        _plain("fmod"),
+        (lambda xp, a, b, y: xp.ones_like(y), lambda xp, a, b, y: -xp.trunc(a / b)),
+        2,
+    ),
+    "power": Formula(
+        _plain("power"),
+        (
+            lambda xp, a, b, y: b * xp.power(a, b - 1.0),
+            lambda xp, a, b, y: y * xp.log(xp.where(a > 0, a, 1.0).astype(y.dtype)),
+        ),
+        2,
+    ),
+}
+"""By name; of two inputs one may spread over the other, as for `Add`."""
+
+
+class Operation(Combine):
+    """y = the function ``mode`` of each element of one input, or of two that agree in shape.
+
+    Of one: abs, ceil, exp, floor, log, reciprocal, round (halves to even), sign, sqrt, truncate,
+    erf, the trigonometric and hyperbolic functions and their inverses (sin, asin, sinh, ...).
+    Of two: modulo (with the sign of the second), remainder (of the first), power. What jumps, such
+    as floor, passes no gradient on.
+    """
+
+    def __init__(self, name: str, mode: str, input_sample_shape: GivenShapes | None = None) -> None:
+        super().__init__(name, input_sample_shape)
+        if not isinstance(mode, str) or mode not in OPERATIONS:
+            raise UnknownNameError(
+                f"layer {name!r}, argument mode",
+                expected=f"one of {one_of(OPERATIONS)}",
+                received=repr(mode),
+                advice=did_you_mean(str(mode), OPERATIONS, "choose one of these"),
+            )
+        self.mode = mode
+        self.traits = replace(self.traits, stops_gradient=not OPERATIONS[mode].gradients)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape, unchanged; two of equal rank → the larger extent along each axis."""
+        number = len(in_shapes) if isinstance(in_shapes, list) else 1
+        if number != OPERATIONS[self.mode].inputs:
+            raise self.shape_error(
+                f"{OPERATIONS[self.mode].inputs} input(s) for mode={self.mode!r}",
+                f"{number}",
+                "choose a mode for as many",
+            )
+        return in_shapes if number == 1 else super().setup(in_shapes)
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """The function's values; what the gradient is made of is kept."""
+        parts = x if isinstance(x, (list, tuple)) else [x]
+        y = OPERATIONS[self.mode].forward(ctx.ops.xp, *parts)
+        ctx.save(
+            x=None if self.traits.stops_gradient else parts, y=y, shapes=[p.shape for p in parts]
+        )
+        return y
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """``dy`` times the derivative by each input."""
+        row, shapes = OPERATIONS[self.mode], ctx.saved["shapes"]
+        if self.traits.stops_gradient:
+            return ([None] * row.inputs if row.inputs > 1 else None), {}
+        x, y = ctx.saved["x"], ctx.saved["y"]
+        parts = [ctx.ops.multiply(dy, slope(ctx.ops.xp, *x, y)) for slope in row.gradients]
+        found = self.spread_back(ctx, parts, shapes)
+        return (found if row.inputs > 1 else found[0]), {}

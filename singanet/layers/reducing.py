@@ -1,0 +1,378 @@
+"""Reductions, and choice of entries by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import is_int
+from singanet.errors import ArgumentError, DataError
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer, expect_int, expect_one_input, expect_one_of
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import in_float32
+from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Shapes, Traits
+
+_MODES = ("sum", "mean", "max", "min")
+_NEUTRAL = {"sum": 0.0, "mean": 0.0, "max": -inf, "min": inf}
+
+
+class Reduce(Layer):
+    """The sum, mean, max or min over ``axes``, which count the batch axis; None are all others.
+
+    ``keepdims`` leaves axes of extent 1 in their places. Of several equal extremes each has an
+    equal share of the gradient. A mask (N, T) as second input leaves steps out, where axis 1 is
+    summed up; without any step it is 0.
+    """
+
+    traits = Traits(any_extent=True)
+
+    def __init__(
+        self,
+        name: str,
+        mode: str,
+        axes: int | Sequence[int] | None = None,
+        keepdims: bool = False,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        given: Any = [axes] if is_int(axes, -99) else axes
+        whole = isinstance(given, (tuple, list)) and given and all(is_int(k, -99) for k in given)
+        if given is not None and not (whole and 0 not in given):
+            raise ArgumentError(
+                f"layer {name!r}, argument axes",
+                expected="axes of the sample, from 1, or negative to count from the last",
+                received=repr(axes),
+                advice="axis 0 is the batch; None takes all others",
+            )
+        self.mode = expect_one_of(name, "mode", mode, _MODES)
+        self.axes = None if given is None else tuple(given)
+        self.keepdims = bool(keepdims)
+        if self.axes is None or 1 in self.axes:
+            self.traits = replace(self.traits, masks="ends")
+        elif self.axes == (-1,):
+            self.traits = replace(self.traits, masks="keeps")
+
+    def reads_mask(self, shapes: Sequence[Shape]) -> int | None:
+        """The only input, if the layer reduces over steps."""
+        return 0 if self.traits.masks == "ends" and len(shapes) == 1 else None
+
+    def input_kind(self, k: int) -> InputKind:
+        """Floats, and perhaps a mask."""
+        return "any" if k else "floats"
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → s without the axes, or with 1 in their places."""
+        if isinstance(in_shapes, list) and in_shapes[1:] == [in_shapes[0][:1]] != [()]:
+            in_shapes = in_shapes[0] if self.traits.masks == "ends" else in_shapes
+        shape = expect_one_input(self, in_shapes)
+        rank = len(shape) + 1
+        axes = self._over(rank)
+        if not shape or axes[0] < 1 or axes[-1] >= rank or len(set(axes)) < len(axes):
+            raise self.shape_error(
+                f"samples with each of the axes {self.axes} once, counted with the batch axis",
+                f"sample shape {shape}",
+                "axes=None takes all of a sample's",
+            )
+        if 0 in shape:
+            raise self.shape_error("samples of at least one element", f"{shape}", "reduce more")
+        kept = [(k, size) for k, size in enumerate(shape, 1) if self.keepdims or k not in axes]
+        return tuple(1 if k in axes else size for k, size in kept)
+
+    def _over(self, rank: int) -> list[int]:
+        if self.axes is None:
+            return list(range(1, rank))
+        return sorted(axis if axis > 0 else rank + axis for axis in self.axes)
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """One number of many; the extremes keep their input and output."""
+        ops, there = ctx.ops, None
+        if isinstance(x, list):
+            x, mask = x
+            there = ops.xp.not_equal(mask, 0).reshape(*mask.shape, *(1,) * (x.ndim - 2))
+            x = ops.where(there, x, _NEUTRAL[self.mode])
+        axes = tuple(self._over(x.ndim))
+        if there is None:
+            y = self._of_all(x, axes)
+        else:
+            y = self._of_some(ops, x, there, axes)
+        ctx.save(shape=x.shape, there=there)
+        if self.mode in ("max", "min"):
+            ctx.save(x=x, y=y)
+        out: Any = self.out_shapes
+        return y.reshape(len(x), *out)
+
+    @in_float32
+    def _of_all(self, x: Array, axes: Shape) -> Array:
+        y: Array = getattr(x, self.mode)(axis=axes, keepdims=True)
+        return y
+
+    @in_float32
+    def _of_some(self, ops: Ops, x: Array, there: Array, axes: Shape) -> Array:
+        """The values of the steps that are there, and neutral ones for the others."""
+        y: Array = getattr(x, self.mode if self.mode != "mean" else "sum")(axis=axes, keepdims=True)
+        if self.mode == "mean":
+            return ops.divide(y, self._number(ops, x, there, axes))
+        return y if self.mode == "sum" else ops.where(there.any(axis=1, keepdims=True), y, 0)
+
+    def _number(self, ops: Ops, like: Array, there: Array, axes: Shape) -> Array:
+        """How many elements there are of each sample, at least 1."""
+        each = prod(like.shape[k] for k in axes if k > 1)
+        count = there.sum(axis=1, keepdims=True) * each
+        return ops.maximum(count, 1).astype(like.dtype)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """``dy`` for each that went in, divided by their number, or where the extreme was."""
+        there = ctx.saved["there"]
+        dx = self._spread_back(ctx, dy, there)
+        return dx if there is None else [ctx.ops.where(there, dx, 0), None], {}
+
+    def _spread_back(self, ctx: Context, dy: Array, there: Array | None) -> Array:
+        shape = ctx.saved["shape"]
+        axes = tuple(self._over(len(shape)))
+        dy = dy.reshape(tuple(1 if k in axes else size for k, size in enumerate(shape)))
+        if self.mode in ("max", "min"):
+            held = (ctx.saved["x"] == ctx.saved["y"]).astype(dy.dtype)
+            # None is held where no step is there.
+            number = ctx.ops.maximum(held.sum(axis=axes, keepdims=True), 1)
+            return ctx.ops.multiply(held, ctx.ops.divide(dy, number))
+        y = _spread(ctx, dy, shape)
+        if self.mode == "mean" and there is not None:
+            return ctx.ops.divide(y, self._number(ctx.ops, y, there, axes))
+        if self.mode == "mean":
+            ctx.ops.multiply(y, 1.0 / prod(shape[k] for k in axes), out=y)
+        return y
+
+
+class Expand(Layer):
+    """Samples spread to ``shape``: an axis of extent 1 is repeated, -1 leaves an axis as it is."""
+
+    traits = Traits(moves_only=True)
+
+    def __init__(
+        self, name: str, shape: Sequence[int], input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        several = isinstance(shape, (tuple, list)) and len(shape) > 0
+        if not several or not all(is_int(size, -1) and size != 0 for size in shape):
+            raise ArgumentError(
+                f"layer {name!r}, argument shape",
+                expected="an extent for each axis of the sample, -1 for the one that is there",
+                received=repr(shape),
+                advice="leave the batch axis out",
+            )
+        self.shape = tuple(shape)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """A sample shape of as many axes → ``shape``."""
+        given = expect_one_input(self, in_shapes)
+        pairs = list(zip(given, self.shape, strict=False))
+        fits = all(size in (1, wanted) or wanted == -1 for size, wanted in pairs)
+        if len(given) != len(self.shape) or not fits:
+            raise self.shape_error(
+                f"samples of {len(self.shape)} axes, of extent 1 or that of {self.shape}",
+                f"sample shape {given}",
+                "put Reshape before it, which adds axes of extent 1",
+            )
+        return tuple(size if wanted == -1 else wanted for size, wanted in pairs)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The repeated samples; no array is kept."""
+        ctx.save(shape=x.shape)
+        out: Any = self.out_shapes
+        return _spread(ctx, x, (len(x), *out))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` summed over what was repeated."""
+        return ctx.ops.sum_to(dy, ctx.saved["shape"]), {}
+
+
+class RepeatVector(Layer):
+    """The sample s, such as a vector, ``count`` times: (count, *s), a sequence of equal steps."""
+
+    traits = Traits(moves_only=True)
+
+    def __init__(self, name: str, count: int, input_sample_shape: GivenShape | None = None) -> None:
+        super().__init__(name, input_sample_shape)
+        self.count = expect_int(name, "count", count)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → (count, *s)."""
+        return (self.count, *expect_one_input(self, in_shapes))
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The repeated samples; no array is kept."""
+        return _spread(ctx, x[:, None], (len(x), self.count, *x.shape[1:]))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """The sum over the steps."""
+        return ctx.ops.sum(dy, axis=1), {}
+
+
+def _spread(ctx: Context, x: Array, shape: Shape) -> Array:
+    y = ctx.ops.empty(shape, x)
+    ctx.ops.copyto(y, x)
+    return y
+
+
+class TopIndices(Layer):
+    """The indices of the ``k`` largest elements along ``axis``, which counts the batch axis.
+
+    They begin with the largest, or with ``largest=False`` the smallest; of equal ones the first
+    comes first. `Gather` with the same axis takes the elements at them, with their gradients:
+    both are ``torch.topk``.
+    """
+
+    traits = Traits(gives_integers=True, stops_gradient=True)
+
+    def __init__(
+        self,
+        name: str,
+        k: int = 1,
+        axis: int = -1,
+        largest: bool = True,
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.k = expect_int(name, "k", k)
+        if not is_int(axis, -99) or axis == 0:
+            raise ArgumentError(
+                f"layer {name!r}, argument axis",
+                expected="an axis of the sample, counted from 1 or -1",
+                received=repr(axis),
+                advice="axis 0 is the batch",
+            )
+        self.axis, self.largest = axis, bool(largest)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → s with k elements along the axis."""
+        shape = expect_one_input(self, in_shapes)
+        at = self._at(len(shape) + 1) - 1
+        if not 0 <= at < len(shape) or shape[at] < self.k:
+            raise self.shape_error(
+                f"samples with at least k={self.k} elements along axis {self.axis}",
+                f"sample shape {shape}",
+                "the axis counts the batch: 1 is the first of the sample",
+            )
+        return (*shape[:at], self.k, *shape[at + 1 :])
+
+    def _at(self, rank: int) -> int:
+        return self.axis if self.axis > 0 else rank + self.axis
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """int64; nothing is kept."""
+        at = self._at(x.ndim)
+        if self.k == 1:
+            first = x.argmax(at) if self.largest else x.argmin(at)
+            return first.reshape(*x.shape[:at], 1, *x.shape[at + 1 :])
+        xp = ctx.ops.xp
+        found: Array = xp.argsort(xp.negative(x) if self.largest else x, axis=at, kind="stable")
+        return found[(*(slice(None),) * at, slice(self.k))]
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[None, dict[str, Array]]:
+        """None."""
+        return None, {}
+
+
+class Gather(Layer):
+    """The elements of x at ``indices`` along ``axis``, which counts the batch axis.
+
+    They are the same for all samples, as in ``a[:, [0, 2]]`` of a symbol. Without them a second
+    input of whole numbers has each sample's own, as `numpy.take_along_axis` and ``torch.gather``
+    take them: it has as many axes as x, and both spread over each other's extents of 1. Negative
+    ones count from the end. Where an element is taken twice its gradients are added.
+    """
+
+    traits = Traits(input_kinds=("any", "integers"), moves_only=True)
+
+    def __init__(
+        self,
+        name: str,
+        axis: int = 1,
+        indices: Sequence[int] | None = None,
+        input_sample_shape: GivenShapes | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        listed = [] if indices is None else [*indices]
+        whole = all(is_int(k, -(2**62)) for k in listed) and (indices is None or listed)
+        if not whole or not is_int(axis, -99) or axis == 0:
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="an axis of the sample, counted from 1 or -1, and whole numbers",
+                received=f"axis={axis!r}, indices={indices!r}",
+                advice="axis 0 is the batch; without indices a second input has them",
+            )
+        self.axis = axis
+        self.indices = None if indices is None else listed
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s, and that of the indices → s with as many elements along the axis."""
+        of_samples = self.indices is None
+        shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
+        rank = len(shapes[0])
+        at = self._at(rank + 1) - 1
+        constant = [len(self.indices or ()) if k == at else 1 for k in range(rank)]
+        taken = shapes[-1] if of_samples else tuple(constant)
+        pairs = [{1, *p} for k, p in enumerate(zip(shapes[0], taken, strict=False)) if k != at]
+        if (
+            len(shapes) != 1 + of_samples
+            or not 0 <= at < rank == len(taken)
+            or any(len(extents) > 2 for extents in pairs)
+        ):
+            raise self.shape_error(
+                f"an input with an axis {self.axis}"
+                + ", and indices of as many axes, which agree or are 1" * of_samples,
+                f"{in_shapes}",
+                "give the argument indices, or a second input; Reshape adds axes of extent 1",
+            )
+        if not of_samples:
+            self._expect_within(shapes[0][at], np.array(self.indices))
+        return tuple(taken[k] if k == at else max(shapes[0][k], taken[k]) for k in range(rank))
+
+    def _at(self, rank: int) -> int:
+        return self.axis if self.axis > 0 else rank + self.axis
+
+    def _places(self, ctx: Context, x: Array, *indices: Array) -> tuple[Any, ...]:
+        """The index by which y is a part of x."""
+        at, xp = self._at(x.ndim), ctx.ops.xp
+        if not indices:
+            return (*(slice(None) for _ in range(at)), xp.asarray(self.indices))
+        if indices[0].dtype.kind not in "iu":
+            raise DataError(
+                f"layer {self.name!r}, input 1",
+                expected="whole numbers, the indices",
+                received=f"an array of type {indices[0].dtype}",
+                advice="feed integers, or draw Cast('indices', 'int64')",
+            )
+        ctx.ops.check(partial(self._expect_within, x.shape[at]), indices[0])
+        ones = [(1,) * k + (-1,) + (1,) * (x.ndim - 1 - k) for k in range(x.ndim)]
+        every = [xp.arange(size).reshape(ones[k]) for k, size in enumerate(x.shape)]
+        return (*every[:at], indices[0], *every[at + 1 :])
+
+    def _expect_within(self, size: int, indices: Array) -> None:
+        if indices.size and not -size <= int(indices.min()) <= int(indices.max()) < size:
+            raise DataError(
+                f"layer {self.name!r}",
+                expected=f"indices from 0 to {size - 1}, or negative to count from the end",
+                received=f"from {int(indices.min())} to {int(indices.max())}",
+                advice="the axis counts the batch: 1 is the first of the sample",
+            )
+
+    def forward(self, ctx: Context, x: Any) -> Array:
+        """The elements; their places are kept."""
+        x, *indices = x if isinstance(x, list) else [x]
+        places = self._places(ctx, x, *indices)
+        ctx.save(places=places, shape=x.shape, given=len(indices))
+        # What NumPy makes of slices beside indices lies in memory in another order.
+        return x[places] if indices else x.take(places[-1], axis=len(places) - 1)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """``dy`` added up at the places; none for the indices."""
+        dx = ctx.ops.zeros(ctx.saved["shape"], dy)
+        ctx.ops.xp.add.at(dx, ctx.saved["places"], dy)
+        return [dx, None] if ctx.saved["given"] else dx, {}

@@ -1,0 +1,458 @@
+"""Layers that reshape, cut, join and pass on values."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import is_int
+from singanet.base.described import checked_call
+from singanet.errors import ArgumentError, DataError
+from singanet.layers.context import Context
+from singanet.layers.layer import Layer, expect_int, expect_one_input
+from singanet.layers.symbol import Symbol, source
+from singanet.types import Array, GivenShape, GivenShapes, InputKind, Shape, Shapes, Traits
+
+
+class Reshape(Layer):
+    """The elements of each sample, in row-major order, in ``shape``; one extent may be -1.
+
+    Where samples have an axis of any extent, that -1 stands for it.
+    """
+
+    traits = Traits(moves_only=True, any_extent=True)
+
+    def __init__(
+        self, name: str, shape: Sequence[int], input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        good = all(is_int(extent) or (is_int(extent, -1) and extent != 0) for extent in extents)
+        if not good or extents.count(-1) > 1:
+            raise ArgumentError(
+                f"layer {name!r}, argument shape",
+                expected="positive ints, of which one may be -1 for what remains",
+                received=repr(shape),
+                advice="leave the batch axis out",
+            )
+        self.shape = tuple(int(extent) for extent in extents)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → ``shape``, of as many elements."""
+        given = expect_one_input(self, in_shapes)
+        known = prod(extent for extent in self.shape if extent != -1)
+        if -1 in given:
+            if (given.count(-1), self.shape.count(-1), -known) != (1, 1, prod(given)):
+                raise self.shape_error(
+                    "samples with at most one axis of any extent, which -1 stands for"
+                    f" in {self.shape} among as many elements as beside it",
+                    f"sample shape {given}",
+                    "keep that axis, or give it an extent",
+                )
+            return self.shape
+        count = prod(given)
+        if count % known or (-1 not in self.shape and count != known):
+            raise self.shape_error(
+                f"samples whose elements fill the shape {self.shape}",
+                f"sample shape {given} of {count} elements",
+                "use -1 for one extent",
+            )
+        return tuple(count // known if extent == -1 else extent for extent in self.shape)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """A view where memory allows."""
+        ctx.save(x_shape=x.shape)
+        shape: Any = self.out_shapes
+        return x.reshape(len(x), *shape)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` in the shape of the input."""
+        return dy.reshape(ctx.saved["x_shape"]), {}
+
+
+class Flatten(Layer):
+    """Folds the axes from ``axis`` on into one; ``axis`` counts the batch axis.
+
+    With 1, the default, each sample becomes one row. With a larger axis the axes before it fold
+    into the batch, as in SINGA: axis 2 turns (N, 64, 12) into (N·64, 12).
+    """
+
+    traits = Traits(moves_only=True)
+
+    def __init__(
+        self, name: str, axis: int = 1, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.axis = expect_int(
+            name, "axis", axis, advice="axis 0 is the batch: use axis=1 to flatten each sample"
+        )
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """s → (∏ s[axis-1:],); a sample of no axes is a row of one."""
+        if isinstance(in_shapes, list) or max(len(in_shapes), 1) < self.axis:
+            raise self.shape_error(
+                f"one input with at least {self.axis} sample axes",
+                str(in_shapes),
+                "use axis=1 to flatten each sample",
+            )
+        return (prod(in_shapes[self.axis - 1 :]),)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The same elements in row-major order of the sample."""
+        ctx.save(x_shape=x.shape)
+        return x.reshape(prod(x.shape[: self.axis]), prod(x.shape[self.axis :]))
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` in the shape of the input."""
+        return dy.reshape(ctx.saved["x_shape"]), {}
+
+
+class Permute(Layer):
+    """Axis k of the output is axis ``axes[k - 1]`` of the input; both count the batch axis.
+
+    As in Keras, ``axes=(2, 1)`` transposes samples of two axes; the batch axis stays in front.
+    """
+
+    traits = Traits(moves_only=True, any_extent=True)
+
+    def __init__(
+        self, name: str, axes: Sequence[int], input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        several = isinstance(axes, (tuple, list)) and all(is_int(axis) for axis in axes)
+        if not several or sorted(axes) != list(range(1, len(axes) + 1)):
+            raise ArgumentError(
+                f"layer {name!r}, argument axes",
+                expected="each of the sample's axes 1, 2, ... once",
+                received=repr(axes),
+                advice="use (2, 1) to transpose; axis 0, the batch, is left out",
+            )
+        self.axes = tuple(int(axis) for axis in axes)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shape s → its extents in the order of ``axes``."""
+        shape = self.expect_rank(
+            in_shapes, len(self.axes), f"of {len(self.axes)} axes", "name each axis once in axes"
+        )
+        return tuple(shape[axis - 1] for axis in self.axes)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """A view."""
+        return x.transpose(0, *self.axes)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
+        """``dy`` with the axes back in their places, as a view."""
+        back = [self.axes.index(axis) + 1 for axis in range(1, len(self.axes) + 1)]
+        return dy.transpose(0, *back), {}
+
+
+class Slice(Layer):
+    """The input cut at each of ``slice_point`` along ``axis``: n points give n + 1 outputs.
+
+    ``axis`` counts the batch axis; it is at least 1.
+    """
+
+    traits = Traits(moves_only=True, any_extent=True)
+
+    def __init__(
+        self,
+        name: str,
+        axis: int,
+        slice_point: list[int],
+        input_sample_shape: GivenShape | None = None,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        given = [slice_point] if is_int(slice_point) else slice_point
+        points: list[Any] = list(given) if isinstance(given, (list, tuple)) else []
+        rising = all(is_int(p) for p in points) and sorted(set(points)) == points
+        if not points or not rising or not is_int(axis):
+            raise ArgumentError(
+                f"layer {name!r}",
+                expected="an axis of at least 1 and rising positive slice points",
+                received=f"axis={axis}, slice_point={slice_point}",
+                advice="slice_point=[2] cuts after the first two",
+            )
+        self.axis = axis
+        self.slice_point = points
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """s → a list of sample shapes."""
+        k = self.axis - 1
+        fits = not isinstance(in_shapes, list) and k < len(in_shapes)
+        if not fits or in_shapes[k] <= self.slice_point[-1]:
+            raise self.shape_error(
+                f"one input longer than {self.slice_point[-1]} along axis {self.axis},"
+                " counted with the batch axis",
+                str(in_shapes),
+                "choose slice points inside the input",
+            )
+        bounds = [0, *self.slice_point, in_shapes[k]]
+        return [
+            (*in_shapes[:k], end - first, *in_shapes[k + 1 :])
+            for first, end in itertools.pairwise(bounds)
+        ]
+
+    def forward(self, ctx: Context, x: Array) -> list[Array]:
+        """Views of the input."""
+        bounds = [0, *self.slice_point, x.shape[self.axis]]
+        before = (slice(None),) * self.axis
+        return [x[(*before, slice(first, end))] for first, end in itertools.pairwise(bounds)]
+
+    def backward(self, ctx: Context, dy: list[Array]) -> tuple[Array, dict[str, Array]]:
+        """The gradients laid end to end again."""
+        return ctx.ops.concat(dy, self.axis), {}
+
+
+class Split(Layer):
+    """``num_output`` outputs that are all the input itself.
+
+    Any layer's output may feed several layers without it; nets from SINGA have it.
+    """
+
+    traits = Traits(moves_only=True, any_extent=True)
+
+    def __init__(
+        self, name: str, num_output: int, input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.num_output = expect_int(
+            name, "num_output", num_output, advice="pass the number of consumers", most=10_000
+        )
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """s → num_output times s."""
+        return [expect_one_input(self, in_shapes)] * self.num_output
+
+    def forward(self, ctx: Context, x: Array) -> list[Array]:
+        """The input for every output, without a copy."""
+        return [x] * self.num_output
+
+    def backward(self, ctx: Context, dy: list[Array]) -> tuple[Array, dict[str, Array]]:
+        """The sum of the gradients."""
+        return (dy[0] if len(dy) == 1 else ctx.ops.add_all(dy)), {}
+
+
+class Concat(Layer):
+    """The inputs one after the other along ``axis``, which counts the batch axis.
+
+    Axis 0 stacks batches; axis 1 is the first axis of the sample, the channels of an image. Behind
+    it, where steps are joined with steps, a mask of theirs goes on.
+    """
+
+    traits = Traits(moves_only=True, any_extent=True)
+
+    def __init__(
+        self, name: str, axis: int, input_sample_shapes: Sequence[GivenShape] | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shapes)
+        self.axis = expect_int(
+            name, "axis", axis, least=0, advice="axis=1 joins along the first axis of the samples"
+        )
+        if self.axis == 0:
+            self.traits = replace(self.traits, samples="stacked")
+        elif self.axis > 1:
+            self.traits = replace(self.traits, masks="keeps")
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Sample shapes that agree but for ``axis`` → one."""
+        shapes = in_shapes if isinstance(in_shapes, list) else [in_shapes]
+        k = self.axis - 1
+        self._expect_fit(shapes)
+        if self.axis == 0:
+            return shapes[0]
+        joined = [shape[k] for shape in shapes]
+        return (*shapes[0][:k], -1 if -1 in joined else sum(joined), *shapes[0][k + 1 :])
+
+    def _expect_fit(self, shapes: Sequence[Shape]) -> None:
+        rank = len(shapes[0]) if shapes else -1
+        rests = {(*shape[: max(self.axis - 1, 0)], *shape[self.axis :]) for shape in shapes}
+        if self.axis > rank or any(len(s) != rank for s in shapes) or len(rests) > 1:
+            raise self.shape_error(
+                f"inputs that have the axis {self.axis}, counted with the batch axis,"
+                " and agree on all others",
+                str(shapes),
+                "axis=1 joins along the first axis of the samples",
+            )
+
+    def forward(self, ctx: Context, x: Sequence[Array] | Array) -> Array:
+        """One array; the extents of the inputs are kept."""
+        parts: list[Any] = list(x) if isinstance(x, (list, tuple)) else [x]
+        self._expect_fit([part.shape[1:] for part in parts])
+        ctx.save(extents=[part.shape[self.axis] for part in parts])
+        return ctx.ops.concat(parts, self.axis)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Any, dict[str, Array]]:
+        """The part of ``dy`` that belongs to each input, as views."""
+        ends = list(accumulate(ctx.saved["extents"]))
+        before = (slice(None),) * self.axis
+        parts = [
+            dy[(*before, slice(first, end))] for first, end in zip([0, *ends], ends, strict=False)
+        ]
+        return (parts if len(parts) > 1 else parts[0]), {}
+
+
+class Cast(Layer):
+    """x as ``dtype``: a type of whole numbers, "bool", or "float", which is the net's float type.
+
+    Floats are cut off towards zero. A float that is cast to the net's own goes through with its
+    gradient; all else has none.
+    """
+
+    traits = Traits(input_kinds=("any",), any_extent=True, masks="keeps")
+
+    def __init__(
+        self, name: str, dtype: str = "float", input_sample_shape: GivenShape | None = None
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        try:
+            kind = np.dtype(dtype)
+        except TypeError:
+            kind = np.dtype(object)
+        if kind.kind not in "iubf" or (kind.kind == "f" and dtype != "float"):
+            raise ArgumentError(
+                f"layer {name!r}, argument dtype",
+                expected="'float', 'bool' or a type of whole numbers",
+                received=repr(dtype),
+                advice="the net's float type is set by net.as_type",
+            )
+        self.dtype = "float" if kind.kind == "f" else kind.name
+        whole = self.dtype != "float"
+        self.traits = replace(self.traits, gives_integers=whole, stops_gradient=whole)
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """Any sample shape, unchanged."""
+        return expect_one_input(self, in_shapes)
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """The numbers as the other type; nothing is kept but whether they were floats."""
+        ctx.save(floats=x.dtype.kind == "f")
+        return x.astype(ctx.dtype if self.dtype == "float" else self.dtype, copy=False)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """``dy`` for floats."""
+        return dy if ctx.saved["floats"] and not self.traits.stops_gradient else None, {}
+
+
+class StopGradient(Layer):
+    """y = x, and no gradient goes to x.
+
+    What only such layers read is not entered by backward: its parameters are not trained and its
+    contexts not kept.
+    """
+
+    traits = Traits(moves_only=True, any_extent=True, masks="keeps", stops_gradient=True)
+
+    def setup(self, in_shapes: Shapes) -> Shapes:
+        """Any sample shape."""
+        return in_shapes
+
+    def forward(self, ctx: Context, x: Any) -> Any:
+        """x."""
+        return x
+
+    def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
+        """None."""
+        return [None] * len(dy) if isinstance(dy, list) else None, {}
+
+
+class Dummy(Layer):
+    """y = x; names a place in a net where data go in or gradients come out.
+
+    With a ``dtype`` of whole numbers or booleans it is an input for labels or indices, which are
+    fed as that type and have no gradient. With ``sparse`` it is an input for SciPy's sparse
+    matrices, which `Dense` layers alone read.
+    """
+
+    traits = Traits(moves_only=True, any_extent=True, masks="keeps")
+
+    def __init__(
+        self,
+        name: str,
+        input_sample_shape: GivenShapes | None = None,
+        dtype: str | None = None,
+        sparse: bool = False,
+    ) -> None:
+        super().__init__(name, input_sample_shape)
+        self.dtype = None if dtype is None else _checked_type(name, dtype)
+        whole = self.dtype is not None
+        kinds: tuple[InputKind, ...] = ("integers",) if whole else ()
+        self.traits = replace(self.traits, input_kinds=kinds, gives_integers=whole, sparse=sparse)
+
+    def setup(self, in_shapes: Shapes) -> Shapes:
+        """Any sample shape; (n,) where it is sparse."""
+        if self.traits.sparse and (self.dtype is not None or not _is_vector(in_shapes)):
+            raise self.shape_error(
+                "floats of sample shape (n,), as its input is sparse",
+                f"{in_shapes}" if self.dtype is None else f"dtype {self.dtype}",
+                "leave sparse out, or feed a row a sample",
+            )
+        return in_shapes
+
+    def forward(self, ctx: Context, x: Any) -> Any:
+        """x."""
+        return x
+
+    def backward(self, ctx: Context, dy: Any) -> tuple[Any, dict[str, Array]]:
+        """dy."""
+        return dy, {}
+
+    def typed(self, x: Array) -> Array:
+        """``x`` in the type of the input. Errors: a type of which some values would be others."""
+        if self.dtype is None or x.dtype == self.dtype:
+            return x
+        if not np.can_cast(x.dtype, self.dtype):
+            raise DataError(
+                f"input {self.name!r}",
+                expected=f"{self.dtype}, or what it holds exactly",
+                received=f"an array of type {x.dtype}",
+                advice=f"convert it with array.astype('{self.dtype}')",
+            )
+        return x.astype(self.dtype)
+
+
+@checked_call
+def Input(  # noqa: N802 - reads as the layer it makes
+    name: str, sample_shape: GivenShape, dtype: Any = None, sparse: bool = False
+) -> Symbol:
+    """A symbol for an array of ``sample_shape`` (no batch axis) that the user feeds by ``name``.
+
+    ``dtype`` "int64", or another type of whole numbers or booleans, is for labels and indices,
+    which are then fed and used as such. Numbers to compute with are of the net's float type, for
+    which ``dtype`` is None or any float type. With ``sparse`` SciPy's sparse matrices of
+    ``sample_shape`` (n,) are fed, CSR, CSC or COO, for `Dense` layers to read. Errors: other types.
+    """
+    found = _type(dtype)
+    floats = dtype is None or (found is not None and found.kind == "f")
+    kind = None if floats else found.name if found else dtype
+    layer = Dummy(name, sample_shape, kind, sparse)
+    layer.build(sample_shape)
+    return source(layer, layer.out_shapes)  # type: ignore[arg-type]
+
+
+def _is_vector(shape: Any) -> bool:
+    return isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 0
+
+
+def _type(dtype: Any) -> np.dtype[Any] | None:
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        return None
+
+
+def _checked_type(name: str, dtype: Any) -> np.dtype[Any]:
+    found = _type(dtype)
+    if found is None or found.kind not in "iub":
+        raise ArgumentError(
+            f"input {name!r}, argument dtype",
+            expected="a type of whole numbers or booleans; of floats all are the net's",
+            received=repr(dtype),
+            advice="write 'int64' for labels and indices; leave it out for numbers",
+        )
+    return found

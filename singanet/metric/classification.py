@@ -1,0 +1,445 @@
+"""Metrics of classes."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import checked_count, is_number
+from singanet.errors import ArgumentError, DataError, ShapeError, one_of
+from singanet.loss.loss import class_labels
+from singanet.metric.metric import MeanMetric, Metric
+from singanet.ops.interface import Ops
+from singanet.types import Array
+
+
+def scored_classes(where: str, ops: Ops, x: Array, y: Array) -> Array:
+    """Labels (N,) for scores ``x`` (..., C), from integers or from rows of the shape of ``x``."""
+    if x.ndim < 2 or x.shape[-1] == 0:
+        raise DataError(
+            where,
+            expected="outputs of shape (batch, ..., classes)",
+            received=f"outputs of shape {x.shape}",
+            advice="end the net in a layer with one output for every class",
+        )
+    if x.shape[-1] == 1:
+        raise DataError(
+            where,
+            expected="scores of two or more classes",
+            received=f"outputs of shape {x.shape}, of which the only class is always the highest",
+            advice="measure a yes-or-no output by BinaryAccuracy(), or F1(threshold=0.5)",
+        )
+    if y.ndim == x.ndim and y.shape[-1] == x.shape[-1]:
+        if y.shape != x.shape:
+            raise _other_shape(where, x, y)
+        return _only_class(where, y.reshape(-1, y.shape[-1]))
+    return class_labels(where, ops, x, y)[0]
+
+
+def _only_class(where: str, rows: Array) -> Array:
+    """The class of each of ``rows``, of which one element is the largest."""
+    if rows.dtype.kind not in "fiub":
+        raise _no_numbers(where, rows)
+    ones = (rows == 1).sum(axis=1)
+    wrong = (ones > 1) | ~(rows > 0).any(axis=1)
+    if bool(wrong.any()):
+        index = int(wrong.argmax())
+        raise DataError(
+            where,
+            expected="target rows of one class each",
+            received=f"a row of {int(ones[index])} classes at index {index}",
+            advice="measure several labels a sample by BinaryAccuracy(), or F1(threshold=0.5)",
+        )
+    return rows.argmax(axis=1)
+
+
+def yes_or_no(where: str, x: Array, y: Array) -> tuple[Array, Array]:
+    """Scores and booleans, both (N, C), for ``x`` (B,) or (B, ..., C) and ``y`` of its shape.
+
+    ``y`` may also be (B,) for ``x`` (B, 1). Errors: other shapes, targets other than 0 and 1.
+    """
+    if y.shape != x.shape and not (x.shape == (len(y), 1) and y.ndim == 1):
+        raise ShapeError(
+            where,
+            expected=f"targets of the outputs' shape {x.shape}",
+            received=f"targets of shape {y.shape}",
+            advice="give every output a 0 or a 1; measure integer classes by Accuracy()",
+        )
+    classes = x.shape[-1] if x.ndim > 1 else 1
+    return x.reshape(-1, classes), _booleans(where, y).reshape(-1, classes)
+
+
+def checked_threshold(where: str, threshold: Any) -> float:
+    """``threshold`` as a float. Errors: no finite number."""
+    if not is_number(threshold) or not math.isfinite(threshold):
+        raise ArgumentError(
+            f"{where}(threshold=)",
+            expected="a finite number",
+            received=repr(threshold),
+            advice="0.5 is usual for probabilities, 0 for scores",
+        )
+    return float(threshold)
+
+
+def multi_hot(where: str, x: Array, y: Array) -> Array:
+    """``y`` as booleans of the shape (B, C) of ``x``."""
+    if x.ndim != 2 or y.shape != x.shape:
+        raise _other_shape(where, x, y)
+    return _booleans(where, y)
+
+
+def _booleans(where: str, y: Array) -> Array:
+    if y.dtype.kind not in "fiub":
+        raise _no_numbers(where, y)
+    yes = y == 1
+    wrong = ~(yes | (y == 0))
+    if bool(wrong.any()):
+        raise DataError(
+            where,
+            expected="targets that are 0 or 1",
+            received=f"{float(y[wrong][0]):g}",
+            advice="compare first, as in y > 0.5",
+        )
+    return yes
+
+
+def _no_numbers(where: str, y: Array) -> DataError:
+    return DataError(
+        where,
+        expected="rows of 0 and 1",
+        received=f"targets of type {y.dtype}",
+        advice="pass booleans, integers or floats",
+    )
+
+
+def _other_shape(where: str, x: Array, y: Array) -> ShapeError:
+    return ShapeError(
+        where,
+        expected="targets of the shape (batch, classes) of the outputs",
+        received=f"targets of shape {y.shape} for outputs of shape {x.shape}",
+        advice="give every sample a row with an element for every class",
+    )
+
+
+class Accuracy(MeanMetric):
+    """1 where the right class is among the ``top_k`` highest of ``x`` (B, ..., C), else 0.
+
+    ``y`` is integer labels (B, ...) or (B, ..., 1), or rows of the shape of ``x`` whose largest
+    element is the class. Of equal scores the lowest class comes first; a score that is not a
+    number is never right. For (B, T, C) a sample's value is the mean over its positions.
+    """
+
+    better = "max"
+    by_rows = ("top_k",)
+
+    def __init__(self, top_k: int = 1) -> None:
+        self.top_k = checked_count("Accuracy", "top_k", top_k, 1)
+        super().__init__()
+
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        labels = self.targets(ops, x, y)
+        return self.rows(ops, x.reshape(-1, x.shape[-1]), labels).reshape(x.shape[:-1])
+
+    def targets(self, ops: Ops, x: Array, y: Array) -> Array:
+        return scored_classes("Accuracy", ops, x, y)
+
+    def rows(self, ops: Ops, x: Array, labels: Array) -> Array:
+        xp = ops.xp
+        own = x[xp.arange(len(x)), labels]
+        if self.top_k == 1:
+            right = x.argmax(axis=1) == labels
+        else:
+            # Written as "not lower" so that a score that is not a number always counts as ahead.
+            ahead = ~(x <= own[:, None])
+            ahead |= (x == own[:, None]) & (xp.arange(x.shape[1]) < labels[:, None])
+            right = ahead.sum(axis=1) < self.top_k
+        right &= own == own
+        values: Array = right.astype("float64")
+        return values
+
+
+class BinaryAccuracy(MeanMetric):
+    """1 where x > ``threshold`` says what ``y``, 0 or 1, says; a sample's value is the mean.
+
+    ``x`` is (B,) or (B, 1) for one question and (B, ..., C) for C labels; ``y`` has its shape, or
+    (B,) for (B, 1). In a net ``x`` is what the loss's link makes of the outputs, so that 0.5 is a
+    probability. With ``all_labels`` a sample counts as 1 only where every label is right. A
+    score that is not a number says no.
+    """
+
+    better = "max"
+
+    linked = True
+
+    def __init__(self, threshold: float = 0.5, all_labels: bool = False) -> None:
+        self.threshold = checked_threshold("BinaryAccuracy", threshold)
+        self.all_labels = bool(all_labels)
+        super().__init__()
+
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        scores, wanted = yes_or_no("BinaryAccuracy", x, y)
+        right = (scores > self.threshold) == wanted
+        if self.all_labels:
+            right = right.reshape(len(x), prod(x.shape[1:])).all(axis=1)
+            return right.astype("float64")
+        return right.astype("float64").reshape(x.shape)
+
+
+class ConfusionMatrix(Metric):
+    """`result`: integers (C, C), how many positions of class i (row) are taken for j (column).
+
+    With weights floats, their sums.
+
+    ``x`` (B, ..., C) holds scores, ``y`` integer labels or rows as for `Accuracy`; the class
+    taken is the first with the highest score. `evaluate` is the share on the diagonal.
+    """
+
+    gathered = ("samples", "counts")
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self.samples = 0
+        self.counts: Array | None = None
+
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
+        """Gather a batch."""
+        name = type(self).__name__
+        ops, x, y = self._outputs(x, y)
+        labels = scored_classes(name, ops, x, y)
+        classes = x.shape[-1]
+        if self.counts is not None and self.counts.shape != (classes, classes):
+            raise ShapeError(
+                name,
+                expected=f"{math.isqrt(self.counts.size)} classes, as in the batches before",
+                received=f"outputs of shape {x.shape}",
+                advice="reset the metric, or use one for each output",
+            )
+        taken = x.reshape(-1, classes).argmax(axis=1)
+        pairs = ops.xp.bincount(
+            labels.astype("int64") * classes + taken,
+            self._each_weight(ops, weight, x.shape[:-1]),
+            minlength=classes * classes,
+        )
+        batch = pairs.reshape(classes, classes)
+        batch = batch if isinstance(batch, np.ndarray) else batch.get()
+        self.counts = batch if self.counts is None else self.counts + batch
+        self.samples += len(x)
+
+    def evaluate(self, x: Array, y: Array, weight: Array | None = None) -> float:
+        """Share of this batch's positions on the diagonal; 0 for an empty batch."""
+        alone = type(self)()
+        alone.update(x, y, weight)
+        counts = alone.counts
+        if counts is None or not counts.sum():
+            return 0.0
+        return float(np.trace(counts) / counts.sum())
+
+    def compute(self) -> Array:
+        return np.array(self.counts)
+
+
+class Precision(MeanMetric):
+    """|the ``top_k`` highest scores ∩ labels| / top_k for scores and multi-hot rows (B, C).
+
+    SINGA's definition. Of equal scores the lowest class comes first. ``top_k`` above C counts
+    all C classes and still divides by ``top_k``.
+    """
+
+    better = "max"
+
+    def __init__(self, top_k: int = 1) -> None:
+        self.top_k = checked_count("Precision", "top_k", top_k, 1)
+        super().__init__()
+
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        return hits(ops, x, multi_hot("Precision", x, y), self.top_k) / self.top_k
+
+
+class Recall(MeanMetric):
+    """|the ``top_k`` highest scores ∩ labels| / |labels| for scores and multi-hot rows (B, C).
+
+    SINGA's definition, but a row without a label counts as 0 instead of dividing by zero. Of
+    equal scores the lowest class comes first.
+    """
+
+    better = "max"
+
+    def __init__(self, top_k: int = 1) -> None:
+        self.top_k = checked_count("Recall", "top_k", top_k, 1)
+        super().__init__()
+
+    def values(self, ops: Ops, x: Array, y: Array) -> Array:
+        labels = multi_hot("Recall", x, y)
+        found = hits(ops, x, labels, self.top_k)
+        found /= ops.maximum(labels.sum(axis=1), 1)
+        return found
+
+
+def hits(ops: Ops, x: Array, labels: Array, top_k: int) -> Array:
+    """How many of the ``top_k`` highest of each row of ``x`` (B, C) are labels, as floats (B,)."""
+    xp = ops.xp
+    # Stable, so that of equal scores the lowest class comes first.
+    first = xp.argsort(-x.astype("float64"), axis=1, kind="stable")[:, :top_k]
+    return xp.take_along_axis(labels, first, axis=1).sum(axis=1, dtype="float64")
+
+
+_AVERAGES = ("macro", "micro", "weighted")
+
+
+class _ByClass(Metric):
+    """A ratio of counts for each class, averaged over classes.
+
+    Without ``threshold`` the class of a position is that of its highest score, as for `Accuracy`.
+    With one, ``x`` (B,), (B, ..., C) or maps (B, C, H, W) and 0 or 1 in ``y`` have one shape, and a
+    label is predicted where x > threshold: in a net of what the loss's link makes of the outputs,
+    so that 0.5 is a probability. ``average``: "macro", the mean over classes that occur in targets
+    or predictions; "weighted", by how often each is a target; "micro", from the summed counts; None
+    gives an array, one value a class. A class that never occurs counts as 0.
+    """
+
+    better = "max"
+
+    gathered = ("samples", "_counts")
+    linked = True
+
+    def __init__(self, average: str | None = "macro", threshold: float | None = None) -> None:
+        where = type(self).__name__
+        if average is not None and average not in _AVERAGES:
+            raise ArgumentError(
+                f"{where}(average=)",
+                expected=f"{one_of(_AVERAGES)} or None",
+                received=repr(average),
+                advice="'macro' gives every class the same say, None a value a class",
+            )
+        self.average = average
+        self.threshold = None if threshold is None else checked_threshold(where, threshold)
+        super().__init__()
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self.samples = 0
+        self._counts: Array | None = None
+
+    def update(self, x: Array, y: Array, weight: Array | None = None) -> None:
+        """Gather a batch."""
+        where = type(self).__name__
+        ops, x, y = self._outputs(x, y)
+        if self.threshold is not None and x.ndim > 3 and x.shape == y.shape:
+            # Of maps the labels are the channels, not the columns of the pictures.
+            x, y = (ops.xp.moveaxis(each, 1, -1) for each in (x, y))
+        if self.threshold is None:
+            labels = scored_classes(where, ops, x, y)
+            every = ops.xp.arange(x.shape[-1])
+            wanted = labels[:, None] == every
+            taken = x.reshape(-1, x.shape[-1]).argmax(axis=1)[:, None] == every
+        else:
+            scores, wanted = yes_or_no(where, x, y)
+            taken = scores > self.threshold
+        of_rows = x.shape[:1] if self.threshold is not None and x.ndim == 1 else x.shape[:-1]
+        weights = self._each_weight(ops, weight, of_rows)
+        each = 1 if weights is None else weights[:, None]
+        batch = ops.xp.stack(
+            [(held * each).sum(axis=0) for held in (wanted & taken, taken, wanted)]
+        )
+        counts = batch if isinstance(batch, np.ndarray) else batch.get()
+        if self._counts is not None and self._counts.shape != counts.shape:
+            raise ShapeError(
+                where,
+                expected=f"{self._counts.size // 3} classes, as in the batches before",
+                received=f"outputs of shape {x.shape}",
+                advice="reset the metric, or use one for each output",
+            )
+        self._counts = counts if self._counts is None else self._counts + counts
+        self.samples += len(x)
+
+    def compute(self) -> float | Array:
+        both, taken, wanted = np.asarray(self._counts, np.float64)
+        if self.average == "micro":
+            return float(self._ratio(both.sum(), taken.sum(), wanted.sum()))
+        scores = self._ratio(both, taken, wanted)
+        if self.average is None:
+            return scores
+        if self.average == "weighted":
+            return float((scores * wanted).sum() / max(float(wanted.sum()), 1.0))
+        return float(scores.sum() / max(int((taken + wanted > 0).sum()), 1))
+
+    @abstractmethod
+    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+        """The measure of counts: rightly predicted, predicted, and there; 0 for none."""
+
+
+class FBeta(_ByClass):
+    """(1 + β²) tp / ((1 + β²) tp + β² fn + fp): the harmonic mean in which recall counts β².
+
+    ``average`` and ``threshold`` are those of `PrecisionScore` (van Rijsbergen 1979).
+    """
+
+    def __init__(
+        self, beta: float = 1.0, average: str | None = "macro", threshold: float | None = None
+    ) -> None:
+        if not is_number(beta) or not 0.0 < beta < float("inf"):
+            raise ArgumentError(
+                f"{type(self).__name__}(beta=)",
+                expected="a finite number above 0",
+                received=repr(beta),
+                advice="2 weighs recall more than precision, 0.5 less",
+            )
+        self.beta = float(beta)
+        super().__init__(average, threshold)
+
+    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+        square = self.beta**2
+        return (1.0 + square) * both / _or_one(square * wanted + taken)
+
+
+class F1(FBeta):
+    """2 tp / (2 tp + fp + fn): `FBeta` of 1."""
+
+    def __init__(self, average: str | None = "macro", threshold: float | None = None) -> None:
+        super().__init__(1.0, average, threshold)
+
+
+class PrecisionScore(_ByClass):
+    """tp / (tp + fp): how much of what is predicted is right.
+
+    Not SINGA's `Precision`, which looks at the highest scores of a sample. Without ``threshold``
+    the class of a position is that of its highest score, as for `Accuracy`. With one, ``x`` (B,)
+    or (B, ..., C) and 0 or 1 in ``y`` have one shape, and a label is predicted where
+    x > threshold: in a net of what the loss's link makes of the outputs, so that 0.5 is a
+    probability. ``average``: "macro", the mean over classes that occur in targets or predictions;
+    "weighted", by how often each is a target; "micro", from the summed counts; None gives an
+    array, one value a class. A class that never occurs counts as 0.
+    """
+
+    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+        return both / _or_one(taken)
+
+
+class RecallScore(_ByClass):
+    """tp / (tp + fn): how much of what is there is predicted.
+
+    Not SINGA's `Recall`, which looks at the highest scores of a sample. ``average`` and
+    ``threshold`` are those of `PrecisionScore`.
+    """
+
+    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+        return both / _or_one(wanted)
+
+
+class IOU(_ByClass):
+    """tp / (tp + fp + fn): of what is predicted or there, how much is both (Jaccard 1912).
+
+    By default the mean over classes, the usual measure of segmentation. ``average`` and
+    ``threshold`` are those of `PrecisionScore`.
+    """
+
+    def _ratio(self, both: Array, taken: Array, wanted: Array) -> Array:
+        return both / _or_one(taken + wanted - both)
+
+
+def _or_one(count: Array) -> Array:
+    return np.where(count > 0, count, 1.0)

@@ -1,0 +1,700 @@
+"""Steps and passes of a net whose large parameters are in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.base.described import changes
+from singanet.checkpoint import Entry
+from singanet.checkpoint.entry import bytes_of
+from singanet.engine.backward import Pass, WatchedPass, arrays_in
+from singanet.engine.executor import Can, LayerByLayer, NetExecutor
+from singanet.engine.fusion import fused
+from singanet.engine.model import StepRequest
+from singanet.engine.plan import ContextStore, Plan
+from singanet.engine.recompute.by_layers import Recomputer
+from singanet.engine.step import away, backward_order, forward_needs
+from singanet.errors import ArgumentError, CallOrderError, DataError, FileAccessError
+from singanet.offload.contexts import (
+    OffloadedContexts,
+    gradient_of_rows,
+    part_of,
+    rows_of_parts,
+    state_at_a_time,
+)
+from singanet.offload.shelf import Shelf, on_host
+from singanet.optimizer.chain import UpdateChain
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.state import ParamState
+from singanet.optimizer.wrapper import Wrapper
+from singanet.params.grads import LayerGradients, split
+from singanet.params.param import Param
+from singanet.params.storage import SMALL, ParamStorage
+from singanet.types import Array, Gradient
+
+if TYPE_CHECKING:
+    from singanet.engine.gradients import Asked
+
+SESSION = "session"
+"""The array of the file that holds the generator, as JSON in bytes; files of fits have it too."""
+_SESSION_BYTES = 1 << 14
+
+
+class FolderPlace(ParamStorage):
+    """A folder, with the parameter under ``name`` of its shelf."""
+
+    __slots__ = ("name", "shelf")
+
+    place = "in a folder"
+    bounded = True
+    way_back = "call onload() of the net that was offloaded"
+
+    def __init__(self, shelf: Shelf, name: str) -> None:
+        self.shelf, self.name = shelf, name
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.shelf.entry(self.name).dtype
+
+    def read(self) -> Array:
+        return self.shelf.read(self.name)
+
+    def lend(self) -> Array:
+        return self.shelf.lend(self.name)
+
+    def write(self, array: Array) -> None:
+        self.shelf.write(self.name, array)
+
+
+class _Behind(Wrapper):
+    """A stage around reducers, by whom updates come when nobody has the layer's arrays any more.
+
+    What was updated goes back to the folder by ``leave``.
+    """
+
+    reads_gradients = False
+
+    def __init__(
+        self, optimizer: Optimizer | Wrapper, leave: Callable[[Sequence[str]], object]
+    ) -> None:
+        super().__init__(optimizer)
+        self.arguments.pop("leave")
+        self._leave = leave
+
+    def updated(self, names: Sequence[str], values: Sequence[Array]) -> None:
+        self._leave(names)
+
+
+class Offloaded(LayerByLayer):
+    """Runs the layers one after the other, each with its arrays read ahead and written back.
+
+    ``before`` is the executor of the net in memory. Parameters of up to 64 KiB, running state and
+    what optimizers keep other than in ``slots`` stay in memory. With ``activations`` what contexts
+    hold goes to the folder as well, and nothing is recomputed.
+    """
+
+    can = Can(is_so="is offloaded", way_back="call net.onload() first")
+    streams = True
+
+    def __init__(
+        self, net: Any, shelf: Shelf, before: NetExecutor[Any], activations: bool = False
+    ) -> None:
+        super().__init__(Recomputer(getattr(before, "recompute", "none")))
+        self.shelf = shelf
+        self.activations = activations
+        self.before = before
+        self.rule: Optimizer | None = None
+        # By parameter the rows whose state comes together, where it does not come as a whole.
+        self._rows: dict[str, list[slice]] = {}
+        self._net = net
+        self._process = os.getpid()
+        self._sees_updates = False
+        self._rule_chain = UpdateChain(None)
+        self._behind: _Behind | None = None
+        # Whether a step updates after its walk back, and whether it ends after that.
+        self._updates_late = self._ends_late = False
+        self._bound: Any = None
+        self._finish: Callable[[], object] = lambda: None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NetExecutor[Any]:
+        """An executor for a net in memory: a copy of an offloaded net is in memory."""
+        return type(self.before)()
+
+    def __reduce__(self) -> Any:
+        return type(self.before), ()
+
+    @property
+    def notes(self) -> list[str]:
+        """Why steps are not recorded."""
+        return ["the net is offloaded: its steps run by the layers, and are not recorded"]
+
+    # -- what executors do ----------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        net: Any,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        other: Plan | None = None,
+    ) -> dict[str, Any]:
+        plan = fused(other or net.execution_plan(), asked)
+        self._begin(lambda: forward_groups(plan))
+        return super().evaluate(net, feed, asked, other)
+
+    def forward(
+        self,
+        net: Any,
+        feed: Mapping[str, Any],
+        asked: tuple[str, ...],
+        starts: Callable[[Mapping[int, Array]], None] | None = None,
+        store: ContextStore | None = None,
+        other: Plan | None = None,
+    ) -> Pass:
+        """As `LayerByLayer`. Errors: the folder fails, and the net is as it was; no room."""
+        self._expect_room_of_walk()
+        plan = fused(other or net.execution_plan(), asked)
+        self._begin(lambda: self._training_groups(plan))
+        if not self.activations:
+            made = super().forward(net, feed, asked, starts, other=other)
+            return self._watched_pass(made, None)
+        own = self._store(plan, feed)
+        with net.rehearsal(only_failed=True), _AbandonedOnError(own):
+            made = super().forward(net, feed, asked, starts, own, other)
+            return self._watched_pass(made, own)
+
+    def _watched_pass(self, made: Pass, store: OffloadedContexts | None) -> Pass:
+        return WatchedPass(made, lambda walk: self.watched(walk, store), self.shelf.sweep)
+
+    def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
+        """As `NetExecutor`. Errors: where the folder fails, the step is undone."""
+        self._expect_own_process()
+        self.bind(request.optimizer)
+        chain = UpdateChain(request.optimizer)
+        several = [stage for stage in chain.reducers if not stage.alone]
+        self._ends_late = bool(several)
+        self._updates_late = not all(stage.local for stage in several)
+        # Mixed precision has to be outermost, and servers of rows refuse what looks at values: what
+        # they update goes back at the end of the step.
+        alone = chain.scaled is not None or any(stage.serves for stage in several)
+        if self._updates_late and not alone:
+            request = request._replace(optimizer=self._behind_all(request.optimizer))
+        self._sees_updates = self.rule is not None and request.on_layer is None
+        try:
+            made = super().step(net, request)
+            if self._ends_late:
+                self.commit()
+            return made
+        except FileAccessError:
+            self.roll_back()
+            raise
+        finally:
+            self._sees_updates = self._updates_late = self._ends_late = False
+
+    def _behind_all(self, optimizer: Any) -> _Behind:
+        """``optimizer`` within the stage that hears of late updates; asked again, the same."""
+        if self._behind is None or self._behind.optimizer is not optimizer:
+            self._behind = _Behind(optimizer, self._leave_late)
+        return self._behind
+
+    def _leave_late(self, names: Sequence[str]) -> None:
+        new = [state for state in self._states(names) if not state.is_away]
+        self.shelf.reserve(sum(array.nbytes for state in new for array in state.arrays))
+        self._leave(names, True)
+
+    def gradients(
+        self, net: Any, asked: Asked, store: ContextStore | None = None
+    ) -> Iterator[LayerGradients]:
+        self._expect_room_of_walk()
+        plan = net.execution_plan()
+        self._begin(lambda: self._training_groups(plan))
+        own = self._store(asked.plan, asked.feed) if self.activations else None
+        return self.watched(super().gradients(net, asked, own), own)
+
+    def watched(
+        self, items: Iterable[LayerGradients], store: OffloadedContexts | None
+    ) -> Generator[LayerGradients, None, None]:
+        """``items``, whose parameters and state are there while they are updated.
+
+        At the end the folder becomes a checkpoint, unless nothing was updated. ``store`` has what
+        contexts hold.
+        """
+        with _AbandonedOnError(store):
+            yield from self._watched(items)
+        self.shelf.sweep()
+
+    def _watched(self, items: Iterable[LayerGradients]) -> Generator[LayerGradients, None, None]:
+        moved = False
+        for item in items:
+            # A first walk for the norm of all gradients updates none of them, and sums them whole.
+            updates = self._sees_updates and not self._rule_chain.needs_norm()
+            apart = [name for name in item.names if name in self._rows and updates]
+            handed, parts = [item], []
+            if apart:
+                inside, rest = split(item, apart)
+                rows = zip(*inside, strict=True)
+                handed, parts = [rest], [self._by_rows(*row, item.layer) for row in rows]
+                del inside, rest, rows
+            names = list(handed[0].names)
+            del item
+            self._enter(names if updates or not self._sees_updates else ())
+            counts = self._counts(names)
+            try:
+                # Nothing of the layer stays in this frame while the caller has it.
+                yield handed.pop()
+            finally:
+                changed = not self._sees_updates or counts != self._counts(names)
+                moved = moved or changed
+                self._leave(names, changed)
+            while parts:
+                moved |= yield from parts.pop()
+        if moved and not self._ends_late:
+            self.commit()
+
+    def _by_rows(
+        self, name: str, value: Array, grad: Gradient, layer: str
+    ) -> Generator[LayerGradients, None, bool]:
+        """The gradient of a parameter as items of some rows each, whose state is there meanwhile.
+
+        All are one step of the parameter's. Returns whether it was updated.
+        """
+        (state,), keys = self._states([name]), self._state_names(name)
+        step, shape, is_new = state.step, state.shape, state.shape is None
+        moved = False
+        try:
+            for rows in self._rows[name]:
+                part = gradient_of_rows(grad, rows)
+                if part is None:
+                    continue
+                units = [part_of(self.shelf.entry(key), rows) for key in keys]
+                state.step, state.shape, state.arrays = step, None, []
+                if is_new:
+                    self.shelf.reserve(sum(unit.nbytes for unit in units))
+                else:
+                    state.shape = units[0].shape
+                    state.arrays = [self.shelf.lend(unit.name).reshape(-1) for unit in units]
+                try:
+                    yield LayerGradients([name], [value[rows]], [part], layer)
+                finally:
+                    changed = state.step != step
+                    moved = moved or changed
+                    self._put_back([unit.name for unit in units], state.arrays, changed)
+                    state.arrays = []
+                del part
+        finally:
+            state.step, state.shape = step + moved, value.shape if moved else shape
+            if state.shape is not None:
+                self._keep(state, keys)
+            self.shelf.put_back([f"net/{name}"], moved)
+        return moved
+
+    def _put_back(self, names: Sequence[str], arrays: Iterable[Array], changed: bool) -> None:
+        """Have the ``arrays`` of the units ``names``, where there are any, in the folder again."""
+        for name, array in zip(names, arrays, strict=False):
+            if not self.shelf.has_lent(name, array):
+                self.shelf.take_over(name, array)
+        self.shelf.put_back(names, changed)
+
+    # -- parameters and state -------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Make the folder a checkpoint of the net as it is."""
+        self.shelf.put_back()
+        self.shelf.commit(self._small())
+
+    def bind(self, optimizer: Any, of_folder: bool = False) -> None:
+        """Keep the state of ``optimizer`` in the folder as well, and no longer that of another.
+
+        With ``of_folder`` it takes the state that is there. Errors: a ``keep`` in which a layer
+        has no room; state in the folder of another optimizer, or without a bound one.
+        """
+        chain = UpdateChain(optimizer)
+        rule = chain.own_rule
+        as_it_is = rule, chain.optimizer, self._net.version, changes.now
+        if self._bound == as_it_is:
+            return
+        if rule is not self.rule:
+            self.unbind()
+            self.rule = rule
+            if rule is not None:
+                rule.follow(self._net.params())
+        self._rule_chain = chain
+        entries = [*entries_of(self._net.params()), *self._state_entries()]
+        self._expect_room()
+        if of_folder:
+            self._expect_state(entries)
+        self._adopt(entries)
+        if of_folder:
+            self._take_state()
+        self._bound = as_it_is
+
+    def move_state(self) -> bool:
+        """Put the state that is in memory into the folder; whether there was any."""
+        names = [state.name for state in self._states(p.name for p in self._trained())]
+        self._leave(names, False)
+        return self.rule is not None and any(state.step for state in self.rule.states())
+
+    def unbind(self) -> None:
+        """Bring the optimizer's state back into memory."""
+        self.shelf.put_back()
+        for state in [] if self.rule is None else self.rule.states():
+            if state.is_away:
+                state.arrays = [array.copy() for array in state.arrays]
+        self.rule = None
+
+    def roll_back(self) -> None:
+        """Net, generator and optimizer as at the last `commit`."""
+        self.shelf.roll_back()
+        self.load_small()
+        for state in [] if self.rule is None else self.rule.states():
+            state.forget()
+        self._take_state()
+
+    def load_small(self) -> None:
+        """Take what is not large from the latest generation: parameters, and the generator."""
+        for param in self._net.params():
+            if f"net/{param.name}" in self.shelf.latest.entries and param.storage.in_memory:
+                param.value[...] = self._array(f"net/{param.name}")
+        text = on_host(self._array(SESSION)).tobytes()
+        self._net.rng.bit_generator.state = json.loads(text)["generator"]
+
+    def ends_with(self, finish: Callable[[], object]) -> None:
+        """Have `end` call ``finish``."""
+        self._finish = finish
+
+    def end(self) -> None:
+        """Let go of the folder."""
+        self.shelf.close()
+        self._finish()
+
+    def _expect_own_process(self) -> None:
+        """Errors: `CallOrderError` in a forked child, whose folder and threads are its parent's."""
+        if os.getpid() != self._process:
+            raise CallOrderError(
+                "an offloaded net",
+                expected="the process that called net.offload",
+                received="a child that was forked from it, and would write to the same folder",
+                advice="load the net's file in the child, or start it by the method 'spawn'",
+            )
+
+    def _begin(self, groups: Callable[[], list[tuple[str, ...]]]) -> None:
+        self._expect_own_process()
+        params = self._net.params()
+        if any(f"net/{param.name}" not in self.shelf.next.entries for param in params):
+            entries = [*entries_of(params), *self._state_entries()]
+            self._expect_room()
+            self._adopt(entries)
+        self.shelf.put_back()
+        self.shelf.follow(groups())
+
+    def _adopt(self, entries: list[Entry]) -> None:
+        """Have places for ``entries``, and large parameters of layers that came later in them."""
+        self.shelf.lay_out(entries, self._small)
+        chain, known, parts = self._rule_chain, self.shelf.next.entries, {}
+        self._rows = {}
+        for param in [] if self.rule is None else self._trained():
+            rows = rows_of_parts(chain, param) if is_large(param) else []
+            if rows:
+                self._rows[param.name] = rows
+                for key in self._state_names(param.name):
+                    parts[key] = [part_of(known[key], each) for each in rows]
+        self.shelf.divide(parts, self._small)
+        for param in self._net.params():
+            if is_large(param) and param.storage.in_memory:
+                self.shelf.write(f"net/{param.name}", param.value)
+                param.storage = FolderPlace(self.shelf, f"net/{param.name}")
+
+    def _trained(self) -> list[Param]:
+        return [param for param in self._net.params() if param.trainable]
+
+    def _state_entries(self) -> list[Entry]:
+        """Places for step counts and state of every trained parameter."""
+        found: list[Entry] = []
+        if self.rule is None:
+            return found
+        for param in self._trained():
+            start = f"optimizer/{param.name}"
+            found.append(_entry(f"{start}/step", (), np.dtype(np.int64)))
+            slots = self._rule_chain.slots_of(param).items()
+            found += [_entry(f"{start}/{slot}", *kind) for slot, kind in slots]
+        return found
+
+    def _expect_room(self) -> None:
+        most, layer = least_keep(self._net, self._rule_chain)
+        if most > self.shelf.keep:
+            raise ArgumentError(
+                "net.offload, keep",
+                expected=f"{most} bytes at least: layer {layer!r} with its optimizer's state",
+                received=f"{self.shelf.keep} bytes",
+                advice=f"pass keep={2 * most} or more, so that a neighbour is read meanwhile",
+            )
+
+    def _expect_room_of_walk(self) -> None:
+        """Refuse a walk whose items others update, who have all of the state, in too little room.
+
+        Steps that nobody looks at have it in parts.
+        """
+        if self._sees_updates or not self._rows:
+            return
+        most, layer = least_keep(self._net, self._rule_chain, UpdateChain.state_bytes)
+        if most > self.shelf.keep:
+            raise ArgumentError(
+                "net.offload, keep",
+                expected=f"{most} bytes at least where gradients are handed out: layer {layer!r} "
+                "with all of its optimizer's state",
+                received=f"{self.shelf.keep} bytes",
+                advice=f"pass keep={2 * most} or more, or train by net.step(x, y, optimizer), "
+                "which has the state in parts of its rows",
+            )
+
+    def _units(self, name: str, key: str) -> list[tuple[str, slice]]:
+        """The units of the state ``key`` of the parameter ``name``, and their elements."""
+        entry = self.shelf.entry(key)
+        width = prod(entry.shape[1:])
+        return [
+            (part_of(entry, rows).name, slice(rows.start * width, rows.stop * width))
+            for rows in self._rows.get(name, ())
+        ] or [(key, slice(None))]
+
+    def _state_names(self, name: str) -> list[str]:
+        slots = () if self.rule is None else self.rule.slots
+        return [f"optimizer/{name}/{slot}" for slot in slots]
+
+    def _store(self, plan: Plan, feed: Mapping[str, Any]) -> OffloadedContexts:
+        """Where a pass over ``plan`` has what its contexts hold."""
+        here = [
+            *arrays_in(dict(feed)),
+            *(p.value for p in self._net.params() if p.storage.in_memory),
+        ]
+
+        def groups(names: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+            return [*self._backward_groups(plan, names), *forward_groups(plan)]
+
+        return OffloadedContexts(self.shelf, here, groups)
+
+    def _training_groups(self, plan: Plan) -> list[tuple[str, ...]]:
+        """The arrays that each layer needs in forward, then in backward."""
+        return [*forward_groups(plan), *self._backward_groups(plan)]
+
+    def _backward_groups(
+        self, plan: Plan, contexts: Sequence[tuple[str, ...]] = ()
+    ) -> list[tuple[str, ...]]:
+        """The arrays that each layer needs in backward, and its context's, the last layer first."""
+        groups: list[tuple[str, ...]] = []
+        order = [*backward_order(plan)]
+        left = Counter(p.name for i in order for p in plan.steps[i].layer.params.values())
+        for i in order:
+            group: list[str] = list(contexts[i]) if contexts else []
+            apart: list[tuple[str, ...]] = []
+            for param in away(plan.steps[i]):
+                group.append(f"net/{param.name}")
+                left[param.name] -= 1
+                # It is updated where it is used for the last time.
+                here = self.rule is not None and not left[param.name]
+                if here and self._rule_chain.rule.state(param.name).is_away:
+                    units = [self._units(param.name, k) for k in self._state_names(param.name)]
+                    together = [tuple(u for u, _ in each) for each in zip(*units, strict=True)]
+                    if param.name in self._rows:
+                        apart += together
+                    else:
+                        group += [unit for each in together for unit in each]
+            groups += [tuple(group), *apart]
+        return groups
+
+    def _counts(self, names: Iterable[str]) -> list[int]:
+        return [] if self.rule is None else [self.rule.state(name).step for name in names]
+
+    def _enter(self, names: Iterable[str]) -> None:
+        new, of_parts = 0, []
+        for state in self._states(() if self._updates_late else names):
+            keys = self._state_names(state.name)
+            if state.is_away and state.name not in self._rows:
+                state.arrays = [self.shelf.lend(key).reshape(-1) for key in keys]
+            elif state.is_away or state.shape is None:
+                new += sum(self.shelf.entry(key).nbytes for key in keys)
+                of_parts += [state] * state.is_away
+        self.shelf.reserve(new)
+        for state in of_parts:
+            # Who updates it without being asked for parts has all of it.
+            keys = self._state_names(state.name)
+            state.arrays = [self._assembled(state.name, key) for key in keys]
+
+    def _leave(self, names: Iterable[str], changed: bool) -> None:
+        names = list(names)
+        for state in self._states(names):
+            keys = self._state_names(state.name)
+            if state.shape is None or not keys:
+                continue
+            away, arrays = state.is_away, [] if state.is_away else state.arrays
+            for k, key in enumerate(keys):
+                units = self._units(state.name, key)
+                parts = [arrays[k][elements] for _, elements in units] if arrays else []
+                self._put_back([unit for unit, _ in units], parts, changed)
+            if not away:
+                self._keep(state, keys)
+        self.shelf.put_back([f"net/{name}" for name in names], changed)
+
+    def _assembled(self, name: str, key: str) -> Array:
+        """A copy of the state ``key`` of the parameter ``name``, flat, of all its units."""
+        entry, xp = self.shelf.entry(key), self.shelf.room.xp
+        whole: Array = xp.empty(prod(entry.shape), entry.dtype)
+        for unit, elements in self._units(name, key):
+            whole[elements] = self.shelf.read(unit).reshape(-1)
+        return whole
+
+    def _states(self, names: Iterable[str]) -> list[ParamState]:
+        """The states of the parameters ``names``, as far as their arrays go to the folder."""
+        if self.rule is None:
+            return []
+        known = self.shelf.next.entries
+        return [
+            self.rule.state(name)
+            for name in names
+            if is_large_entry(known[f"net/{name}"]) and f"optimizer/{name}/step" in known
+        ]
+
+    def _keep(self, state: ParamState, keys: list[str]) -> None:
+        shelf = self.shelf
+        entries = [shelf.entry(key) for key in keys]
+        kinds = [(prod(entry.shape), entry.dtype) for entry in entries]
+
+        def arrays() -> list[Array]:
+            # Who updates late gets them here, and `_Behind` hears when that is done.
+            if state.name in self._rows:
+                return [self._assembled(state.name, key) for key in keys]
+            take = shelf.lend if self._updates_late else shelf.read
+            return [take(key).reshape(-1) for key in keys]
+
+        state.keep_in(arrays, kinds)
+
+    def _expect_state(self, entries: Iterable[Entry]) -> None:
+        """Refuse state of another optimizer in the folder."""
+        wanted = {entry.name for entry in entries if entry.name.startswith("optimizer/")}
+        there = {name for name in self.shelf.latest.entries if name.startswith("optimizer/")}
+        if there and there != wanted:
+            rule, first = self.rule, min(there ^ wanted)
+            raise DataError(
+                f"net.offload, folder {str(self.shelf.folder)!r}",
+                expected="the optimizer of the earlier training: the folder has "
+                + (f"{first!r}" if first in there else f"no {first!r}"),
+                received="none" if rule is None else f"a {type(rule).__name__}",
+                advice="compile the net with it, or pass optimizer=",
+            )
+
+    def _take_state(self) -> None:
+        """Give the optimizer the state that the latest generation has of it."""
+        entries = self.shelf.latest.entries
+        if self.rule is None:
+            return
+        for param in self._trained():
+            start = f"optimizer/{param.name}/step"
+            state = self.rule.state(param.name)
+            if start not in entries:
+                continue
+            step = int(self._array(start))
+            keys = self._state_names(param.name)
+            state.forget()
+            if step and not param.storage.in_memory:
+                state.shape = param.shape
+                self._keep(state, keys)
+                state.step = step
+            elif step:
+                # In its shapes, which a dump has.
+                state.resume(step, [self._array(key) for key in keys])
+
+    def _small(self) -> dict[str, Array]:
+        """The small arrays, which stay in memory: parameters, state, steps and the generator."""
+        known = self.shelf.next.entries
+        found = {
+            f"net/{param.name}": param.value
+            for param in self._net.params()
+            if param.storage.in_memory and f"net/{param.name}" in known
+        }
+        for state in [] if self.rule is None else self.rule.states():
+            if f"optimizer/{state.name}/step" not in known:
+                continue
+            found[f"optimizer/{state.name}/step"] = np.array(state.step, np.int64)
+            if not state.is_away and state.arrays:
+                keys = self._state_names(state.name)
+                found |= zip(keys, state.arrays, strict=True)
+        found[SESSION] = session_bytes(self._net)
+        return {name: found[name].astype(known[name].dtype, copy=False) for name in found}
+
+    def _array(self, name: str) -> Array:
+        """An array that is not large, from the latest generation."""
+        entry = self.shelf.latest.entries[name]
+        found = np.empty(entry.shape, entry.dtype)
+        self.shelf.latest.read(name, bytes_of(found))
+        return self.shelf.room.put(found)
+
+
+class _AbandonedOnError:
+    """Lets go of what ``store`` has if the block fails: who has the error has the contexts, too.
+
+    A class, since the frames of a generator in between would keep a walk that is left half way.
+    """
+
+    def __init__(self, store: OffloadedContexts | None) -> None:
+        self._store = store
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._store is not None and kind is not None and issubclass(kind, Exception):
+            self._store.abandon()
+
+
+def is_large(param: Param) -> bool:
+    """Whether ``param`` goes to the folder, and does not only have a copy there."""
+    return not param.is_state and param.nbytes > SMALL
+
+
+def least_keep(
+    net: Any,
+    chain: UpdateChain,
+    of_state: Callable[[UpdateChain, Param], int] = state_at_a_time,
+) -> tuple[int, str]:
+    """The bytes that have to be in memory for the layer with most of them, and its name.
+
+    Those of its large parameters, and of what the rule of ``chain`` keeps of these: ``of_state``.
+    """
+    needs = []
+    for step in net.planned().steps:
+        large = filter(is_large, step.layer.params.values())
+        needs.append((sum(p.nbytes + of_state(chain, p) for p in large), step.name))
+    return max(needs, key=lambda need: need[0], default=(0, ""))
+
+
+def is_large_entry(entry: Entry) -> bool:
+    """`is_large`, by what the file says of a trained parameter."""
+    return entry.nbytes > SMALL
+
+
+def entries_of(params: Iterable[Param]) -> list[Entry]:
+    """Places for ``params`` and the generator."""
+    found = [_entry(f"net/{param.name}", param.shape, param.array_type) for param in params]
+    return [*found, _entry(SESSION, (_SESSION_BYTES,), np.dtype(np.uint8))]
+
+
+def forward_groups(plan: Plan) -> list[tuple[str, ...]]:
+    """The arrays that each layer needs in an evaluation."""
+    return [tuple(f"net/{param.name}" for param in needed) for needed in forward_needs(plan)]
+
+
+def session_bytes(net: Any) -> Array:
+    """The generator of ``net`` as the array `SESSION`."""
+    state = net.rng.bit_generator.state
+    text = json.dumps({"generator": state}, default=lambda array: np.asarray(array).tolist())
+    return np.frombuffer(text.encode().ljust(_SESSION_BYTES), np.uint8)
+
+
+def _entry(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Entry:
+    nbytes = prod(shape) * dtype.itemsize
+    return Entry(name, shape, dtype, nbytes)

@@ -1,0 +1,535 @@
+"""Recurrent kernels of NumPy.
+
+Elman 1990.
+
+Gates stand in blocks r, z, n; n = tanh(x_n + r (h W_n + b_n)), h = (1 - z) n + z h: Cho et al.
+2014, with the reset gate behind the matrix as in cuDNN ("linear before reset").
+
+Gates stand in blocks i, f, g, o; c = f c + i g, h = o tanh(c): Hochreiter and Schmidhuber 1997,
+with the forget gate of Gers et al. 2000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from singanet.ops.interface import Ops
+from singanet.ops.kernel import kernel
+from singanet.ops.window import Direction, RecurrentCase, RecurrentGradients, RecurrentStates
+from singanet.types import Array, Shape
+
+__all__: list[str] = []
+
+
+def input_gates(ops: Ops, case: RecurrentCase, bias: Array) -> Array:
+    """(T, N, G·H) that x and the ``bias`` add to the gates, a new array."""
+    x, (weight, _) = case.x, case.weights
+    steps, n, size = x.shape
+    if weight is None:
+        made = ops.add(x[:, :, None], bias.reshape(-1, size))
+    else:
+        made = ops.affine(x.reshape(steps * n, size), weight, bias)
+    gates: Array = made.reshape(steps, n, len(bias))
+    return gates
+
+
+def state_buffer(
+    ops: Ops, shape: Shape, start: Array | None, like: Array, direction: Direction
+) -> Array:
+    """States (T + 1, N, H) of which the one before all steps is ``start``, or zero."""
+    states: Array = ops.xp.empty(shape, like.dtype)
+    states[direction.start] = 0 if start is None else start
+    return states
+
+
+def clear(ops: Ops, skips: Array | None, *arrays: Array) -> None:
+    """Zero, in place, what arrays (T, N, ...) hold of steps that are not there."""
+    if skips is not None:
+        for array in arrays:
+            ops.xp.copyto(array, 0, where=skips)
+
+
+def stay(ops: Ops, direction: Direction, t: int, *states: Array) -> None:
+    """Of samples without step ``t`` the states after it are those before it."""
+    if direction.skips is not None:
+        before, after = direction.around(t)
+        for state in states:
+            ops.xp.copyto(state[after], state[before], where=direction.skips[t])
+
+
+def fed(ops: Ops, state: Array, direction: Direction, room: Array) -> Array:
+    """What the product of a step sees of ``state``; ``room`` is for it."""
+    if direction.drop is None:
+        return state
+    seen: Array = ops.xp.multiply(state, direction.drop, out=room)
+    return seen
+
+
+def through_state(
+    ops: Ops, d: Array, across: Array, direction: Direction, t: int, dh: Array, room: Array | None
+) -> None:
+    """Take ``dh`` through step ``t``, whose gates have gradients ``d``, in place.
+
+    It passes by a step that is not there; ``room`` is for what does, None if all are there or
+    the kernel sees to it.
+    """
+    xp = ops.xp
+    if room is not None:
+        assert direction.skips is not None
+        xp.multiply(dh, direction.skips[t], out=room)
+    xp.matmul(d, across, out=dh)
+    if direction.drop is not None:
+        xp.multiply(dh, direction.drop, out=dh)
+    if room is not None:
+        xp.add(dh, room, out=dh)
+
+
+def through_gates(
+    ops: Ops,
+    case: RecurrentCase,
+    h: Array,
+    of_gates: tuple[Array, Array],
+    starts: tuple[Array, ...],
+    needs_dx: bool,
+) -> RecurrentGradients:
+    """For the gradients ``of_gates`` (T, N, G·H): of what x and the states ``h`` give them.
+
+    Both may be one array; the gradients of the biases then are one too.
+    """
+    (of_x, of_h), x, direction, weight_x = of_gates, case.x, case.direction, case.weights[0]
+    rows_x, rows_h = (d.reshape(-1, d.shape[2]) for d in (of_x, of_h))
+    before, size = direction.befores(h), h.shape[2]
+    if direction.drop is not None:
+        before = ops.multiply(before, direction.drop)
+    weight_h = ops.matmul(before.reshape(-1, size).T, rows_h)
+    made = None if weight_x is None else ops.matmul(x.reshape(-1, x.shape[2]).T, rows_x)
+    # Summed over time and then over samples: two short sums lose less than one long one.
+    bias_x = of_x.sum(axis=0).sum(axis=0)
+    bias_h = bias_x if of_h is of_x else of_h.sum(axis=0).sum(axis=0)
+    dx: Array | None = None
+    if needs_dx and weight_x is None:
+        dx = of_x.reshape(*x.shape[:2], of_x.shape[2] // size, size).sum(axis=2)
+    elif needs_dx and weight_x is not None:
+        dx = ops.matmul(rows_x, weight_x.T).reshape(x.shape)
+    return RecurrentGradients(dx, made, weight_h, bias_x, bias_h, starts)
+
+
+@kernel(half="lift")
+def elman_layer(
+    ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates:
+    """See `Ops`; there is nothing to note."""
+    gates = input_gates(ops, case, case.biases[0])
+    return RecurrentStates((_elman_states(ops, case, gates, starts[0]),))
+
+
+@kernel(half="lift")
+def elman_layer_backward(
+    ops: Ops,
+    case: RecurrentCase,
+    made: RecurrentStates,
+    dy: Array | None,
+    ends: Sequence[Array],
+    needs_dx: bool,
+) -> RecurrentGradients:
+    (h,), dh = made.states, ops.xp.array(ends[0], order="C")
+    dgates = _elman_states_back(ops, case, h, dy, dh)
+    return through_gates(ops, case, h, (dgates, dgates), (dh,), needs_dx)
+
+
+def _elman_states(ops: Ops, case: RecurrentCase, gates: Array, h0: Array | None) -> Array:
+    """States h around the steps, (T + 1, N, H).
+
+    ``gates`` (T, N, H) holds what the input and the biases add, and is overwritten.
+    """
+    direction, weight, (steps, n, size) = case.direction, case.weights[1], gates.shape
+    h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
+    for lane in ops.lanes(n, gates.size * size):
+        _elman_steps(ops, gates[:, lane], h[:, lane], weight, direction.of(lane), case.mode)
+    return h
+
+
+def _elman_steps(
+    ops: Ops, gates: Array, h: Array, weight: Array, direction: Direction, mode: str
+) -> None:
+    """The states of some samples, step by step."""
+    xp = ops.xp
+    room = xp.empty(gates.shape[1:], gates.dtype)
+    for t in direction.steps():
+        before, after = direction.around(t)
+        hb = h[after]
+        xp.matmul(fed(ops, h[before], direction, room), weight, out=hb)
+        xp.add(hb, gates[t], out=hb)
+        if mode == "relu":
+            xp.maximum(hb, 0, out=hb)
+        else:
+            xp.tanh(hb, out=hb)
+        stay(ops, direction, t, h)
+
+
+def _elman_states_back(
+    ops: Ops, case: RecurrentCase, h: Array, dy: Array | None, dh: Array
+) -> Array:
+    """Gradient of what went into f, (T, N, H).
+
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
+    state, and on return of the first one.
+    """
+    xp, direction, weight = ops.xp, case.direction, case.weights[1]
+    after = direction.afters(h)
+    dgates: Array = xp.empty(after.shape, h.dtype)
+    if case.mode == "relu":
+        xp.sign(after, out=dgates)
+    else:
+        xp.multiply(after, after, out=dgates)
+        xp.subtract(1, dgates, out=dgates)
+    clear(ops, direction.skips, dgates)
+    # Copied once, the product of each step reads it in longer runs.
+    across = xp.ascontiguousarray(weight.T)
+    for lane in ops.lanes(len(dh), dgates.size * len(weight)):
+        given = None if dy is None else dy[:, lane]
+        _elman_steps_back(ops, given, dh[lane], dgates[:, lane], across, direction.of(lane))
+    return dgates
+
+
+def _elman_steps_back(
+    ops: Ops, dy: Array | None, dh: Array, dgates: Array, across: Array, direction: Direction
+) -> None:
+    """The gradients of some samples, step by step: slopes of f become what goes into it."""
+    xp = ops.xp
+    room = None if direction.skips is None else xp.empty(dh.shape, dh.dtype)
+    for t in direction.steps_back():
+        d = dgates[t]
+        if dy is not None:
+            xp.add(dh, dy[t], out=dh)
+        xp.multiply(d, dh, out=d)
+        through_state(ops, d, across, direction, t, dh, room)
+
+
+@kernel(half="lift")
+def gru_layer(
+    ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates:
+    split, (of_x, of_h) = 2 * len(case.weights[1]), case.biases
+    bias = ops.xp.concatenate([ops.xp.add(of_x[:split], of_h[:split]), of_x[split:]])
+    gates = input_gates(ops, case, bias)
+    h, linear = _states(ops, case, gates, of_h[split:], starts[0])
+    return RecurrentStates((h,), (gates, linear) if keep else ())
+
+
+@kernel(half="lift")
+def gru_layer_backward(
+    ops: Ops,
+    case: RecurrentCase,
+    made: RecurrentStates,
+    dy: Array | None,
+    ends: Sequence[Array],
+    needs_dx: bool,
+) -> RecurrentGradients:
+    dh = ops.xp.array(ends[0], order="C")
+    of_gates = _gru_states_back(ops, case, made, dy, dh)
+    return through_gates(ops, case, made.states[0], of_gates, (dh,), needs_dx)
+
+
+def _states(
+    ops: Ops, case: RecurrentCase, gates: Array, bias_n: Array, h0: Array | None
+) -> tuple[Array, Array]:
+    """States h around the steps, (T + 1, N, H), and h W_n + b_n of every step, (T, N, H).
+
+    ``gates`` (T, N, 3H) holds what the input and all biases but ``bias_n`` (H,) add, and on
+    return the gates.
+    """
+    xp, direction, weight = ops.xp, case.direction, case.weights[1]
+    steps, n, width = gates.shape
+    size = width // 3
+    h = state_buffer(ops, (steps + 1, n, size), h0, gates, direction)
+    linear: Array = xp.empty((steps, n, size), gates.dtype)
+    for lane in ops.lanes(n, gates.size * size):
+        states = h[:, lane], linear[:, lane]
+        _steps(ops, gates[:, lane], *states, weight, bias_n, direction.of(lane))
+    return h, linear
+
+
+def _steps(
+    ops: Ops,
+    gates: Array,
+    h: Array,
+    linear: Array,
+    weight: Array,
+    bias_n: Array,
+    direction: Direction,
+) -> None:
+    """The states of some samples, and their ``linear``, step by step."""
+    xp, (_, n, width) = ops.xp, gates.shape
+    size = width // 3
+    wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
+    for t in direction.steps():
+        before, after = direction.around(t)
+        hb, old = h[after], h[before]
+        rz, new = gates[t, :, : 2 * size], gates[t, :, 2 * size :]
+        xp.matmul(fed(ops, old, direction, narrow), weight, out=wide)
+        xp.add(rz, wide[:, : 2 * size], out=rz)
+        # σ(x) = tanh(x/2)/2 + 1/2, which cannot overflow.
+        xp.multiply(rz, 0.5, out=rz)
+        xp.tanh(rz, out=rz)
+        xp.multiply(rz, 0.5, out=rz)
+        xp.add(rz, 0.5, out=rz)
+        xp.add(wide[:, 2 * size :], bias_n, out=linear[t])
+        xp.multiply(rz[:, :size], linear[t], out=narrow)
+        xp.add(new, narrow, out=new)
+        xp.tanh(new, out=new)
+        xp.subtract(old, new, out=hb)
+        xp.multiply(hb, rz[:, size:], out=hb)
+        xp.add(hb, new, out=hb)
+        stay(ops, direction, t, h)
+
+
+def _gru_states_back(
+    ops: Ops, case: RecurrentCase, made: RecurrentStates, dy: Array | None, dh: Array
+) -> tuple[Array, Array]:
+    """Gradients of the input's and of the state's share of the gates, two (T, N, 3H).
+
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``dh`` (N, H) is that of the last
+    state, and on return of the first one.
+    """
+    direction, weight, (gates, linear) = case.direction, case.weights[1], made.notes
+    xp, size = ops.xp, gates.shape[2] // 3
+    of_x = _gru_slopes(ops, gates, linear, direction.befores(made.states[0]))
+    of_h: Array = xp.array(of_x)
+    xp.multiply(of_h[:, :, 2 * size :], gates[:, :, :size], out=of_h[:, :, 2 * size :])
+    update = gates[:, :, size : 2 * size]
+    if direction.skips is not None:
+        clear(ops, direction.skips, of_x, of_h)
+        update = xp.where(direction.skips, 1, update)
+    # Copied once, the product of each step reads it in longer runs.
+    across = xp.ascontiguousarray(weight.T)
+    for lane in ops.lanes(len(dh), gates.size * size):
+        given = None if dy is None else dy[:, lane]
+        slopes = of_x[:, lane], of_h[:, lane], update[:, lane]
+        _steps_back(ops, given, dh[lane], slopes, across, direction.of(lane))
+    return of_x, of_h
+
+
+def _steps_back(
+    ops: Ops,
+    dy: Array | None,
+    dh: Array,
+    slopes: tuple[Array, Array, Array],
+    across: Array,
+    direction: Direction,
+) -> None:
+    """The gradients of some samples, step by step: slopes of the gates become their gradients."""
+    xp, (of_x, of_h, update), (n, size) = ops.xp, slopes, dh.shape
+    blocks = [d.reshape(len(d), n, 3, size) for d in (of_x, of_h)]
+    narrow = xp.empty((n, size), dh.dtype)
+    for t in direction.steps_back():
+        if dy is not None:
+            xp.add(dh, dy[t], out=dh)
+        for block in blocks:
+            xp.multiply(block[t], dh[:, None], out=block[t])
+        xp.multiply(dh, update[t], out=narrow)
+        through_state(ops, of_h[t], across, direction, t, dh, None)
+        xp.add(dh, narrow, out=dh)
+
+
+def _gru_slopes(ops: Ops, gates: Array, linear: Array, before: Array) -> Array:
+    """What dh is multiplied by to give the gradients of the gates' inputs."""
+    xp = ops.xp
+    size = gates.shape[2] // 3
+    r, z, n = (gates[:, :, k * size : (k + 1) * size] for k in range(3))
+    slopes: Array = xp.empty(gates.shape, gates.dtype)
+    dr, dz, dn = (slopes[:, :, k * size : (k + 1) * size] for k in range(3))
+    xp.multiply(n, n, out=dn)
+    xp.subtract(1, dn, out=dn)
+    xp.subtract(1, z, out=dz)
+    xp.multiply(dn, dz, out=dn)
+    # dz still holds 1 - z.
+    xp.multiply(dz, z, out=dz)
+    xp.subtract(before, n, out=dr)
+    xp.multiply(dz, dr, out=dz)
+    xp.subtract(1, r, out=dr)
+    xp.multiply(dr, r, out=dr)
+    xp.multiply(dr, linear, out=dr)
+    xp.multiply(dr, dn, out=dr)
+    return slopes
+
+
+@kernel(half="lift")
+def lstm_layer(
+    ops: Ops, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates:
+    gates = input_gates(ops, case, case.biases[0])
+    states = _lstm_states(ops, case, gates, starts)
+    return RecurrentStates(states, (gates,) if keep else ())
+
+
+@kernel(half="lift")
+def lstm_layer_backward(
+    ops: Ops,
+    case: RecurrentCase,
+    made: RecurrentStates,
+    dy: Array | None,
+    ends: Sequence[Array],
+    needs_dx: bool,
+) -> RecurrentGradients:
+    dh, dc = (ops.xp.array(end, order="C") for end in ends)
+    dgates = _lstm_states_back(ops, case, made, dy, (dh, dc))
+    return through_gates(ops, case, made.states[0], (dgates, dgates), (dh, dc), needs_dx)
+
+
+def _lstm_states(
+    ops: Ops, case: RecurrentCase, gates: Array, starts: Sequence[Array | None]
+) -> tuple[Array, Array]:
+    """States h and c around the steps, two arrays (T + 1, N, H).
+
+    ``gates`` (T, N, 4H) holds what the input and the biases add, and on return the gates.
+    """
+    xp, direction, weight = ops.xp, case.direction, case.weights[1]
+    steps, n, width = gates.shape
+    size = width // 4
+    h, c = (state_buffer(ops, (steps + 1, n, size), s, gates, direction) for s in starts)
+    # σ(x) = tanh(x/2)/2 + 1/2 makes one call of all four gates; it cannot overflow either.
+    slope = xp.full(width, 0.5, gates.dtype)
+    slope[2 * size : 3 * size] = 1
+    shift = 1 - slope
+    for lane in ops.lanes(n, gates.size * size):
+        states = h[:, lane], c[:, lane]
+        _lstm_steps(ops, gates[:, lane], *states, weight, (slope, shift), direction.of(lane))
+    return h, c
+
+
+def _lstm_steps(
+    ops: Ops,
+    gates: Array,
+    h: Array,
+    c: Array,
+    weight: Array,
+    squeeze: tuple[Array, Array],
+    direction: Direction,
+) -> None:
+    """The states of some samples, step by step; gates are ``squeeze``d tanhs of these."""
+    xp, (_, n, width), (slope, shift) = ops.xp, gates.shape, squeeze
+    size = width // 4
+    wide, narrow = xp.empty((n, width), gates.dtype), xp.empty((n, size), gates.dtype)
+    for t in direction.steps():
+        before, after = direction.around(t)
+        z, hb, cb = gates[t], h[after], c[after]
+        seen = fed(ops, h[before], direction, narrow)
+        xp.add(z, xp.matmul(seen, weight, out=wide), out=z)
+        xp.multiply(z, slope, out=z)
+        xp.tanh(z, out=z)
+        xp.multiply(z, slope, out=z)
+        xp.add(z, shift, out=z)
+        xp.multiply(z[:, size : 2 * size], c[before], out=cb)
+        xp.multiply(z[:, :size], z[:, 2 * size : 3 * size], out=narrow)
+        xp.add(cb, narrow, out=cb)
+        xp.tanh(cb, out=hb)
+        xp.multiply(hb, z[:, 3 * size :], out=hb)
+        stay(ops, direction, t, h, c)
+
+
+def _lstm_states_back(
+    ops: Ops,
+    case: RecurrentCase,
+    made: RecurrentStates,
+    dy: Array | None,
+    ends: tuple[Array, Array],
+) -> Array:
+    """Gradient of what went into the gates, (T, N, 4H).
+
+    ``dy`` (T, N, H) is the gradient of each h, or None; ``ends`` (N, H) are those of the last
+    states, and on return of the first ones.
+    """
+    (_, c), (gates,), (dh, dc) = made.states, made.notes, ends
+    direction, weight = case.direction, case.weights[1]
+    size = gates.shape[2] // 4
+    dgates, to_c = _slopes(ops, gates, direction.befores(c), direction.afters(c))
+    forget = gates[:, :, size : 2 * size]
+    if direction.skips is not None:
+        clear(ops, direction.skips, dgates, to_c)
+        forget = ops.xp.where(direction.skips, 1, forget)
+    # Copied once, the product of each step reads it in longer runs.
+    across = ops.xp.ascontiguousarray(weight.T)
+    for lane in ops.lanes(len(dh), gates.size * size):
+        given = None if dy is None else dy[:, lane]
+        slopes = dgates[:, lane], to_c[:, lane], forget[:, lane]
+        _lstm_steps_back(ops, given, dh[lane], dc[lane], slopes, across, direction.of(lane))
+    return dgates
+
+
+def _lstm_steps_back(
+    ops: Ops,
+    dy: Array | None,
+    dh: Array,
+    dc: Array,
+    slopes: tuple[Array, Array, Array],
+    across: Array,
+    direction: Direction,
+) -> None:
+    """The gradients of some samples, step by step: slopes of the gates become their gradients."""
+    xp, (dgates, to_c, forget), (n, size) = ops.xp, slopes, dh.shape
+    blocks = dgates.reshape(len(dgates), n, 4, size)
+    narrow = xp.empty((n, size), dh.dtype)
+    room = None if direction.skips is None else xp.empty((n, size), dh.dtype)
+    for t in direction.steps_back():
+        if dy is not None:
+            xp.add(dh, dy[t], out=dh)
+        xp.multiply(dh, to_c[t], out=narrow)
+        xp.add(dc, narrow, out=dc)
+        block = blocks[t]
+        xp.multiply(block[:, :3], dc[:, None], out=block[:, :3])
+        xp.multiply(block[:, 3], dh, out=block[:, 3])
+        xp.multiply(dc, forget[t], out=dc)
+        through_state(ops, dgates[t], across, direction, t, dh, room)
+
+
+def _slopes(ops: Ops, gates: Array, before: Array, after: Array) -> tuple[Array, Array]:
+    """What multiplies dc (gates i, f, g) and dh (gate o), and what takes dh to dc."""
+    xp = ops.xp
+    size = gates.shape[2] // 4
+    i, _, g, o = (gates[:, :, k * size : (k + 1) * size] for k in range(4))
+    slopes: Array = xp.multiply(gates, gates)
+    xp.subtract(gates, slopes, out=slopes)
+    di, df, dg, do = (slopes[:, :, k * size : (k + 1) * size] for k in range(4))
+    xp.multiply(di, g, out=di)
+    xp.multiply(df, before, out=df)
+    xp.multiply(g, g, out=dg)
+    xp.subtract(1, dg, out=dg)
+    xp.multiply(dg, i, out=dg)
+    t = xp.tanh(after)
+    xp.multiply(do, t, out=do)
+    xp.multiply(t, t, out=t)
+    xp.subtract(1, t, out=t)
+    xp.multiply(t, o, out=t)
+    return slopes, t
+
+
+@kernel(half="native")
+def host(ops: Ops, array: Array) -> Array:
+    return array.get() if hasattr(array, "get") else np.asarray(array)
+
+
+@kernel(half="native")
+def time_major(ops: Ops, x: Array, skips: Array | None = None) -> Array:
+    rows = x.transpose(1, 0, 2)
+    if skips is None:
+        return ops.xp.ascontiguousarray(rows)
+    copy: Array = ops.xp.array(rows, order="C")
+    clear(ops, skips, copy)
+    return copy
+
+
+@kernel(half="native")
+def batch_major(ops: Ops, y: Array) -> Array:
+    return y.transpose(1, 0, 2)
+
+
+@kernel(half="native")
+def side_by_side(ops: Ops, parts: Sequence[Array], skips: Array | None) -> Array:
+    if len(parts) == 1 and skips is None:
+        return parts[0]
+    joined: Array = ops.xp.concatenate(parts, axis=2)
+    clear(ops, skips, joined)
+    return joined

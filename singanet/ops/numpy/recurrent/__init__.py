@@ -1,5 +1,0 @@
-"""Recurrent layers, a whole direction a kernel."""
-
-from __future__ import annotations
-
-__all__: list[str] = []

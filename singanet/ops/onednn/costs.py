@@ -1,0 +1,351 @@
+"""Measured speeds of kernels and the files that keep them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
+
+from singanet.base.processes import cache_folder
+from singanet.ops.threads import limit
+from singanet.ops.window import Window
+from singanet.types import Shape
+
+KERNELS = ("forward", "data", "weights", "constant")
+"""A convolution, the gradients of its images and of its weight; one whose weight is constant."""
+
+ROUTES = ("direct", "winograd", "compiled", "product", "blocked", "numpy")
+"""oneDNN's convolution; Winograd's transforms by NumPy around oneDNN's products, and compiled as a
+whole; a product of matrices; oneDNN's with images in a layout of its own; NumPy's kernels."""
+
+
+class Case(NamedTuple):
+    """One of `KERNELS` in float32: images ``x`` (N, C, H, W), ``weight`` (F, C/groups, kh, kw)."""
+
+    kernel: str
+    x: Shape
+    weight: Shape
+    window: Window
+    groups: int
+
+
+Choices = Mapping[Case, str]
+"""One of `ROUTES` for each case."""
+
+
+_USUAL = 1 << 20
+
+ADDS_A_PASS = 64
+"""Multiply-adds of float32 in the time in which a kernel goes over a number in memory."""
+
+_FEW_PIXELS = 49
+"""Pixels of an image up to which oneDNN goes over the whole weight for each image."""
+
+
+_PAYS = 1.25
+"""Times the speed of float32 from which products of bfloat16 pay, whose factors are rounded."""
+
+
+class Speeds(NamedTuple):
+    """Nanoseconds of one thread.
+
+    Processors differ in the speed of arithmetic and, independently, in that of copies with strides:
+    so the fastest route differs too.
+    """
+
+    direct: float
+    """A multiplication in oneDNN's convolution."""
+    weight: float
+    """A number of the weight that oneDNN rearranges."""
+    distant: float
+    """One of a weight larger than the cache, which is read for each image of few pixels."""
+    products: float
+    """A multiplication between Winograd's transforms."""
+    value: float
+    """One of the 36 values of a tile and a channel."""
+    kernel: float
+    """One of the 36 values of a kernel, entered and read."""
+    narrow: float
+    """A multiplication of bfloat16 in a product, where the processor has such."""
+    narrow_direct: float
+    """One in oneDNN's convolution."""
+    tile_value: float
+    """One of the values of a tile and a channel where all is compiled; products are as direct."""
+    tile_kernel: float
+    """One of the values of a kernel there, entered or left."""
+    shared: float
+    """What a kernel of two threads takes beyond half of its time with one."""
+
+    @property
+    def narrow_gain(self) -> float:
+        """How many times as fast as float32 a product of bfloat16 is."""
+        return self.direct / self.narrow
+
+    @property
+    def narrow_pays(self) -> bool:
+        """Whether that is enough for "auto" to ask for them."""
+        return self.narrow_gain >= _PAYS
+
+    @property
+    def narrow_adds_a_pass(self) -> int:
+        """As `ADDS_A_PASS`, of bfloat16."""
+        return round(ADDS_A_PASS * max(1.0, self.narrow_gain))
+
+    def direct_time(self, images: int, pixels: int, weight: int, arranged: bool = False) -> float:
+        """Nanoseconds of a convolution to ``pixels`` of each image, by so many numbers of weight.
+
+        ``arranged`` says that the weight is as oneDNN likes it already.
+        """
+        reads = images * self.distant if is_read_often(pixels, weight) else 0
+        return weight * (self.direct * images * pixels + reads + (0 if arranged else self.weight))
+
+
+def is_read_often(pixels: int, weight: int) -> bool:
+    """Whether so many numbers of weight, larger than the cache, are read for each small image."""
+    return pixels <= _FEW_PIXELS and 4 * weight > cache_size()
+
+
+@cache
+def cache_size() -> int:
+    """Bytes of the cache that a core has for itself, as far as the system says."""
+    try:
+        return os.sysconf("SC_LEVEL2_CACHE_SIZE") or _USUAL
+    except (AttributeError, ValueError, OSError):  # Windows asks otherwise, macOS has no such name
+        return _USUAL
+
+
+BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74, 0.004, 0.004, 0.3, 0.55, 15_000.0)
+"""What fits `net.tune_kernels` of vgg11, resnet18, resnet20, resnet50, googlenet and wrn-16-4.
+
+On an AMD EPYC, 244 kernels, four of five within a quarter; elsewhere they are measured.
+"""
+
+
+VARIABLE = "SINGANET_ROUTES"
+"""The environment variable with the path of the file, or 'off' for estimates alone."""
+
+OFF = "off"
+
+_FORMAT = "singanet routes"
+_VERSION = 3
+_MOST_BYTES = 1 << 23
+_DTYPE = "float32"
+
+_SLOWEST = 1e6
+"""Nanoseconds that no speed reaches."""
+
+Content: TypeAlias = tuple[dict[int, Choices], Speeds | None]
+
+
+class NotRoutesError(ValueError):
+    """What was read is not what was once written."""
+
+
+def path_of(onednn: str) -> Path | None:
+    """Where the routes of this machine lie for that version of oneDNN; None as `why_none` says."""
+    named = os.environ.get(VARIABLE, "")
+    if named:
+        return None if named == OFF else Path(named)
+    folder = cache_folder()
+    if folder is None:
+        return None
+    # A file of another version lies beside, and is none of ours.
+    told = {**machine(onednn), "version": _VERSION}
+    mark = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+    return folder / f"routes-{mark}.json"
+
+
+def why_none() -> str:
+    """Why `path_of` is None."""
+    if os.environ.get(VARIABLE, "") == OFF:
+        return f"{VARIABLE}={OFF}"
+    return f"{VARIABLE} unset, and no absolute HOME or XDG_CACHE_HOME"
+
+
+def machine(onednn: str) -> dict[str, str]:
+    """The conditions under which measured times hold."""
+    limited = limit()
+    return {
+        "processor": processor() + (f", {limited} at most" if limited else ""),
+        "onednn": onednn,
+    }
+
+
+@lru_cache(maxsize=1)
+def processor() -> str:
+    """The processor's name with the numbers that tell its generation, as far as the system says."""
+    wanted = ("vendor_id", "model name", "cpu family", "model", "CPU part")
+    found: dict[str, str] = {}
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if not key.strip():
+                    break  # the other cores
+                if key.strip() in wanted:
+                    found[key.strip()] = value.strip()
+    except OSError:
+        pass
+    told = [found[key] for key in wanted if key in found] or [platform.processor()]
+    return ", ".join([*told, platform.machine()])
+
+
+def read(onednn: str) -> dict[int, Choices]:
+    """The choices by number of threads; none where there is no file, or a warning says why not."""
+    return _read(onednn)[0]
+
+
+def read_speeds(onednn: str) -> Speeds | None:
+    """The processor's speeds; None as for `read`, and if no speeds were kept."""
+    return _read(onednn)[1]
+
+
+def _read(onednn: str) -> Content:
+    path = path_of(onednn)
+    if path is None:
+        return {}, None
+    try:
+        return _content(path, onednn)
+    except FileNotFoundError:
+        return {}, None
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        warnings.warn(
+            f"measured routes in {str(path)!r} are not used: {reason}; `singanet tune` "
+            f"measures them anew, {VARIABLE}={OFF} does without",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return {}, None
+
+
+def _content(path: Path, onednn: str) -> Content:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise NotRoutesError("no plain file, and a pipe may never end")
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise NotRoutesError("a file of that size")
+    content = json.loads(text)
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise NotRoutesError("it is another kind of file")
+    if content.get("version") != _VERSION:
+        raise NotRoutesError(f"its version is {content.get('version')!r}, not {_VERSION}")
+    if content.get("machine") != machine(onednn):
+        raise NotRoutesError(f"measured on {content.get('machine')!r}, not on {machine(onednn)!r}")
+    return read_entries(content.get("choices")), _speeds_of(content.get("speeds"))
+
+
+def _speeds_of(entry: Any) -> Speeds | None:
+    if entry is None:
+        return None
+    if not isinstance(entry, dict) or set(entry) != set(Speeds._fields):
+        raise NotRoutesError("its speeds are damaged")
+    if not all(type(speed) is float and 0 <= speed < _SLOWEST for speed in entry.values()):
+        raise NotRoutesError("its speeds are damaged")
+    return Speeds(**entry)
+
+
+def add(path: Path, onednn: str, threads: int, choices: Choices) -> None:
+    """Add to what ``path`` holds; the file is written anew, whole or not at all.
+
+    Errors: `FileAccessError`.
+    """
+    known, speeds = _read(onednn)
+    known[threads] = {**known.get(threads, {}), **choices}
+    _write(path, onednn, known, speeds)
+
+
+def keep_speeds(path: Path, onednn: str, speeds: Speeds) -> Speeds:
+    """The speeds in ``path``; if it has none, ``speeds``, which are then written as by `add`."""
+    known, there = _read(onednn)
+    if there is None:
+        _write(path, onednn, known, speeds)
+    return there or speeds
+
+
+def _write(path: Path, onednn: str, choices: Mapping[int, Choices], speeds: Speeds | None) -> None:
+    # Needed here alone; kernels do not write files.
+    from singanet.base.processes import explained, replacing
+
+    content: dict[str, Any] = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "machine": machine(onednn),
+        "choices": entries_of(choices),
+    }
+    if speeds is not None:
+        content["speeds"] = speeds._asdict()
+    with explained(path, "write"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def entries_of(choices: Mapping[int, Choices]) -> list[dict[str, Any]]:
+    """One dict a choice."""
+    return [
+        {
+            "threads": threads,
+            "dtype": _DTYPE,
+            "kernel": case.kernel,
+            "x": case.x,
+            "weight": case.weight,
+            "kernel_size": case.window.kernel,
+            "stride": case.window.stride,
+            "pads": case.window.pads,
+            "dilation": case.window.dilation,
+            "groups": case.groups,
+            "route": route,
+        }
+        for threads, by_case in sorted(choices.items())
+        for case, route in by_case.items()
+    ]
+
+
+def read_entries(entries: Any) -> dict[int, Choices]:
+    """What `entries_of` was given. Errors: `NotRoutesError`."""
+    if not isinstance(entries, list):
+        raise NotRoutesError("it holds no list of choices")
+    found: dict[int, dict[Case, str]] = {}
+    for number, entry in enumerate(entries):
+        if not isinstance(entry, dict) or not _is_sound(entry):
+            raise NotRoutesError(f"choice {number} is damaged")
+        sizes = (entry["kernel_size"], entry["stride"])
+        pads = (_pair(entry["pads"][0]), _pair(entry["pads"][1]))
+        window = Window(_pair(sizes[0]), _pair(sizes[1]), pads, _pair(entry["dilation"]))
+        shapes = tuple(entry["x"]), tuple(entry["weight"])
+        case = Case(entry["kernel"], *shapes, window, entry["groups"])
+        found.setdefault(entry["threads"], {})[case] = entry["route"]
+    return dict(found)
+
+
+def _pair(values: list[int]) -> tuple[int, int]:
+    return values[0], values[1]
+
+
+def _is_sound(entry: dict[str, Any]) -> bool:
+    pads = entry.get("pads")
+    return (
+        entry.get("dtype") == _DTYPE
+        and entry.get("kernel") in KERNELS
+        and entry.get("route") in ROUTES
+        and _are_counts([entry.get("threads"), entry.get("groups")], 2)
+        and all(_are_counts(entry.get(key), 4) for key in ("x", "weight"))
+        and all(_are_counts(entry.get(key), 2) for key in ("kernel_size", "stride", "dilation"))
+        and isinstance(pads, list)
+        and len(pads) == 2
+        and all(_are_counts(pair, 2, least=0) for pair in pads)
+    )
+
+
+def _are_counts(values: Any, length: int, least: int = 1) -> TypeGuard[list[int]]:
+    if not isinstance(values, list) or len(values) != length:
+        return False
+    return all(type(value) is int and value >= least for value in values)

@@ -1,0 +1,616 @@
+"""Recurrent kernels of oneDNN.
+
+Others, skipped steps, recurrent dropout and float64 are NumPy's. So is relu: oneDNN's makes zero of
+NaN, and a state that is none would be lost.
+
+Its "linear before reset" variant is the formula of `Ops`; its gates stand as z, r, n. Single
+sequences of many units, skipped steps, recurrent dropout and float64 stay with NumPy.
+
+Gates stand in the same order as in `Ops`, so that weights need no rearranging by hand. Skipped
+steps, recurrent dropout and float64 stay with NumPy.
+
+Its notes have room for states and gradients of states, most of which it finds elsewhere. Where
+what lies differs from version to version, so it is seen: short sequences run on marked memory,
+and longer ones lie alike, each part as much longer as its steps are more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.base.kinds import PAGE, Ranges, union
+from singanet.ops.kernel import Route, in_order
+from singanet.ops.numpy import recurrent as by_numpy
+from singanet.ops.numpy.recurrent import state_buffer
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.binding import F32, Algorithm, Arg, Prop, Query, RnnDirection
+from singanet.ops.onednn.builder import Builder, NotOfferedError
+from singanet.ops.onednn.runtime import SHARED, Build, Runtime
+from singanet.ops.window import RecurrentCase, RecurrentGradients, RecurrentStates
+from singanet.types import Array
+
+__all__: list[str] = []
+
+
+_OVERWRITE = 1
+"""Gradients of weights are not added to what is there (``dnnl_rnn_flags_...``)."""
+
+SEVERAL = 16
+"""Sequences from which a training step by products of bfloat16 is faster, whatever the sizes.
+
+It reads and writes all gradients of the weights at each step; one of float32 sums them once.
+"""
+
+_GATES = {"lstm": 4, "gru": 3, "tanh": 1}
+"""Blocks of the weights."""
+
+_BIASES = {"lstm": 4, "gru": 4, "tanh": 1}
+"""Blocks of the bias: the last gate of a GRU has one inside of the reset, one outside."""
+
+_ADDS_A_PASS = 2
+"""Multiply-adds of a step that count as one number gone over.
+
+With fewer threads gain nothing, even awake, and where cores have other work they wait long for each
+other after every step.
+"""
+
+_FIRST, _LAST = (Arg.SRC_ITER, Arg.SRC_ITER_C), (Arg.DST_ITER, Arg.DST_ITER_C)
+_DIFF_FIRST = (Arg.DIFF_SRC_ITER, Arg.DIFF_SRC_ITER_C)
+_DIFF_LAST = (Arg.DIFF_DST_ITER, Arg.DIFF_DST_ITER_C)
+
+
+class Sizes(NamedTuple):
+    """A direction: ``kind`` is "lstm", "gru", or "tanh" for a simple layer with this function."""
+
+    kind: str
+    steps: int
+    n: int
+    size: int
+    width: int
+    reverse: bool
+
+    @property
+    def states(self) -> int:
+        """How many are handed from step to step."""
+        return 2 if self.kind == "lstm" else 1
+
+    @property
+    def passes(self) -> int:
+        """Threads pay by the work of a step, after which they wait for each other."""
+        step = self.n * self.width * _GATES[self.kind] * self.width // _ADDS_A_PASS
+        return max(1, -(-step // (self.steps * self.n * self.size)))
+
+
+class _Layouts:
+    """The memory of one direction: sequences, states, weights, bias.
+
+    ``factors`` is the type of all that is multiplied by weights.
+    """
+
+    def __init__(self, build: Builder, sizes: Sizes, factors: int = F32) -> None:
+        kind, steps, n, size, width, _ = sizes
+        self.x = build.rows((steps, n, size), factors)
+        self.y = build.rows((steps, n, width), factors)
+        # The cells of an LSTM are sums over the steps, and no factors.
+        kinds = (factors, F32)[: sizes.states]
+        self.states = [build.rows((1, 1, n, width), kind) for kind in kinds]
+        self.weights = [(1, 1, rows, _GATES[kind], width) for rows in (size, width)]
+        self.free = [build.free(shape, factors) for shape in self.weights]
+        # An LSTM may have peepholes and a projection, which ours has not.
+        self.absent = [None, None] if kind == "lstm" else []
+        self.bias = build.rows((1, 1, _BIASES[kind], width))
+
+    def all(self) -> list[Any]:
+        """In the order in which descriptors are made."""
+        inputs = [self.x, *self.states, *self.free, *self.absent, self.bias]
+        return [*inputs, self.y, *self.states]
+
+
+def _kind(sizes: Sizes, prop: Prop) -> tuple[str, tuple[int, ...], tuple[float, ...]]:
+    """The primitive's name, what comes before its memory, and what after its flags."""
+    way = int(RnnDirection.REVERSE if sizes.reverse else RnnDirection.FORWARD)
+    suffix = "backward" if prop is Prop.BACKWARD else "forward"
+    if sizes.kind == "tanh":
+        return f"vanilla_rnn_{suffix}", (int(prop), int(Algorithm.TANH), way), (0.0, 0.0)
+    name = "lbr_gru" if sizes.kind == "gru" else "lstm"
+    return f"{name}_{suffix}", (int(prop), way), ()
+
+
+class _Direction:
+    """The memory of a direction as the primitives have it, and as the operands lie."""
+
+    def __init__(self, build: Builder, sizes: Sizes, prop: Prop) -> None:
+        self.build, self.sizes = build, sizes
+        self.inner, self.plain = _Layouts(build, sizes, build.factors), _Layouts(build, sizes)
+        # Training runs by kernels that call themselves a reference; they are made of good products.
+        build.products = True
+        name, before, after = _kind(sizes, prop)
+        self.desc = self._made(name, *before, *self.inner.all(), 0, *after)
+        if prop is Prop.FORWARD_TRAINING:
+            name, before, after = _kind(sizes, Prop.BACKWARD)
+            both = [*self.inner.all(), *self.plain.all()]
+            flags = 0 if self.is_narrow else _OVERWRITE
+            self.back = self._made(name, *before, *both, flags, *after, self.desc)
+            if self.is_narrow and sizes.n < SEVERAL:
+                raise NotOfferedError(name)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether factors are rounded; then gradients of weights are added to what is there."""
+        return self.build.factors != F32
+
+    def _made(self, name: str, *arguments: Any) -> Any:
+        desc = self.build.primitive_desc(name, *arguments, slow=True)
+        # The reference is slower with rounded factors than without.
+        if self.is_narrow and not self.build.implementation(desc).startswith("brgemm"):
+            raise NotOfferedError(name)
+        return desc
+
+    def inputs(self, desc: Any, laid_out: bool = False) -> dict[Arg, int]:
+        """The first operands: x, first states, both weights, maybe ``laid_out``, the bias."""
+        build, plain, inner = self.build, self.plain, self.inner
+        order = (Arg.SRC, *_FIRST[: self.sizes.states])
+        pairs = zip([plain.x, *plain.states], [inner.x, *inner.states], strict=True)
+        given = {
+            arg: build.packed_input(k, *pair)
+            for k, (arg, pair) in enumerate(zip(order, pairs, strict=True))
+        }
+        number = len(order)
+        for k, arg in enumerate((Arg.WEIGHTS, Arg.WEIGHTS_ITER)):
+            wanted = build.layout(desc, Query.WEIGHTS, k)
+            weight = wanted if laid_out else build.rows(plain.weights[k])
+            given[arg] = build.packed_input(number + k, weight, wanted)
+        return {**given, Arg.BIAS: build.operand(number + 2, plain.bias)}
+
+
+def _forward(build: Builder, sizes: Sizes, prop: Prop, laid_out: bool = False) -> None:
+    made = _Direction(build, sizes, prop)
+    given = made.inputs(made.desc, laid_out)
+    number = len(given)
+    given[Arg.DST], bring = build.packed_output(number, made.plain.y, made.inner.y)
+    given[Arg.DST_ITER] = build.inner(made.inner.states[0])
+    for k, state in enumerate(made.plain.states[1:], 1):
+        given[_LAST[k]] = build.operand(number + k, state)
+    if prop is Prop.FORWARD_TRAINING:
+        notes = build.layout(made.desc, Query.WORKSPACE)
+        given[Arg.WORKSPACE] = build.operand(number + sizes.states, notes)
+    build.stage(made.desc, given)
+    bring()
+
+
+def infer(build: Builder, *sizes: Any) -> None:
+    """Operands: x, the first states, weights of x and of h, the bias; states h, the last others."""
+    _forward(build, Sizes(*sizes), Prop.FORWARD_INFERENCE)
+
+
+def infer_laid_out(build: Builder, *sizes: Any) -> None:
+    """Operands: as for `infer`, with weights as `lay_out` makes them."""
+    _forward(build, Sizes(*sizes), Prop.FORWARD_INFERENCE, laid_out=True)
+
+
+def lay_out(build: Builder, *key: Any) -> None:
+    """Operands: a weight as `infer_laid_out` wants it, and as it is; the key ends with which."""
+    sizes, which = Sizes(*key[:-1]), key[-1]
+    direction = _Direction(build, sizes, Prop.FORWARD_INFERENCE)
+    wanted = build.layout(direction.desc, Query.WEIGHTS, which)
+    plain = build.rows(direction.plain.weights[which])
+    made, weight = build.operand(0, wanted), build.operand(1, plain)
+    build.reorder(plain, weight, wanted, made)
+
+
+def train(build: Builder, *sizes: Any) -> None:
+    """Operands: as for `infer`, and notes for `backward`."""
+    _forward(build, Sizes(*sizes), Prop.FORWARD_TRAINING)
+
+
+def backward(build: Builder, *key: Any) -> None:
+    """Operands: the inputs of `train`; states h, all last states, notes; gradients.
+
+    The gradients of the states h and of the last states are read. Then come the gradients of the
+    inputs of `train`, which are written; pass zeros for the weights and the bias, since their
+    gradients may be added to what is there.
+    """
+    sizes = Sizes(*key)
+    made = _Direction(build, sizes, Prop.FORWARD_TRAINING)
+    given, count = made.inputs(made.back), sizes.states
+    order = [Arg.DST, *_LAST[:count], Arg.WORKSPACE, Arg.DIFF_DST, *_DIFF_LAST[:count]]
+    order += [Arg.DIFF_SRC, *_DIFF_FIRST[:count]]
+    notes = build.layout(made.desc, Query.WORKSPACE)
+    plain, inner = made.plain, made.inner
+    rest = [notes, plain.y, *plain.states, plain.x, *plain.states]
+    pairs = zip([plain.y, *plain.states, *rest], [inner.y, *inner.states, *rest], strict=True)
+    for number, (arg, pair) in enumerate(zip(order, pairs, strict=True), len(given)):
+        given[arg] = build.packed_input(number, *pair)
+    number = len(given)
+    slopes, bring = (Arg.DIFF_WEIGHTS, Arg.DIFF_WEIGHTS_ITER), []
+    for k, arg in enumerate(slopes):
+        wanted = build.layout(made.back, Query.DIFF_WEIGHTS, k)
+        zero = build.rows(plain.weights[k])
+        given[arg], then = build.packed_output(number + k, zero, wanted, made.is_narrow)
+        bring.append(then)
+    given[Arg.DIFF_BIAS] = build.operand(number + 2, plain.bias)
+    # The notes of the forward steps are overwritten on the way back.
+    adds = (Arg.WORKSPACE, *slopes, Arg.DIFF_BIAS) if made.is_narrow else (Arg.WORKSPACE,)
+    build.stage(made.back, given, (Arg.WORKSPACE,), adds)
+    for then in bring:
+        then()
+
+
+def sizes_of(kind: str, case: RecurrentCase) -> Sizes:
+    """The sizes of one direction, for the primitives."""
+    steps, n, size = case.x.shape
+    return Sizes(kind, steps, n, size, len(case.weights[1]), case.direction.reverse)
+
+
+def serves(ops: OneDnnBase, case: RecurrentCase) -> bool:
+    """Whether it is a layer for oneDNN: with a product with the input, no step skipped, float32."""
+    of_x, of_h = case.weights
+    if of_x is None or not ops.serves(1, case.x, of_x, of_h, *case.biases):
+        return False
+    return case.direction.is_plain
+
+
+def is_noted(ops: OneDnnBase, case: RecurrentCase, made: RecurrentStates, *_: Any) -> bool:
+    """Whether the notes are those of a kernel of oneDNN."""
+    return len(made.notes) > 0 and made.notes[0].dtype == np.uint8
+
+
+def forward(
+    ops: OneDnnBase,
+    sizes: Sizes,
+    case: RecurrentCase,
+    starts: Sequence[Array | None],
+    keep: bool,
+    plan: tuple[Build, int] | None = None,
+) -> RecurrentStates | None:
+    """All steps, with ``keep`` and notes for `gradients`; None if oneDNN has no kernel.
+
+    ``case`` has weights and bias as oneDNN has them. Of other states than h there is the final one;
+    the notes are oneDNN's, then the first ones of these. ``plan`` is another builder, and its work.
+    """
+    build, work = plan or (train if keep else infer, sizes.passes)
+    x, direction, shape = case.x, case.direction, (sizes.n, sizes.width)
+    h = state_buffer(ops, (sizes.steps + 1, *shape), starts[0], x, direction)
+    firsts = tuple(_start(ops, start, h) for start in starts[1:])
+    lasts: tuple[Array, ...] = tuple(ops.xp.empty((1, *shape), x.dtype) for _ in firsts)
+    given = [ops.ordered(x), h[direction.start], *firsts, *_parameters(ops, case)]
+    given += [direction.afters(h), *lasts]
+    notes = (ops.room(build, sizes, len(given), given[0], work),) if keep else ()
+    if not ops.runs(build, sizes, *given, *notes, passes=work):
+        return None
+    return RecurrentStates((h, *lasts), (*notes, *firsts) if keep else ())
+
+
+def gradients(
+    ops: OneDnnBase,
+    sizes: Sizes,
+    case: RecurrentCase,
+    made: RecurrentStates,
+    dy: Array | None,
+    ends: Sequence[Array],
+) -> list[Array]:
+    """Gradients of x, of the first states, of both weights and of the bias."""
+    xp, x, direction = ops.xp, case.x, case.direction
+    (h, *lasts), (note, *firsts) = made
+    given = _parameters(ops, case)
+    slopes = xp.zeros((sizes.steps, sizes.n, sizes.width), x.dtype) if dy is None else dy
+    found: list[Array] = [xp.empty(like.shape, like.dtype) for like in (x, *ends)]
+    # Kernels that round what they multiply add to these.
+    found += [(xp.zeros if ops.narrow else xp.empty)(like.shape, like.dtype) for like in given]
+    before = [ops.ordered(x), h[direction.start], *firsts, *given]
+    after = [direction.afters(h), h[direction.end], *lasts, note]
+    from_above = [ops.ordered(slopes), *map(ops.ordered, ends)]
+    ops.runs(backward, sizes, *before, *after, *from_above, *found, passes=sizes.passes)
+    return found
+
+
+def _parameters(ops: OneDnnBase, case: RecurrentCase) -> list[Array]:
+    of_x, of_h = case.weights
+    assert of_x is not None
+    return [ops.ordered(array) for array in (of_x, of_h, *case.biases)]
+
+
+def _start(ops: OneDnnBase, state: Array | None, h: Array) -> Array:
+    made: Array
+    if state is None:
+        made = ops.xp.zeros(h.shape[1:], h.dtype)
+    else:
+        made = ops.xp.array(state, order="C")
+    return made
+
+
+_STEPS, _STATE = 20, 256
+"""From how many steps, and up to how large a state of the batch, oneDNN is faster.
+
+One call then saves more of Python than its kernels, slower than BLAS by up to a quarter, lose.
+Several sequences by products of bfloat16 are always faster.
+"""
+
+
+def _elman_layer(
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates | None:
+    return forward(ops, sizes_of("tanh", case), case, starts, keep)
+
+
+def _elman_layer_back(
+    ops: OneDnnBase,
+    case: RecurrentCase,
+    made: RecurrentStates,
+    dy: Array | None,
+    ends: Sequence[Array],
+    needs_dx: bool,
+) -> RecurrentGradients:
+    sizes = sizes_of("tanh", case)
+    dx, start, of_x, of_h, of_bias = gradients(ops, sizes, case, made, dy, ends)
+    return RecurrentGradients(dx if needs_dx else None, of_x, of_h, of_bias, of_bias, (start,))
+
+
+def _elman_is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
+    n = case.x.shape[1]
+    pays = case.direction.count >= _STEPS and n * len(case.weights[1]) <= _STATE
+    pays |= ops.narrow and n >= SEVERAL
+    return case.mode == "tanh" and pays and serves(ops, case)
+
+
+elman_layer = in_order(Route("onednn", _elman_layer, _elman_is_served), last=by_numpy.elman_layer)
+
+elman_layer_backward = in_order(
+    Route("onednn", _elman_layer_back, is_noted), last=by_numpy.elman_layer_backward
+)
+
+
+_WIDE = 192
+"""Units from which a single sequence is NumPy's: oneDNN rearranges the weights in each call."""
+
+
+def _layer(
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates | None:
+    return forward(ops, sizes_of("gru", case), _as_theirs(ops, case), starts, keep)
+
+
+def _gru_layer_back(
+    ops: OneDnnBase,
+    case: RecurrentCase,
+    made: RecurrentStates,
+    dy: Array | None,
+    ends: Sequence[Array],
+    needs_dx: bool,
+) -> RecurrentGradients:
+    sizes, split = sizes_of("gru", case), 2 * len(case.weights[1])
+    dx, start, weight_x, weight_h, bias = gradients(
+        ops, sizes, _as_theirs(ops, case), made, dy, ends
+    )
+    bias_x = _turned(ops, bias[: split // 2 * 3])
+    bias_h = ops.concat([bias_x[:split], bias[split // 2 * 3 :]], axis=0)
+    turned = _turned(ops, weight_x), _turned(ops, weight_h)
+    return RecurrentGradients(dx if needs_dx else None, *turned, bias_x, bias_h, (start,))
+
+
+def _is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
+    several = case.x.shape[1] > 1 or len(case.weights[1]) < _WIDE
+    return several and serves(ops, case)
+
+
+def _as_theirs(ops: OneDnnBase, case: RecurrentCase) -> RecurrentCase:
+    """With weights and bias as oneDNN has them."""
+    weights: Any = tuple(_turned(ops, weight) for weight in case.weights if weight is not None)
+    return case._replace(weights=weights, biases=(_joined(ops, *case.biases),))
+
+
+def _turned(ops: OneDnnBase, blocks: Array) -> Array:
+    """r, z, n as z, r, n, and the reverse."""
+    width = blocks.shape[-1] // 3
+    return ops.concat([blocks[..., k * width : (k + 1) * width] for k in (1, 0, 2)], axis=-1)
+
+
+def _joined(ops: OneDnnBase, bias_x: Array, bias_h: Array) -> Array:
+    """z, r, n of the input, and n of the state."""
+    split = 2 * (len(bias_x) // 3)
+    both = ops.xp.add(bias_x[:split], bias_h[:split])
+    turned = [both[split // 2 :], both[: split // 2]]
+    return ops.concat([*turned, bias_x[split:], bias_h[split:]], axis=0)
+
+
+gru_layer = in_order(Route("onednn", _layer, _is_served), last=by_numpy.gru_layer)
+
+gru_layer_backward = in_order(
+    Route("onednn", _gru_layer_back, is_noted), last=by_numpy.gru_layer_backward
+)
+
+
+def _lstm_layer(
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates | None:
+    """See `Ops`; of the cells there is only the final one."""
+    return forward(ops, sizes_of("lstm", case), case, starts, keep)
+
+
+def _prepared_layer(
+    ops: OneDnnBase, case: RecurrentCase, starts: Sequence[Array | None], keep: bool
+) -> RecurrentStates | None:
+    """The same with weights that are laid out by calls which a program makes once."""
+    sizes = sizes_of("lstm", case)
+    # Threads as else, and the same for each of the calls.
+    work = SHARED if case.x.size * sizes.passes >= SHARED else 0
+    laid_out: Any = tuple(
+        _laid_out(ops, sizes, k, weight, work)
+        for k, weight in enumerate(case.weights)
+        if weight is not None
+    )
+    prepared = case._replace(weights=laid_out)
+    return forward(ops, sizes, prepared, starts, False, (infer_laid_out, work))
+
+
+def _laid_out(ops: OneDnnBase, sizes: Sizes, which: int, weight: Array, work: int) -> Array:
+    made = ops.room(lay_out, (*sizes, which), 0, weight, work)
+    ops.runs(lay_out, (*sizes, which), made, ops.ordered(weight), passes=work)
+    return made
+
+
+def _lstm_layer_back(
+    ops: OneDnnBase,
+    case: RecurrentCase,
+    made: RecurrentStates,
+    dy: Array | None,
+    ends: Sequence[Array],
+    needs_dx: bool,
+) -> RecurrentGradients:
+    sizes = sizes_of("lstm", case)
+    dx, dh, dc, of_x, of_h, of_bias = gradients(ops, sizes, case, made, dy, ends)
+    return RecurrentGradients(dx if needs_dx else None, of_x, of_h, of_bias, of_bias, (dh, dc))
+
+
+def _lstm_is_served(ops: OneDnnBase, case: RecurrentCase, *_: object) -> bool:
+    return serves(ops, case)
+
+
+lstm_layer = in_order(
+    Route(
+        "prepared",
+        _prepared_layer,
+        lambda ops, case, starts, keep: ops.prepared is not None and not keep and serves(ops, case),
+    ),
+    Route("onednn", _lstm_layer, _lstm_is_served),
+    last=by_numpy.lstm_layer,
+)
+
+lstm_layer_backward = in_order(
+    Route("onednn", _lstm_layer_back, is_noted), last=by_numpy.lstm_layer_backward
+)
+
+
+_PART = 32
+"""Of the steps one in 32 is run, and twice as many: no more memory than planning may take."""
+
+_FEWEST = 3
+"""Fewer steps, of a part, tell nothing."""
+
+_MARK = np.uint32(0x7FA51234)
+"""No float that arithmetic makes: its bits are of a signalling NaN."""
+
+
+def written(
+    ops: OneDnnBase, build: Build, key: tuple[Any, ...], passes: int = 1
+) -> Mapping[int, Ranges]:
+    """The byte ranges that a plan writes, for each operand that it writes in part.
+
+    The scratch memory has the number after the operands'. Only recurrent plans in training are
+    known. ``passes`` is as for `OneDnnBase.runs`.
+    """
+    runtime = ops.runtime()
+    if runtime is None or build not in (train, backward):
+        return {}
+    return _written(runtime, Sizes(*key), passes)[build is backward]
+
+
+@lru_cache(maxsize=64)
+def _written(
+    runtime: Runtime, sizes: Sizes, passes: int
+) -> tuple[dict[int, Ranges], dict[int, Ranges]]:
+    """For `train` and `backward`."""
+    short = max(_FEWEST, sizes.steps // _PART)
+    longer = 2 * short
+    work = sizes.steps * sizes.n * sizes.size * passes
+    plans = [runtime.plan(build, sizes, work) for build in (train, backward)]
+    if longer > sizes.steps // 2 or None in plans:
+        return {}, {}
+    seen = [_seen(runtime, sizes._replace(steps=steps), work) for steps in (short, longer)]
+    made: tuple[dict[int, Ranges], dict[int, Ranges]] = {}, {}
+    for which, plan in enumerate(plans):
+        assert plan is not None
+        room = [*plan.sizes, plan.scratch]
+        for number in seen[0][which]:
+            first, second = (found[which][number] for found in seen)
+            grown = _grown(first, second, (sizes.steps - short) / (longer - short))
+            end_of = room[number]
+            made[which][number] = tuple((a, min(b, end_of)) for a, b in grown if a < end_of)
+    return made
+
+
+def _seen(runtime: Runtime, sizes: Sizes, work: int) -> tuple[dict[int, Array], dict[int, Array]]:
+    """What a run writes of notes and scratch: whether each word of four bytes."""
+    forward, back = (runtime.built(build, sizes, work) for build in (train, backward))
+    assert forward is not None
+    assert back is not None
+    note, note_back = len(forward.sizes) - 1, _note_of(sizes)
+    notes = np.full(-(-forward.sizes[note] // 4), _MARK)
+    found: list[dict[int, Array]] = []
+    for plan, number in ((forward, note), (back, note_back)):
+        given = [np.zeros(size, np.uint8) for size in plan.sizes]
+        scratch = np.full((plan.scratch + PAGE) // 4, _MARK)
+        before: Any = _MARK if not found else notes.copy()
+        addresses = [array.ctypes.data for array in given]
+        addresses[number] = notes.ctypes.data
+        start = -scratch.ctypes.data % PAGE
+        plan.run(addresses, scratch.ctypes.data + start)
+        of_scratch = scratch[start // 4 : start // 4 + plan.scratch // 4] != _MARK
+        found.append({number: notes != before, len(plan.sizes): of_scratch})
+    return found[0], found[1]
+
+
+def _note_of(sizes: Sizes) -> int:
+    """The number of the notes among the operands of `backward`."""
+    inputs = 1 + sizes.states + 3
+    return inputs + 1 + sizes.states
+
+
+def _grown(first: Array, second: Array, factor: float) -> Ranges:
+    """The ranges of as many more steps, by what of fewer and of some more is written.
+
+    Words near each other are one range, such as the rows of a matrix with room behind each.
+    """
+    gap = PAGE
+    while True:
+        pair = [_rows(_ranges(mask, gap)) for mask in (first, second)]
+        if len(pair[0]) == len(pair[1]):
+            break
+        gap *= 2
+    grown = (pair[0] + (pair[1] - pair[0]) * factor).astype(np.int64).tolist()
+    return union(
+        (start + k * apart, start + k * apart + length)
+        for start, length, apart, count in grown
+        for k in range(count)
+    )
+
+
+def _rows(ranges: Array) -> Array:
+    """Ranges as rows: start and length of the first, how far it is to the next, and how many.
+
+    A step may write a range of its own: there are as many of one length, equally far apart.
+    """
+    starts, lengths = ranges[:, 0], ranges[:, 1] - ranges[:, 0]
+    rows: list[tuple[float, float, float, int]] = []
+    k = 0
+    while k < len(ranges):
+        count, apart = 1, 0.0
+        if k + 1 < len(ranges):
+            apart = starts[k + 1] - starts[k]
+            even = starts[k:] == starts[k] + apart * np.arange(len(starts) - k)
+            alike = even & (lengths[k:] == lengths[k])
+            count = len(alike) if alike.all() else int(alike.argmin())
+        if count < _FEWEST:
+            count, apart = 1, 0.0
+        rows.append((starts[k], lengths[k], apart, count))
+        k += count
+    return np.array(rows).reshape(-1, 4)
+
+
+def _ranges(mask: Array, gap: int) -> Array:
+    """Pairs of bytes between which ``mask`` has words that are no more than ``gap`` apart."""
+    if not len(mask):
+        return np.zeros((0, 2))
+    edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    edges = np.r_[[0] * bool(mask[0]), edges, [len(mask)] * bool(mask[-1])].astype(np.int64)
+    if not len(edges):
+        return np.zeros((0, 2))
+    starts, ends = edges[::2], edges[1::2]
+    # Between the last word before a gap and the first behind it: as far apart as their numbers.
+    last = np.flatnonzero(starts[1:] - ends[:-1] + 1 > gap // 4)
+    starts, ends = starts[np.r_[0, last + 1]], ends[np.r_[last, len(ends) - 1]]
+    return 4.0 * np.stack([starts, ends], axis=1)

@@ -1,0 +1,364 @@
+"""3×3 and 5×5 convolutions by Winograd's transforms, from images to images in compiled functions.
+
+Blocks of tiles stay in the cache from their images to their outputs, so that it pays for few
+channels too. What is added up is cut by sizes alone: bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, lru_cache, partial
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from singanet.ops import window as wg
+from singanet.ops.casts import has_compiler
+from singanet.ops.compiled.code import LANES, TILE_GROUP
+from singanet.ops.onednn.base import OneDnnBase
+from singanet.ops.onednn.builder import Builder
+from singanet.ops.onednn.costs import Case, cache_size
+from singanet.ops.onednn.winograd.tiled import Area, Stage, WinogradPlan
+from singanet.ops.window import Window
+from singanet.ops.workers import cuts
+from singanet.types import Array, Shape, Work
+
+_PART = 4
+"""The part of a core's cache that the values of a block take."""
+
+_MOST_PARTS = 4
+"""Parts of the tiles, of which the gradient of a kernel is summed up apart."""
+
+_TRANSFORMS = 8
+"""What transforms take beside the products, in the time of going over the images that are made."""
+
+_GAIN = 1.05
+"""How much faster the estimate has to be."""
+
+
+class Geometry(NamedTuple):
+    """``n`` images (h, w, c) whose windows, after ``pads`` above and left, give (oh, ow, f)."""
+
+    taps: int
+    n: int
+    image: tuple[int, int, int]
+    out: tuple[int, int, int]
+    pads: tuple[int, int]
+
+    @property
+    def tiles(self) -> int:
+        """Of all images."""
+        return self.n * prod(-(-size // wg.TILE) for size in self.out[:2])
+
+    @property
+    def points(self) -> int:
+        """Values of a tile and a channel."""
+        return wg.span(self.taps) ** 2
+
+    @property
+    def groups(self) -> int:
+        """Of tiles that are multiplied together."""
+        return -(-self.tiles // TILE_GROUP)
+
+    @property
+    def vectors(self) -> tuple[int, int]:
+        """Channels of the images and of the outputs, filled up to whole vectors."""
+        return _filled(self.image[2], LANES), _filled(self.out[2], LANES)
+
+    @property
+    def block(self) -> int:
+        """Tiles that are in the cache together; more where kernels are not, which each reads."""
+        c, f = self.vectors
+        each = self.points * (c + f) * 4
+        tiles = cache_size() // _PART // each
+        if self.points * c * f * 4 > cache_size():
+            tiles = max(tiles, c * f // (c + f))
+        return min(max(tiles // TILE_GROUP, 1) * TILE_GROUP, _filled(self.tiles, TILE_GROUP))
+
+    @property
+    def parts(self) -> list[tuple[int, int]]:
+        """The first tile and one past the last of what is summed up apart."""
+        c, f = self.vectors
+        count = self.tiles * (c + f) // (4 * c * f)
+        return cuts(self.tiles, min(max(count, 1), _MOST_PARTS))
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the values of a block; some are read beyond the last."""
+        planes = (self.block * channels + LANES for channels in self.vectors)
+        return 4 * (self.points * sum(planes) + TILE_GROUP)
+
+    @property
+    def entered(self) -> int:
+        """Numbers of the entered kernels."""
+        return self.points * self.image[2] * self.vectors[1]
+
+    @property
+    def totals(self) -> int:
+        """Numbers of the values of the kernels' gradient."""
+        return self.points * _filled(self.out[2], TILE_GROUP) * self.vectors[0]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """As the functions take them."""
+        return (*self.image, *self.out, *self.pads)
+
+
+def forward(
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+) -> Array | None:
+    """See `Ops.conv2d`."""
+    geometry = _expected(Case("forward", x.shape, weight.shape, window, groups))
+    y: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
+    rest = [] if bias is None else [ops.ordered(bias)]
+    given = ops.channels_last(x), ops.ordered(weight), *rest
+    key = geometry, False, bias is not None
+    done = ops.runs(forward_plan, key, y, *given, passes=_passes(ops, geometry))
+    return y.transpose(0, 3, 1, 2) if done else None
+
+
+def data(
+    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+) -> Array | None:
+    """See `Ops.conv2d_backward_data`."""
+    geometry = _expected(Case("data", x_shape, weight.shape, window, groups))
+    dx: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
+    given = ops.channels_last(dy), ops.ordered(weight)
+    done = ops.runs(
+        forward_plan, (geometry, True, False), dx, *given, passes=_passes(ops, geometry)
+    )
+    return dx.transpose(0, 3, 1, 2) if done else None
+
+
+def weights(
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+) -> Array | None:
+    """See `Ops.conv2d_backward_weights`."""
+    geometry = _expected(Case("weights", x.shape, weight_shape, window, groups))
+    dw: Array = ops.xp.empty(weight_shape, np.float32)
+    images, slopes = ops.channels_last(x), ops.channels_last(dy)
+    done = ops.runs(_weights_plan, (geometry,), slopes, images, dw, passes=_passes(ops, geometry))
+    return dw if done else None
+
+
+def constant(
+    ops: OneDnnBase,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    window: Window,
+    groups: int = 1,
+    relu: bool = False,
+    add: Array | None = None,
+) -> Array | None:
+    """See `Ops.conv2d_constant`; a NaN stays one after the relu."""
+    geometry = _expected(Case("constant", x.shape, weight.shape, window, groups))
+    y: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
+    entered: Array = ops.xp.empty((geometry.entered,), np.float32)
+    rest = [] if bias is None else [ops.ordered(bias)]
+    rest += [] if add is None else [ops.channels_last(add)]
+    key = geometry, bias is not None, add is not None, relu
+    if not ops.runs(enter_plan, (geometry,), entered, ops.ordered(weight), passes=0):
+        return None
+    given = ops.channels_last(x), entered, *rest
+    done = ops.runs(_entered_plan, key, y, *given, passes=_passes(ops, geometry))
+    return y.transpose(0, 3, 1, 2) if done else None
+
+
+def _passes(ops: OneDnnBase, geometry: Geometry) -> int:
+    """What transforms and products are, for each number of the images that are made."""
+    return _TRANSFORMS + ops.passes(geometry.image[2] * geometry.points // wg.TILE**2)
+
+
+def fits(ops: OneDnnBase, case: Case) -> bool:
+    """Whether the convolution is one for tiles, and there is a compiler."""
+    return geometry_of(case) is not None and has_compiler()
+
+
+def _expected(case: Case) -> Geometry:
+    geometry = geometry_of(case)
+    assert geometry is not None
+    return geometry
+
+
+@lru_cache(maxsize=1024)
+def geometry_of(case: Case) -> Geometry | None:
+    """The geometry of the convolution; None if it is not a plain one of 3×3 or 5×5."""
+    window, (n, c, h, w), f = case.window, case.x, case.weight[0]
+    pads, taps = (*window.pads[0], *window.pads[1]), window.kernel[0]
+    plain = taps in wg.POINTS and window.kernel == (taps, taps)
+    if not plain or window.stride != (1, 1) or window.dilation != (1, 1) or case.groups > 1:
+        return None
+    oh, ow = window.out_size(h, w)
+    if not all(0 <= pad < taps for pad in pads) or min(n, c, h, w, oh, ow, f) < 1:
+        return None
+    top, _, left, _ = pads
+    if case.kernel == "data":
+        # A convolution of the outputs' gradients with the kernels turned around.
+        return Geometry(taps, n, (oh, ow, f), (h, w, c), (taps - 1 - top, taps - 1 - left))
+    return Geometry(taps, n, (h, w, c), (oh, ow, f), (top, left))
+
+
+def estimate(ops: OneDnnBase, case: Case) -> float:
+    """From the sizes, as a multiple of what the direct route takes; threads share either."""
+    geometry, speeds = _expected(case), ops.speeds()
+    (c, f), (height, width, outputs) = geometry.vectors, geometry.out
+    # What one sums over, or writes as lines, is not filled up.
+    numbers, kernels = geometry.image[2] * f, 1
+    direct = speeds.direct_time(
+        geometry.n, height * width, geometry.taps**2 * numbers, case.kernel == "constant"
+    )
+    if case.kernel == "weights":
+        numbers, kernels = c * outputs, len(geometry.parts)
+    elif case.kernel == "constant":
+        kernels = 0
+    if 4 * geometry.points * numbers > cache_size():
+        # Once more, to be read from further away.
+        kernels += 1
+    each = speeds.direct * numbers + speeds.tile_value * (c + f)
+    taken = geometry.points * (geometry.tiles * each + kernels * speeds.tile_kernel * numbers)
+    return _GAIN * taken / direct
+
+
+def forward_plan(build: Builder, geometry: Geometry, back: bool, bias: bool) -> WinogradPlan:
+    """Operands: outputs, images, kernels, the bias; ``back`` turns the kernels around."""
+    workers = _workers(build, geometry)
+    _prepare("enter", "convolution", taps=geometry.taps)
+
+    def lay(areas: list[Area]) -> list[Stage]:
+        y, x, weight, line, *_ = (*areas[0].addresses, 0)
+        entered = areas[0].place("entered")
+        enter = _entering(geometry, back, entered, weight, workers)
+        return [enter, _convolving(geometry, areas, y, x, entered, line if bias else 0, 0, False)]
+
+    buffers, shared = {"values": geometry.memory}, {"entered": 4 * geometry.entered}
+    return WinogradPlan(build.side_by_side, lay, buffers, 3 + bias, 0, workers, shared)
+
+
+def enter_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
+    """Operands: the entered kernels, and the kernels."""
+    _prepare("enter", taps=geometry.taps)
+
+    def lay(areas: list[Area]) -> list[Stage]:
+        entered, weight = areas[0].addresses
+        return [_entering(geometry, False, entered, weight, 1)]
+
+    return WinogradPlan(build.side_by_side, lay, {}, 2, 0, 1)
+
+
+def _entered_plan(
+    build: Builder, geometry: Geometry, bias: bool, add: bool, relu: bool
+) -> WinogradPlan:
+    """Operands: the outputs, the images, the entered kernels, the bias, what is added."""
+    workers = _workers(build, geometry)
+    _prepare("convolution", taps=geometry.taps)
+
+    def lay(areas: list[Area]) -> list[Stage]:
+        y, x, entered, *rest = areas[0].addresses
+        line, other = rest.pop(0) if bias else 0, rest.pop(0) if add else 0
+        return [_convolving(geometry, areas, y, x, entered, line, other, relu)]
+
+    buffers = {"values": geometry.memory}
+    return WinogradPlan(build.side_by_side, lay, buffers, 3 + bias + add, 0, workers)
+
+
+def _weights_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
+    """Operands: the gradients of the outputs, the images, the gradients of the kernels."""
+    parts = geometry.parts
+    shares = len(parts) >= build.threads
+    workers = min(build.threads, len(parts)) if shares else build.threads
+    total, taps = 4 * geometry.totals, geometry.taps
+    _prepare("weights", "leave", taps=taps)
+
+    def lay(areas: list[Area]) -> list[Stage]:
+        dy, x, dw = areas[0].addresses
+        totals, run = areas[0].place("totals"), _function("weights", taps)
+        given = [
+            (totals + k * total, x, dy, areas[k % workers if shares else 0].place("values"))
+            for k in range(len(parts))
+        ]
+        stages: list[Stage] = [[[] for _ in areas]] if shares else []
+        for k, (first, last) in enumerate(parts):
+            if shares:
+                every = (first, last, geometry.block, first, last, 0, geometry.points, 0)
+                stages[0][k % workers].append(partial(run, *given[k], *geometry.sizes, *every))
+            else:
+                call = partial(run, *given[k], *geometry.sizes)
+                stages += _in_turns(call, geometry, first, last, workers)
+        leave, sizes = _function("leave", taps), (geometry.out[2], geometry.image[2])
+        left: Stage = [
+            [partial(leave, dw, totals, len(parts), *sizes, *cut)]
+            for cut in cuts(sizes[0], workers)
+        ]
+        return [*stages, left]
+
+    buffers, in_common = {"values": geometry.memory}, {"totals": total * len(parts)}
+    return WinogradPlan(build.side_by_side, lay, buffers, 3, 2, workers, in_common)
+
+
+def _in_turns(
+    call: Callable[..., None], geometry: Geometry, first: int, last: int, workers: int
+) -> list[Stage]:
+    """A part that all work at: they share the tiles of a block, and then the points."""
+    stages: list[Stage] = []
+    for start in range(first, last, geometry.block):
+        end = min(start + geometry.block, last)
+        block = start, end, geometry.block
+        tiles = [(start + a, start + b) for a, b in cuts(end - start, workers)]
+        points = cuts(geometry.points, workers)
+        stages.append([[partial(call, *block, *cut, 0, 0, start - first)] for cut in tiles])
+        stages.append([[partial(call, *block, 0, 0, *cut, start - first)] for cut in points])
+    return stages
+
+
+def _entering(geometry: Geometry, back: bool, entered: int, weight: int, workers: int) -> Stage:
+    """The kernels, as the products of tiles read them."""
+    taps, c, f = geometry.taps, geometry.image[2], geometry.out[2]
+    run, each = _function("enter", taps), taps * taps
+    # The kernels lie as (outputs, inputs) of the forward convolution.
+    apart = (f * each, each) if back else (each, c * each)
+    given = (entered, weight, c, f, *apart, back)
+    return [[partial(run, *given, *cut)] for cut in cuts(c, workers)]
+
+
+def _convolving(
+    geometry: Geometry,
+    areas: list[Area],
+    y: int,
+    x: int,
+    entered: int,
+    bias: int,
+    add: int,
+    relu: bool,
+) -> Stage:
+    run, stage = _function("convolution", geometry.taps), list[list[Work]]()
+    for area, (first, last) in zip(areas, cuts(geometry.groups, len(areas)), strict=True):
+        given = (y, x, entered, bias, add, area.place("values"), *geometry.sizes, relu)
+        cut = first * TILE_GROUP, min(last * TILE_GROUP, geometry.tiles)
+        stage.append([partial(run, *given, *cut, geometry.block)])
+    return stage
+
+
+def _workers(build: Builder, geometry: Geometry) -> int:
+    return min(build.threads, geometry.groups)
+
+
+def _filled(count: int, size: int) -> int:
+    return -(-count // size) * size
+
+
+def _prepare(*kinds: str, taps: int) -> None:
+    """Have the functions in memory when a plan is made, by which memory is told."""
+    for kind in kinds:
+        _function(kind, taps)
+
+
+@cache
+def _function(kind: str, taps: int) -> Callable[..., None]:
+    from singanet.ops.compiled import engine, tiles
+
+    if kind == "leave":
+        return engine.known(tiles.leave, taps).call
+    write = {"convolution": tiles.convolution, "weights": tiles.weights, "enter": tiles.enter}[kind]
+    return engine.known(write, taps, tiles.WIDE if engine.is_wide() else tiles.NARROW).call

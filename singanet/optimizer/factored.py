@@ -1,0 +1,438 @@
+"""Rules whose state is factored or low-rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.ops import ops_for
+from singanet.optimizer.adam import descend, epsilon_beside
+from singanet.optimizer.element_wise import prepared
+from singanet.optimizer.hyper import Hyper, at, checked, in_type, on_host
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.regularization import BLOCK, Constraint, Regularizer, sum_of_squares
+from singanet.optimizer.state import ParamState, ParamUpdate
+from singanet.types import Array, Shape
+
+
+class Factors:
+    """V whole, for parameters of one axis or none; the last of the three state arrays."""
+
+    def __init__(self, xp: Any, arrays: list[Array]) -> None:
+        self.xp = xp
+        self.rows, self.columns, self.full = arrays
+
+    def learn(
+        self, blocks: Iterable[Any], shape: tuple[int, int], fresh: float, tiny: float
+    ) -> None:
+        """V += ``fresh`` (g² − V)."""
+        for _, _, h, b in blocks:
+            self.xp.multiply(h, h, out=b)
+            b -= self.full
+            b *= fresh
+            self.full += b[0]
+
+    def divide(self, part: slice, h: Array, out: Array, tiny: float) -> Array:
+        """``out`` = g / √max(V, tiny²) for rows ``part``; returns the sum of its squares."""
+        self.root(part, out)
+        self.xp.maximum(out, tiny, out=out)
+        self.xp.divide(h, out, out=out)
+        return sum_of_squares(out)
+
+    def root(self, part: slice, out: Array) -> None:
+        """``out`` = √V for rows ``part``."""
+        self.xp.sqrt(self.full, out=out[0])
+
+
+class RowFactors(Factors):
+    """V = R C / mean(R) from the means R of g² over columns and C over rows."""
+
+    def learn(
+        self, blocks: Iterable[Any], shape: tuple[int, int], fresh: float, tiny: float
+    ) -> None:
+        """R and C move by ``fresh`` towards the means of g²."""
+        over_rows = self.xp.zeros_like(self.columns)
+        for part, _, h, b in blocks:
+            self.xp.multiply(h, h, out=b)
+            over_rows += self.xp.sum(b, axis=0)
+            self.rows[part] += fresh * (self.xp.mean(b, axis=1) - self.rows[part])
+        over_rows /= shape[0]
+        self.columns += fresh * (over_rows - self.columns)
+        # The root of a product is the product of roots, of which there are few.
+        self._root_rows = self.xp.sqrt(self.rows)
+        self._root_columns = self.xp.sqrt(
+            self.columns / self.xp.maximum(self.xp.mean(self.rows), tiny)
+        )
+
+    def root(self, part: slice, out: Array) -> None:
+        self.xp.multiply(self._root_rows[part, None], self._root_columns, out=out)
+
+
+def factors_of(xp: Any, value: Array, arrays: list[Array]) -> Factors:
+    """The second moments of the parameter ``value`` with the state ``arrays``."""
+    return RowFactors(xp, arrays) if value.ndim > 1 else Factors(xp, arrays)
+
+
+def as_matrix(xp: Any, value: Array) -> Array:
+    """``value`` as (shape[0], the rest), a vector as one row; a copy where it has gaps."""
+    return xp.ascontiguousarray(value).reshape((len(value), -1) if value.ndim > 1 else (1, -1))
+
+
+def row_blocks(xp: Any, w: Array, g: Array, update: ParamUpdate) -> Any:
+    """Rows of about a block: which, of the value, of the prepared gradient, and scratch.
+
+    ``w`` and ``g`` are value and gradient of ``update`` as matrices.
+    """
+    count = max(1, BLOCK // w.shape[1]) if on_host(xp) else len(w)
+    a = xp.empty((min(count, len(w)), w.shape[1]), w.dtype)
+    b = xp.empty_like(a)
+    for start in range(0, len(w), count):
+        part = slice(start, start + count)
+        rows = w[part]
+        out, scratch = a[: len(rows)], b[: len(rows)]
+        yield part, rows, prepared(xp, rows, g[part], update, out, scratch), scratch
+
+
+def sweep_rows(sweep: Callable[[ParamUpdate], None], indices: Array, update: ParamUpdate) -> None:
+    """``sweep`` over the rows ``indices``; columns learn from them alone.
+
+    The last three state arrays are those of `Factors`, any before them have a number an element.
+    """
+    value, constraint = update.value, update.state.constraint
+    *means, rows, columns, full = update.arrays
+    own = full if value.ndim == 1 else rows
+    whole = [value, own, *(mean.reshape(value.shape) for mean in means)]
+    w, part, *parts = [array[indices] for array in whole]
+    moments = [rows, columns, part] if value.ndim == 1 else [part, columns, full]
+    arrays = [*(mean.reshape(-1) for mean in parts), *moments]
+    sweep(update._replace(value=w, arrays=arrays))
+    if constraint is not None:
+        constraint.project(w)
+    for array, changed in zip(whole, (w, part, *parts), strict=True):
+        array[indices] = changed
+
+
+_TINY = 1e-30
+"""The least mean of R: where every gradient was zero, so is V."""
+
+
+class FactoredAdam(Optimizer):
+    """`AdamW` with v of an m × n parameter as m + n numbers: half of its state.
+
+    m is the moving mean of g; R, C are those of the means of g² over columns and over rows, and
+    v = R C / mean(R) (Shazeer, Stern 2018, section 3). Parameters of more than two axes are seen
+    as (shape[0], the rest), those of fewer keep a whole v, and so are `AdamW`'s. A row-sparse
+    gradient changes m and R of its rows, and C from them alone.
+    """
+
+    slots = ("first", "rows", "columns", "full")
+    hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
+    decoupled = True
+    in_one_call = True
+    _always_written = ("epsilon_after_correction",)
+    epsilon_after_correction = True
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.001,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
+    ) -> None:
+        super().__init__(lr, weight_decay, regularizer, constraint)
+        self.epsilon_after_correction = bool(epsilon_after_correction)
+        where = type(self).__name__
+        self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
+        self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
+        self.epsilon = checked(where, "epsilon", epsilon)
+
+    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer.slot_sizes`: m, then rows and columns, or every element of a vector."""
+        size = math.prod(shape)
+        return (
+            (size, shape[0], size // max(shape[0], 1), 0) if len(shape) > 1 else (size, 0, 0, size)
+        )
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        beta_1, beta_2 = at(self.beta_1, state.step), at(self.beta_2, state.step)
+        root = math.sqrt(1.0 - beta_2 ** (state.step + 1))
+        alpha = rate * root / (1.0 - beta_1 ** (state.step + 1))
+        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
+        epsilon = epsilon_beside(self, state.step, root)
+        return alpha, beta_1, 1.0 - beta_1, 1.0 - beta_2, epsilon, kept
+
+    def _sweep(self, update: ParamUpdate) -> None:
+        _, value, grad, arrays, _, scalars, _ = update
+        if not value.size:
+            return
+        xp = ops_for(value).xp
+        alpha, beta_1, new, fresh, epsilon, kept = scalars
+        w = as_matrix(xp, value)
+        g, first = grad.reshape(w.shape), arrays[0].reshape(w.shape)
+
+        def blocks() -> Any:
+            return row_blocks(xp, w, g, update)
+
+        second = factors_of(xp, value, arrays[1:])
+        second.learn(blocks(), w.shape, fresh, _TINY)
+        for part, rows, h, b in blocks():
+            mean = first[part]
+            xp.multiply(mean, beta_1, out=mean)
+            xp.multiply(h, new, out=b)
+            xp.add(mean, b, out=mean)
+            second.root(part, b)
+            if kept != 1.0:
+                xp.multiply(rows, kept, out=rows)
+            descend(xp, rows, mean, b, alpha, epsilon)
+        if not value.flags.c_contiguous:
+            value[...] = w.reshape(value.shape)
+
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        sweep_rows(self._sweep, indices, update)
+
+
+class GaLore(Optimizer):
+    """Adam on gradients projected onto their ``rank`` strongest directions (Zhao et al. 2024).
+
+    Of an m × n matrix with m ≤ n, P are the first ``rank`` left singular vectors of the gradient at
+    every ``refresh``-th step, each with its largest element positive; R = Pᵀ g goes through `Adam`
+    with its ``epsilon_after_correction``, and w −= gain · lr · P Adam(R), after w −= lr λ w. With m
+    > n the right ones serve. State: P and two moments of R, rank (m + 2 n) numbers, kept when P
+    changes. Parameters of more than two axes are seen as (shape[0], the rest); those without more
+    than ``rank`` rows and columns are Adam's as they are. A row-sparse gradient of one with m > n
+    changes its rows alone, and their directions are its; of others it is made dense.
+    """
+
+    slots = ("basis", "first", "second")
+    hypers = (*Optimizer.hypers, "beta_1", "beta_2", "epsilon")
+    decoupled = True
+    in_one_call = True
+    _always_written = ("epsilon_after_correction",)
+    epsilon_after_correction = True
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.001,
+        rank: int = 128,
+        refresh: int = 200,
+        gain: float = 0.25,
+        beta_1: Hyper = 0.9,
+        beta_2: Hyper = 0.999,
+        epsilon: Hyper = 1e-8,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+        epsilon_after_correction: bool = False,
+    ) -> None:
+        super().__init__(lr, weight_decay, regularizer, constraint)
+        self.epsilon_after_correction = bool(epsilon_after_correction)
+        where = type(self).__name__
+        self.rank = checked_count(where, "rank", rank, 1)
+        self.refresh = checked_count(where, "refresh", refresh, 1)
+        self.gain = at(checked(where, "gain", gain, 1e-300), 0)
+        self.beta_1 = checked(where, "beta_1", beta_1, 0.0, 1.0)
+        self.beta_2 = checked(where, "beta_2", beta_2, 0.0, 1.0)
+        self.epsilon = checked(where, "epsilon", epsilon)
+
+    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer.slot_sizes`: P and the moments of R, or those of every element."""
+        size = math.prod(shape)
+        if len(shape) < 2 or not size:
+            return 0, size, size
+        less, more = sorted((shape[0], size // shape[0]))
+        if less <= self.rank:
+            return 0, size, size
+        return less * self.rank, self.rank * more, self.rank * more
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        step = state.step
+        beta_1, beta_2 = at(self.beta_1, step), at(self.beta_2, step)
+        root = math.sqrt(1.0 - beta_2 ** (step + 1))
+        alpha = rate * root / (1.0 - beta_1 ** (step + 1))
+        kept = 1.0 - rate * at(self.weight_decay, step) * state.decay_mult
+        renews = float(step % self.refresh == 0)
+        return alpha, 1.0 - beta_1, 1.0 - beta_2, epsilon_beside(self, step, root), kept, renews
+
+    def _sweep(self, update: ParamUpdate) -> None:
+        rows = len(update.value) if update.value.ndim > 1 else 1
+        self._step(update, rows * rows <= update.value.size)
+
+    def _step(self, update: ParamUpdate, wide: bool) -> None:
+        """`_sweep` of a matrix with no more rows than columns, or of others or rows of them."""
+        _, value, grad, (basis, first, second), _, scalars, scale = update
+        if not value.size:
+            return
+        xp = ops_for(value).xp
+        alpha, new, fresh, epsilon, kept, renews = scalars
+        w = as_matrix(xp, value)
+        g = grad.reshape(w.shape)
+        if update.regularizer is not None:
+            g, scale = prepared(xp, w, g, update, xp.empty_like(w), xp.empty_like(w)), 1.0
+        p = basis.reshape(-1, self.rank) if basis.size else None
+        if p is not None and renews:
+            _strongest(xp, g @ g.T if wide else g.T @ g, p)
+        r = g if p is None else p.T @ g if wide else g @ p
+        r = r * in_type(xp, scale, w.dtype)
+        m, v = first.reshape(r.shape), second.reshape(r.shape)
+        m += new * (r - m)
+        v += fresh * (r * r - v)
+        step = alpha * m / (xp.sqrt(v) + epsilon)
+        if p is not None:
+            step *= self.gain
+        if kept != 1.0:
+            w *= kept
+        count = max(1, BLOCK // w.shape[1])
+        for start in range(0, len(w), count):
+            rows = slice(start, start + count)
+            if p is None:
+                w[rows] -= step[rows]
+            else:
+                w[rows] -= p[rows] @ step if wide else step[rows] @ p.T
+        if not value.flags.c_contiguous:
+            value[...] = w.reshape(value.shape)
+
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        value, constraint, xp = update.value, update.state.constraint, ops_for(update.value).xp
+        basis, *moments = update.arrays
+        if basis.size and len(value) ** 2 <= value.size:
+            dense = xp.zeros_like(value)
+            dense[indices] = update.grad
+            self._step(update._replace(grad=dense), wide=True)
+            if constraint is not None:
+                constraint.project(value)
+            return
+        whole = [value, *(array.reshape(len(value), -1) for array in moments)]
+        w, *parts = [array[indices] for array in whole]
+        self._step(update._replace(value=w, arrays=[basis, *parts]), wide=False)
+        if constraint is not None:
+            constraint.project(w)
+        for array, changed in zip(whole, (w, *parts), strict=True):
+            array[indices] = changed
+
+
+def _strongest(xp: Any, gram: Array, out: Array) -> None:
+    """The eigenvectors of ``gram`` with the largest values, the largest first, as columns."""
+    if not xp.isfinite(gram).all():
+        # What is no number is to be seen, as with other rules.
+        out[...] = xp.nan
+        return
+    _, vectors = xp.linalg.eigh(gram.astype("float64"))
+    found = vectors[:, : -out.shape[1] - 1 : -1]
+    places = abs(found).argmax(axis=0)
+    out[...] = found * xp.sign(found[places, xp.arange(found.shape[1])])
+
+
+class Adafactor(Optimizer):
+    """Adam's division with m + n numbers of state for an m × n parameter (Shazeer, Stern 2018).
+
+    With 1 − β = t^beta2_decay: R, C = moving means of g² over columns and over rows,
+    V = R C / mean(R), u = g / √max(V, ε₁²), w −= α u / max(1, rms(u) / clip), where
+    α = max(ε₂, rms(w)) · min(lr, 1 / √t), after w −= lr λ w. PyTorch's form; ε₁ None is the
+    type's resolution. Parameters of more than two axes are seen as (shape[0], the rest), those
+    of fewer keep a full V. A row-sparse gradient changes R of its rows, and C from them alone.
+    """
+
+    slots = ("rows", "columns", "full")
+    hypers = (*Optimizer.hypers, "beta2_decay")
+    decoupled = True
+    in_one_call = True
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.01,
+        beta2_decay: float = -0.8,
+        epsilon_1: float | None = None,
+        epsilon_2: float = 1e-3,
+        clip: float = 1.0,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        super().__init__(lr, weight_decay, regularizer, constraint)
+        where = type(self).__name__
+        self.beta2_decay = at(checked(where, "beta2_decay", beta2_decay, -math.inf, 1e-300), 0)
+        small = 0.0 if epsilon_1 is None else at(checked(where, "epsilon_1", epsilon_1), 0)
+        self.epsilon_1 = None if epsilon_1 is None else small
+        self.epsilon_2 = at(checked(where, "epsilon_2", epsilon_2), 0)
+        self.clip = at(checked(where, "clip", clip, 1e-300), 0)
+
+    def slot_sizes(self, shape: Shape) -> tuple[int, ...]:
+        """As `Optimizer.slot_sizes`: rows and columns, or every element of a vector."""
+        if len(shape) > 1:
+            return shape[0], math.prod(shape[1:]), 0
+        return 0, 0, math.prod(shape)
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        t = state.step + 1
+        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
+        return min(rate, t**-0.5), t**self.beta2_decay, kept
+
+    def _sweep(self, update: ParamUpdate) -> None:
+        _, value, grad, arrays, _, scalars, _ = update
+        if not value.size:
+            return
+        xp = ops_for(value).xp
+        rate, fresh, kept = scalars
+        w = as_matrix(xp, value)
+        g = grad.reshape(w.shape)
+        tiny = float(np.finfo(value.dtype).eps) if self.epsilon_1 is None else self.epsilon_1
+
+        def blocks() -> Any:
+            return row_blocks(xp, w, g, update)
+
+        second = factors_of(xp, value, arrays)
+        size = xp.sqrt(sum_of_squares(w) / w.size)
+        second.learn(blocks(), w.shape, fresh, tiny)
+        squares: Any = 0.0
+        for part, _, h, b in blocks():
+            squares = squares + second.divide(part, h, b, tiny)
+        step = xp.sqrt(squares / w.size) / self.clip
+        alpha = xp.fmax(self.epsilon_2, size) * rate / xp.fmax(1.0, step)
+        alpha = in_type(xp, alpha, value.dtype)
+        for part, rows, h, b in blocks():
+            second.divide(part, h, b, tiny)
+            xp.multiply(b, alpha, out=b)
+            if kept != 1.0:
+                xp.multiply(rows, kept, out=rows)
+            xp.subtract(rows, b, out=rows)
+        if not value.flags.c_contiguous:
+            value[...] = w.reshape(value.shape)
+
+    def _sweep_rows(self, indices: Array, update: ParamUpdate) -> None:
+        sweep_rows(self._sweep, indices, update)
+
+
+class AdaLomo(Adafactor):
+    """w −= lr max(ε₂, rms(w)) u / max(1, rms(u) / clip), u as in `Adafactor` (Lv et al. 2023).
+
+    So a step changes each parameter by up to ``lr`` of its size, however late it comes: there is
+    no 1 / √t. The decay comes before, as w −= lr λ w. With the streaming backward this is the
+    fused update of the paper: gradients of one layer at a time.
+    """
+
+    def __init__(
+        self,
+        lr: Hyper | None = 0.001,
+        beta2_decay: float = -0.8,
+        epsilon_1: float | None = None,
+        epsilon_2: float = 1e-3,
+        clip: float = 1.0,
+        weight_decay: Hyper | None = None,
+        regularizer: Regularizer | float | None = None,
+        constraint: Constraint | float | None = None,
+    ) -> None:
+        super().__init__(
+            lr, beta2_decay, epsilon_1, epsilon_2, clip, weight_decay, regularizer, constraint
+        )
+
+    def _scalars(self, state: ParamState, rate: float) -> tuple[float, ...]:
+        kept = 1.0 - rate * at(self.weight_decay, state.step) * state.decay_mult
+        return rate, (state.step + 1) ** self.beta2_decay, kept

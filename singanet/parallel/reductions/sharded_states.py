@@ -1,0 +1,537 @@
+"""Reduction of gradients with optimizer states or parameters in slices."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.base.described import changes
+from singanet.checkpoint.entry import Source
+from singanet.engine.executor import LayerByLayer
+from singanet.engine.model import NetCore
+from singanet.engine.net import Net, expect_host
+from singanet.errors import ArgumentError
+from singanet.ops import ops_for
+from singanet.optimizer.chain import UpdateChain, state_sources
+from singanet.optimizer.hyper import on_host
+from singanet.optimizer.optimizer import Optimizer
+from singanet.optimizer.reducer import Cutting, RoundKind
+from singanet.optimizer.wrapper import Wrapper
+from singanet.parallel.communicators.communicator import Communicator, Done, Request
+from singanet.parallel.reductions.all_reduce import AllReduce
+from singanet.parallel.reductions.cut import Cut
+from singanet.parallel.reductions.rank_reducer import Announcement, expect_alike
+from singanet.parallel.reductions.round import Round, listed
+from singanet.parallel.slices import Gathered, Gathers, Slices, slices_of
+from singanet.params.param import Param
+from singanet.params.storage import SMALL
+from singanet.types import Array, RowSparse
+
+
+def params_of(net: Net) -> list[Param]:
+    """The parameters of ``net``, whether they have values or not."""
+    params = [p for step in net.planned().steps for p in step.layer.params.values()]
+    return list({id(param): param for param in params}.values())
+
+
+def expect_whole_net(net: Any) -> None:
+    """Errors: `ArgumentError` for a part of a net."""
+    if not isinstance(net, Net):
+        raise ArgumentError(
+            "Sharded(level=3)",
+            expected="a whole net, whose passes all ranks make together",
+            received=f"a part of one, {type(net).__name__}: of a pipeline, or of an Executor",
+            advice="use level=2",
+        )
+
+
+def cut_net(
+    net: Net, comm: Communicator, cut: Cut, chain: UpdateChain, around: Sequence[Wrapper]
+) -> None:
+    """Have slices of what ``net`` has large, cut as ``cut`` has it for the rule of ``chain``.
+
+    All ranks call it. Whole is one parameter at a time, also of those that have no values yet. The
+    values of rank 0 become those of all. Errors: `ArgumentError` for a net, or stages ``around``,
+    that have no part in it; `RankError` where ranks have other parameters.
+    """
+    params = params_of(net)
+    large = [
+        param
+        for param in params
+        if param.storage.in_memory
+        and not param.is_state
+        and param.shape
+        and param.nbytes > cut.smallest
+    ]
+    if not large:
+        return
+    _expect_cuttable(net, comm, around)
+    facts = [f"{p.name} {p.shape} {p.array_type} {p.trainable}" for p in params]
+    expect_alike(comm, facts, False)
+    executor: Any = net.executor
+    if not isinstance(executor, Gathered):
+        executor = Gathered(Gathers(comm), net.executor)
+    if chain.own_rule is not None:
+        chain.own_rule.follow(params)
+    trained = [param for param in large if param.trainable]
+    planned = cut.planned(trained, chain, comm.size)
+    for param in large:
+        rows = planned.get(param.name) or _evenly(param, comm.size)
+        _slice(net, param, executor.gathers, rows, comm)
+    net.executor = executor
+
+
+def follow_cut(params: Iterable[Param], planned: Mapping[str, Sequence[int]]) -> None:
+    """Let ``params`` in slices be cut as ``planned``; all ranks call it."""
+    for param in params:
+        storage = param.storage
+        if isinstance(storage, Slices) and storage.rows != planned[param.name]:
+            whole = storage.read()
+            param.storage = Slices(storage.gathers, param.name, whole, planned[param.name])
+
+
+def listen(net: Any) -> None:
+    """Say that this rank has no more batches for ``net``. Errors: `RankError` if others have."""
+    if net is not None and isinstance(net.executor, Gathered):
+        net.executor.gathers.listen()
+
+
+def _slice(
+    net: Net, param: Param, gathers: Gathers, rows: Sequence[int], comm: Communicator
+) -> None:
+    if param.filled:
+        whole = np.array(param.value, order="C")
+    else:
+        param.seed, param.dtype = net.seed, net.dtype
+        whole = np.ascontiguousarray(net.first_value(param))
+    whole = comm.broadcast(whole, 0, f"the value of {param.name}")
+    param.storage = Slices(gathers, param.name, whole, rows)
+
+
+def _evenly(param: Param, size: int) -> list[int]:
+    rows = param.shape[0] if param.shape else 1
+    return [rows * rank // size for rank in range(size + 1)]
+
+
+def _expect_cuttable(net: Net, comm: Communicator, around: Sequence[Wrapper]) -> None:
+    where = "Sharded(level=3)"
+    expect_host(net, where)
+    executor = net.executor
+    known = executor.can.records or type(executor) in (LayerByLayer, Gathered)
+    received, advice = "", "use level=2"
+    if executor.placed is not None or not known:
+        received = f"one that {executor.can.is_so}"
+    elif elsewhere := [p for p in params_of(net) if _is_elsewhere(p)]:
+        received = f"one whose {elsewhere[0].name!r} is {elsewhere[0].storage.place}"
+    elif any(stage.holds_all for stage in around):
+        received = "one in mixed precision, whose float32 masters are whole"
+    elif comm.elastic:
+        received = "ranks that may die, each with slices that nobody else has"
+        advice = "start the job without --elastic, or use level=2"
+    if received:
+        raise ArgumentError(
+            where,
+            expected="a net in memory, to be cut over ranks that stay",
+            received=received,
+            advice=advice,
+        )
+
+
+def _is_elsewhere(param: Param) -> bool:
+    """Whether its array is neither in memory as it is, nor cut, nor kept by a table."""
+    storage = param.storage
+    return not (storage.in_memory or storage.sliced or storage.by_rows)
+
+
+class Parts(Cutting):
+    """The parts of ``cut`` that are the rank's of ``owner``.
+
+    Large arrays are gathered where they lie, small ones side by side. Of gradients that are rows
+    only these rows are told, and of arrays in slices nothing.
+    """
+
+    def __init__(self, owner: AllReduce, cut: Cut, ahead: int) -> None:
+        self._owner, self._cut, self.ahead = owner, cut, ahead
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, whatever was under way."""
+        self._telling: deque[list[Request]] = deque()
+
+    @property
+    def _comm(self) -> Communicator:
+        return self._owner.comm
+
+    def part(self, name: str, array: Any) -> Any:
+        slices = slices_of(array)
+        if slices is not None:
+            return slices.own if slices.own.size else None
+        return self._cut.part(name, array, self._comm.rank)
+
+    def pass_over(self, names: Sequence[str]) -> None:
+        rule = UpdateChain(self._owner.optimizer).rule
+        for name in names:
+            rule.state(name).step += 1
+
+    def tell(self, names: Sequence[str], targets: Sequence[Array], grads: Sequence[Any]) -> None:
+        many: list[_Told] = []
+        requests: list[Request] = []
+        what = f"the values of {listed(names)}"
+        for name, target, grad in zip(names, targets, grads, strict=True):
+            slices = slices_of(target)
+            if slices is not None:
+                # Who needs the values gathers them.
+                slices.updated()
+                continue
+            rows = self._cut.rows(name)
+            if isinstance(grad, RowSparse):
+                # No other row was changed.
+                indices = ops_for(grad.indices).host(grad.indices)
+                many.append(_Told(target, np.searchsorted(indices, rows).tolist(), grad.indices))
+            elif self._lies_flat(target):
+                flat, bounds = target.reshape(-1), self._cut.bounds(name)
+                self._owner.reduction.count(target.nbytes)
+                requests.append(self._comm.start_gather_parts(flat, bounds, what))
+            else:
+                many.append(_Told(target, rows))
+        for like in {told.target.dtype: told.target for told in many}.values():
+            some = [told for told in many if told.target.dtype == like.dtype]
+            requests.append(self._together(some, what))
+        self._telling.append(requests)
+
+    def _lies_flat(self, target: Array) -> bool:
+        """Whether ``target`` is large, and can be gathered where it is."""
+        here = on_host(ops_for(target).xp) or self._comm.on_device
+        return here and target.flags.c_contiguous and target.nbytes > self._cut.smallest
+
+    def _together(self, some: Sequence[_Told], what: str) -> Request:
+        """Begin to gather parts that lie apart, of one type: rank after rank in one array."""
+        size = self._comm.size
+        places, end = [0], 0
+        for rank in range(size):
+            end += sum(told.size_of(rank) for told in some)
+            places.append(end)
+        xp = ops_for(some[0].target).xp if self._comm.on_device else np
+        flat = xp.empty(end, some[0].target.dtype)
+        start = places[self._comm.rank]
+        for told in some:
+            own = told.read(self._comm.rank)
+            flat[start : start + own.size] = own.reshape(-1) if xp is not np else _hosted(own)
+            start += own.size
+        self._owner.reduction.count(flat.nbytes)
+        request = self._comm.start_gather_parts(flat, places, what)
+        return _Apart(request, some, places, self._comm.rank)
+
+    def hear(self) -> None:
+        for request in self._telling.popleft():
+            request.wait()
+
+    def test(self) -> None:
+        """Carry on what is under way."""
+        for requests in self._telling:
+            for request in requests:
+                request.test()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Told:
+    """An array whose rows ``bounds[k]`` to ``bounds[k + 1]`` rank k has; of ``indices``, if any."""
+
+    target: Array
+    bounds: Sequence[int]
+    indices: Array | None = None
+
+    def _of(self, rank: int) -> Any:
+        part = slice(self.bounds[rank], self.bounds[rank + 1])
+        if self.indices is not None:
+            return self.indices[part]
+        return part if self.target.ndim else ()
+
+    def size_of(self, rank: int) -> int:
+        """How many elements ``rank`` has."""
+        rows = self.bounds[rank + 1] - self.bounds[rank]
+        return rows * (self.target.size // max(len(self.target), 1) if self.target.ndim else 1)
+
+    def read(self, rank: int) -> Array:
+        """What ``rank`` has, if it is this one."""
+        if not self.size_of(rank):
+            return self.target.reshape(-1)[:0]
+        found: Array = self.target[self._of(rank)]
+        return np.reshape(found, -1) if not self.target.ndim else found
+
+    def write(self, rank: int, flat: Array) -> None:
+        """Put what ``rank`` has told in its place."""
+        if flat.size:
+            xp = ops_for(self.target).xp
+            rows = flat.size * max(len(self.target), 1) // self.target.size
+            shape = (rows, *self.target.shape[1:]) if self.target.ndim else ()
+            self.target[self._of(rank)] = xp.asarray(flat).reshape(shape)
+
+
+class _Apart(Request):
+    """Parts of ``some`` arrays in one: those of rank k lie from ``places[k]`` on."""
+
+    def __init__(
+        self, request: Request, some: Sequence[_Told], places: Sequence[int], rank: int
+    ) -> None:
+        self._request, self._some, self._places, self._rank = request, some, places, rank
+
+    def test(self) -> bool:
+        return self._request.test()
+
+    def wait(self) -> None:
+        flat = self._request.wait()
+        for rank in range(len(self._places) - 1):
+            start = self._places[rank]
+            for told in self._some if rank != self._rank else ():
+                stop = start + told.size_of(rank)
+                told.write(rank, flat[start:stop])
+                start = stop
+        self._request = Done(flat)
+
+
+def _hosted(array: Array) -> Array:
+    found: Array = ops_for(array).host(array).reshape(-1)
+    return found
+
+
+class ShardedRound(Round):
+    """A `Round` after which each rank updates its parts of the parameters, as ``cut`` has them.
+
+    If it ``scatters``, large gradients are summed in parts, one a rank.
+    """
+
+    cutting: Parts
+
+    def __init__(self, owner: AllReduce, window: int, cut: Cut, scatters: bool) -> None:
+        self.cut, self.scatters = cut, scatters
+        self.cutting = Parts(owner, cut, window)
+        super().__init__(owner, window)
+
+    def forget(self) -> None:
+        super().forget()
+        self.cutting.forget()
+
+    def open(self, kind: RoundKind) -> None:
+        super().open(kind)
+        self._cut_loaded()
+
+    def join(self, heard: Announcement) -> None:
+        super().join(heard)
+        self._cut_loaded()
+
+    def value(self, name: str) -> Array:
+        storage = self.order.by_name[name].storage
+        return storage.stand_in if isinstance(storage, Slices) else super().value(name)
+
+    def _cut_loaded(self) -> None:
+        if self.cut.loaded:
+            self.cut.cut_loaded(UpdateChain(self._owner.optimizer).rule, self.comm.rank)
+
+    def test(self) -> None:
+        super().test()
+        self.cutting.test()
+
+    def _summed(self, names: Sequence[str], buffer: Array, what: str) -> Request:
+        if not self.scatters:
+            return super()._summed(names, buffer, what)
+        requests: list[Request] = []
+        done = end = 0
+        for name, part in self.parts(names, buffer).items():
+            start, end = end, end + part.size
+            if part.nbytes <= self.cut.smallest:
+                continue
+            if done < start:
+                requests.append(self._all_of(buffer[done:start], what))
+            self.count(part.nbytes)
+            bounds = self.cut.bounds(name)
+            scattered = self.comm.start_reduce_scatter(buffer[start:end], bounds, what)
+            requests.append(scattered)
+            done = end
+        return _All([*requests, self._all_of(buffer[done:], what)], buffer)
+
+    def _all_of(self, part: Array, what: str) -> Request:
+        self.count(part.nbytes)
+        return self.comm.start_all_reduce(part, what=what)
+
+
+class _All(Request):
+    """Several requests as one, of ``result``."""
+
+    def __init__(self, requests: Sequence[Request], result: Any) -> None:
+        self._requests, self._result = requests, result
+
+    def test(self) -> bool:
+        # Each is carried on by being asked.
+        return not [request for request in self._requests if not request.test()]
+
+    def wait(self) -> Any:
+        for request in self._requests:
+            request.wait()
+        return self._result
+
+
+class Sharded(AllReduce):
+    """`AllReduce` of which each rank keeps a part of the state (ZeRO, Rajbhandari et al. 2020).
+
+    Each of p ranks updates its rows of every parameter, 1/p of them, and tells the others their
+    values while the walk back goes on. ``level`` 1 sums gradients on all ranks; with 2 large ones
+    are summed in parts, so that no rank has more of a sum than it updates, and as many bytes are
+    sent as by `AllReduce`. With 3 ranks keep no more of large parameters than they update: the net
+    runs by the layers, whose values are gathered before forward and backward, a layer ahead, and
+    dropped after; all ranks make the same calls of it. Parameters of at most ``smallest`` bytes are
+    one rank's each, and so are those whose elements a rule does not treat alike (`LAMB`,
+    `Adafactor`, constraints): it sees them whole. A lone rank is the plain rule.
+
+    ``state_dict`` is called by all ranks, and has the whole state on each; any number of ranks
+    takes it. Clipping stands inside; a stage of a user's own there has to work `by_element`, or
+    `by_parts`.
+    """
+
+    in_parts = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer | Wrapper,
+        comm: Communicator | None = None,
+        level: int = 1,
+        window: int | None = None,
+        smallest: int = SMALL,
+    ) -> None:
+        where = type(self).__name__
+        self.level = checked_count(where, "level", level, 1)
+        if self.level > 3:
+            raise ArgumentError(
+                f"{where}(level=)",
+                expected="1, of the optimizer's state, 2, of gradients too, or 3, of parameters",
+                received=repr(level),
+                advice="3 takes the least memory",
+            )
+        # Where memory is short, few sums are under way.
+        super().__init__(optimizer, comm, (4, 4, 1)[self.level - 1] if window is None else window)
+        self.smallest = checked_count(where, "smallest", smallest, 0)
+        for stage in UpdateChain(optimizer).stages:
+            if stage.reads_gradients and not (stage.by_element or stage.by_parts):
+                kind = type(stage).__name__
+                raise ArgumentError(
+                    f"{kind} in {where}",
+                    expected="stages that work on parts of gradients",
+                    received=f"a {kind}, which may look at a whole one",
+                    advice="declare by_element = True in its class if each element is changed by "
+                    "itself, by_parts = True if its sums go through self.joined, or use AllReduce",
+                )
+        self._share_cut(Cut(self.smallest))
+
+    @property
+    def slices(self) -> bool:
+        """Whether ranks have slices of parameters."""
+        return self.level > 2 and not self.alone
+
+    def _share_cut(self, cut: Cut) -> None:
+        self.reduction: ShardedRound = ShardedRound(self, self.window, cut, self.level > 1)
+
+    @property
+    def cut(self) -> Cut:
+        """Which part of each parameter is whose."""
+        return self.reduction.cut
+
+    def around(self, optimizer: Optimizer | Wrapper) -> Sharded:
+        """As `Reducer`; both have the same parts, as their rule is one."""
+        made = type(self)(optimizer, self.comm, self.level, self.window, self.smallest)
+        made._share_cut(self.cut)
+        return made
+
+    def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
+        """As `AllReduce`. Errors: `ArgumentError` for parameters that are not in memory."""
+        if self.alone:
+            super().meet(net, around)
+            return
+        if self.slices:
+            expect_whole_net(net)
+        for param in params_of(cast("Net", net)) if self.slices else net.params():
+            storage = param.storage
+            # What is held in fewer bits is in memory, too.
+            here = storage.nbytes or storage.by_rows or (self.slices and storage.sliced)
+            if storage.filled and param.nbytes and not here:
+                raise ArgumentError(
+                    f"{type(self).__name__}, parameter {param.name!r}",
+                    expected="parameters in memory, of whose state each rank keeps a part there",
+                    received=f"one that is {param.storage.place}",
+                    advice=f"{param.storage.way_back or 'keep it in memory'}, or use AllReduce",
+                )
+        if self.slices:
+            own = cast("Net", net), self.comm, self.cut
+            cut_net(*own, UpdateChain(self.optimizer), around)
+        super().meet(net, around)
+        for stage in UpdateChain(self.optimizer).stages:
+            if stage.over_parts != self.joined:
+                # Assigned it counts as a change, after which all meet again.
+                stage.over_parts = self.joined
+        chain, cut = UpdateChain(self.optimizer), self.cut
+        planned = cut.planned(self.order.params, chain, self.comm.size)
+        if cut.differs(planned) and not cut.loaded:
+            whole = self.state_dict()
+            cut.clear()
+            super().load_state_dict(whole)
+        cut.take(planned, self.order.params)
+        if self.slices:
+            follow_cut(self.order.params, planned)
+        cut.cut_loaded(chain.rule, self.comm.rank)
+
+    def spared(self, net: NetCore) -> int:
+        params, chain = [*net.execution_plan().trained_params()], UpdateChain(self.optimizer)
+        return self.cut.spared(params, chain, self.comm.size)
+
+    def join(self) -> None:
+        """As `Reducer`. Errors: `RankError` where others have batches, and parameters slices."""
+        if self.slices:
+            self._expect_met()
+            listen(self.net)
+        super().join()
+
+    def recover(self, was: tuple[int, int]) -> None:
+        super().recover(was)
+        # What is put back is whole.
+        self.cut.clear()
+
+    def joined(self, total: Any) -> Any:
+        if self.alone:
+            return total
+        own = np.array([float(total)])
+        (summed,) = self.comm.all_reduce(own, what="a sum over the parts of gradients").tolist()
+        return summed if isinstance(total, float) else ops_for(total).xp.asarray(summed)
+
+    def state_dict(self) -> dict[str, Array]:
+        """As `Wrapper`, of all ranks; all of them call it."""
+        own = super().state_dict()
+        rule = UpdateChain(self.optimizer).own_rule
+        if self.alone or not self.cut or rule is None:
+            return own
+        made: dict[str, Array] = self.cut.whole(self.comm, rule, own)
+        return made
+
+    def own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
+        """As `Reducer`: without any exchange."""
+        rule = UpdateChain(self.optimizer).own_rule
+        if self.alone or not self.cut or rule is None:
+            return None
+        if self.cut.loaded:
+            self.cut.cut_loaded(rule, self.comm.rank)
+        return self.cut.own_sources(self.comm.rank, state_sources(self.optimizer), first_rows)
+
+    def own_rows(self, name: str) -> tuple[int, int] | None:
+        if self.alone or not self.cut.has(name):
+            return None
+        rows = self.cut.rows(name)
+        return rows[self.comm.rank], rows[self.comm.rank + 1]
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """As `Wrapper`: ``state`` is whole, and each rank keeps its part from the next step on."""
+        super().load_state_dict(state)
+        self.cut.loaded = True
+        changes.add()

@@ -1,0 +1,31 @@
+"""The families, by the ``model_type`` of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from singanet.errors import ConfigError, did_you_mean, one_of
+from singanet.pretrained import decoders, encoders
+from singanet.pretrained.drawing import Family
+
+FAMILIES: Mapping[str, Family] = {
+    **decoders.FAMILIES,
+    **decoders.GPT2,
+    **encoders.FAMILIES,
+    **encoders.VIT,
+    **encoders.T5,
+}
+
+
+def family_of(values: Mapping[str, Any], where: str) -> Family:
+    """The family of a config. Errors: `ConfigError`."""
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ConfigError(
+            f"{where}, model_type",
+            expected=f"one of {one_of(FAMILIES, 40)}",
+            received=repr(kind)[:80],
+            advice=did_you_mean(str(kind), FAMILIES, "build such a net by layers"),
+        )
+    return FAMILIES[kind]

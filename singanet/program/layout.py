@@ -1,0 +1,569 @@
+"""The arena: lifetimes of arrays, what is written in place, and addresses."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from singanet.errors import ArgumentError
+from singanet.program.ir import Buffer, Kernel
+
+__all__: list[str] = []
+
+
+EdgeKind = Literal["read", "overwrite after read", "overwrite after write"]
+
+
+class Edge(NamedTuple):
+    """``target`` waits for ``source`` because of ``buffer``.
+
+    ``source`` is None if a buffer is read that no kernel wrote before. ``target`` is None for a
+    leaf: a buffer that no kernel reads after the write.
+    """
+
+    buffer: int
+    source: int | None
+    target: int | None
+    kind: EdgeKind
+
+
+def edges(kernels: Sequence[Kernel]) -> list[Edge]:
+    """Every reason to wait, once, in the order in which the kernels give it.
+
+    A read waits for the last write. A write waits for every read of the overwritten contents, or,
+    without such reads, for the write before it. A kernel without any buffer reads and owns all
+    leaves. Counted as by SINGA's scheduler, with one difference: a write also waits for reads of
+    contents from outside, as an update does for the forward pass that read the parameter.
+    """
+    found: list[Edge] = []
+    writer: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for number, kernel in enumerate(kernels):
+        reads: Sequence[int] = tuple(dict.fromkeys(kernel.reads))
+        writes: Sequence[int] = tuple(dict.fromkeys(kernel.writes))
+        if not (reads or writes):
+            reads = writes = [buffer for buffer in writer if not readers.get(buffer)]
+        for buffer in reads:
+            found.append(Edge(buffer, writer.get(buffer), number, "read"))
+            readers.setdefault(buffer, []).append(number)
+        for buffer in writes:
+            before = readers.get(buffer, [])
+            found += [
+                Edge(buffer, reader, number, "overwrite after read")
+                for reader in before
+                if reader != number
+            ]
+            if not before and buffer in writer:
+                found.append(Edge(buffer, writer[buffer], number, "overwrite after write"))
+            writer[buffer], readers[buffer] = number, []
+    leaves = ((buffer, last) for buffer, last in writer.items() if not readers[buffer])
+    return found + [Edge(buffer, last, None, "read") for buffer, last in leaves]
+
+
+def is_barrier(kernel: Kernel) -> bool:
+    """Whether nothing moves across it: it says so, or names no buffer that could tell."""
+    return kernel.barrier or not (kernel.reads or kernel.writes)
+
+
+def successors(kernels: Sequence[Kernel]) -> list[list[int]]:
+    """For each kernel those that wait for it, each once; barriers are not counted in."""
+    after: list[dict[int, None]] = [{} for _ in kernels]
+    for edge in edges(kernels):
+        if edge.source is not None and edge.target is not None:
+            after[edge.source][edge.target] = None
+    return [list(targets) for targets in after]
+
+
+def serial_order(kernels: Sequence[Kernel]) -> list[int]:
+    """The numbers of the kernels as they were recorded."""
+    return list(range(len(kernels)))
+
+
+def dependency_order(kernels: Sequence[Kernel]) -> list[int]:
+    """The numbers of the kernels breadth first: ready ones, then the ones that these free, ...
+
+    Every barrier keeps its place among the kernels before and after it.
+    """
+    after = successors(kernels)
+    order: list[int] = []
+    for stretch in _stretches(kernels):
+        order += _breadth_first(stretch, after)
+    return order
+
+
+def _stretches(kernels: Sequence[Kernel]) -> Iterator[range]:
+    """Barriers alone, and the kernels between two of them together."""
+    start = 0
+    for number, kernel in enumerate(kernels):
+        if is_barrier(kernel):
+            yield range(start, number)
+            yield range(number, number + 1)
+            start = number + 1
+    yield range(start, len(kernels))
+
+
+def _breadth_first(stretch: range, after: Sequence[Sequence[int]]) -> list[int]:
+    waits_for = dict.fromkeys(stretch, 0)
+    for number in stretch:
+        for target in after[number]:
+            if target in stretch:
+                waits_for[target] += 1
+    ready = deque(number for number in stretch if not waits_for[number])
+    order = []
+    while ready:
+        number = ready.popleft()
+        order.append(number)
+        for target in after[number]:
+            if target in stretch:
+                waits_for[target] -= 1
+                if not waits_for[target]:
+                    ready.append(target)
+    return order
+
+
+Ints = npt.NDArray[np.int64]
+
+
+class Lifetimes(NamedTuple):
+    """``first`` and ``last``: the kernels between which, both included, each buffer is needed.
+
+    An input is needed from -1 on, that is before the first kernel; an output up to ``kernels``,
+    after the last. What is never needed has ``first`` above ``last``. Buffers outside the arena
+    have the kernels that use them.
+    """
+
+    first: Ints
+    last: Ints
+    kernels: int
+
+
+def lifetimes(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> Lifetimes:
+    """The lifetimes of ``buffers`` when ``kernels`` run in the order given.
+
+    Errors: a number that is no buffer's; a temporary or output that is read before it is written.
+    """
+    count, end = len(buffers), len(kernels)
+    first, last = [end] * count, [-1] * count
+    for at, kernel in enumerate(kernels):
+        for buffer in kernel.reads:
+            if not 0 <= buffer < count:
+                raise _unknown(at, kernel, buffer, count)
+            last[buffer] = at
+            if first[buffer] == end:
+                if buffers[buffer].kind in ("temporary", "output"):
+                    raise _unwritten(at, kernel, buffer, buffers[buffer])
+                first[buffer] = at
+        for buffer in kernel.writes:
+            if not 0 <= buffer < count:
+                raise _unknown(at, kernel, buffer, count)
+            last[buffer] = at
+            if first[buffer] == end:
+                first[buffer] = at
+    for number, what in enumerate(buffers):
+        if what.kind == "input":
+            first[number] = -1
+        elif what.kind == "output":
+            last[number] = end
+    return Lifetimes(np.array(first, np.int64), np.array(last, np.int64), end)
+
+
+def live_bytes(lives: Lifetimes, sizes: npt.ArrayLike) -> Ints:
+    """Bytes needed before the first kernel, at each kernel, and after the last: ``kernels + 2``.
+
+    ``sizes`` holds the bytes of each buffer, 0 for those not to be counted. The largest of the
+    result is the least that any arena can do with.
+    """
+    counted: npt.NDArray[Any] = np.asarray(sizes, np.int64)
+    used = lives.first <= lives.last
+    change = np.zeros(lives.kernels + 3, np.int64)
+    np.add.at(change, lives.first[used] + 1, counted[used])
+    np.add.at(change, lives.last[used] + 2, -counted[used])
+    return np.cumsum(change[:-1])
+
+
+def releases(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> list[list[int]]:
+    """For each kernel the temporaries and inputs that nobody needs after it."""
+    lives = lifetimes(kernels, buffers)
+    freed: list[list[int]] = [[] for _ in kernels]
+    for number, buffer in enumerate(buffers):
+        last = int(lives.last[number])
+        if buffer.kind in ("temporary", "input") and last >= 0:
+            freed[last].append(number)
+    return freed
+
+
+def never_read(kernels: Iterable[Kernel], buffers: Sequence[Buffer]) -> list[int]:
+    """Temporaries that are written for nothing."""
+    written: set[int] = set()
+    read: set[int] = set()
+    for kernel in kernels:
+        written.update(kernel.writes)
+        read.update(kernel.reads)
+    return sorted(n for n in written - read if buffers[n].kind == "temporary")
+
+
+def _unknown(at: int, kernel: Kernel, buffer: int, count: int) -> ArgumentError:
+    return ArgumentError(
+        f"program, kernel {at} {kernel.name!r}",
+        expected=f"numbers of buffers from 0 to {count - 1}",
+        received=str(buffer),
+        advice="list every buffer before the kernels that use it",
+    )
+
+
+def _unwritten(at: int, kernel: Kernel, buffer: int, what: Buffer) -> ArgumentError:
+    label = f" {what.label!r}" if what.label else ""
+    return ArgumentError(
+        f"program, kernel {at} {kernel.name!r}",
+        expected=f"buffer {buffer}{label} written before it is read",
+        received=f"a read while this {what.kind} is empty",
+        advice="record the kernel that writes it, or make the buffer an input or a constant",
+    )
+
+
+Pair = tuple[int, int]
+
+
+def merge_in_place(
+    kernels: Sequence[Kernel], buffers: Sequence[Buffer], lives: Lifetimes
+) -> tuple[list[int], list[Pair]]:
+    """For each buffer the one whose memory it is, itself mostly; and the pairs that were taken.
+
+    A kernel's pair (read, written) is taken where the read buffer is a temporary that nobody needs
+    after the kernel, the written one lies in the arena and begins there, and both are of equal
+    size. Each memory goes to one output only, the first that its kernel lists.
+    """
+    holder = list(range(len(buffers)))
+    taken: list[Pair] = []
+    first, last = lives.first.tolist(), lives.last.tolist()
+    for at, kernel in enumerate(kernels):
+        given: set[int] = set()
+        for read, written in kernel.in_place:
+            old, new = buffers[read], buffers[written]
+            if (
+                old.kind == "temporary"
+                and new.kind in ("temporary", "output")
+                and old.nbytes == new.nbytes
+                and last[read] == at == first[written]
+                and first[read] < at
+                and not given & {read, written}
+            ):
+                holder[written] = holder[read]
+                given |= {read, written}
+                taken.append((read, written))
+    return holder, taken
+
+
+class SharedMemory(NamedTuple):
+    """The memory of buffers, of which some take that of others.
+
+    A ``holder``, the buffer whose memory each one has, lives as long as any that has it: ``lives``.
+    ``pairs`` are those of `merge_in_place`.
+    """
+
+    lives: Lifetimes
+    holder: Ints
+    pairs: list[Pair]
+
+    @property
+    def holds(self) -> npt.NDArray[np.bool_]:
+        """Which buffers have memory of their own."""
+        return self.holder == np.arange(len(self.holder))
+
+    def live_bytes(self, sizes: npt.ArrayLike) -> Ints:
+        """As `liveness.live_bytes`, of the memory of buffers that have ``sizes``."""
+        return live_bytes(self.lives, np.where(self.holds, sizes, 0))
+
+
+def shared_memory(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> SharedMemory:
+    """The memory of ``buffers`` when ``kernels`` run in the order given.
+
+    Errors: those of `lifetimes`.
+    """
+    lives = lifetimes(kernels, buffers)
+    holder, pairs = merge_in_place(kernels, buffers, lives)
+    first, last = lives.first.copy(), lives.last.copy()
+    np.minimum.at(first, holder, lives.first)
+    np.maximum.at(last, holder, lives.last)
+    merged = Lifetimes(first, last, lives.kernels)
+    return SharedMemory(merged, np.array(holder, np.int64), pairs)
+
+
+_FEW = 1000
+"""Up to so many a loop in Python takes less time than calls of NumPy: a ninth of it for fifty."""
+
+
+class Intervals(NamedTuple):
+    """Buffers to be placed: needed from ``first`` to ``last``, both included, of ``size`` bytes."""
+
+    first: Ints
+    last: Ints
+    size: Ints
+
+    def top(self, offsets: Ints) -> int:
+        """The bytes of an arena with these offsets."""
+        return int((offsets + self.size).max(initial=0))
+
+
+def place(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
+    """Offsets of ``intervals``, placed one after the other in ``order``.
+
+    Each goes to the lowest gap among those placed before that are needed with it, or on top.
+    """
+    return (place_many if len(order) > _FEW else place_few)(intervals, order)
+
+
+def place_few(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
+    """`place`, by a loop over those placed before, up to the gap."""
+    first, last = intervals.first.tolist(), intervals.last.tolist()
+    sizes = intervals.size.tolist()
+    offsets = [0] * len(sizes)
+    placed: list[tuple[int, int, int, int]] = []
+    for which in order.tolist():
+        start, end, size, floor = first[which], last[which], sizes[which], 0
+        for offset, top, begins, ends in placed:
+            if begins <= end and start <= ends:
+                if offset - floor >= size:
+                    break
+                if top > floor:
+                    floor = top
+        offsets[which] = floor
+        insort(placed, (floor, floor + size, start, end))
+    return np.array(offsets, np.int64)
+
+
+def place_many(intervals: Intervals, order: npt.NDArray[Any]) -> Ints:
+    """`place`, by NumPy: a few calls for each."""
+    count = len(order)
+    offsets = np.zeros(count, np.int64)
+    # Rows: first, last, offset, end; sorted by offset. In front an empty one that is always needed,
+    # so that gaps have a floor.
+    placed = np.empty((4, count + 1), np.int64)
+    placed[:, 0] = (-2, np.iinfo(np.int64).max, 0, 0)
+    first, last = intervals.first.tolist(), intervals.last.tolist()
+    sizes = intervals.size.tolist()
+    for number, which in enumerate(order.tolist(), 1):
+        start, end, size = first[which], last[which], sizes[which]
+        meets = ((placed[0, :number] <= end) & (placed[1, :number] >= start)).nonzero()[0]
+        floors = np.maximum.accumulate(placed[3].take(meets))
+        offset = _gap(placed[2].take(meets), floors, size)
+        offsets[which] = offset
+        at = int(placed[2, :number].searchsorted(offset, "right"))
+        placed[:, at + 1 : number + 1] = placed[:, at:number]
+        placed[:, at] = (start, end, offset, offset + size)
+    return offsets
+
+
+def _gap(lows: Ints, floors: Ints, size: int) -> int:
+    fits = lows[1:] - floors[:-1] >= size
+    lowest = int(fits.argmax()) if len(fits) else 0
+    return int(floors[lowest if len(fits) and fits[lowest] else -1])
+
+
+def pressure(intervals: Intervals) -> Ints:
+    """For each the most bytes that are needed at one kernel while it is needed."""
+    first, last = intervals.first - intervals.first.min(), intervals.last - intervals.first.min()
+    change = np.zeros(int(last.max()) + 2, np.int64)
+    np.add.at(change, first, intervals.size)
+    np.add.at(change, last + 1, -intervals.size)
+    # most[k] is the largest among the 2 ** level kernels from k on; two such cover a lifetime.
+    most, level = np.cumsum(change), 0
+    levels = np.frexp(last - first + 1)[1] - 1
+    found = np.empty(len(first), np.int64)
+    while True:
+        here = levels == level
+        found[here] = np.maximum(most[first[here]], most[last[here] + 1 - (1 << level)])
+        if level >= levels.max():
+            return found
+        most = np.maximum(most[: -(1 << level)], most[1 << level :])
+        level += 1
+
+
+def events(intervals: Intervals) -> tuple[list[int], list[int]]:
+    """The numbers of intervals as they begin, larger ones first, and as they end."""
+    comes = np.lexsort((-intervals.size, intervals.first))
+    goes = np.argsort(intervals.last, kind="stable")
+    return comes.tolist(), goes.tolist()
+
+
+def walk_best_fit(intervals: Intervals) -> Ints:
+    """Each takes the smallest free piece that holds it; what is given back joins its neighbours."""
+    first, last, sizes = intervals.first.tolist(), intervals.last.tolist(), intervals.size.tolist()
+    offsets = [0] * len(sizes)
+    free = _FreePieces()
+    comes, goes = events(intervals)
+    gone = 0
+    for which in comes:
+        while last[goes[gone]] < first[which]:
+            free.give(offsets[goes[gone]], sizes[goes[gone]])
+            gone += 1
+        offsets[which] = free.take(sizes[which])
+    return np.array(offsets, np.int64)
+
+
+def walk_backwards(intervals: Intervals) -> Ints:
+    """`walk_best_fit` from the last kernel to the first."""
+    return walk_best_fit(Intervals(-intervals.last, -intervals.first, intervals.size))
+
+
+class _FreePieces:
+    """Free pieces of an arena that grows at its end."""
+
+    def __init__(self) -> None:
+        self._by_size: list[tuple[int, int]] = []  # bytes, start
+        self._end_of: dict[int, int] = {}
+        self._start_of: dict[int, int] = {}
+        self._end = 0
+
+    def take(self, size: int) -> int:
+        k = bisect_left(self._by_size, (size, -1))
+        if k < len(self._by_size):
+            length, start = self._by_size[k]
+            self._drop(start, start + length)
+            if length > size:
+                self._keep(start + size, start + length)
+            return start
+        start = self._start_of.get(self._end, self._end)
+        if start < self._end:
+            self._drop(start, self._end)
+        self._end = start + size
+        return start
+
+    def give(self, start: int, size: int) -> None:
+        end = start + size
+        if end in self._end_of:
+            further = self._end_of[end]
+            self._drop(end, further)
+            end = further
+        if start in self._start_of:
+            before = self._start_of[start]
+            self._drop(before, start)
+            start = before
+        self._keep(start, end)
+
+    def _keep(self, start: int, end: int) -> None:
+        insort(self._by_size, (end - start, start))
+        self._end_of[start], self._start_of[end] = end, start
+
+    def _drop(self, start: int, end: int) -> None:
+        del self._by_size[bisect_left(self._by_size, (end - start, start))]
+        del self._end_of[start], self._start_of[end]
+
+
+ALIGNMENT = 64
+"""Bytes: a line of the cache, and the widest vector of a CPU."""
+
+_NEAR = ((1 << 12, 1.0), (1 << 14, 1.005), (math.inf, 1.15))
+"""Up to how many buffers a layout is good enough that is so far above the bound.
+
+What places buffer by buffer takes time with the square of their number. Above 16,384 what an
+allocator finds is some thousandths above the bound as well.
+"""
+
+Strategy = Callable[[Intervals], Ints]
+
+
+class Layout(NamedTuple):
+    """Where each buffer lies in an arena of ``nbytes``; sizes are rounded up to `ALIGNMENT`.
+
+    ``offsets`` has None for what lies outside: parameters and constants. ``lower_bound`` is the
+    most that is needed at one kernel, less than which no arena can have; ``unplanned_bytes`` what
+    buffers take that share nothing. ``in_place`` lists the pairs (read, written) that share their
+    memory; ``strategy`` names what found the offsets.
+    """
+
+    offsets: tuple[int | None, ...]
+    nbytes: int
+    lower_bound: int
+    unplanned_bytes: int
+    in_place: tuple[Pair, ...]
+    strategy: str
+
+
+def plan_arena(
+    kernels: Sequence[Kernel],
+    buffers: Sequence[Buffer],
+    tried: Mapping[str, Strategy] | None = None,
+) -> Layout:
+    """The smallest layout that a few strategies find for ``kernels`` run in the order given.
+
+    ``tried`` are strategies by name in the place of `STRATEGIES`. Errors: a kernel with an
+    unknown buffer, or one that reads what nothing wrote yet.
+    """
+    memory, sizes = shared_memory(kernels, buffers), rounded_sizes(buffers)
+    lives, holder = memory.lives, memory.holder
+    needed = memory.holds & (lives.first <= lives.last) & (sizes > 0)
+    lower_bound = int(memory.live_bytes(sizes).max(initial=0))
+    chosen = needed.nonzero()[0]
+    intervals = Intervals(lives.first[chosen], lives.last[chosen], sizes[chosen])
+    found, nbytes, strategy = smallest(intervals, lower_bound, tried or STRATEGIES)
+    offsets = np.zeros(len(buffers), np.int64)
+    offsets[chosen] = found
+    by_holder = offsets[holder].tolist()
+    return Layout(
+        offsets=tuple(
+            offset if buffer.planned else None
+            for offset, buffer in zip(by_holder, buffers, strict=True)
+        ),
+        nbytes=nbytes,
+        lower_bound=lower_bound,
+        unplanned_bytes=int(sizes.sum()),
+        in_place=tuple(memory.pairs),
+        strategy=strategy,
+    )
+
+
+def rounded_sizes(buffers: Sequence[Buffer]) -> Ints:
+    """The bytes of each buffer in an arena, 0 for those outside."""
+    sizes = np.array([buffer.nbytes if buffer.planned else 0 for buffer in buffers], np.int64)
+    return -(-sizes // ALIGNMENT) * ALIGNMENT
+
+
+def smallest(
+    intervals: Intervals, lower_bound: int, tried: Mapping[str, Strategy]
+) -> tuple[Ints, int, str]:
+    """Offsets, bytes of the arena, name of the strategy; stops at a result near the bound."""
+    best, least, name = np.zeros(0, np.int64), 0, "nothing to place"
+    if not len(intervals.size):
+        return best, least, name
+    near = next(part for most, part in _NEAR if len(intervals.size) <= most)
+    for title, strategy in tried.items():
+        enough = 1.0 if strategy in _QUICK else near
+        if len(best) and least <= enough * lower_bound:
+            break
+        offsets = strategy(intervals)
+        top = intervals.top(offsets)
+        if not len(best) or top < least:
+            best, least, name = offsets, top, title
+    return best, least, name
+
+
+def most_contested(intervals: Intervals) -> Ints:
+    """First what is needed when most is needed; of that the longest first."""
+    return place(intervals, np.lexsort((-_lengths(intervals), -pressure(intervals))))
+
+
+def largest(intervals: Intervals) -> Ints:
+    """The most bytes first."""
+    return place(intervals, np.argsort(-intervals.size, kind="stable"))
+
+
+_QUICK = (walk_best_fit, walk_backwards)
+
+STRATEGIES: Mapping[str, Strategy] = {
+    "best fit, forwards": walk_best_fit,
+    "best fit, backwards": walk_backwards,
+    "most contested first": most_contested,
+    "largest first": largest,
+}
+"""Quick strategies first."""
+
+
+def _lengths(intervals: Intervals) -> Ints:
+    return intervals.last - intervals.first + 1

@@ -1,0 +1,155 @@
+"""Replayed passes and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from singanet.engine.backward import BackwardWalk, Pass
+from singanet.engine.feeds import shapes_of
+from singanet.engine.fusion import fused
+from singanet.engine.gradients import Asked
+from singanet.params.grads import LayerGradients
+from singanet.program.ir import Order, map_arrays, order_of
+from singanet.program.replay.replay import Replay, run_all
+from singanet.program.trace.layers import copied, copy_into
+from singanet.program.trace.recorder import targets
+from singanet.program.trace.sparse_rows import RowsSource
+from singanet.types import Array
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+    from singanet.engine.plan import Plan
+
+
+class ReplayedPass(Pass):
+    """The pass of a replayed forward: it has the arena, and gives it back after the walk.
+
+    Some walks are not in the program: for gradients of inner outputs, from some of the outputs,
+    from gradients in another memory order, or of a net that has changed. They run the forward
+    again, by the layers, with the same draws and running state.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        program: Replay,
+        arena: Array,
+        feed: Mapping[str, Any],
+        orders: Mapping[int, Order],
+        give_back: Callable[[Array], None],
+        walked: Callable[[Mapping[int, Array]], None],
+    ) -> None:
+        self.plan = net.execution_plan()
+        self.shapes: Mapping[str, Any] = {}
+        self.program = program
+        self.arena = arena
+        self.feed = feed
+        self.orders = orders
+        self.give_back = give_back
+        self.walked = walked
+        self.draws = net.rng.bit_generator.state
+        self.state = [(param, param.value.copy()) for param in program.state]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ReplayedPass:
+        """Refused, as for a pass by the layers."""
+        raise TypeError("a pass under way cannot be copied")
+
+    def hand_out(self) -> dict[str, Any]:
+        """As `Pass`: the forward is replayed, and its outputs are new arrays."""
+        try:
+            outputs: dict[str, Any] = self.program.outputs(self.arena, self.feed)
+        except BaseException:
+            self.release()
+            raise
+        self.shapes = {name: shapes_of(value) for name, value in outputs.items()}
+        return outputs
+
+    def release(self) -> None:
+        """Give the arena back, after a walk or without one."""
+        self.give_back(self.arena)
+
+    def backward(
+        self,
+        net: Net,
+        slot_grads: dict[int, Array],
+        asked: tuple[str, ...],
+    ) -> Generator[LayerGradients, None, None]:
+        orders = {slot: order_of(grad) for slot, grad in slot_grads.items()}
+        if asked or orders != self.orders or self.program.stale(net, begun=True):
+            self.release()
+            self.walked(slot_grads)
+            plan = fused(self.plan, asked)
+            contexts = self._by_layers(net, plan)
+            return BackwardWalk(plan, contexts, slot_grads, asked, zeros=True).run()
+        return self._replayed(net, slot_grads)
+
+    def _by_layers(self, net: Net, plan: Plan) -> list[Any]:
+        """The contexts of the forward pass, run again by ``plan``."""
+        with net.rehearsal(), net.device.scope():
+            net.rng.bit_generator.state = self.draws
+            for param, value in self.state:
+                param.value[...] = value
+            return plan.forward(self.feed, plan.outputs, net.device.ops, net.rng, True)[1]
+
+    def _replayed(
+        self, net: Net, slot_grads: dict[int, Array]
+    ) -> Generator[LayerGradients, None, None]:
+        # The generator holds ``net``, which its caller may have let go.
+        dy, plan = {}, self.plan
+        for name in plan.outputs:
+            parts = [slot_grads[slot] for slot in plan.by_name[name].out_slots]
+            dy[name] = parts if plan.by_name[name].many_out else parts[0]
+        slot_grads.clear()
+        bound = self.program.bound(self.arena)
+        assert bound.dy is not None
+        copy_into(dy, bound.dy.arrays[0])
+        del dy
+        try:
+            for before, segment in pairwise([bound.dy, *bound.layers]):
+                run_all(before.calls)
+                grads, layer, names = segment.arrays
+                values = [self.program.values[name].value for name in names]
+                # Copies, since the arena serves the next layer; the caller may keep them.
+                yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, {})
+        finally:
+            self.release()
+
+
+def owned(grad: Any) -> Any:
+    """A copy for the caller of an array in the arena, or of a source's."""
+    return grad.now() if isinstance(grad, RowsSource) else grad.copy()
+
+
+def replayed_gradients(
+    net: Net,
+    program: Replay,
+    asked: Asked,
+    take: Callable[[Replay], Array],
+    give_back: Callable[[Array], None],
+) -> Generator[LayerGradients, None, None]:
+    """The answers to what was ``asked``, as copies out of the arena."""
+    arena = take(program)
+    try:
+        bound = program.bound(arena)
+        given, beside = bound.feed.arrays
+        assert bound.dy is not None
+        scale, dys = bound.dy.arrays
+        copy_into(asked.feed, given)
+        there = net.device.ops.xp.ndarray
+        copy_into(targets(asked.targets, asked.weight, there), beside)
+        with program.showing(asked.targets, asked.weight):
+            run_all(bound.feed.calls)
+        scale[...] = asked.loss_scale or 0
+        for head, dy in zip(asked.heads, dys, strict=True):
+            head.fill(dy, net.device)
+        for before, segment in pairwise([bound.dy, *bound.layers]):
+            run_all(before.calls)
+            grads, layer, names, outputs = segment.arrays
+            values = [program.values[name].value for name in names]
+            mine = {name: map_arrays(grad, copied) for name, grad in outputs.items()}
+            yield LayerGradients(list(names), values, [owned(g) for g in grads], layer, mine)
+            del mine
+    finally:
+        give_back(arena)

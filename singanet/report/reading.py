@@ -1,0 +1,377 @@
+"""A run's files, read."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from io import StringIO
+from os import PathLike
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from singanet.base.arguments import Budget, is_int, read_json
+from singanet.base.processes import expect_inside, explained, hold, let_go, path_of, replacing
+from singanet.errors import ArgumentError, DataError, FileAccessError
+from singanet.net import FeedForwardNet
+from singanet.training.callbacks import Callback, Monitor
+from singanet.training.callbacks.trackers import about, as_json
+from singanet.training.display import History
+from singanet.training.files import check_folder
+
+CONFIG = "config.json"
+"""How the run was set up: one JSON object; objects in it are sections."""
+
+SUMMARY = "summary.txt"
+"""`FeedForwardNet.summary` of the net."""
+
+PICTURE = "net.svg"
+"""`FeedForwardNet.plot` of the net."""
+
+HISTORY = "history.csv"
+"""A line an epoch under a header, ``epoch`` first, as `CSVLogger` writes."""
+
+LAYERS = "layers.jsonl"
+"""A JSON object an epoch, as `LayerStatistics` writes."""
+
+MEMORY = "memory.jsonl"
+"""JSON objects with seconds, epoch, step and bytes, as `MemoryLog` writes."""
+
+CONFUSION = "confusion.json"
+"""``{"labels": [C names], "counts": [C rows of C]}``, rows the true classes; `ConfusionLog`."""
+
+OUTCOME = "outcome.json"
+"""How the training ended: one JSON object, as `RunNotes` writes."""
+
+FIGURES = "figures.json"
+"""The results: one JSON object, such as the test accuracy."""
+
+SAMPLES = "samples.json"
+"""Texts of a language model ``before`` and ``after`` its tuning, behind a ``prompt``."""
+
+REPORT = "report.html"
+"""The page that `write_report` makes of these."""
+
+COMPARISON = "comparison.html"
+"""The page that `write_comparison` makes of several such folders, beside them."""
+
+WRITTEN = (CONFIG, SUMMARY, PICTURE, HISTORY, LAYERS, MEMORY, CONFUSION, OUTCOME, FIGURES)
+"""All but the report."""
+
+
+LONGEST = 32 << 20
+"""Bytes of a file; a thousand epochs of ResNet-50's norms take as much."""
+MOST_MEASURES, MOST_NORMS, MOST_CELLS = 500, 1_000_000, 200_000
+NORMS = ("gradient_norm", "gradient_norm_max", "weight_norm")
+
+
+@dataclass
+class Run:
+    """The contents of ``folder``; missing parts are empty."""
+
+    folder: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    samples: dict[str, Any] = field(default_factory=dict)
+    summary: str = ""
+    picture: str = ""
+    history: History = field(default_factory=History)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    memory: list[dict[str, Any]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    confusion: list[list[int]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """That of the folder."""
+        return self.folder.resolve().name or str(self.folder)
+
+
+def read_run(folder: str | PathLike[str]) -> Run:
+    """Read the files of a run folder; those that are missing leave their part empty.
+
+    The last line of a log may be cut short, as a run that was killed leaves it. Errors:
+    `FileAccessError` for a folder that is missing or has none of the files, and for a link that
+    leads out of it; `DataError` for a file that is not what its name says, with the line.
+    """
+    folder = path_of(folder, "folder")
+    if not any((folder / name).is_file() for name in WRITTEN):
+        raise FileAccessError(
+            f"folder {str(folder)!r}",
+            expected=f"a run folder with files such as {HISTORY}",
+            received="none of them" if folder.is_dir() else "no such folder",
+            advice="train with callbacks=singanet.report.recorders(folder) first",
+        )
+    run = Run(folder)
+    run.config = _object(folder / CONFIG)
+    run.figures = _object(folder / FIGURES)
+    run.samples = _object(folder / SAMPLES)
+    run.summary, run.picture = _text(folder / SUMMARY), _text(folder / PICTURE)
+    run.history = _history(folder / HISTORY)
+    run.layers = _lines(folder / LAYERS, ("epoch", "parameters"), _norms)
+    names = {name for line in run.layers for name in line["parameters"]}
+    if len(names) * len(run.layers) > MOST_NORMS:
+        raise _not(folder / LAYERS, f"at most {MOST_NORMS} norms", "more")
+    run.memory = _lines(folder / MEMORY, ("seconds",), _bytes)
+    run.outcome = _outcome(folder / OUTCOME)
+    confusion = _object(folder / CONFUSION)
+    if confusion:
+        run.labels, run.confusion = _matrix(folder / CONFUSION, confusion)
+    return run
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    expect_inside(path.parent, path)
+    with explained(path, "read"):
+        size = path.stat().st_size
+        if size > LONGEST:
+            raise _not(path, f"at most {LONGEST} bytes", f"{size}")
+        return path.read_bytes().decode("utf-8", errors="replace")
+
+
+def _object(path: Path) -> dict[str, Any]:
+    text = _text(path).encode()
+    if not text:
+        return {}
+    value = read_json(text, Budget(len(text), partial(_not, path)))
+    if not isinstance(value, dict):
+        raise _not(path, "a JSON object", f"a {type(value).__name__}")
+    return value
+
+
+def _lines(
+    path: Path, keys: tuple[str, ...], checked: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    text, found = _text(path), list[dict[str, Any]]()
+
+    def refused(expected: str, received: str) -> DataError:
+        return _not(path, f"{expected} in line {len(found) + 1}", received)
+
+    budget = Budget(len(text), refused)
+    for line in StringIO(text):
+        try:
+            value = read_json(line.encode(), budget)
+            if not isinstance(value, dict) or any(key not in value for key in keys):
+                raise refused(f"an object with {', '.join(keys)}", line[:60])
+            found.append(checked(value))
+        except TypeError as error:
+            raise refused(str(error), line[:60]) from None
+        except DataError:
+            if line.endswith("\n"):
+                raise
+            break  # the last, cut short
+    return found
+
+
+def _norms(line: dict[str, Any]) -> dict[str, Any]:
+    """The line of an epoch, of which nothing but counts and numbers is left."""
+    parameters = line["parameters"]
+    if not isinstance(parameters, dict) or not all(
+        isinstance(f, dict) for f in parameters.values()
+    ):
+        raise TypeError("an object of figures for every parameter")
+    return {
+        "epoch": _count(line["epoch"]),
+        "parameters": {
+            name: {key: _number(figures.get(key)) for key in NORMS}
+            for name, figures in parameters.items()
+        },
+    }
+
+
+def _bytes(line: dict[str, Any]) -> dict[str, Any]:
+    seconds = _number(line["seconds"])
+    if seconds is None:
+        raise TypeError("seconds as a number")
+    kinds = ("resident", "peak", "gradients")
+    counts = {key: _number(line.get(key)) for key in (*kinds, "epoch", "step")}
+    return {"seconds": seconds, **counts}
+
+
+def _number(value: Any) -> float | None:
+    """``value`` itself, a number that charts can draw, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
+        raise TypeError("numbers, or null")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not is_int(value, 0) or value >= 1 << 53:
+        raise TypeError("an epoch counted from 0")
+    return int(value)
+
+
+def _history(path: Path) -> History:
+    history, text, rows = History(), _text(path), list[list[str]]()
+    budget = Budget(len(text), partial(_not, path), MOST_CELLS)
+    try:
+        for row in csv.reader(StringIO(text)):
+            budget.spend(100 + 60 * len(row), 1 + len(row))
+            rows.append(row)
+    except csv.Error as error:
+        raise _not(path, "lines of CSV", str(error)) from error
+    if rows and rows[0][:1] != ["epoch"]:
+        raise _not(path, "a header that begins with epoch", ",".join(rows[0])[:60])
+    if rows and len(rows[0]) > MOST_MEASURES:
+        raise _not(path, f"at most {MOST_MEASURES} columns", f"{len(rows[0])}")
+    for number, row in enumerate(rows[1:], 2):
+        try:
+            values = [float(value) if value else math.nan for value in row]
+            epoch = _count(int(row[0]))
+            history.record(epoch, dict(zip(rows[0][1:], values[1:], strict=True)))
+        except (TypeError, ValueError, IndexError) as error:
+            if number == len(rows):
+                break  # cut short
+            raise _not(path, f"{len(rows[0])} numbers in line {number}", str(row)[:60]) from error
+    return history
+
+
+def _outcome(path: Path) -> dict[str, Any]:
+    value = _object(path)
+    texts = all(isinstance(value.get(k), (str, NoneType)) for k in ("stopped", "error", "monitor"))
+    numbers = all(isinstance(value.get(k), (int, NoneType)) for k in ("epochs", "of", "best_epoch"))
+    if not texts or not numbers:
+        raise _not(path, "an object with epochs, of, stopped, error, monitor, best_epoch", "others")
+    return value
+
+
+def _matrix(path: Path, value: dict[str, Any]) -> tuple[list[str], list[list[int]]]:
+    labels, counts = value.get("labels"), value.get("counts")
+    square = (
+        isinstance(labels, list)
+        and isinstance(counts, list)
+        and len(labels) == len(counts)
+        and all(isinstance(row, list) and len(row) == len(labels) for row in counts)
+        and all(is_int(n, 0) and n < 1 << 53 for row in counts for n in row)
+    )
+    if not square or labels is None or counts is None:
+        raise _not(path, "C labels and C rows of C counts", "another form")
+    return [str(label)[:200] for label in labels], counts
+
+
+def _not(path: Path, expected: str, received: str) -> DataError:
+    return DataError(
+        f"file {str(path)!r}",
+        expected=expected,
+        received=received,
+        advice="remove the file to have the report without it",
+    )
+
+
+_OF_EPOCHS = (HISTORY, LAYERS, MEMORY, CONFUSION, FIGURES)
+"""Files that are written later, and by other callbacks, if these are there."""
+
+
+class RunNotes(Callback):
+    """Writes ``config.json``, ``summary.txt`` and ``net.svg`` to ``folder`` before the first step.
+
+    At the end ``outcome.json``: why the training ended, and which epoch was the best by what
+    another callback monitors, else by the loss. The folder is this training's meanwhile: a second
+    one is refused, and so are files that are links to elsewhere. Where another run was written to
+    the folder before, its files go: a resumed training is the same run.
+
+    The configuration holds ``settings`` as they are given and what the fit knows: optimizer and
+    loss, each as its `to_config` has it, epochs, seed, type, device. What is no JSON type is
+    written as Python shows it.
+    """
+
+    first_rank_only = True
+
+    def __init__(
+        self, folder: str | PathLike[str], settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder = path_of(folder, "folder")
+        self.settings = dict(settings or {})
+        self._begun = False
+
+    def on_train_begin(self) -> None:
+        """Claim the folder and write. Errors: `FileAccessError`."""
+        self.claim()
+        self._begun = False
+        (self.folder / REPORT).unlink(missing_ok=True)
+        self.write()
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Remove what another run has left, once it is known that this one is not resumed."""
+        if not (self._begun or self.session.resumed):
+            for name in _OF_EPOCHS:
+                (self.folder / name).unlink(missing_ok=True)
+        self._begun = True
+
+    def claim(self) -> None:
+        """Lock the folder, and see that it can be written to, and to nowhere else."""
+        check_folder(self.folder)
+        hold(self.folder, self.session, self)
+        for name in (*WRITTEN, REPORT):
+            expect_inside(self.folder, self.folder / name)
+
+    def write(self) -> None:
+        """Write what is known at the start."""
+        (self.folder / OUTCOME).unlink(missing_ok=True)
+        net: Any = self.session.net
+        _write(
+            self.folder / CONFIG, json.dumps(about(self.session, self.settings), indent=2) + "\n"
+        )
+        _write(self.folder / SUMMARY, net.summary() + "\n")
+        if isinstance(net, FeedForwardNet):  # what is trained like a net need not be a graph
+            net.plot(self.folder / PICTURE)
+
+    def on_train_end(self) -> None:
+        """Write the outcome, where there was any epoch, and let go of the folder."""
+        try:
+            if self.session.history.epochs:
+                text = json.dumps(as_json(self._outcome()), indent=2) + "\n"
+                _write(self.folder / OUTCOME, text)
+        finally:
+            let_go(self.folder, self)
+
+    def _outcome(self) -> dict[str, Any]:
+        session = self.session
+        watched = [getattr(callback, "monitor", None) for callback in session.callbacks]
+        monitor = next((each for each in watched if isinstance(each, Monitor)), None)
+        name, mode = ("auto", "auto") if monitor is None else (monitor.name, monitor.mode)
+        error = session.error
+        return {
+            "epochs": len(session.history.epochs),
+            "of": session.epochs,
+            "stopped": session.stopped,
+            "error": None if error is None else f"{type(error).__name__}: {error}"[:500],
+            **best_epoch(session.history, name, mode, session.compiled.metrics),
+        }
+
+
+def best_epoch(
+    history: History,
+    name: str = "auto",
+    mode: str = "auto",
+    metrics: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The ``monitor``, and the ``best_epoch`` by it, from 0; None if all values are NaN.
+
+    If ``name`` was not measured, the monitor is the validation's loss, the loss, or any measure.
+    The epoch is None, too, if neither ``mode`` nor ``metrics`` tells which values are better.
+    """
+    known = (name, "val_loss", "loss", *history)
+    monitor = Monitor("report", next(each for each in known if each in history), mode)
+    try:
+        monitor.begin(history, metrics)
+    except ArgumentError:
+        return {"monitor": monitor.name, "best_epoch": None, "best": math.nan}
+    best = None
+    for epoch, value in zip(history.epochs, history[monitor.name], strict=True):
+        best = epoch if monitor.better(value) else best
+    return {"monitor": monitor.name, "best_epoch": best, "best": monitor.best}
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")

@@ -1,0 +1,436 @@
+"""Nets as estimators of scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from singanet import models
+from singanet.base.arguments import checked_count
+from singanet.data.dataset import expect_channels_first
+from singanet.errors import ArgumentError, BackendError, CallOrderError, DataError, ShapeError
+from singanet.layers import Dense
+from singanet.layers.layer import Layer
+from singanet.loss import MeanSquaredError, SoftmaxCrossEntropy
+from singanet.net import FeedForwardNet
+from singanet.optimizer import Optimizer
+from singanet.optimizer.wrapper import rule_of
+from singanet.training.callbacks import Callback, EarlyStopping
+from singanet.training.display import History
+from singanet.types import Array, Shape
+
+
+def draw(given: Any, features: Shape, outputs: int, seed: int, where: str) -> FeedForwardNet:
+    """A new net for samples of the shape ``features`` and rows of ``outputs`` numbers.
+
+    ``given`` is a ready model's name, a list of layers, to which a `Dense` of the outputs is added,
+    or a function ``(features, outputs) -> net``, which gets a number for samples that are rows.
+    Errors: anything else; a net of other inputs or outputs.
+    """
+    if isinstance(given, str):
+        net: Any = models.build(given, features, outputs, seed=seed)
+    elif isinstance(given, Sequence) and all(isinstance(each, Layer) for each in given):
+        # Layers become part of a net, and the estimator's own are to serve for the next fit.
+        net = FeedForwardNet([*deepcopy(list(given)), Dense("output", outputs)], seed=seed)
+    elif callable(given) and not isinstance(given, FeedForwardNet):
+        net = given(features[0] if len(features) == 1 else features, outputs)
+    else:
+        net = given
+    if net is given or not isinstance(net, FeedForwardNet):
+        raise ArgumentError(
+            f"{where}, net",
+            expected="a function (features, outputs) -> FeedForwardNet, the name of a ready net "
+            "or a list of layers",
+            received=f"a {type(given).__name__}"
+            if net is given
+            else f"{given!r}, which makes a {type(net).__name__}",
+            advice="every fit begins with a new net: write a function that builds it",
+        )
+    # Parameters are filled when they are first used, so this seed is in time for fresh ones.
+    net.seed, net.rng = seed, np.random.default_rng(seed)
+    found = net.build(features)
+    if found != (outputs,):
+        raise ShapeError(
+            f"{where}, net",
+            expected=f"one output of shape {(outputs,)}",
+            received=f"{found}",
+            advice="end the net with Dense(name, outputs), of what the function is given",
+        )
+    return net
+
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.model_selection import train_test_split
+    from sklearn.utils import check_random_state, compute_sample_weight
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+except ImportError as error:
+    raise BackendError(
+        "sklearn",
+        expected="scikit-learn 1.6 or newer",
+        received=f"{error}",
+        advice="install it: pip install 'singanet[sklearn]'",
+    ) from error
+
+check_sample_weight = _check_sample_weight
+
+
+_TYPES = (np.float64, np.float32)
+"""What nets compute in: samples of other types become the first."""
+
+
+class Estimator(BaseEstimator):
+    """The base of `Classifier` and `Regressor`, which say how targets become a net's.
+
+    After a fit ``net_`` is the net and ``history_`` the history of that fit.
+    """
+
+    net: Any
+    optimizer: Any
+    metrics: Any
+    epochs: int
+    batch_size: int
+    early_stopping: bool
+    validation_fraction: float
+    patience: int
+    callbacks: Sequence[Callback]
+    random_state: Any
+    verbose: bool
+    net_: FeedForwardNet
+    history_: History
+
+    def _inputs(self, x: Any) -> Array:
+        """Samples to predict, in the type of the net. Errors: not fitted; other features."""
+        check_is_fitted(self, "net_")
+        found = validate_data(self, x, reset=False, dtype=_TYPES, allow_nd=True)
+        return np.asarray(found, self.net_.dtype)
+
+    def _pair(self, x: Any, y: Any, reset: bool, **checks: Any) -> tuple[Array, Array]:
+        """Samples and targets to learn from."""
+        x, y = validate_data(self, x, y, reset=reset, dtype=_TYPES, allow_nd=True, **checks)
+        return (x if reset else np.asarray(x, self.net_.dtype)), y
+
+    def _weights(self, x: Array, given: Any) -> Array | None:
+        """Weights with mean 1, of which only the ratios count. Errors: none above 0."""
+        if given is None:
+            return None
+        if not np.asarray(given).any():
+            raise DataError(
+                f"{type(self).__name__}.fit, sample_weight",
+                expected="a weight above 0",
+                received="zeros alone",
+                advice="leave sample_weight out, or weigh some samples",
+            )
+        weights = check_sample_weight(given, x, dtype=np.float64, ensure_non_negative=True)
+        return np.asarray(weights / weights[weights > 0].mean())
+
+    def _begin(self, x: Array, outputs: int, loss: Any) -> tuple[FeedForwardNet, int]:
+        """A compiled net that computes in the type of ``x``; the seed of what else is drawn."""
+        random = check_random_state(self.random_state)
+        seed, split = (int(number) for number in random.randint(np.iinfo(np.int32).max, size=2))
+        expect_channels_first(f"{type(self).__name__}.fit, X", x.shape)
+        net = draw(self.net, x.shape[1:], outputs, seed, type(self).__name__)
+        net.as_type(x.dtype)
+        # They have state, and the estimator's own are to serve for the next fit.
+        optimizer, rule = deepcopy(self.optimizer), rule_of(self.optimizer)
+        if isinstance(rule, Optimizer):
+            # The estimator's own may have trained another net: this one begins without its state.
+            rule_of(optimizer).load_state_dict(rule.hyper_state())
+        net.compile(optimizer, loss, deepcopy(self.metrics))
+        self._accept(net)
+        return net, split
+
+    def _accept(self, net: FeedForwardNet) -> None:
+        """Errors: a net that cannot serve, as far as its kind says."""
+
+    def _train(
+        self, begun: tuple[FeedForwardNet, int], x: Array, y: Array, weights: Array | None
+    ) -> None:
+        """All epochs, with some of the samples held back for early stopping."""
+        net, split = begun
+        epochs = checked_count(type(self).__name__, "epochs", self.epochs, 1)
+        kept, callbacks = self._used(weights, len(x)), list(self.callbacks)
+        if not self.early_stopping:
+            self._fit(net, x, y, weights, kept, epochs=epochs, callbacks=callbacks)
+            return
+        kept, held = train_test_split(
+            kept,
+            test_size=self.validation_fraction,
+            random_state=split,
+            stratify=self._strata(y[kept]),
+        )
+        validation = (x[held], y[held]) if weights is None else (x[held], y[held], weights[held])
+        callbacks.append(EarlyStopping("val_loss", patience=self.patience))
+        options = {"epochs": epochs, "callbacks": callbacks, "validation_data": validation}
+        self._fit(net, x, y, weights, kept, **options)
+
+    def _further(self, net: FeedForwardNet, x: Array, y: Array, weights: Array | None) -> None:
+        """One more epoch, with net and optimizer as they are."""
+        kept = self._used(weights, len(x))
+        self._fit(net, x, y, weights, kept, callbacks=list(self.callbacks))
+
+    def _fit(
+        self,
+        net: FeedForwardNet,
+        x: Array,
+        y: Array,
+        weights: Array | None,
+        kept: Array,
+        **options: Any,
+    ) -> None:
+        if len(kept) < len(x):
+            x, y = x[kept], y[kept]
+            weights = None if weights is None else weights[kept]
+        history = net.fit(
+            x,
+            y,
+            batch_size=self.batch_size,
+            sample_weight=None if weights is None else weights.astype(x.dtype),
+            verbose=self.verbose,
+            **options,
+        )
+        # Only now: what fails leaves the net of an earlier fit.
+        self.net_, self.history_ = net, history
+
+    @staticmethod
+    def _used(weights: Array | None, samples: int) -> Array:
+        """The samples to learn from: those of weight 0 are as if they were not there."""
+        return np.arange(samples) if weights is None else np.flatnonzero(weights)
+
+    def _strata(self, y: Array) -> Array | None:
+        """What samples are held back evenly by."""
+        return None
+
+    def _outputs(self, x: Any) -> Array:
+        """What the net predicts of ``x``."""
+        inputs = self._inputs(x)
+        return self.net_.predict(inputs, batch_size=self.batch_size)
+
+
+class Classifier(ClassifierMixin, Estimator):
+    """A net of one output a class, trained by cross entropy, as a classifier of scikit-learn.
+
+    ``net`` is the name of a ready net, a list of layers, behind which a `Dense` of one output a
+    class is put, or a function ``(features, classes) -> net``, where ``features`` is a number, or
+    the shape of samples that are no rows. ``optimizer``, ``loss`` and ``metrics`` are those of
+    `compile`, the loss one whose predictions are probabilities of classes. The net computes in the
+    type of the samples: float32 where they are, else float64.
+
+    With ``early_stopping``, ``validation_fraction`` of the samples is held back, and a fit ends
+    with the best parameters when their loss has not become less for ``patience`` epochs.
+    ``class_weight`` is a dict by class, or "balanced"; of all weights only ratios count.
+    ``random_state`` is what parameters, orders and the samples held back are drawn by.
+
+    After a fit ``net_`` is the net, ``history_`` what `fit` returned, ``classes_`` the labels.
+    Errors: `DataError` for one class alone, those of scikit-learn's checks and of `fit`.
+    """
+
+    classes_: Array
+
+    def __init__(
+        self,
+        net: Any = "mlp",
+        *,
+        optimizer: Any = "adam",
+        loss: Any = None,
+        metrics: Any = (),
+        epochs: int = 100,
+        batch_size: int = 32,
+        class_weight: Any = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        callbacks: Sequence[Callback] = (),
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.net = net
+        self.optimizer = optimizer
+        self.loss = loss
+        self.metrics = metrics
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.class_weight = class_weight
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:
+        """Train a new net on samples ``X`` (N, ...) and labels ``y`` (N,) of any type."""
+        x, labels = self._labelled(X, y, reset=True)
+        classes = np.unique(labels)
+        weights = self._weights(x, self._by_class(labels, sample_weight))
+        begun = self._begin_classes(x, classes)
+        self._train(begun, x, np.searchsorted(classes, labels), weights)
+        self.classes_ = classes
+        return self
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> Classifier:
+        """Train for one epoch more; the first call says all ``classes`` that will come.
+
+        Errors: no classes in the first call, others in a later one, a label that is none of them.
+        """
+        first = not hasattr(self, "net_")
+        if first and classes is None:
+            raise CallOrderError(
+                "Classifier.partial_fit, classes",
+                expected="all classes in the first call",
+                received="None",
+                advice="pass classes=numpy.unique(all_labels)",
+            )
+        known = self.classes_ if not first else np.unique(classes)
+        if classes is not None and not np.array_equal(known, np.unique(classes)):
+            raise DataError(
+                "Classifier.partial_fit, classes",
+                expected=f"the classes of the first call, {known.tolist()}",
+                received=f"{np.unique(classes).tolist()}",
+                advice="leave classes out, or begin a new estimator",
+            )
+        x, labels = self._labelled(X, y, reset=first)
+        strange = np.setdiff1d(labels, known)
+        if len(strange):
+            raise DataError(
+                "Classifier.partial_fit, y",
+                expected=f"labels among {known.tolist()}",
+                received=f"{strange[:5].tolist()}",
+                advice="name every class in the first call",
+            )
+        weights = self._weights(x, self._by_class(labels, sample_weight))
+        net = self._begin_classes(x, known)[0] if first else self.net_
+        self._further(net, x, np.searchsorted(known, labels), weights)
+        self.classes_ = known
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of each of ``classes_``, (N, C)."""
+        return self._outputs(X)
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest class of each sample."""
+        chosen = self._outputs(X).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+    def _labelled(self, x: Any, y: Any, reset: bool) -> tuple[Array, Array]:
+        x, y = self._pair(x, y, reset)
+        check_classification_targets(y)
+        return x, y
+
+    def _by_class(self, labels: Array, given: Any) -> Any:
+        if self.class_weight is None:
+            return given
+        by_class = compute_sample_weight(self.class_weight, labels)
+        return by_class if given is None else by_class * np.asarray(given, np.float64)
+
+    def _begin_classes(self, x: Array, classes: Array) -> tuple[FeedForwardNet, int]:
+        if len(classes) < 2:
+            raise DataError(
+                "Classifier, y",
+                expected="two classes or more",
+                received="one class",
+                advice="look at how the samples were chosen; folds of few samples should be "
+                "stratified",
+            )
+        loss = SoftmaxCrossEntropy() if self.loss is None else self.loss
+        return self._begin(x, len(classes), loss)
+
+    def _accept(self, net: FeedForwardNet) -> None:
+        loss = net.loss
+        if getattr(loss, "link_name", "") != "softmax":
+            raise ArgumentError(
+                "Classifier, loss",
+                expected="a loss whose predictions are probabilities of classes",
+                received=f"{type(loss).__name__}",
+                advice="use SoftmaxCrossEntropy(), for two classes too",
+            )
+
+    def _strata(self, y: Array) -> Array | None:
+        return y
+
+
+class Regressor(RegressorMixin, Estimator):
+    """A net of one output a target, as a regressor of scikit-learn.
+
+    Arguments are those of `Classifier`, with the mean squared error for ``loss`` where nothing else
+    is said. Targets are taken as they are: far from mean 0 and variance 1 they are learnt slowly,
+    and ``sklearn.compose.TransformedTargetRegressor`` scales them.
+
+    After a fit ``net_`` is the net and ``history_`` what `fit` returned.
+    """
+
+    def __init__(
+        self,
+        net: Any = "mlp",
+        *,
+        optimizer: Any = "adam",
+        loss: Any = None,
+        metrics: Any = (),
+        epochs: int = 100,
+        batch_size: int = 32,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        callbacks: Sequence[Callback] = (),
+        random_state: Any = None,
+        verbose: bool = False,
+    ) -> None:
+        self.net = net
+        self.optimizer = optimizer
+        self.loss = loss
+        self.metrics = metrics
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.callbacks = callbacks
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
+        """Train a new net on samples ``X`` (N, ...) and targets ``y``, (N,) or (N, targets)."""
+        x, targets = self._targets(X, y, reset=True)
+        weights = self._weights(x, sample_weight)
+        self._train(self._begin_targets(x, targets), x, self._rows(targets), weights)
+        self._flat = targets.ndim == 1
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Regressor:
+        """Train for one epoch more."""
+        first = not hasattr(self, "net_")
+        x, targets = self._targets(X, y, reset=first)
+        weights = self._weights(x, sample_weight)
+        net = self._begin_targets(x, targets)[0] if first else self.net_
+        self._further(net, x, self._rows(targets), weights)
+        self._flat = targets.ndim == 1
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """The targets of each sample, in the shape that they were learnt in."""
+        found = self._outputs(X)
+        return found[:, 0] if self._flat else found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _targets(self, x: Any, y: Any, reset: bool) -> tuple[Array, Array]:
+        x, y = self._pair(x, y, reset, multi_output=True, y_numeric=True)
+        return x, np.asarray(y, x.dtype)
+
+    def _begin_targets(self, x: Array, targets: Array) -> tuple[FeedForwardNet, int]:
+        outputs = self._rows(targets).shape[1]
+        return self._begin(x, outputs, MeanSquaredError() if self.loss is None else self.loss)
+
+    @staticmethod
+    def _rows(targets: Array) -> Array:
+        return targets.reshape(len(targets), -1)

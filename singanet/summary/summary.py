@@ -1,0 +1,274 @@
+"""The summary of a net and the memory of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from singanet.engine.backward import BackwardWalk, arrays_in, ones, roots_in
+from singanet.engine.peak_memory import PeakMemory
+from singanet.engine.plan import Plan
+from singanet.engine.recompute.units import Unit, Units
+from singanet.ops.interface import Ops
+from singanet.summary.rows import Row, layer_rows
+from singanet.types import Shape
+
+if TYPE_CHECKING:
+    from singanet.engine.net import Net
+
+
+_BATCHES = (2, 3)
+"""Not 1, at which kernels may view what they else copy."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The memory of a training step for any batch size: it grows by equal amounts a sample.
+
+    ``shapes`` are output sample shapes by name, every axis known; the steps are of 2 samples and 3.
+    """
+
+    shapes: dict[str, list[Shape]]
+    small: _MeasuredStep
+    large: _MeasuredStep
+
+    def kept(self, name: str, batch_size: int = 1) -> int:
+        """Bytes that ``name`` keeps for backward and no layer before it, nor the caller, holds."""
+        return _line(self.small.kept[name], self.large.kept[name], batch_size)
+
+    def all_kept(self, batch_size: int = 1) -> int:
+        """The sum of `kept` over all layers."""
+        return sum(self.kept(name, batch_size) for name in self.small.kept)
+
+    def fed(self, batch_size: int) -> int:
+        """Bytes of the inputs."""
+        return _line(self.small.fed, self.large.fed, batch_size)
+
+    def peak(self, batch_size: int) -> tuple[int, str]:
+        """The most bytes at one moment beside parameters and inputs, and the layer at work then.
+
+        Activations kept or still to be read, and gradients. Scratch of single kernels comes on
+        top, and so does the state of the optimizer.
+        """
+        units, ops = self.small.units, self.small.units.kept()
+        moments = zip(units.live(ops), self.large.units.live(ops), strict=True)
+        sizes = [_line(low, high, batch_size) for low, high in moments]
+        most = max(range(len(sizes)), key=sizes.__getitem__)
+        return sizes[most], units.units[ops[most].unit].name
+
+
+def measure(net: Net, extent: int | None = None) -> Footprint:
+    """Run two training steps, of 2 and 3 samples of ones, and see what they hold.
+
+    The net's generator and running state are as before at the end.
+    ``extent`` stands in for axes of any extent. Errors: such axes and no ``extent``; what layers
+    raise when they compute.
+    """
+    plan, device = net.execution_plan(), net.device
+    params = roots_in([param.value for param in net.params()])
+    feeds = [ones(plan, size, device, extent) for size in _BATCHES]
+    with net.rehearsal(), device.scope(), np.errstate(all="ignore"):
+        (small, shapes), (large, _) = (_measured(plan, feed, params, device.ops) for feed in feeds)
+    return Footprint(shapes, small, large)
+
+
+def _line(low: int, high: int, batch_size: int) -> int:
+    return low + (high - low) * (batch_size - _BATCHES[0])
+
+
+@dataclass(frozen=True)
+class _MeasuredStep:
+    """The ``units`` of a step, a layer each and the loss, and the bytes that are ``fed``."""
+
+    units: Units
+    fed: int
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """By layer the bytes that it keeps, and no layer before it."""
+        found, before = {}, frozenset[int]()
+        for unit in self.units.units[:-1]:
+            found[unit.name] = self.units.bytes_of(unit.wants - before)
+            before |= unit.wants
+        return found
+
+
+class _Values:
+    """Numbers of the arrays that own memory, but of those ``outside``."""
+
+    def __init__(self, outside: Mapping[int, Any]) -> None:
+        self.outside = outside
+        self._numbers: dict[int, int] = {}
+        # Alive, so that no other array takes their identity.
+        self._arrays: list[Any] = []
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each value."""
+        return [int(array.nbytes) for array in self._arrays]
+
+    def of(self, thing: Any) -> frozenset[int]:
+        """The values that the arrays in ``thing`` lie in."""
+        found = set()
+        for key, array in roots_in(thing).items():
+            if key not in self.outside:
+                number = self._numbers.setdefault(key, len(self._arrays))
+                self._arrays += [array] * (number == len(self._arrays))
+                found.add(number)
+        return frozenset(found)
+
+    def beside(self, there: Mapping[int, Any], values: frozenset[int]) -> int:
+        """The bytes of the arrays ``there`` that are none of ``values``."""
+        new = (key for key in there if self._numbers.get(key) not in values)
+        return sum(int(there[key].nbytes) for key in new if key not in self.outside)
+
+
+def _measured(
+    plan: Plan, feed: Mapping[str, Any], params: Mapping[int, Any], ops: Ops
+) -> tuple[_MeasuredStep, dict[str, list[Shape]]]:
+    """A step on ``feed``, and the output sample shapes by name."""
+    fed = {key: array for key, array in roots_in(feed).items() if key not in params}
+    values = _Values({**params, **fed})
+    names = {step.name: i for i, step in enumerate(plan.steps)}
+    results, contexts = plan.forward(feed, names, ops, np.random.default_rng(0), True, ())
+    slots: dict[int, Any] = {}
+    for step in plan.steps:
+        slots |= zip(step.out_slots, arrays_in(results[step.name]), strict=True)
+    shapes = {step.name: [slots[k].shape[1:] for k in step.out_slots] for step in plan.steps}
+    read = {slot for step in plan.steps for slot in step.in_slots}
+    made, waiting = frozenset[int](), [frozenset[int]()]
+    units = []
+    for step, context in zip(plan.steps, contexts, strict=True):
+        wants = values.of(context)
+        own = wants | values.of([slots[slot] for slot in step.out_slots])
+        reads = values.of([slots[slot] for slot in step.in_slots])
+        units.append(Unit(step.name, 0.0, reads, own - made, wants))
+        made |= own
+        waiting.append(waiting[-1] | wants)
+    # What nobody reads is there until the last layer has run.
+    units[-1] = units[-1]._replace(
+        reads=units[-1].reads | values.of([slots[k] for k in slots.keys() - read])
+    )
+    outputs = {slot: slots[slot] for slot in plan.slots_of(plan.outputs)}
+    dy = {slot: part * 0 + 1 for slot, part in outputs.items()}
+    arrived = roots_in(dy)
+    loss = Unit(
+        plan.outputs[-1], 0.0, values.of(outputs), forward_bytes=values.beside(arrived, made)
+    )
+    walk = BackwardWalk(plan, contexts, dy, ())
+    for item in walk.run():
+        i = names[item.layer]
+        passed = roots_in([walk.slot_grads, walk.partial])
+        there = {**arrived, **roots_in(item.grads), **passed}
+        units[i] = units[i]._replace(backward_bytes=values.beside(there, waiting[i + 1]))
+        arrived = passed
+        del item, there
+    total = sum(int(array.nbytes) for array in fed.values())
+    return _MeasuredStep(Units([*units, loss], values.sizes), total), shapes
+
+
+_RIGHT = ("parameters", "kept bytes", "multiply-adds")
+
+
+def summary_table(
+    net: Net, batch_size: int | None = None, extent: int | None = None, planned: object = None
+) -> str:
+    """One line a layer, then totals; `FeedForwardNet.summary` describes the arguments.
+
+    ``planned`` tells the memory of a recorded step, where there is one.
+    """
+    rows, footprint = _look_at(net, batch_size, extent)
+    table = [list(columns(footprint)), *cells(rows, footprint)]
+    widths = [max(len(line[k]) for line in table) for k in range(len(table[0]))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if title in _RIGHT else cell.ljust(width)
+            for cell, width, title in zip(line, widths, table[0], strict=True)
+        ).rstrip()
+        for line in table
+    ]
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join([*lines, *totals(net, rows, footprint, batch_size, planned)])
+
+
+def summary_html(net: Net) -> str:
+    """The same as an HTML table; names are escaped."""
+    rows, _ = _look_at(net, None, None)
+    head = "".join(f"<th>{escape(title)}</th>" for title in columns(None))
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>"
+        for line in cells(rows, None)
+    )
+    foot = "<br>".join(escape(line) for line in totals(net, rows, None, None, None))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{foot}</p>"
+
+
+def _look_at(
+    net: Net, batch_size: int | None, extent: int | None
+) -> tuple[list[Row], Footprint | None]:
+    if batch_size is None:
+        return layer_rows(net), None
+    footprint = measure(net, extent)
+    return layer_rows(net, footprint.shapes), footprint
+
+
+def columns(footprint: Footprint | None) -> tuple[str, ...]:
+    """The titles."""
+    kept = () if footprint is None else ("kept bytes",)
+    return ("name", "layer", "output shape", "parameters", *kept, "multiply-adds", "from")
+
+
+def cells(rows: list[Row], footprint: Footprint | None) -> list[list[str]]:
+    """The cells under the `columns`."""
+    return [
+        [
+            row.name,
+            row.kind if row.shared_with is None else f"{row.kind} (shares {row.shared_with})",
+            row.output_shape,
+            f"{row.parameters:,}",
+            *([] if footprint is None else [f"{footprint.kept(row.name):,}"]),
+            "?" if row.multiply_adds is None else f"{row.multiply_adds:,}",
+            ", ".join(row.sources),
+        ]
+        for row in rows
+    ]
+
+
+def totals(
+    net: Net,
+    rows: list[Row],
+    footprint: Footprint | None,
+    batch_size: int | None,
+    planned: object,
+) -> list[str]:
+    """The lines below the table."""
+    parameters, trained = sum(row.parameters for row in rows), sum(row.trained for row in rows)
+    known = [row.multiply_adds for row in rows if row.multiply_adds is not None]
+    at_least = "" if len(known) == len(rows) else "at least "
+    lines = [
+        f"{parameters:,} parameters, {trained:,} trained, {parameters - trained:,} not",
+        f"{at_least}{sum(known):,} multiply-adds a sample",
+    ]
+    if footprint is not None and batch_size is not None:
+        beside, layer = footprint.peak(batch_size)
+        memory = PeakMemory(
+            {
+                "parameters": sum(param.nbytes for param in net.params()),
+                "inputs": footprint.fed(batch_size),
+                "activations and gradients": beside,
+            }
+        )
+        lines += [
+            f"{footprint.all_kept():,} bytes a sample kept for backward",
+            f"a training step of {batch_size:,} samples, at its peak at layer {layer!r}: {memory}",
+        ]
+        if planned is not None:
+            lines.append(f"recorded, as steps are from the second on: {planned}")
+        lines.append(
+            "the optimizer's state comes on top, and scratch of the kernels to a step by the layers"
+        )
+    return lines

@@ -1,0 +1,409 @@
+"""A device's memory and streams, on the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from singanet.base.heap import address
+from singanet.testing.device_watch import (
+    DEFAULT,
+    DeviceUseError,
+    DeviceWatch,
+    Lane,
+    launched,
+    learnt_by_host,
+    noted,
+    watches,
+)
+from singanet.types import Array, Shape
+
+
+class DeviceMemory:
+    """Bytes that were handed out together, to ``lane``, as the numbers of ``near``, NumPy's."""
+
+    def __init__(self, near: Array, lane: Lane) -> None:
+        self.near, self._lane = near, lane
+        self.start = address(near)
+        self._watches = watches()
+        self._of_graphs = False
+        # Of each stream the pieces that it used, and in which piece of its work it did so last.
+        self._used: dict[Lane, dict[tuple[int, int, bool], int]] = {}
+        for watch in self._watches:
+            watch._hand_out(near.nbytes)
+            _expect_ready(watch, lane)
+
+    def belongs_to_graphs(self) -> None:
+        """Have it counted as what graphs work in."""
+        self._of_graphs = True
+        for watch in self._watches:
+            watch._hand_to_graphs(self.near.nbytes)
+
+    def __del__(self) -> None:
+        for watch in self._watches:
+            watch._take_back(self.near.nbytes, self._of_graphs)
+        for lane, pieces in self._used.items():
+            last = max(pieces.values())
+            if lane is not self._lane and last > self._lane.known.get(lane, 0):
+                for watch in self._watches:
+                    watch._unready.append((self._lane, lane, last))
+
+    @property
+    def flat(self) -> Array:
+        """All its bytes; an array that owns them may have its axes in any order."""
+        near = self.near
+        steps = (near.itemsize,)
+        items = np.lib.stride_tricks.as_strided(near, (near.size,), steps)
+        return items.view(np.uint8)
+
+    def used(self, near: Array, lane: Lane, tick: int, writes: bool) -> None:
+        """Note that work ``tick`` of ``lane`` reads the piece ``near``, or ``writes`` to it.
+
+        Errors: another stream's work with it, not known to be done.
+        """
+        start, end = _bounds(near)
+        for other, pieces in self._used.items():
+            if other is lane:
+                continue
+            done = lane.known.get(other, 0)
+            for (first, last, wrote), when in pieces.items():
+                if when > done and (writes or wrote) and first < end and start < last:
+                    raise DeviceUseError(
+                        f"array of shape {near.shape} of {near.dtype}",
+                        expected="memory that other streams are done with",
+                        received=f"some that another stream {'writes' if wrote else 'reads'},"
+                        f" while this one {'writes' if writes else 'reads'} it",
+                        advice="record an event there and wait for it here, or synchronize",
+                    )
+        self._used.setdefault(lane, {})[start, end, writes] = tick
+
+
+class Pointer:
+    """An address in ``memory``, so many bytes from its first one."""
+
+    def __init__(self, memory: DeviceMemory, offset: int) -> None:
+        self.memory, self.offset = memory, offset
+
+    @property
+    def ptr(self) -> int:
+        """The address as a number."""
+        return self.memory.start + self.offset
+
+    def __add__(self, offset: int) -> Pointer:
+        return Pointer(self.memory, self.offset + offset)
+
+
+class MemoryPlace(NamedTuple):
+    """Where an array lies, which need not be there any more."""
+
+    memory: ref[DeviceMemory]
+    offset: int
+    shape: Shape
+    strides: Shape
+    dtype: Any
+
+    @classmethod
+    def of(cls, near: Array, memory: DeviceMemory) -> MemoryPlace:
+        """That of ``near`` in ``memory``."""
+        offset = address(near) - memory.start if near.size else 0
+        return cls(ref(memory), offset, near.shape, near.strides, near.dtype)
+
+    def found(self) -> tuple[Array, DeviceMemory]:
+        """The numbers that are there. Errors: the memory was let go."""
+        memory = self.memory()
+        if memory is None:
+            raise DeviceUseError(
+                f"array of shape {self.shape} of {self.dtype}",
+                expected="memory that somebody still has when a graph uses it",
+                received="some that was let go",
+                advice="keep the arrays as long as the graph",
+            )
+        at = memory.flat
+        return np.ndarray(self.shape, self.dtype, at, self.offset, self.strides), memory
+
+
+def mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """``value`` with what is of ``kind`` in its tuples, lists and dicts changed."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: mapped(part, kind, change) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [mapped(part, kind, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def _expect_ready(watch: DeviceWatch, lane: Lane) -> None:
+    """Refuse memory for ``lane`` that it was given back before others were done with it."""
+    if not watch._unready:
+        return
+    lane.follow_host()
+    own = [entry for entry in watch._unready if entry[0] is lane]
+    watch._unready = [entry for entry in watch._unready if entry[0] is not lane]
+    if any(last > lane.known.get(other, 0) for _, other, last in own):
+        raise DeviceUseError(
+            "memory of a strict device",
+            expected="arrays that are let go when other streams are done with them",
+            received="one that another stream may use while its memory is handed out again",
+            advice="wait for an event of that stream before the array is let go",
+        )
+
+
+def _bounds(near: Array) -> tuple[int, int]:
+    """The first byte of an array, and the one behind its last."""
+    start = address(near) if near.size else 0
+    if near.flags.c_contiguous:
+        return start, start + near.nbytes
+    low, high = np.lib.array_utils.byte_bounds(near)
+    return low, high
+
+
+class CUDARuntimeError(DeviceUseError):
+    """What CUDA itself refuses."""
+
+
+class Event:
+    """A place in a stream's work."""
+
+    def __init__(self, *options: Any, **named: Any) -> None:
+        self.known: Mapping[Lane, int] = {}
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Stand behind all work of ``stream`` so far, the current one by default."""
+        self.known = (stream or get_current_stream()).lane.now()
+
+    @property
+    def done(self) -> bool:
+        """True, as work is done at once: who has seen it need not wait."""
+        learnt_by_host(self.known)
+        return True
+
+    def synchronize(self) -> None:
+        """Have the host wait."""
+        _wait("event.synchronize", self.known)
+
+
+class Stream:
+    """A stream; one that is not ``non_blocking`` takes turns with the default one."""
+
+    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
+        self.lane = Lane() if non_blocking and not null else DEFAULT
+        self.ptr = 0 if null else next(_pointers)
+        self.capture: Capture | None = None
+        self._outer: list[Stream] = []
+
+    def __enter__(self) -> Stream:
+        self._outer.append(get_current_stream())
+        own.stream = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        own.stream = self._outer.pop()
+
+    def record(self, event: Event | None = None) -> Event:
+        """An event behind all work so far."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """Let later work come after ``event``."""
+        self.lane.learn(event.known)
+
+    def synchronize(self) -> None:
+        """Have the host wait for all work so far."""
+        _wait("stream.synchronize", self.lane.now())
+
+    def begin_capture(self, mode: Any = None) -> None:
+        """Keep the calls that are made in it, for a graph. Errors: the default stream."""
+        if self.ptr == 0:
+            raise CUDARuntimeError(
+                "stream.begin_capture",
+                expected="a stream of its own",
+                received="the default one",
+                advice="capture in a cuda.Stream(non_blocking=True)",
+            )
+        self.capture = Capture()
+
+    def end_capture(self) -> LaunchGraph:
+        """The graph of what was called. Errors: something was called that cannot be captured."""
+        capture, self.capture = self.capture, None
+        if capture is None:
+            raise CUDARuntimeError(
+                "stream.end_capture",
+                expected="a capture that has begun",
+                received="none",
+                advice="call begin_capture before",
+            )
+        return capture.ended()
+
+
+class CapturedCall(NamedTuple):
+    """A call of a graph: what it reads and writes, and where what it makes new is put."""
+
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    reads: Sequence[MemoryPlace]
+    writes: Sequence[MemoryPlace]
+    fills: Sequence[MemoryPlace]
+
+
+class Capture:
+    """Calls that are kept; they are tried, and at the end all memory is as it was before them."""
+
+    def __init__(self) -> None:
+        self.calls: list[CapturedCall] = []
+        self.broken = ""
+        self._before: dict[DeviceMemory, Array] = {}
+
+    def meet(self, memories: Iterable[DeviceMemory]) -> None:
+        """Remember what is in ``memories``, which the next call uses."""
+        for memory in memories:
+            if memory not in self._before:
+                self._before[memory] = memory.near.copy()
+
+    def refuse(self, what: str) -> None:
+        """Refuse ``what``, which breaks the capture."""
+        self.broken = what
+        raise CUDARuntimeError(
+            what,
+            expected="calls that fill arrays, inside of a capture",
+            received="one that waits, moves arrays from or to the host, or asks for memory",
+            advice="do it before the capture, or give memory by using_allocator(pool.malloc)",
+        )
+
+    def ended(self) -> LaunchGraph:
+        """The graph of the calls. Errors: something was refused."""
+        for memory, before in self._before.items():
+            memory.near[...] = before
+        self._before.clear()
+        if self.broken:
+            raise CUDARuntimeError(
+                "stream.end_capture",
+                expected="a capture in which nothing was refused",
+                received=f"one that was broken by {self.broken}",
+                advice="leave that call out of it",
+            )
+        return LaunchGraph(self.calls)
+
+
+class LaunchGraph:
+    """Calls that are launched together, by the addresses that they were captured with."""
+
+    def __init__(self, calls: Sequence[CapturedCall]) -> None:
+        self._calls = tuple(calls)
+
+    def launch(self, stream: Stream | None = None) -> None:
+        """Make the calls in ``stream``, the current one by default. Errors: memory was let go."""
+        expect_no_capture("graph.launch")
+        launched(len(self._calls), graph=True)
+        lane = (stream or get_current_stream()).lane
+        for call in self._calls:
+            tick = lane.next()
+            for writes, places in ((False, call.reads), (True, (*call.writes, *call.fills))):
+                for place in places:
+                    near, memory = place.found()
+                    memory.used(near, lane, tick, writes)
+            args, kwargs = mapped(
+                (call.args, call.kwargs), MemoryPlace, lambda place: place.found()[0]
+            )
+            made = call.function(*args, **kwargs)
+            parts = made if isinstance(made, (tuple, list)) else [made]
+            for place, part in zip(call.fills, parts, strict=bool(call.fills)):
+                place.found()[0][...] = part
+
+
+def get_current_stream() -> Stream:
+    """The stream of this thread's calls."""
+    found: Stream = getattr(own, "stream", _NULL)
+    return found
+
+
+def expect_no_capture(what: str) -> None:
+    """Refuse ``what`` while the current stream is captured."""
+    capture = get_current_stream().capture
+    if capture is not None:
+        capture.refuse(what)
+
+
+def _wait(what: str, known: Mapping[Lane, int]) -> None:
+    expect_no_capture(what)
+    noted("waits", what, "waits")
+    learnt_by_host(known)
+
+
+_pointers = count(1)
+own = threading.local()
+"""What each thread has as its own: the current stream, and who gives memory."""
+_NULL = Stream(null=True)
+
+
+class CudaDevice:
+    """The only device there is."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.id = index
+
+    def __enter__(self) -> CudaDevice:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        """Have the host wait for the current stream."""
+        get_current_stream().synchronize()
+
+
+class MemoryPool:
+    """Has what was made by its ``malloc`` in a capture: graphs go on using it."""
+
+    def __init__(self) -> None:
+        self.held: list[DeviceMemory] = []
+
+    def malloc(self, memory: DeviceMemory) -> None:
+        """Hold ``memory``, for good: what is dropped in between is not used again, as CuPy does."""
+        memory.belongs_to_graphs()
+        self.held.append(memory)
+
+
+def given_out(memory: DeviceMemory) -> None:
+    """Let the allocator that is in use know. Errors: a capture, and no pool that holds it."""
+    if get_current_stream().capture is None:
+        return
+    allocator = getattr(own, "allocator", None)
+    if allocator is None:
+        expect_no_capture("new memory")
+    else:
+        allocator(memory)
+
+
+@contextmanager
+def using_allocator(allocator: Callable[[DeviceMemory], object] | None = None) -> Iterator[None]:
+    """Have memory of ``allocator`` inside of it."""
+    outer, own.allocator = getattr(own, "allocator", None), allocator
+    try:
+        yield
+    finally:
+        own.allocator = outer
+
+
+cuda: Any = SimpleNamespace(
+    Device=CudaDevice,
+    Event=Event,
+    MemoryPool=MemoryPool,
+    Stream=Stream,
+    alloc_pinned_memory=bytearray,
+    get_current_stream=get_current_stream,
+    runtime=SimpleNamespace(CUDARuntimeError=CUDARuntimeError, getDeviceCount=lambda: 1),
+    using_allocator=using_allocator,
+)

@@ -1,0 +1,420 @@
+"""Callbacks that write what happens."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, TextIO, TypedDict
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.base.heap import private_bytes
+from singanet.base.kinds import bytes_text
+from singanet.base.processes import explained, path_of, replacing
+from singanet.device import Device, cpu
+from singanet.layers import Layer
+from singanet.ops import ops_for
+from singanet.ops.kernel import widened
+from singanet.training.callbacks.callback import Callback
+from singanet.training.files import check_folder
+from singanet.training.resident import held_bytes, peak_bytes, resident_bytes
+from singanet.types import Array, Gradient, RowSparse
+
+
+class CSVLogger(Callback):
+    """Writes ``epoch`` and all measures to ``path``, flushed after every epoch.
+
+    The columns are those of the first epoch. A resumed training writes the epochs before it
+    again, from its history; any other begins a new file. The old file stays until the new one
+    is whole.
+    """
+
+    first_rank_only = True
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = path_of(path)
+        self._file: TextIO | None = None
+        self._columns: list[str] = []
+
+    def on_train_begin(self) -> None:
+        """See that the file can be written. Errors: `FileAccessError`."""
+        check_folder(self.path.parent)
+        self._columns = []
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Add the line."""
+        if self._file is None:
+            self._columns = [*logs]
+            self._begin_file(epoch)
+        with explained(self.path, "write"):
+            if self._file is None:
+                self._file = self.path.open("a", newline="", encoding="utf-8")
+            _writer(self._file).writerow([epoch, *self._row(logs)])
+            self._file.flush()
+
+    def on_train_end(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _begin_file(self, epoch: int) -> None:
+        """Write the header, and of a resumed training the epochs before ``epoch``."""
+        history = self.session.history
+        with (
+            replacing(self.path) as beside,
+            beside.open("w", newline="", encoding="utf-8") as file,
+        ):
+            writer = _writer(file)
+            writer.writerow(["epoch", *self._columns])
+            for k, earlier in enumerate(history.epochs if self.session.resumed else ()):
+                if earlier < epoch:
+                    writer.writerow([earlier, *self._row(history.row(k))])
+
+    def _row(self, logs: Mapping[str, float]) -> list[str]:
+        return [repr(float(logs[name])) if name in logs else "" for name in self._columns]
+
+
+def _writer(file: TextIO) -> Any:
+    return csv.writer(file, lineterminator="\n")
+
+
+class JSONLinesLogger(Callback):
+    """Appends ``{"event": "epoch", "epoch", "step", "seconds", measures...}`` to ``path``.
+
+    With ``every_steps`` a line ``{"event": "step", ...}`` as well after so many steps. The file
+    is begun anew unless the training is resumed. What is not finite is written as null, since
+    JSON has no such numbers.
+    """
+
+    first_rank_only = True
+
+    def __init__(self, path: str | PathLike[str], every_steps: int | None = None) -> None:
+        self.path = path_of(path)
+        self.every_steps = (
+            None
+            if every_steps is None
+            else checked_count("JSONLinesLogger", "every_steps", every_steps, 1)
+        )
+        self._file: TextIO | None = None
+        self._start = 0.0
+
+    def on_train_begin(self) -> None:
+        """See that the file can be written. Errors: `FileAccessError`."""
+        check_folder(self.path.parent)
+        self._start = time.perf_counter()
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Write a line where one is due."""
+        if self.every_steps is not None and self.session.step % self.every_steps == 0:
+            self._write("step", self.session.epoch, logs)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Write a line."""
+        self._write("epoch", epoch, logs)
+
+    def on_train_end(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def _write(self, event: str, epoch: int, logs: Mapping[str, float]) -> None:
+        line: dict[str, Any] = {
+            "event": event,
+            "epoch": epoch,
+            "step": self.session.step,
+            "seconds": round(time.perf_counter() - self._start, 6),
+        }
+        line |= {k: value if math.isfinite(value) else None for k, value in logs.items()}
+        with explained(self.path, "write"):
+            if self._file is None:
+                self._file = self.path.open("a" if self.session.resumed else "w", encoding="utf-8")
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+
+
+class EpochStatistics(TypedDict):
+    """An epoch of `LayerStatistics`: of each parameter three figures by name."""
+
+    epoch: int
+    parameters: dict[str, dict[str, float]]
+
+
+class LayerStatistics(Callback):
+    """For every parameter and epoch: mean and largest gradient norm, and the weights' norm.
+
+    ``epochs`` is a list of ``{"epoch", "parameters": {name: {"gradient_norm",
+    "gradient_norm_max", "weight_norm"}}}``, also written to ``path`` as JSON lines where one is
+    given. Looks at every ``every_steps``-th step, at gradients as the layers make them, before
+    any clipping; the weights' norm is that before the last of these steps. A resumed training
+    goes on with the epochs before it, in ``epochs`` and in the file.
+    """
+
+    first_rank_only = True
+
+    def __init__(self, path: str | PathLike[str] | None = None, every_steps: int = 1) -> None:
+        self.path = None if path is None else path_of(path)
+        self.every_steps = checked_count("LayerStatistics", "every_steps", every_steps, 1)
+        self.epochs: list[EpochStatistics] = []
+        self._rows: dict[str, list[list[float]]] = {}
+        self._written = False
+
+    def on_train_begin(self) -> None:
+        """Begin anew. Errors: `FileAccessError`."""
+        self.epochs, self._rows, self._written = [], {}, False
+        if self.path is not None:
+            check_folder(self.path.parent)
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Bring the file to where the training is: begun anew, or resumed."""
+        if self.path is not None and not self._written:
+            with replacing(self.path) as beside:
+                beside.write_text("".join(map(_line, self.epochs)), encoding="utf-8")
+            self._written = True
+
+    def on_layer_gradients(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
+    ) -> None:
+        """Gather the norms."""
+        if self.session.step % self.every_steps:
+            return
+        for name, value, grad in zip(names, values, grads, strict=True):
+            seen = self._row(name)
+            norm = _norm(grad.rows if isinstance(grad, RowSparse) else grad)
+            seen[0] += 1
+            seen[1] += norm
+            seen[2] = norm if math.isnan(norm) else max(seen[2], norm)
+            seen[3] = _norm(value)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Keep the epoch's figures."""
+        self._close(epoch)
+        if self.path is not None:
+            with explained(self.path, "write"), self.path.open("a", encoding="utf-8") as file:
+                file.write(_line(self.epochs[-1]))
+
+    def state_dict(self) -> dict[str, Array]:
+        """The epochs so far, and for each parameter what was gathered in them and since."""
+        done = [each["epoch"] for each in self.epochs]
+        rows = {f"rows/{name}": np.array(self._all(name)) for name in self._rows}
+        return {"epochs": np.array(done, np.int64), **rows}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from there."""
+        self.epochs = []
+        rows = {key[5:]: array for key, array in state.items() if key.startswith("rows/")}
+        self._rows = {name: [] for name in rows}
+        for k, epoch in enumerate([*state["epochs"].tolist(), None]):
+            for name, array in rows.items():
+                self._rows[name].append(array[k].tolist())
+            if epoch is not None:
+                self._close(epoch)
+
+    def _row(self, name: str) -> list[float]:
+        """Count, sum, maximum and the weights' norm of the epoch in work."""
+        return self._all(name)[-1]
+
+    def _all(self, name: str) -> list[list[float]]:
+        """A row for every epoch and one for that in work, zeros where nothing was gathered."""
+        rows = self._rows.setdefault(name, [])
+        rows += [[0.0] * 4 for _ in range(len(self.epochs) + 1 - len(rows))]
+        return rows
+
+    def _close(self, epoch: int) -> None:
+        figures = {
+            name: {"gradient_norm": total / count, "gradient_norm_max": most, "weight_norm": w}
+            for name, (count, total, most, w) in ((name, self._row(name)) for name in self._rows)
+            if count
+        }
+        self.epochs.append({"epoch": epoch, "parameters": figures})
+
+
+def _norm(array: Array) -> float:
+    flat = widened(array).reshape(-1)
+    return float(ops_for(array).xp.linalg.norm(flat)) if flat.size else 0.0
+
+
+def _line(epoch: object) -> str:
+    return json.dumps(_without_nan(epoch)) + "\n"
+
+
+def _without_nan(value: object) -> object:
+    """``value`` with None for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _without_nan(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class LayerTiming(Callback):
+    """Seconds in each layer's forward and backward, over the whole fit, validation included.
+
+    ``forward`` and ``backward`` map layer names to seconds, `table` prints them. Costs two
+    readings of the clock a call. On a GPU kernels run on behind the clock, so that the times are
+    those of their launch.
+    """
+
+    def __init__(self) -> None:
+        self.forward: dict[str, float] = {}
+        self.backward: dict[str, float] = {}
+        self._timed: list[Layer] = []
+
+    def on_train_begin(self) -> None:
+        """Put a clock around the layers' methods."""
+        self._timed = list(self.session.net.layers)
+        self.forward = {layer.name: 0.0 for layer in self._timed}
+        self.backward = dict(self.forward)
+        for layer in self._timed:
+            vars(layer)["forward"] = _clocked(layer.forward, self.forward, layer.name)
+            vars(layer)["backward"] = _clocked(layer.backward, self.backward, layer.name)
+
+    def on_train_end(self) -> None:
+        """Take the clocks away."""
+        for layer in self._timed:
+            vars(layer).pop("forward", None)
+            vars(layer).pop("backward", None)
+        self._timed = []
+
+    def table(self) -> str:
+        """A line a layer: name, milliseconds forward and backward, share of the whole."""
+        total = sum(self.forward.values()) + sum(self.backward.values()) or 1.0
+        width = max(map(len, [*self.forward, "layer"]))
+        lines = [f"{'layer':<{width}}  {'forward ms':>10}  {'backward ms':>11}  share"]
+        for name, seconds in self.forward.items():
+            back = self.backward[name]
+            lines.append(
+                f"{name:<{width}}  {1e3 * seconds:>10.2f}  {1e3 * back:>11.2f}  "
+                f"{100 * (seconds + back) / total:>4.0f}%"
+            )
+        return "\n".join(lines)
+
+
+def _clocked(call: Callable[..., Any], seconds: dict[str, float], name: str) -> Callable[..., Any]:
+    clock = time.perf_counter
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = clock()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            seconds[name] += clock() - start
+
+    return timed
+
+
+class MemoryCheck(Callback):
+    """Measures the resident peak of a fit, and tells at its end how far the prediction was off.
+
+    ``predicted`` is the most that the process should take beyond ``before``, its bytes when the fit
+    begins; ``budget`` is the most that it may take beyond them. ``measured`` is the peak so far,
+    None if the system does not say. It is read after each step, and on the CPU once more at the end
+    from the system's own record of peaks, if this fit has set it; on another ``device`` it is what
+    arrays there take. ``stream`` None is standard error.
+    """
+
+    runs_last = True
+    first_rank_only = True
+
+    def __init__(
+        self,
+        predicted: int,
+        budget: int | None = None,
+        before: int | None = None,
+        stream: TextIO | None = None,
+        device: Device | None = None,
+    ) -> None:
+        self._device = device or cpu()
+        self.predicted = predicted
+        self.budget = budget
+        self.before = before
+        self.measured: int | None = None
+        self._stream = stream
+        self._highest = 0
+
+    @property
+    def off(self) -> int | None:
+        """Bytes by which the prediction is above what was measured."""
+        return None if self.measured is None else self.predicted - self.measured
+
+    def on_train_begin(self) -> None:
+        """Begin to measure."""
+        self._highest, self.measured = peak_bytes() or 0, None
+        if self.before is None:
+            self.before = self._held()
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Look."""
+        self._see(self._held())
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Look."""
+        self._see(self._held())
+
+    def on_train_end(self) -> None:
+        """Say it."""
+        highest, now, own = peak_bytes() or 0, resident_bytes(), private_bytes()
+        on_host = self._device.ops.xp is np
+        if on_host and highest > self._highest and now is not None and own is not None:
+            self._see(highest - (now - own))
+        if self.measured is None or self.off is None:
+            return
+        share = self.off / max(self.measured, 1)
+        text = (
+            f"memory: {bytes_text(self.measured)} at most, predicted {bytes_text(self.predicted)}"
+        )
+        text += f" ({'+' if self.off >= 0 else '-'}{bytes_text(abs(self.off))}, {share:+.1%})"
+        if self.budget is not None and self.measured > self.budget:
+            text += f"; above the budget of {bytes_text(self.budget)}"
+        stream = self._stream or sys.stderr
+        stream.write(text + "\n")
+        stream.flush()
+
+    def _held(self) -> int | None:
+        return held_bytes(self._device)
+
+    def _see(self, held: int | None) -> None:
+        if held is not None and self.before is not None:
+            self.measured = max(self.measured or 0, held - self.before)
+
+
+_MB = 10**6
+
+
+class MemoryLine(Callback):
+    """Writes a line an epoch: resident memory, its peak, and the most that gradients took.
+
+    ``gradient_bytes`` is the largest sum of gradients ever handed out together, which is one
+    layer's. ``stream`` None is standard error.
+    """
+
+    first_rank_only = True
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+        self.gradient_bytes = 0
+
+    def on_train_begin(self) -> None:
+        """Begin to measure."""
+        self.gradient_bytes = 0
+
+    def on_layer_gradients(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
+    ) -> None:
+        """Look at the sizes."""
+        self.gradient_bytes = max(self.gradient_bytes, sum(grad.nbytes for grad in grads))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Write the line."""
+        resident, peak = resident_bytes(), peak_bytes()
+        known = "" if resident is None else f"resident {resident / _MB:.1f} MB  "
+        known += "" if peak is None else f"peak {peak / _MB:.1f} MB  "
+        stream = self._stream or sys.stderr
+        gradients = f"gradients at most {self.gradient_bytes / _MB:.2f} MB"
+        stream.write(f"epoch {epoch + 1}  {known}{gradients}\n")
+        stream.flush()

@@ -1,0 +1,375 @@
+"""Callbacks that stop a fit or change its rate."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.errors import ArgumentError, DataError, UnknownNameError, did_you_mean, one_of
+from singanet.ops import ops_for
+from singanet.optimizer.schedules import Plateau
+from singanet.params.param_files import keep_params, put_params
+from singanet.training.batches import saved_parameters
+from singanet.training.callbacks.callback import Callback
+from singanet.training.course import StopTraining
+from singanet.types import Array, Gradient, RowSparse
+
+
+class StopOnNaN(Callback):
+    """Ends the fit at the first loss or gradient that is not finite, before it is applied.
+
+    What began it is found by running the batch forward once more: the data, or the first layer
+    in forward order whose output is not finite, or else the first in backward order whose
+    gradient is not. ``history.stopped`` says it in words, ``layer`` names the layer (None for
+    the data and the loss). With ``error`` the fit raises it as a `DataError` instead. Looks at
+    every gradient, which costs a reading and a boolean a number.
+    """
+
+    def __init__(self, error: bool = False) -> None:
+        self.error = bool(error)
+        self.layer: str | None = None
+
+    def on_train_begin(self) -> None:
+        """Forget an earlier fit."""
+        self.layer = None
+
+    def on_layer_gradients(
+        self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
+    ) -> None:
+        """Look at the gradients of a layer."""
+        for name, grad in zip(names, grads, strict=True):
+            if not _finite(grad):
+                layer = self.session.layer
+                self._end(f"layer {layer!r}, gradient of {name!r}", layer)
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Look at the loss."""
+        if not math.isfinite(logs["loss"]):
+            self._end("loss", None)
+
+    def _end(self, otherwise: str, layer: str | None) -> None:
+        where, self.layer = self._first_output() or (otherwise, layer)
+        reason = DataError(
+            where,
+            expected="finite numbers",
+            received=f"NaN or infinity in epoch {self.session.epoch + 1}, "
+            f"step {self.session.step + 1}",
+            advice="lower the learning rate, clip the gradients, or check the data",
+        )
+        if self.error:
+            raise reason
+        raise StopTraining(str(reason))
+
+    def _first_output(self) -> tuple[str, str | None] | None:
+        """Where in forward order the numbers are first not finite, None if everywhere they are."""
+        if not _finite(self.session.inputs):
+            return "data x", None
+        if self.session.ranks.apart:
+            return None  # no rank has all layers
+        for name, output in self._outputs().items():
+            if not _finite(output):
+                return f"layer {name!r}, output", name
+        return None
+
+    def _outputs(self) -> dict[str, Any]:
+        """Every layer's output in training mode, in forward order; what it changes is put back."""
+        net: Any = self.session.net
+        generator = net.rng.bit_generator.state
+        kept = {param.name: param.value.copy() for param in net.params() if param.is_state}
+        names = [node.name for node in net.nodes()]
+        outputs: dict[str, Any] = net.forward(True, self.session.inputs, output=names)
+        net.rng.bit_generator.state = generator
+        for param in net.params():
+            if param.name in kept:
+                param.value[...] = kept[param.name]
+        # An evaluation drops what the training forward kept for a backward.
+        net.forward(False, self.session.inputs)
+        return outputs
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, RowSparse):
+        return _finite(value.rows)
+    if isinstance(value, Mapping):
+        return all(_finite(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return all(_finite(part) for part in value)
+    return bool(ops_for(value).xp.isfinite(value).all())
+
+
+class StopOnSignal(Callback):
+    """SIGINT and SIGTERM let the step in work finish, then end the fit without an error.
+
+    ``received`` is the signal, or None; with `ModelCheckpoint` the training state
+    is saved. A second signal acts as it would without this callback. Outside the main thread,
+    where Python delivers no signals, this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def on_train_begin(self) -> None:
+        """Take the signals."""
+        self.received = None
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._take)
+
+    def on_train_end(self) -> None:
+        """Give them back."""
+        self._give_back()
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        self.session.stop(f"received {self.received.name}")
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for number, handler in self._before.items():
+            # None is a handler that Python did not install and cannot put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before = {}
+
+
+class LearningRate(Callback):
+    """Sets the optimizer's rate to ``schedule(epoch)`` at the beginning of every epoch.
+
+    For schedules of the step give the optimizer one of `singanet.optimizer.schedules` instead.
+    """
+
+    def __init__(self, schedule: Callable[[int], float]) -> None:
+        if not callable(schedule):
+            raise ArgumentError(
+                "LearningRate",
+                expected="a function of the epoch",
+                received=repr(schedule),
+                advice="write LearningRate(lambda epoch: 0.1 * 0.9**epoch)",
+            )
+        self.schedule = schedule
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Set the rate. Errors: one that is no finite number >= 0."""
+        rate = self.schedule(epoch)
+        if not isinstance(rate, (int, float)) or not 0.0 <= rate < float("inf"):
+            raise ArgumentError(
+                f"LearningRate, epoch {epoch}",
+                expected="a finite rate >= 0",
+                received=repr(rate),
+                advice="mend the schedule",
+            )
+        self.session.rule.lr = float(rate)
+
+
+class Monitor:
+    """Knows the best value of ``name`` so far.
+
+    ``mode`` is "min", "max", or "auto": losses are better the lower they are, and of a metric its
+    class says it (`Metric.better`); of anything else nobody knows. A value is better where it
+    beats the best by more than ``min_delta``; one that is no number never is. ``name`` "auto" is
+    ``val_loss``, or ``loss`` where nothing is validated.
+    """
+
+    def __init__(self, where: str, name: str, mode: str = "auto", min_delta: float = 0.0) -> None:
+        if mode not in ("auto", "min", "max"):
+            raise ArgumentError(
+                f"{where}, mode",
+                expected="'auto', 'min' or 'max'",
+                received=repr(mode),
+                advice="'min' for a loss, 'max' for an accuracy",
+            )
+        self._where = where
+        self.name = name
+        self.mode = mode
+        self.direction = "min" if mode == "auto" else mode
+        self.min_delta = abs(float(min_delta))
+        self.best = math.nan
+
+    def begin(self, names: Iterable[str], metrics: Mapping[str, Any] | None = None) -> None:
+        """Forget the best, and settle on one of ``names``, some of which are of ``metrics``.
+
+        Errors: it is not among them, or ``mode`` is "auto" and nobody knows what is better.
+        """
+        known = list(names)
+        if self.name == "auto":
+            self.name = "val_loss" if "val_loss" in known else "loss"
+        if self.name not in known:
+            raise UnknownNameError(
+                f"{self._where}, monitor",
+                expected=f"one of {one_of(known)}",
+                received=repr(self.name),
+                advice="pass validation_data to net.fit"
+                if self.name.startswith("val_") and "val_loss" not in known
+                else did_you_mean(self.name, known, "choose one of these"),
+            )
+        self.direction = self._asked(metrics or {}) if self.mode == "auto" else self.mode
+        self.best = math.nan
+
+    def _asked(self, metrics: Mapping[str, Any]) -> str:
+        """Whether more or less is better, as who measures it says."""
+        name = self.name.removeprefix("val_")
+        if name not in metrics and (name == "loss" or name.endswith("_loss")):
+            return "min"
+        metric = metrics.get(name)
+        found: str | None = getattr(metric, "better", None)
+        if found in ("min", "max"):
+            return found
+        what = f"a {type(metric).__name__}, whose class does not say" if metric else "no metric"
+        raise ArgumentError(
+            f"{self._where}, mode",
+            expected=f"'min' or 'max' for {self.name!r}, since nobody knows which is better",
+            received=f"'auto', where it is {what}",
+            advice="pass mode='max' if more is better"
+            + (f", or write better = 'max' in the class {type(metric).__name__}" if metric else ""),
+        )
+
+    def better(self, value: float) -> bool:
+        """Whether ``value`` is the best by far enough; then it is remembered."""
+        if math.isnan(value):
+            return False
+        gain = value - self.best if self.direction == "max" else self.best - value
+        if math.isnan(self.best) or gain > self.min_delta:
+            self.best = value
+            return True
+        return False
+
+
+class EarlyStopping(Callback):
+    """Stops when ``monitor`` has not become better for ``patience`` epochs, as Keras' does.
+
+    ``restore_best`` brings back, when the fit ends without an error, the parameters and running
+    state of the best epoch, ``best_epoch``. Costs one copy of all parameters. ``monitor``,
+    ``mode`` and ``min_delta`` are those of `Monitor`. They come after the averages of an `EMA`,
+    which stay in its ``averages``.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "auto",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        mode: str = "auto",
+        restore_best: bool = True,
+    ) -> None:
+        self.monitor = Monitor("EarlyStopping", monitor, mode, min_delta)
+        self.patience = checked_count("EarlyStopping", "patience", patience, 0)
+        self.restore_best = bool(restore_best)
+        self.best_epoch = -1
+        self._waited = 0
+        self._kept: dict[str, Array] = {}
+
+    def on_train_begin(self) -> None:
+        """Forget an earlier fit. Errors: nothing of that name is measured."""
+        self.monitor.begin(self.session.names, self.session.compiled.metrics)
+        self.best_epoch, self._waited, self._kept = -1, 0, {}
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Compare, keep or count."""
+        if self.monitor.better(logs[self.monitor.name]):
+            self.best_epoch, self._waited = epoch, 0
+            if self.restore_best:
+                self._keep()
+            return
+        self._waited += 1
+        if self._waited >= self.patience:
+            self.session.stop(
+                f"{self.monitor.name} has not improved on {self.monitor.best:.6g}, "
+                f"of epoch {self.best_epoch + 1}, for {self._waited} epochs"
+            )
+
+    def on_train_end(self) -> None:
+        """Bring the best parameters back."""
+        if self._kept and self.session.error is None:
+            params, put = self.session.params(), self.session.net.device.put
+            put_params(params, self._kept, put, "EarlyStopping")
+        self._kept = {}
+
+    def _keep(self) -> None:
+        keep_params(self.session.params(), self._kept)
+
+    def state_dict(self) -> dict[str, Array]:
+        """The best so far with its parameters, and how long it has stood."""
+        numbers = {
+            "best": np.array(self.monitor.best, np.float64),
+            "best_epoch": np.array(self.best_epoch, np.int64),
+            "waited": np.array(self._waited, np.int64),
+        }
+        return {**numbers, **{f"kept/{name}": array for name, array in self._kept.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Go on from there."""
+        kept = {key[5:]: array for key, array in state.items() if key.startswith("kept/")}
+        if kept:
+            changing = [param for param in self.session.params() if not param.is_constant]
+            kept = saved_parameters(changing, self.session.net.device, kept, "EarlyStopping")
+        self.monitor.best = float(state["best"])
+        self.best_epoch, self._waited = int(state["best_epoch"]), int(state["waited"])
+        self._kept = kept
+
+
+class ReduceOnPlateau(Callback):
+    """Shows ``monitor`` to a `Plateau` schedule after every epoch.
+
+    It stands in the optimizer, so that its state is saved with it: where the optimizer's rate is
+    a number, one is made of it with the other arguments, which are those of `Plateau`.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "auto",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        lowest: float = 0.0,
+        mode: str = "auto",
+        cooldown: int = 0,
+        absolute: bool = False,
+    ) -> None:
+        self.monitor = Monitor("ReduceOnPlateau", monitor, mode)
+        self._made = partial(
+            Plateau,
+            factor=factor,
+            patience=patience,
+            threshold=threshold,
+            lowest=lowest,
+            cooldown=cooldown,
+            absolute=absolute,
+        )
+        # Made once to have the arguments checked now.
+        self._made(1.0)
+
+    def on_train_begin(self) -> None:
+        """Put the schedule into the optimizer. Errors: its rate follows another schedule."""
+        self.monitor.begin(self.session.names, self.session.compiled.metrics)
+        rule = self.session.rule
+        if isinstance(rule.lr, (int, float)):
+            rule.lr = self._made(float(rule.lr), mode=self.monitor.direction)
+        if not isinstance(rule.lr, Plateau):
+            raise ArgumentError(
+                "ReduceOnPlateau",
+                expected="an optimizer whose lr is a number or a Plateau",
+                received=f"lr={type(rule.lr).__name__}",
+                advice="construct the optimizer with lr=0.1, for example",
+            )
+        if rule.lr.mode != self.monitor.direction:
+            raise ArgumentError(
+                "ReduceOnPlateau, mode",
+                expected=f"{self.monitor.direction!r} of the optimizer's Plateau, by which"
+                f" {self.monitor.name!r} gets better",
+                received=repr(rule.lr.mode),
+                advice=f"construct it with Plateau(..., mode={self.monitor.direction!r})",
+            )
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Let the schedule see how the epoch went."""
+        plateau = self.session.rule.lr
+        if isinstance(plateau, Plateau):
+            plateau.observe(logs[self.monitor.name])

@@ -1,0 +1,342 @@
+"""Callbacks for trackers of experiments."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from typing import Any
+
+from singanet.base.arguments import checked_count
+from singanet.base.described import Configurable
+from singanet.base.processes import path_of
+from singanet.base.version import VERSION
+from singanet.errors import ArgumentError, BackendError, ConfigError
+from singanet.training.callbacks.callback import Callback
+from singanet.training.callbacks.stopping import Monitor
+from singanet.training.files import check_folder
+from singanet.training.session import Session
+
+
+def package(where: str, name: str, install: str) -> Any:
+    """The module ``name``. Errors: `BackendError` where it is missing, with what installs it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BackendError(
+            where,
+            expected=f"the package {name}",
+            received=str(error),
+            advice=f"run: pip install {install}",
+        ) from error
+
+
+_WHERE = "OptunaPruning"
+
+
+class OptunaPruning(Callback):
+    """Reports ``monitor`` to Optuna's ``trial`` after each epoch, and ends what it would prune.
+
+    The fit then stops as any other: files are closed, folders let go of, the best weights brought
+    back. Only then `optuna.TrialPruned` is raised, by `fit`, on rank 0 of several. ``monitor``
+    "auto" is ``val_loss``, or ``loss`` without validation. Needs the package optuna:
+    ``pip install optuna``.
+    """
+
+    first_rank_only = True
+
+    def __init__(self, trial: Any, monitor: str = "auto") -> None:
+        self._optuna = package(_WHERE, "optuna", "optuna")
+        self.trial = trial
+        self.monitor = Monitor(_WHERE, monitor, self._mode())
+        self._pruned: str | None = None
+
+    def on_train_begin(self) -> None:
+        """Errors: nothing of that name is measured; the study looks for the opposite."""
+        session = self.session
+        self._pruned = None
+        self.monitor.begin(session.names)
+        by_itself = Monitor(_WHERE, self.monitor.name)
+        try:
+            by_itself.begin(session.names, session.compiled.metrics)
+        except ArgumentError:
+            return  # nobody but the study knows
+        if by_itself.direction != self.monitor.mode:
+            better = {"min": "minimize", "max": "maximize"}
+            raise ArgumentError(
+                f"{_WHERE}, monitor",
+                expected=f"a measure to {better[self.monitor.mode]}, as the study does",
+                received=f"{self.monitor.name!r}, of which "
+                + ("less" if by_itself.direction == "min" else "more")
+                + " is better",
+                advice=f"pass direction={better[by_itself.direction]!r} to create_study, or "
+                "monitor another measure",
+            )
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Report, and ask."""
+        value = float(logs[self.monitor.name])
+        self.trial.report(value, epoch)
+        if self.trial.should_prune():
+            self._pruned = f"pruned after epoch {epoch + 1}, at {self.monitor.name} {value:.6g}"
+            self.session.stop(self._pruned)
+
+    def on_train_end(self) -> None:
+        """Errors: `optuna.TrialPruned`, which Optuna waits for, where the trial is given up."""
+        if self._pruned is not None:
+            raise self._optuna.TrialPruned(self._pruned)
+
+    def _mode(self) -> str:
+        """What the study looks for. Errors: several objectives, where Optuna prunes nothing."""
+        directions = [each.name for each in self.trial.study.directions]
+        if len(directions) != 1:
+            raise ArgumentError(
+                f"{_WHERE}, trial",
+                expected="a trial of a study with one objective",
+                received=f"one with {len(directions)}",
+                advice="leave the callback out: Optuna prunes no trial of several objectives",
+            )
+        return "max" if directions[0] == "MAXIMIZE" else "min"
+
+
+_WRITERS = (
+    ("tensorboardX", "SummaryWriter"),
+    ("tensorboard.summary", "Writer"),
+)
+
+
+class TensorBoard(Callback):
+    """Writes every measure of an epoch as a scalar under ``folder``, at the epoch's number.
+
+    With ``every_steps`` the loss of a step as well, as ``step/loss``. Needs the package
+    tensorboardX or tensorboard: ``pip install tensorboardX``.
+    """
+
+    first_rank_only = True
+
+    def __init__(self, folder: str | PathLike[str], every_steps: int | None = None) -> None:
+        self.folder = path_of(folder, "folder")
+        self.every_steps = (
+            None
+            if every_steps is None
+            else checked_count("TensorBoard", "every_steps", every_steps, 1)
+        )
+        self._writer: Any = None
+
+    def on_train_begin(self) -> None:
+        """Begin an event file. Errors: neither package is there; the folder is not writable."""
+        kind = _writer_class()
+        check_folder(self.folder)
+        self._writer = kind(str(self.folder))
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Write the loss of a step where it is due."""
+        if self.every_steps is not None and self.session.step % self.every_steps == 0:
+            self._writer.add_scalar("step/loss", logs["loss"], self.session.step)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Write the scalars."""
+        for name, value in logs.items():
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def on_train_end(self) -> None:
+        """Close the event file."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+
+
+def _writer_class() -> Any:
+    missing = []
+    for module, name in _WRITERS:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ImportError as error:
+            missing.append(str(error))
+    raise BackendError(
+        "TensorBoard",
+        expected="the package tensorboardX or tensorboard",
+        received="; ".join(missing),
+        advice="run: pip install tensorboardX",
+    )
+
+
+def about(session: Session, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the fit under way knows, and ``settings``, which win; JSON types alone.
+
+    Optimizer and loss are as their `to_config` has them. What is no JSON type is written as
+    Python shows it.
+    """
+    rate = session.rule.lr
+    known = {
+        "singanet": VERSION,
+        "epochs": session.epochs,
+        "optimizer": _described(session.optimizer),
+        "learning_rate": rate if isinstance(rate, (int, float)) else _described(rate),
+        "loss": _described(session.net.loss),
+        "seed": session.net.seed,
+        "mixed_precision": _described(session.compiled.precision),
+        "type": str(session.net.dtype),
+        "device": session.net.device.name,
+    }
+    made: dict[str, Any] = as_json(known | dict(settings))
+    return made
+
+
+def as_json(value: Any) -> Any:
+    """``value`` in JSON types; floats that are not finite as text."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def flat(values: Mapping[str, Any], longest: int, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Names and values, where objects in objects have names with dots of at most ``longest``."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, longest, f"{prefix}{name}."[:longest])
+        else:
+            yield f"{prefix}{name}"[:longest], value
+
+
+def _described(thing: Any) -> Any:
+    """Data that `from_config` builds it from again, as far as it is data; else its class."""
+    if not isinstance(thing, Configurable):
+        return None if thing is None else type(thing).__name__
+    try:
+        return thing.to_config()
+    except ConfigError:
+        return {"class": type(thing).__name__, "arguments": thing.arguments}
+
+
+_LONGEST_NAME, _LONGEST_VALUE = 250, 500
+"""What each of MLflow's stores takes."""
+
+
+class MLflow(Callback):
+    """Logs to the MLflow run that is active, or to one of its own that ends with the fit.
+
+    Parameters are ``settings`` and what the fit knows, as far as the run has not got them;
+    metrics are an epoch's measures at its number, and with ``every_steps`` the loss of a step as
+    ``step/loss``. Where that goes, `mlflow.set_tracking_uri` and `mlflow.set_experiment` say.
+    ``run_id`` is the run's. Needs the package mlflow: ``pip install mlflow-skinny``, and
+    sqlalchemy and alembic for runs in a local file.
+    """
+
+    first_rank_only = True
+
+    def __init__(
+        self, settings: Mapping[str, Any] | None = None, every_steps: int | None = None
+    ) -> None:
+        self.settings = dict(settings or {})
+        self.every_steps = (
+            None if every_steps is None else checked_count("MLflow", "every_steps", every_steps, 1)
+        )
+        self.run_id: str | None = None
+        self._mlflow = package("MLflow", "mlflow", "mlflow-skinny")
+        self._own = False
+
+    def on_train_begin(self) -> None:
+        """Begin a run, if none is active, and log the parameters. Errors: MLflow's own."""
+        active = self._mlflow.active_run()
+        self._own = active is None
+        run = self._mlflow.start_run() if active is None else active
+        self.run_id = run.info.run_id
+        # A parameter of a run never changes: a second fit in it adds what is new.
+        known = self._mlflow.get_run(self.run_id).data.params
+        given = flat(about(self.session, self.settings), _LONGEST_NAME)
+        new = {_named(name): str(value)[:_LONGEST_VALUE] for name, value in given}
+        new = {name: value for name, value in new.items() if name not in known}
+        self._mlflow.log_params(new, run_id=self.run_id)
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Log the loss of a step where it is due."""
+        step = self.session.step
+        if self.every_steps is not None and step % self.every_steps == 0:
+            self._mlflow.log_metrics({"step/loss": logs["loss"]}, step=step, run_id=self.run_id)
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Log the measures."""
+        values = {_named(name): float(value) for name, value in logs.items()}
+        self._mlflow.log_metrics(values, step=epoch, run_id=self.run_id)
+
+    def on_train_end(self) -> None:
+        """End the run that was begun here: finished, failed, or killed by an interrupt."""
+        if self._own:
+            self._own = False
+            error = self.session.error
+            failed = "FAILED" if isinstance(error, Exception) else "KILLED"
+            self._mlflow.end_run("FINISHED" if error is None else failed)
+
+
+def _named(name: str) -> str:
+    """``name`` in characters that MLflow takes."""
+    return re.sub(r"[^\w./ -]", "_", name)[:_LONGEST_NAME]
+
+
+class WandB(Callback):
+    """Logs to the run of Weights & Biases that is active, or to one of its own.
+
+    That is one of ``project``, in the folder ``wandb`` of ``folder``; with ``mode`` "offline"
+    nothing leaves this machine until ``wandb sync`` is called. It ends with the fit. Its
+    configuration is ``settings`` and what the fit knows. A row has the measures of an epoch, with
+    ``epoch`` and ``step``; with ``every_steps`` also the loss of a step, as ``step/loss``. Needs
+    the package wandb: ``pip install wandb``.
+    """
+
+    first_rank_only = True
+
+    def __init__(
+        self,
+        project: str | None = None,
+        folder: str | PathLike[str] | None = None,
+        mode: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        every_steps: int | None = None,
+    ) -> None:
+        self.project = project
+        self.folder = None if folder is None else path_of(folder, "folder")
+        self.mode = mode
+        self.settings = dict(settings or {})
+        self.every_steps = (
+            None if every_steps is None else checked_count("WandB", "every_steps", every_steps, 1)
+        )
+        self._wandb = package("WandB", "wandb", "wandb")
+        self._run: Any = None
+        self._own = False
+
+    def on_train_begin(self) -> None:
+        """Begin a run, if none is active. Errors: a folder that is not writable; wandb's own."""
+        known = about(self.session, self.settings)
+        self._own = self._wandb.run is None
+        if not self._own:
+            self._run = self._wandb.run
+            self._run.config.update(known, allow_val_change=True)
+            return
+        if self.folder is not None:
+            check_folder(self.folder)
+        place = None if self.folder is None else str(self.folder)
+        self._run = self._wandb.init(project=self.project, dir=place, mode=self.mode, config=known)
+
+    def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
+        """Log the loss of a step where it is due."""
+        step = self.session.step
+        if self.every_steps is not None and step % self.every_steps == 0:
+            self._run.log({"step/loss": float(logs["loss"]), "step": step})
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        """Log the measures."""
+        self._run.log({"epoch": epoch, "step": self.session.step, **logs})
+
+    def on_train_end(self) -> None:
+        """End the run that was begun here, as failed where the fit ends with an error."""
+        if self._own and self._run is not None:
+            self._run.finish(exit_code=0 if self.session.error is None else 1)
+        self._run, self._own = None, False
