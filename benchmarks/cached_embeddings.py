@@ -63,7 +63,7 @@ def criteo_ids(steps: int) -> tuple[int, Iterator[Array]]:
 
 def click_ids(steps: int) -> tuple[int, Iterator[Array]]:
     """Ids of made clicks."""
-    data = singanet.data.sets(steps * BATCH * 5 // 4, scale=SCALE)
+    data = singanet.data.clicks(steps * BATCH * 5 // 4, scale=SCALE)
     ids = data.shifted(data.x_train["categorical"].astype(np.int64))
     return sum(data.cardinalities), iter(ids.reshape(-1, BATCH, ids.shape[1]))
 
@@ -84,7 +84,7 @@ def word_ids(steps: int) -> tuple[int, Iterator[Array]]:
 
 def movie_ids(steps: int) -> tuple[int, Iterator[Array]]:
     """The people and movies of MovieLens 100K, 128 ratings a step in a random order."""
-    data = singanet.data.sets()
+    data = singanet.data.movielens()
     pairs = data.shifted(data.x_train["categorical"])[:, :2]
     order = np.random.default_rng(0).permutation(len(pairs))
     return sum(data.cardinalities[:2]), iter(np.resize(pairs[order], (steps, 128, 2)))
@@ -177,7 +177,7 @@ def trained(data: Any, cache: Cache | None) -> tuple[float, Lookups, float]:
 
 def criteo_rows() -> list[list[str]]:
     """A line without a cache, and one a policy."""
-    data = singanet.data.sets(STEPS * BATCH * 5 // 4, scale=SCALE, exponent=1.1)
+    data = singanet.data.clicks(STEPS * BATCH * 5 // 4, scale=SCALE, exponent=1.1)
     lines, plain = [], 0.0
     for name, cache in (
         ("none", None),

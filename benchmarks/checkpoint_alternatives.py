@@ -26,7 +26,7 @@ import numpy as np
 from report import publish, table
 from zlib_ng import zlib_ng
 
-from singanet.base.processes import flushed_meanwhile
+from singanet.base.files import flushed_meanwhile
 
 COUNT, PIECE, ROUNDS = 200, 1 << 20, 7
 SIZE = (1 << 30) // (4 * COUNT)

@@ -63,7 +63,7 @@ def gan(seed: int) -> Executor:
 
 def judge() -> FeedForwardNet:
     """A classifier of the real digits."""
-    data = singanet.data.sets()
+    data = singanet.data.digits()
     net = FeedForwardNet(
         [
             *(Dense("j1", 128, input_sample_shape=(64,)), Activation("j1_r", "relu")),
@@ -104,7 +104,7 @@ def distance(a: np.ndarray, b: np.ndarray) -> float:
 
 def main() -> None:
     """Train with three seeds, and keep the table."""
-    data, net = singanet.data.sets(), judge()
+    data, net = singanet.data.digits(), judge()
     train, test = pixels(data.x_train), pixels(data.x_test)
     rng = np.random.default_rng(0)
     rows = [

@@ -59,7 +59,7 @@ CASES = {"mlp": Case(30, 0.05, 3), "lenet": Case(20, 0.02, 2), "resnet20": Case(
 def trained(name: str, optimizer: Any, case: Case, seed: int) -> tuple[float, float]:
     """Test accuracy, and bytes that this rank sent a step."""
     comm = optimizer.comm
-    digits = singanet.data.sets()
+    digits = singanet.data.digits()
     net = models.build(name, digits.x_train.shape[1:], 10, seed=seed)
     net.compile(optimizer, metrics=["accuracy"])
     loader = ArrayLoader(

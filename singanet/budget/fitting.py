@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
@@ -21,7 +21,6 @@ from singanet.errors import ArgumentError
 from singanet.offload import offload
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.optimizer.chain import UpdateChain, without_reductions
-from singanet.optimizer.reducer import Reducer
 from singanet.program.programs import Programs, programs_of
 from singanet.program.recompute import Recompute
 from singanet.program.trace.losses import is_shown_copies
@@ -33,7 +32,7 @@ from singanet.training.display import History
 from singanet.training.feeding import first_of, holds_arrays, take_shape
 from singanet.training.fit import fit, unless_refused
 from singanet.training.options import FitOptions
-from singanet.training.ranks import ranks_of
+from singanet.training.ranks import World, ranks_of
 from singanet.training.resident import held_bytes
 from singanet.training.steps import wrapped
 
@@ -67,52 +66,18 @@ def fit_within(
     than that.
     """
     expect_measures(_WHERE, allow)
-    if memory_budget is None:
-        raise ArgumentError(
-            f"{_WHERE}, memory_budget",
-            expected="bytes, beside allow or offload_folder, which say how they may be kept",
-            received="None",
-            advice="write for example memory_budget='600MB', or leave the others out",
-        )
+    _expect_budget(memory_budget)
     compiled = expect_compiled(net, _WHERE)
     _expect_no_copies(options)
-    programs = programs_of(net)
     with unless_refused(net):
         take_shape(net, x)
-        if offload_folder is not None:
-            expect_in_memory(net.params(), f"{_WHERE}, offload_folder")
-            allow = list(dict.fromkeys((*allow, OFFLOAD)))
-        elif OFFLOAD in allow:
-            raise ArgumentError(
-                f"{_WHERE}, offload_folder",
-                expected=f"a folder, since {OFFLOAD!r} is allowed",
-                received="None",
-                advice="name one that is empty or new",
-            )
-        given = options.stages
+        allow = _allowed(net, allow, offload_folder)
         ranks = ranks_of(net, compiled.optimizer)
-        reducers = UpdateChain(compiled.optimizer).reducers
-        # No step of one process waits for others: it is planned by what is inside, and the sums
-        # beside.
-        alone = (
-            wrapped(without_reductions(compiled.optimizer), *given)
-            if reducers
-            else compiled.clipped(*given)
-        )
-        optimizer = compiled.scaled(alone)
         light = light_optimizer(compiled.optimizer)
         verbose = bool(options.verbose) and ranks.rank == 0
+        size, targets, begun = _largest_batch(net, x, y, options, ranks)
+        optimizer = _alone(compiled, options)
         before = _bytes_without(net, optimizer)
-        of_one, begun, targets = y, None, None
-        if holds_arrays(x):
-            size = -(-options.batch_size // ranks.part[1])
-        else:
-            size, of_one, begun = _largest(x, ranks.size > 1)
-            size = ranks.most(size)
-        if of_one is not None:
-            # As many targets as a batch has, also of fewer samples.
-            named = by_name(f"{_WHERE}, y", of_one, output_names(net), all_of_them=False)
-            targets = _resized(named, size)
         with net.unfilled() as filling:
             plan = plan_memory(
                 net,
@@ -121,12 +86,9 @@ def fit_within(
                 memory_budget,
                 _extent(net, x),
                 allow,
-                {
-                    **_beside(net, x, targets, size, options, reducers),
-                    "metrics": _shown(net, x, size, compiled),
-                },
+                _beside(net, x, targets, size, options, compiled),
                 targets,
-                light if isinstance(light, str) else compiled.scaled(wrapped(light, *given)),
+                light if isinstance(light, str) else _scaled(compiled, light, options),
                 ranks.size == 1 and _same_shape(x, size, options),
                 filling,
                 _WHERE,
@@ -134,29 +96,87 @@ def fit_within(
             )
     if verbose:
         sys.stderr.write(f"{plan}\n")
-    check = MemoryCheck(
-        plan.peak,
-        checked_bytes(_WHERE, memory_budget),
-        before,
-        None if verbose else StringIO(),
-        net.device,
-    )
+    limit, shown = checked_bytes(_WHERE, memory_budget), None if verbose else StringIO()
+    check = MemoryCheck(plan.peak, limit, before, shown, net.device)
     chosen = plan.chosen
     del plan
     trim()
-    # Smaller parts than were planned do no harm.
-    micro = -ranks.most(-chosen.micro_batch)
-    parts = micro if micro < size else None
+    programs = programs_of(net)
     if chosen.keep is not None and offload_folder is not None:
         offload(net, offload_folder, chosen.keep, optimizer, resume=False)
     if chosen.optimizer is not None and not isinstance(light, str):
         compiled.exchange(light)
-    callbacks = [*options.callbacks, check]
+    # Smaller parts than were planned do no harm.
+    micro = -ranks.most(-chosen.micro_batch)
+    options = replace(
+        options,
+        callbacks=[*options.callbacks, check],
+        verbose=verbose,
+        micro_batch=micro if micro < size else None,
+        largest=size,
+    )
     with _carried_out(programs, chosen.recompute):
-        options = replace(
-            options, callbacks=callbacks, verbose=verbose, micro_batch=parts, largest=size
-        )
         return fit(net, x, y, options, begun)
+
+
+def _expect_budget(memory_budget: int | str | None) -> None:
+    """Errors: `ArgumentError` for measures without a budget."""
+    if memory_budget is None:
+        raise ArgumentError(
+            f"{_WHERE}, memory_budget",
+            expected="bytes, beside allow or offload_folder, which say how they may be kept",
+            received="None",
+            advice="write for example memory_budget='600MB', or leave the others out",
+        )
+
+
+def _allowed(
+    net: Net, allow: Collection[str], offload_folder: str | os.PathLike[str] | None
+) -> Collection[str]:
+    """``allow``, with offloading if there is a folder. Errors: `ArgumentError`."""
+    if offload_folder is not None:
+        expect_in_memory(net.params(), f"{_WHERE}, offload_folder")
+        return list(dict.fromkeys((*allow, OFFLOAD)))
+    if OFFLOAD in allow:
+        raise ArgumentError(
+            f"{_WHERE}, offload_folder",
+            expected=f"a folder, since {OFFLOAD!r} is allowed",
+            received="None",
+            advice="name one that is empty or new",
+        )
+    return allow
+
+
+def _largest_batch(
+    net: Net, x: Any, y: Any, options: FitOptions, ranks: World
+) -> tuple[int, Any, Iterator[Any] | None]:
+    """Samples of the largest batch, its targets, and the iteration that was begun to see it."""
+    begun = None
+    if holds_arrays(x):
+        size = -(-options.batch_size // ranks.part[1])
+    else:
+        size, y, begun = _largest(x, ranks.size > 1)
+        size = ranks.most(size)
+    if y is None:
+        return size, None, begun
+    # As many targets as a batch has, also of fewer samples.
+    named = by_name(f"{_WHERE}, y", y, output_names(net), all_of_them=False)
+    return size, _resized(named, size), begun
+
+
+def _alone(compiled: Compiled, options: FitOptions) -> Optimizer | Wrapper:
+    """The optimizer of the plan: no step of one process waits for others.
+
+    The bytes of their sums are planned beside it.
+    """
+    if not UpdateChain(compiled.optimizer).reducers:
+        return compiled.scaled(compiled.clipped(*options.stages))
+    return _scaled(compiled, without_reductions(compiled.optimizer), options)
+
+
+def _scaled(compiled: Compiled, rule: Optimizer | Wrapper, options: FitOptions) -> Any:
+    """``rule`` with the stages of the fit and the scale of the compiled optimizer."""
+    return compiled.scaled(wrapped(rule, *options.stages))
 
 
 def _expect_no_copies(options: FitOptions) -> None:
@@ -268,9 +288,10 @@ def _beside(
     y: Any,
     size: int,
     options: FitOptions,
-    reducers: Sequence[Reducer],
+    compiled: Compiled,
 ) -> dict[str, int]:
     """Bytes of batches that are drawn and waiting, of callbacks, checkpoints, sums under way."""
+    reducers = UpdateChain(compiled.optimizer).reducers
     fed = ones(net.execution_plan(), 1, net.device, _extent(net, x))
     sample = sum(array.nbytes for array in arrays_in(fed))
     # Targets are as large as the inputs at most, where nobody can look at them.
@@ -288,6 +309,7 @@ def _beside(
     own = sum(int(getattr(each, "memory_bytes", 0)) for each in options.callbacks)
     trained = sum(param.nbytes for param in net.params() if param.trainable)
     return {
+        "metrics": _shown(net, x, size, compiled),
         "sums": trained * sum(stage.copies for stage in reducers if not stage.alone),
         "state of other ranks": -sum(stage.spared(net) for stage in reducers if not stage.alone),
         "batches": waiting * size * sample,

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from singanet.base.arguments import NAMES, checked_shape, name_trouble
+from singanet.base.files import expect_in_folder, explained
 from singanet.base.kinds import PUBLISHED, kind_of
-from singanet.base.processes import expect_in_folder, explained
 from singanet.errors import (
     ArgumentError,
     ChecksumError,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from singanet.base.files import expect_file, explained, path_of
 from singanet.base.kinds import kind_of_stream
-from singanet.base.processes import expect_file, explained, path_of
 from singanet.checkpoint.entry import Source, State, sources_of, weights_in
 from singanet.checkpoint.reader import Reader, find_pickle, find_records, open_file
 from singanet.errors import ArgumentError, FileFormatError, UnknownNameError, did_you_mean, one_of

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from singanet.base.arguments import Budget
-from singanet.base.processes import path_of, replacing
+from singanet.base.files import path_of, replacing
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     REWRITTEN,

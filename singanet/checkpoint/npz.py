@@ -13,7 +13,7 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
-from singanet.base.processes import path_of, replacing
+from singanet.base.files import path_of, replacing
 from singanet.checkpoint.entry import (
     CRC_SIZE,
     FORMAT_VERSION,

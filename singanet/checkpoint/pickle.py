@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from singanet.base.arguments import Budget
-from singanet.base.processes import replacing
+from singanet.base.files import replacing
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     KEY,

@@ -14,8 +14,8 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 
 from singanet.base.arguments import own_errors
+from singanet.base.files import explained, path_of
 from singanet.base.kinds import Kind, kind_of
-from singanet.base.processes import explained, path_of
 from singanet.checkpoint.entry import REWRITTEN, Beside, Entry, check_name
 from singanet.errors import (
     ArgumentError,

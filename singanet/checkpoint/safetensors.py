@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import Budget, read_json
-from singanet.base.processes import path_of, replacing
+from singanet.base.files import path_of, replacing
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     KEY,

@@ -19,7 +19,7 @@ import numpy as np
 
 from singanet.base.arguments import Budget, read_json
 from singanet.base.collectives import Collectives, gathered, of_first, uncounted
-from singanet.base.processes import expect_in_folder, explained, flush_folder, path_of, replacing
+from singanet.base.files import expect_in_folder, explained, flush_folder, path_of, replacing
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     INDEX,

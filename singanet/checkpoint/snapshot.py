@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from singanet.base.arguments import MAX_NAME_BYTES, Budget
-from singanet.base.processes import replacing
+from singanet.base.files import replacing
 from singanet.checkpoint.entry import (
     FORMAT_VERSION,
     MAX_ARRAYS,

@@ -28,7 +28,7 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from singanet.base.processes import expect_suffix
+    from singanet.base.files import expect_suffix
     from singanet.runs.recipe import check_writable
     from singanet.runs.trained import embedded, lines_of, write_rows
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from singanet.base.processes import expect_suffix
+from singanet.base.files import expect_suffix
 from singanet.commands.nets import add_net_arguments, named_net
 
 

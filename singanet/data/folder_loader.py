@@ -12,8 +12,8 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Described
+from singanet.base.files import path_of
 from singanet.base.kinds import kind_of_start
-from singanet.base.processes import path_of
 from singanet.data.image_sets import open_data_file
 from singanet.data.loaders import ArrayLoader
 from singanet.errors import ArgumentError, BackendError, DataError, one_of

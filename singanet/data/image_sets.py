@@ -16,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 
 from singanet.base.arguments import FLOOR, TIMES, checked_shape
+from singanet.base.files import path_of
 from singanet.base.kinds import kind_of_start
-from singanet.base.processes import path_of
 from singanet.data.dataset import Dataset
 from singanet.data.pickles import load_plain_pickle
 from singanet.errors import ArgumentError, DataError

@@ -16,7 +16,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Described
-from singanet.base.processes import path_of
+from singanet.base.files import path_of
 from singanet.data.folder_loader import MAX_PIXELS, image_to_array, in_colors, pillow, read_image
 from singanet.data.prefetch import Background
 from singanet.errors import (

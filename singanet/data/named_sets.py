@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from singanet.base.processes import path_of
+from singanet.base.files import path_of
 from singanet.data.dataset import Dataset
 from singanet.data.image_sets import cifar10, cifar100, is_mnist, mnist, which_cifar
 from singanet.data.npz_files import DEFAULT_MAX_BYTES, read_npz

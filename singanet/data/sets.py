@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from singanet.base.arguments import checked_count, is_number
-from singanet.base.processes import path_of
+from singanet.base.files import path_of
 from singanet.data.dataset import Dataset
 from singanet.data.npz_files import read_npz
 from singanet.errors import ArgumentError, DataError

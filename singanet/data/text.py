@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Described
-from singanet.base.processes import path_of
+from singanet.base.files import path_of
 from singanet.data.loaders import Batch, checked_rank, restored_position
 from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.types import Array
@@ -73,8 +73,9 @@ class TextDataset:
         ``encoding``.
         """
         where = f"text file {str(path)!r}"
+        file = path_of(path)
         try:
-            text = path_of(path).read_bytes().decode(encoding)
+            text = file.read_bytes().decode(encoding)
         except UnicodeDecodeError as error:
             raise DataError(
                 where,

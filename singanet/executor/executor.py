@@ -13,8 +13,9 @@ import numpy as np
 
 from singanet.base.described import CheckedType, checked_call
 from singanet.base.elsewhere import missing_attribute
+from singanet.base.files import path_of
 from singanet.base.kinds import MODEL, PREDICTOR, kind_of
-from singanet.base.processes import interrupted_after, path_of
+from singanet.base.processes import interrupted_after
 from singanet.base.seeding import seeded_apart
 from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import FORMATS, by_suffix, checked_path, open_state, write_state

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import FLOOR, TIMES, Budget, own_errors, read_json
+from singanet.base.files import path_of, replacing
 from singanet.base.kinds import KERAS_ARCHIVE, ZIP, kind_of
-from singanet.base.processes import path_of, replacing
 from singanet.checkpoint import LayerDescription, Target, load_into, write_state
 from singanet.checkpoint.keras import KerasReader
 from singanet.checkpoint.npz import open_archive, zip_errors

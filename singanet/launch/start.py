@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from singanet.base.processes import replacing
+from singanet.base.files import replacing
 from singanet.errors import BackendError
 from singanet.launch import hosts as mpirun
 from singanet.launch.hosts import Host, Knocking, Slots, allocated, always, by_slurm

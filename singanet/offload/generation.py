@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.processes import explained
+from singanet.base.files import explained
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import read_exactly
 from singanet.checkpoint.safetensors import LONGEST, broken, header, parse, table

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from singanet.base.files import NAME, explained, hold, let_go, path_of
 from singanet.base.kinds import checked_bytes
-from singanet.base.processes import NAME, explained, hold, let_go, path_of
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of, check_unique
 from singanet.checkpoint.formats import LATEST

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from singanet.base.files import replacing
 from singanet.base.heap import LentMemory
-from singanet.base.processes import replacing
 from singanet.checkpoint import Entry
 from singanet.checkpoint.entry import bytes_of
 from singanet.checkpoint.formats import LATEST

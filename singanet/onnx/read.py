@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 
 from singanet import layers
 from singanet.base.arguments import Budget, checked_shape, own_errors
+from singanet.base.files import path_of
 from singanet.base.kinds import ONNX, kind_of_stream
-from singanet.base.processes import path_of
 from singanet.checkpoint.reader import open_file
 from singanet.codecs.onnx.use import Sheet, Use
 from singanet.codecs.onnx.values import FileNode, Known, Tensor

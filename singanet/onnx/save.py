@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.processes import expect_suffix, path_of, remove_leftovers, replacing
+from singanet.base.files import expect_suffix, path_of, remove_leftovers, replacing
 from singanet.checkpoint.entry import Source, bytes_of
 from singanet.codecs.describe import put
 from singanet.codecs.onnx.written import NoFormError, Value, WrittenGraph, WrittenNode, element_type

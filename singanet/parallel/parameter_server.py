@@ -11,7 +11,7 @@ import numpy as np
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import changes
-from singanet.base.processes import path_of
+from singanet.base.files import path_of
 from singanet.engine.model import NetCore
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
 from singanet.ops import ops_for

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from os import PathLike
 
-from singanet.base.processes import expect_suffix, path_of, replacing
+from singanet.base.files import expect_suffix, path_of, replacing
 from singanet.picture.net_picture import LIGHT, coloured
 
 WIDTH, HEIGHT = 460, 250

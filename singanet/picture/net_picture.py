@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from singanet.base.processes import expect_suffix, path_of, replacing
+from singanet.base.files import expect_suffix, path_of, replacing
 from singanet.errors import BackendError
 from singanet.summary.rows import Row, layer_rows, shape_text
 

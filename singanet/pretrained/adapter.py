@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.base.arguments import is_int, is_number
+from singanet.base.files import explained, path_of, replacing
 from singanet.base.kinds import kind_of
-from singanet.base.processes import explained, path_of, replacing
 from singanet.checkpoint import Reader, open_state, write_state
 from singanet.engine.adapting import adapt_each
 from singanet.errors import ArgumentError, ConfigError, FileFormatError, StateMismatchError, one_of

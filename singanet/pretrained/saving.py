@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from singanet.base.processes import explained, path_of, replacing
+from singanet.base.files import explained, path_of, replacing
 from singanet.checkpoint import Entry, Source, write_folder
 from singanet.checkpoint.sharded import SHARD_BYTES
 from singanet.data import Tokenizer

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.arguments import Budget, name_trouble, read_json
+from singanet.base.files import expect_in_folder, explained, path_of
 from singanet.base.kinds import kind_of
-from singanet.base.processes import expect_in_folder, explained, path_of
 from singanet.checkpoint import Reader, open_state
 from singanet.checkpoint.entry import weights_in
 from singanet.checkpoint.gguf import GgufReader

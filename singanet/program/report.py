@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from singanet.base.files import path_of, replacing
 from singanet.base.kinds import bytes_text, megabytes, milliseconds, text_table
-from singanet.base.processes import path_of, replacing
 from singanet.engine.recompute.by_layers import Decisions
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.reducer import Traffic

@@ -14,14 +14,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any
 
-from singanet.base.processes import (
-    expect_inside,
-    expect_suffix,
-    is_held,
-    path_of,
-    paths_of,
-    replacing,
-)
+from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, paths_of, replacing
 from singanet.errors import ArgumentError, SingaNetError
 from singanet.picture.line_chart import MOST_LINES, RULES, line_chart, line_mark
 from singanet.picture.net_picture import DARK, LIGHT, variables

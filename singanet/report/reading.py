@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any
 
 from singanet.base.arguments import Budget, is_int, read_json
-from singanet.base.processes import expect_inside, explained, hold, let_go, path_of, replacing
+from singanet.base.files import expect_inside, explained, hold, let_go, path_of, replacing
 from singanet.errors import ArgumentError, DataError, FileAccessError
 from singanet.net import FeedForwardNet
 from singanet.training.callbacks import Callback, Monitor

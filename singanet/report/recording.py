@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from singanet.base.processes import explained, path_of, replacing
+from singanet.base.files import explained, path_of, replacing
 from singanet.errors import ArgumentError
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import ConfusionMatrix

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.arguments import is_int
-from singanet.base.processes import expect_inside, explained, let_go, replacing
+from singanet.base.files import expect_inside, explained, let_go, replacing
 from singanet.errors import (
     ArgumentError,
     BackendError,

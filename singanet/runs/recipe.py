@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from singanet.base.files import replacing
 from singanet.base.kinds import checked_bytes
-from singanet.base.processes import replacing
 from singanet.errors import ArgumentError, did_you_mean, one_of
 from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from singanet.base.collectives import of_first
-from singanet.base.processes import LEAVING, expect_free, expect_suffix, replacing
+from singanet.base.files import expect_free, expect_suffix, replacing
+from singanet.base.processes import LEAVING
 from singanet.checkpoint import write_state
 from singanet.data import Batch, Dataset
 from singanet.data.npz_files import read_npz

@@ -12,7 +12,7 @@ import numpy as np
 
 from singanet import keras, onnx, pretrained
 from singanet.base.arguments import checked_count
-from singanet.base.processes import expect_inside, replacing
+from singanet.base.files import expect_inside, replacing
 from singanet.data import Tokenizer
 from singanet.data.image_sets import open_data_file
 from singanet.engine.step import probabilities_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from singanet.base.processes import path_of
+from singanet.base.files import path_of
 from singanet.checkpoint.formats import write_state
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError, ConfigError

@@ -23,8 +23,8 @@ import numpy as np
 
 from singanet.base import kinds
 from singanet.base.arguments import Budget, read_json
+from singanet.base.files import path_of
 from singanet.base.kinds import Kind, kind_of
-from singanet.base.processes import path_of
 from singanet.checkpoint.entry import Entry, Source, sources_of
 from singanet.checkpoint.formats import by_content, expect_no_other_suffix, open_state, write_state
 from singanet.checkpoint.halves import stored_as

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import Budget, is_int, read_json
-from singanet.base.processes import expect_inside, path_of
+from singanet.base.files import expect_inside, path_of
 from singanet.checkpoint import FORMATS, open_state
 from singanet.checkpoint.formats import Writing
 from singanet.checkpoint.sharded import is_shard

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from singanet.base.arguments import checked_count
-from singanet.base.processes import path_of
+from singanet.base.files import path_of
 from singanet.engine.model import Model
 from singanet.engine.net import Net
 from singanet.errors import ArgumentError

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from singanet.base.processes import replacing
+from singanet.base.files import replacing
 from singanet.checkpoint import entry, open_state, write_state
 from singanet.errors import FileAccessError
 from tests.interrupts import struck_at, threads_gone

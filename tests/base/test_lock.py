@@ -10,13 +10,13 @@ import sys
 
 import pytest
 
-from singanet.base.processes import NAME, hold, is_held, let_go
+from singanet.base.files import NAME, hold, is_held, let_go
 from singanet.errors import FileAccessError
 from tests.interrupts import signalled_at
 
 HOLDER = """
 import sys, pathlib
-from singanet.base.processes import hold
+from singanet.base.files import (hold)
 hold(pathlib.Path(sys.argv[1]), object(), object())
 print("held", flush=True)
 sys.stdin.read()
@@ -76,7 +76,7 @@ def test_whether_a_folder_is_locked_can_be_asked_without_touching_it(tmp_path):
     user = object()
     hold(tmp_path, object(), user)
     assert is_held(tmp_path)
-    asked = "import sys; from pathlib import Path; from singanet.base.processes import is_held; "
+    asked = "import sys; from pathlib import Path; from singanet.base.files import is_held; "
     asked += "print(is_held(Path(sys.argv[1])))"
     command = [sys.executable, "-c", asked, str(tmp_path)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "True\n"
@@ -101,16 +101,16 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
 
 
 def test_a_file_that_was_removed_between_opening_and_locking_is_not_taken(tmp_path, monkeypatch):
-    from singanet.base import processes
+    from singanet.base import files
 
-    take, removed = processes._take, []
+    take, removed = files._take, []
 
     def too_late(handle):
         if not removed:
             removed.append((tmp_path / NAME).unlink())
         return take(handle)
 
-    monkeypatch.setattr(processes, "_take", too_late)
+    monkeypatch.setattr(files, "_take", too_late)
     user = object()
     hold(tmp_path, object(), user)
     assert (tmp_path / NAME).exists()
@@ -118,12 +118,12 @@ def test_a_file_that_was_removed_between_opening_and_locking_is_not_taken(tmp_pa
 
 
 def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
-    from singanet.base import processes
+    from singanet.base import files
 
     def none(handle, kind):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(processes.fcntl, "flock", none)
+    monkeypatch.setattr(files.fcntl, "flock", none)
     user = object()
     with pytest.warns(RuntimeWarning, match="no locks on this file system"):
         hold(tmp_path, object(), user)

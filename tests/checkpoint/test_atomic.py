@@ -221,7 +221,7 @@ def test_what_killed_writers_left_is_removed(tmp_path, path):
     write_state(path, {"x": np.ones(2, "f4")})
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    from singanet.base.processes import _host
+    from singanet.base.files import _host
 
     dead = tmp_path / f".{path.name}.{_host()}-{ended.pid}-0123abcd.tmp"
     alive = tmp_path / f".{path.name}.{_host()}-1-0123abcd.tmp"

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from singanet.base import processes as flushing
+from singanet.base import files as flushing
 from singanet.checkpoint import Source, open_state, write_state
 from singanet.errors import FileAccessError
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from singanet.__main__ import main
-from singanet.base.processes import NAME, hold, let_go
+from singanet.base.files import NAME, hold, let_go
 from singanet.errors import SingaNetError
 from singanet.models import find
 from singanet.report.pages import write_page

@@ -40,7 +40,7 @@ def test_it_answers_what_the_predictor_predicts_and_refuses_what_is_no_image(mad
     client = pytest.importorskip("fastapi.testclient", exc_type=ImportError).TestClient
     import service
 
-    x = singanet.data.sets().x_test[:5]
+    x = singanet.data.digits().x_test[:5]
     wanted = singanet.load_predictor("digits.singanet")(x)
     with client(service.app) as asked:
         answer = asked.post("/predict", content=x.tobytes())

@@ -13,7 +13,7 @@ TRAINS_ALONE = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from singanet.base.processes import LEAVING
+from singanet.base.processes import (LEAVING)
 from singanet.parallel.communicators.board import JOB, own_board, read_board
 
 rank, size = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))

@@ -89,7 +89,7 @@ def is_clean(net: singanet.FeedForwardNet, folder) -> bool:
         not scratch.entries
         and scratch._file is None
         and {path.name for path in folder.iterdir() if path.suffix != ".lock"}
-        <= {"a.safetensors", "b.safetensors", "latest", singanet.base.processes.NAME}
+        <= {"a.safetensors", "b.safetensors", "latest", singanet.base.files.NAME}
     )
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from singanet.__main__ import main
-from singanet.base.processes import hold, let_go
+from singanet.base.files import hold, let_go
 from singanet.errors import DataError, FileAccessError
 from singanet.report import follow, pages, recorders
 from singanet.report.pages import StepCurve

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from singanet.base import processes
+from singanet.base import files
 from singanet.errors import ArgumentError, FileAccessError
 from singanet.runs.recipe import check_writable, write_json
 
@@ -26,7 +26,7 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path, monkeypatch):
 
     path = tmp_path / "figures.json"
     path.write_text("old")
-    monkeypatch.setattr(processes.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(FileAccessError, match=r"figures.json': .*no space left"):
         write_json(path, {"a": 1.5})
     assert path.read_text("utf-8") == "old"

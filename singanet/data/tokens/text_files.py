@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from singanet.base.arguments import Budget, read_json
-from singanet.base.processes import paths_of
+from singanet.base.files import paths_of
 from singanet.data.image_sets import open_data_file
 from singanet.errors import DataError
 from singanet.types import Array

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import MESSAGES, are_messages
-from singanet.base.processes import path_of, replacing
+from singanet.base.files import path_of, replacing
 from singanet.data.tokens.chat_template import ChatTemplate, Message
 from singanet.data.tokens.text_files import TextStream
 from singanet.data.tokens.tokenizer_files import of_gguf, read_folder, refusing

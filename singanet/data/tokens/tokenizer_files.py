@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from singanet.base.arguments import Budget, read_json
-from singanet.base.processes import expect_in_folder
+from singanet.base.files import expect_in_folder
 from singanet.data.image_sets import open_data_file
 from singanet.data.tokens.chat_template import MAX_TEMPLATE
 from singanet.data.tokens.extra import tokenizers

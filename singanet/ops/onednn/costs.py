@@ -272,7 +272,7 @@ def keep_speeds(path: Path, onednn: str, speeds: Speeds) -> Speeds:
 
 def _write(path: Path, onednn: str, choices: Mapping[int, Choices], speeds: Speeds | None) -> None:
     # Needed here alone; kernels do not write files.
-    from singanet.base.processes import explained, replacing
+    from singanet.base.files import explained, replacing
 
     content: dict[str, Any] = {
         "format": _FORMAT,

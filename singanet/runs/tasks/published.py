@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from singanet import pretrained
-from singanet.base.processes import replacing
+from singanet.base.files import replacing
 from singanet.data import Chat, TextDataset, TextFolder, Tokenizer
 from singanet.data.tokens import TokenLoader
 from singanet.data.tokens.text_files import TextFiles

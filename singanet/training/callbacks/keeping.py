@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.base.processes import LEAVING, expect_inside, hold, let_go, path_of
+from singanet.base.files import expect_inside, hold, let_go, path_of
+from singanet.base.processes import LEAVING
 from singanet.checkpoint import FORMATS, write_state
 from singanet.checkpoint.sharded import remove_state
 from singanet.engine.model import Model

@@ -14,9 +14,9 @@ from typing import Any, TextIO, TypedDict
 import numpy as np
 
 from singanet.base.arguments import checked_count
+from singanet.base.files import explained, path_of, replacing
 from singanet.base.heap import private_bytes
 from singanet.base.kinds import bytes_text
-from singanet.base.processes import explained, path_of, replacing
 from singanet.device import Device, cpu
 from singanet.layers import Layer
 from singanet.ops import ops_for

@@ -11,7 +11,7 @@ from typing import Any
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
-from singanet.base.processes import path_of
+from singanet.base.files import path_of
 from singanet.base.version import VERSION
 from singanet.errors import ArgumentError, BackendError, ConfigError
 from singanet.training.callbacks.callback import Callback

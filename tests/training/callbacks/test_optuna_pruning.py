@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from singanet.base.processes import is_held
+from singanet.base.files import is_held
 from singanet.errors import ArgumentError, BackendError, UnknownNameError
 from singanet.report import recorders
 from singanet.training.callbacks import Callback, EarlyStopping, OptunaPruning

@@ -1,0 +1,441 @@
+"""Files written whole, paths, and locks between processes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from singanet.base.arguments import MESSAGES, are_messages
+from singanet.base.processes import free_in_children, interrupted_after
+from singanet.errors import ArgumentError, FileAccessError
+
+
+def path_of(given: Any, argument: str = "path") -> Path:
+    """``given`` as a `Path`. Errors: `ArgumentError` for values that are no path."""
+    text = given if isinstance(given, (str, os.PathLike)) else None
+    text = None if text is None else os.fspath(text)
+    if not isinstance(text, str) or "\0" in text:
+        raise ArgumentError(
+            f"argument {argument}",
+            expected="a path, a str or Path",
+            received=f"{given!r}, a {type(given).__name__}"[:200],
+            advice=MESSAGES
+            if are_messages(given)
+            else "pass for example 'runs/model.npz', or Path('runs') for a folder",
+        )
+    return Path(text)
+
+
+def paths_of(given: Any, argument: str) -> list[Path]:
+    """``given``, a path or several, as a list of them. Errors: `ArgumentError`."""
+    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))
+    return [path_of(one, argument) for one in (given if several else [given])]
+
+
+@contextlib.contextmanager
+def replacing(path: Path, called: str = "", nbytes: int | None = None) -> Iterator[Path]:
+    """Give the path of a new file beside ``path``; at the end flush it and move it over ``path``.
+
+    A file of many bytes is flushed meanwhile, too; ``nbytes`` says how many come, where known.
+
+    The new file is there, empty, with permissions and owner of the old one if the system allows
+    that. After an error before the move the old file is as it was, and the new one is removed. A
+    killed process leaves it behind: the next write to ``path`` from that machine removes it, or, if
+    each write has a path of its own, the next write of a file ``called`` so. Errors:
+    `FileAccessError` for a full disk or a folder that is missing or read-only.
+    """
+    with explained(path, "write"):
+        target = Path(os.path.realpath(path))
+        expect_file(target, path)
+        remove_leftovers(target.parent, called or target.name)
+        token = f"{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        beside = target.with_name(_beginning(called or target.name) + token)
+        try:
+            mode = _create(beside, target)
+            # Starting a thread would take a tenth of the time of a small file.
+            few = nbytes is not None and nbytes < _STEP
+            with contextlib.nullcontext() if few else flushed_meanwhile(beside):
+                yield beside
+            _flush(beside, os.O_RDWR)
+            if mode is not None:
+                beside.chmod(mode)
+            beside.replace(target)
+            flush_folder(target.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+
+
+def expect_suffix(where: str, path: Path, known: Sequence[str]) -> None:
+    """Errors: `ArgumentError` where the name of ``path`` ends in none of ``known``."""
+    if path.suffix.lower() not in known:
+        raise ArgumentError(
+            f"{where} {str(path)!r}",
+            expected=f"a file name that ends in {' or '.join(known)}",
+            received=f"the suffix {path.suffix!r}",
+            advice=f"write to {path.with_suffix(known[0]).name!r}" if path.name else "name one",
+        )
+
+
+def expect_inside(folder: Path, path: Path) -> None:
+    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``."""
+    if not path.is_symlink():
+        return
+    real = Path(os.path.realpath(path))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected="a file of the folder itself",
+            received=f"a link to {str(real)!r}"[:120],
+            advice="remove the link, or put the file in its place",
+        )
+
+
+def expect_in_folder(folder: Path, path: Path) -> None:
+    """Errors: `FileAccessError` where ``path`` is a link that leads out of ``folder``.
+
+    A snapshot in the cache of Hugging Face's hub is a folder of links to ``blobs`` beside it: there
+    the whole of the repository counts.
+    """
+    above = Path(os.path.realpath(folder)).parent
+    cached = above.name == "snapshots" and (above.parent / "blobs").is_dir()
+    expect_inside(above.parent if cached else folder, path)
+
+
+def expect_file(target: Path, path: Path) -> None:
+    """Errors: `FileAccessError` for a device or pipe, which a move would put an end to."""
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise FileAccessError(
+            f"file {str(path)!r}",
+            expected="a file, or none yet",
+            received="a device or pipe",
+            advice="choose another path",
+        )
+
+
+def _create(beside: Path, target: Path) -> int | None:
+    """Make the file; the permissions it gets in the end, None for those of any new file.
+
+    What the old file kept from others must not be open to them while the new one is written.
+    """
+    old = target.stat() if target.is_file() else None
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    handle = os.open(beside, flags, 0o666 if old is None else 0o600)
+    try:
+        if old is None:
+            return None
+        mode = old.st_mode & 0o7777
+        if hasattr(os, "fchown"):
+            with contextlib.suppress(PermissionError):
+                os.fchown(handle, old.st_uid, old.st_gid)
+            os.fchmod(handle, mode | 0o600)
+        return mode
+    finally:
+        os.close(handle)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the entries of ``folder`` durable, where the platform can open folders."""
+    if hasattr(os, "O_DIRECTORY"):
+        _flush(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _flush(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(folder: Path, called: str) -> None:
+    """Remove temporary files ``called`` so that killed processes of this machine have left."""
+    pattern = re.compile(rf"{re.escape(_beginning(called))}(\d+)-[0-9a-f]{{8}}\.tmp")
+    for name in os.listdir(folder):
+        found = pattern.fullmatch(name)
+        if found and not _alive(int(found[1])):
+            with contextlib.suppress(OSError):
+                (folder / name).unlink()
+
+
+def _beginning(name: str) -> str:
+    """How the names of new files beside the one called ``name`` begin, on this machine."""
+    # Behind it stand up to 23 characters; file systems take 255 bytes.
+    longest = 255 - 23 - len(host := _host()) - 3
+    if len(os.fsencode(name)) > longest:
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()[:32]
+    return f".{name}.{host}-"
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname())[:64]
+
+
+def _alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # elsewhere, signal 0 is not a question
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _has_a_name(path: Path) -> bool:
+    """Whether the system's language has all characters of ``path``."""
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Explained:
+    """What `explained` gives: a generator's would take as long as a small array."""
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path, self._what = path, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        path, what = self._path, self._what
+        if isinstance(error, OSError) and not isinstance(error, FileAccessError):
+            advice = {
+                "write": "free some space or choose a folder that exists and can be written; "
+                "what was there before is as it was",
+                "read": "check the path and its permissions",
+            }[what]
+            raise FileAccessError(
+                f"file {str(path)!r}",
+                expected=f"a place to {what}",
+                received=error.strerror or str(error) or type(error).__name__,
+                advice=advice,
+            ) from error
+        # What is written may lack a name, too.
+        if isinstance(error, UnicodeEncodeError) and not _has_a_name(path):
+            raise FileAccessError(
+                f"file {str(path)!r}",
+                expected=f"a name that this language of the machine has, {error.encoding}",
+                received=repr(str(path)[error.start : error.end])[:60],
+                advice="set PYTHONUTF8=1, or another locale than C",
+            ) from error
+
+
+def explained(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
+    """Turn an `OSError` of the block into a `FileAccessError` that names ``path``."""
+    return _Explained(path, what)
+
+
+# A flush of less costs more than it wins; seconds between two looks at the size.
+_STEP = 32 << 20
+_PAUSE = 0.01
+
+
+@contextlib.contextmanager
+def flushed_meanwhile(path: Path) -> Iterator[None]:
+    """Flush the file at ``path``, whoever writes it in the block, as often as it has grown much.
+
+    The end is not flushed, and nothing is where the platform has no such call. Errors: what the
+    disk answered, as an `OSError`, when the block is over.
+    """
+    if not hasattr(os, "fdatasync"):
+        yield
+        return
+    over, troubles = threading.Event(), list[OSError]()
+    # A daemon: an interrupt may strike where nobody is left to end it.
+    thread = threading.Thread(
+        target=_watch, args=(path, over, troubles), name="flushing", daemon=True
+    )
+    try:
+        thread.start()
+        yield
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join()
+    if troubles:
+        # A disk tells of a lost page once: whoever flushes next hears nothing of it.
+        raise troubles[0]
+
+
+def _watch(path: Path, over: threading.Event, troubles: list[OSError]) -> None:
+    flushed = 0
+    while not over.wait(_PAUSE):
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return  # moved into place, or given up
+        if size >= flushed + _STEP:
+            try:
+                with path.open("rb") as file:
+                    os.fdatasync(file.fileno())
+            except OSError as error:
+                troubles.append(error)
+                return
+            flushed = size
+
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+NAME = ".training.lock"
+_FAR = 1 << 30  # of Windows' locks: the bytes that are read are others
+
+
+@dataclass
+class _HeldLock:
+    """A lock of this process, and for whom it is held."""
+
+    handle: int
+    owner: object
+    uses: set[int] = field(default_factory=set)
+
+
+_guard = free_in_children(threading.Lock())
+
+_held: dict[Path, _HeldLock] = {}
+
+
+def hold(folder: Path, owner: object, user: object) -> None:
+    """Lock ``folder`` for ``owner``, until each ``user`` of the same owner has called `let_go`.
+
+    It is the system's lock on a file of the folder, so it ends with the process, however that
+    ends. Errors: `FileAccessError` naming the process that has it, or where there can be no file.
+    """
+    place = Path(os.path.realpath(folder))
+    with _guard, interrupted_after():
+        if place in _held and _held[place].owner is not owner:
+            raise _refused(folder, _text())
+        if place not in _held:
+            _held[place] = _HeldLock(_locked(place / NAME, folder), owner)
+        _held[place].uses.add(id(user))
+
+
+def let_go(folder: Path, user: object) -> None:
+    """End what `hold` began for ``user``; nothing where it began nothing."""
+    place = Path(os.path.realpath(folder))
+    with _guard, interrupted_after():
+        held = _held.get(place)
+        if held is None or id(user) not in held.uses:
+            return
+        held.uses.discard(id(user))
+        if not held.uses:
+            del _held[place]
+            # While it is locked: whoever has opened the file already sees that it is gone.
+            with contextlib.suppress(OSError):
+                (place / NAME).unlink()
+            os.close(held.handle)
+
+
+def expect_free(folder: Path) -> None:
+    """Look whether somebody has locked ``folder``, before reading what they may be removing.
+
+    Errors: as `hold`.
+    """
+    if (folder / NAME).exists():
+        look = object()
+        hold(folder, look, look)
+        let_go(folder, look)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether somebody, of this process or another, has locked ``folder``; who may only read asks.
+
+    Without locks on the file system nobody has.
+    """
+    place = Path(os.path.realpath(folder))
+    with _guard:
+        if place in _held:
+            return True
+    try:
+        handle = os.open(place / NAME, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        return False
+    try:
+        return not _take(handle)
+    finally:
+        os.close(handle)
+
+
+def _locked(path: Path, folder: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        with explained(path, "write"):
+            handle = os.open(path, flags, 0o644)
+        try:
+            if not _take(handle):
+                raise _refused(folder, os.read(handle, 200).decode("utf-8", "replace"))
+            if _is_still(path, handle):
+                os.truncate(handle, 0)
+                os.write(handle, _text().encode())
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # of a training that ended meanwhile, and removed the file
+
+
+def _take(handle: int) -> bool:
+    """Whether the lock is ours now; on file systems without locks it is, with a warning."""
+    try:
+        if sys.platform == "win32":
+            os.lseek(handle, _FAR, os.SEEK_SET)
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+            os.lseek(handle, 0, os.SEEK_SET)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError as error:
+        warnings.warn(
+            f"no locks on this file system ({error.strerror}): see to it yourself that no second "
+            "training writes to this folder",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return True
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _text() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _refused(folder: Path, who: str) -> FileAccessError:
+    return FileAccessError(
+        f"folder {str(folder)!r}",
+        expected="no other training in it",
+        received=f"one of {who.strip() or 'another process'}",
+        advice="wait until it has ended, or choose another folder",
+    )
