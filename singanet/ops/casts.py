@@ -49,6 +49,6 @@ def _compiled(narrows: bool) -> tuple[Any, int]:
         return None, 1
     # Imported when it is first compiled: LLVM takes a tenth of a second.
     from singanet.ops.compiled import engine, panels
-    from singanet.ops.compiled.code import LANES
+    from singanet.ops.compiled.sizes import LANES
 
     return engine.known(panels.cast, narrows).call if engine.converts_halves() else None, LANES

@@ -14,7 +14,7 @@ import numpy as np
 
 from singanet.base.heap import address, steps
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.code import LANES
+from singanet.ops.compiled.sizes import LANES
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from singanet.ops.compiled.code import BACKWARD, BLOCK, FLOAT, GROUP, LANES, Code, Value
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FLOAT, GROUP, LANES
 
 VECTORS = range(GROUP // LANES)
 """Of a group, which are gone over together: their sums do not wait for each other."""

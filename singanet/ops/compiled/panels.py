@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from singanet.ops.compiled.code import FLOAT, LANES, Code, Value
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import FLOAT, LANES
 from singanet.ops.held import BLOCK, GROUP, PANEL
 
 _BLOCK_VECTOR = 4 * LANES

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from singanet.ops.compiled.code import FLOAT, LANES, Code, Value
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import FLOAT, LANES
 
 AXES = 3
 """Of the pixels: depth, height and width."""

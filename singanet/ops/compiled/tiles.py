@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from singanet.ops import window as wg
-from singanet.ops.compiled.code import FLOAT, LANES, TILE_GROUP, Code, Value
+from singanet.ops.compiled.code import Code, Value
+from singanet.ops.compiled.sizes import FLOAT, LANES, TILE_GROUP
 from singanet.types import Array
 
 _VECTOR = FLOAT * LANES

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.code import BACKWARD, BLOCK, FORWARD, LANES, Rows, rows_of
+from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FORWARD, LANES, Rows, rows_of
 from singanet.ops.kernel import Route, in_order
 from singanet.ops.numpy import windows as by_numpy
 from singanet.ops.numpy.windows import channels_first

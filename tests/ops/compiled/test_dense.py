@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("llvmlite")
 
-from singanet.ops.compiled.code import LANES
 from singanet.ops.compiled.engine import compiled
 from singanet.ops.compiled.pool import product, width_of
+from singanet.ops.compiled.sizes import LANES
 
 FUNCTIONS = {}
 

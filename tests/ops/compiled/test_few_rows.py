@@ -21,11 +21,12 @@ from singanet.layers import Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import casts
 from singanet.ops import narrow_products as compiled
-from singanet.ops.compiled.code import LANES, Code
+from singanet.ops.compiled.code import Code
 from singanet.ops.compiled.engine import compiled as function_of
 from singanet.ops.compiled.panels import blocks_product as product_of_blocks
 from singanet.ops.compiled.panels import panel_product as product_of_panels
 from singanet.ops.compiled.panels import words_product as product_of_words
+from singanet.ops.compiled.sizes import LANES
 from singanet.ops.held import PANEL, Bfloat16Matrix, BlockMatrix, HalvesMatrix
 from singanet.ops.numpy import numpy_ops
 from singanet.optimizer import SGD
@@ -198,7 +199,9 @@ def test_loops_keep_their_vectors_in_order_and_may_run_never():
 
 
 def test_a_process_that_multiplies_nothing_held_does_not_load_it():
-    check = "import sys, singanet.ops.numpy; assert 'llvmlite' not in sys.modules"
+    check = (
+        "import sys, singanet.ops.numpy, singanet.ops.onednn; assert 'llvmlite' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", check], check=True, env=dict(os.environ))
 
 

@@ -12,8 +12,8 @@ pytest.importorskip("llvmlite")
 
 from singanet.ops import numpy_ops
 from singanet.ops.compiled import normalise
-from singanet.ops.compiled.code import BACKWARD, FORWARD, GROUP, rows_of
 from singanet.ops.compiled.engine import compiled
+from singanet.ops.compiled.sizes import BACKWARD, FORWARD, GROUP, rows_of
 from singanet.ops.onednn.llvm import shared
 
 EPSILON = 1e-3

@@ -15,7 +15,7 @@ import numpy as np
 
 from singanet.ops import window as wg
 from singanet.ops.casts import has_compiler
-from singanet.ops.compiled.code import LANES, TILE_GROUP
+from singanet.ops.compiled.sizes import LANES, TILE_GROUP
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.builder import Builder
 from singanet.ops.onednn.costs import Case, cache_size
