@@ -114,7 +114,7 @@ class RankError(SingaNetError, RuntimeError):
 
 
 class RankLostError(RankError):
-    """A process that trains with this one has died; where ranks are elastic the others go on."""
+    """A process that trains with this one has ended or died, and others wait for it."""
 
 
 def one_of(names: Iterable[str], limit: int = 12) -> str:

@@ -23,7 +23,6 @@ class Collectives(Protocol):
     bytes_sent: int
     bytes_received: int
     step: int
-    elastic: bool
 
     def all_reduce(self, array: Array, op: Any = "sum", what: str = "an all-reduce") -> Array:
         """The sum of the arrays of all ranks."""
@@ -44,12 +43,6 @@ class Collectives(Protocol):
 
     def receive(self, array: Array, source: int, tag: int = 0, what: str = "a receive") -> Array:
         """``array`` becomes what ``source`` has sent."""
-
-    def agree(self, what: str = "an agreement") -> None:
-        """All ranks have come here, or all raise `RankLostError`."""
-
-    def repair(self) -> None:
-        """Go on with the ranks that are left."""
 
 
 def gathered(comm: Collectives, value: Any, what: str) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,16 +13,6 @@ from singanet.errors import ArgumentError, FileAccessError
 
 _FINAL = frozenset({2, 3})
 """Exit statuses of ``train`` that another attempt would have too."""
-
-_ELASTIC = "--elastic"
-_SIZES = re.compile(r"\w*:\w*|-?\d+")
-"""What follows it as sizes, be they wrong ones; a script has another name."""
-
-_VALUED = frozenset(
-    {"-n", "--ranks", "--servers", "--hosts", "--restarts", "--log-dir", "--trace", "--patience"}
-    | {"--stall", "--deadline", "--rest"}
-)
-"""Options that take the word after them."""
 
 Parser = Callable[[Sequence[str]], argparse.Namespace]
 
@@ -42,13 +31,11 @@ def add_command(commands: Any) -> None:
     add("--hosts", type=Path, metavar="FILE", help="machines: lines such as node1 slots=4")
     add("--restarts", type=int, default=0, metavar="N", help="begin anew so often where it fails")
     add(
-        _ELASTIC,
-        nargs="?",
+        "--elastic",
         type=_sizes,
-        const=(),
         metavar="MIN:MAX",
-        help="where a rank dies, the others go on without it; with MIN:MAX it is begun anew from "
-        "its last checkpoint with as many ranks as can work, and with more when they can",
+        help="where a rank dies, begin anew from the last checkpoint with as many ranks as can "
+        "work, and with more when they can",
     )
     add("--log-dir", type=Path, metavar="DIR", help="what ranks other than 0 write: rank-1.log")
     add("--trace", type=Path, metavar="FILE", help="a Chrome trace, a process a rank")
@@ -56,7 +43,11 @@ def add_command(commands: Any) -> None:
         ("--patience", 5.0, "end it where a rank is stopped for so long"),
         ("--stall", 60.0, "tell which ranks have waited for so long, and for what"),
         ("--deadline", 300.0, "a wait of so long is an error"),
-        ("--rest", 10.0, "with MIN:MAX, keep off a slot whose rank died; twice as long each time"),
+        (
+            "--rest",
+            10.0,
+            "with --elastic, rest a slot whose rank died; twice as long each time",
+        ),
     ):
         add(name, type=float, default=seconds, metavar="S", help=f"{what}; {seconds:g} seconds")
     add("program", nargs=argparse.REMAINDER, metavar="train MODEL ... | SCRIPT ...")
@@ -66,7 +57,7 @@ def add_command(commands: Any) -> None:
 def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Namespace) -> int:
     from singanet.launch import JobOptions, launch
 
-    sizes = arguments.elastic or None
+    sizes = arguments.elastic
     if arguments.ranks is None:
         arguments.ranks = _all_slots(parser, arguments.hosts, sizes)
     _check(parser, arguments)
@@ -85,33 +76,14 @@ def _run(parser: argparse.ArgumentParser, commands: Any, arguments: argparse.Nam
             deadline=arguments.deadline,
             final=final,
             resumed=resumed,
-            elastic=arguments.elastic == (),
             sizes=sizes,
             rest=arguments.rest,
         )
     )
 
 
-def joined(words: Sequence[str]) -> list[str]:
-    """``words`` of the command with ``--elastic`` and its sizes as one word.
-
-    An option whose value may be missing would take the program for it. Every other one has a value.
-    """
-    done, rest = [], list(words)
-    while rest and rest[0].startswith("-"):
-        word = rest.pop(0)
-        valued = word == _ELASTIC and rest and _SIZES.fullmatch(rest[0])
-        if valued or (word in _VALUED and rest):
-            done += [f"{word}={rest.pop(0)}"] if valued else [word, rest.pop(0)]
-        else:
-            done.append(f"{word}=" if word == _ELASTIC else word)
-    return [*done, *rest]
-
-
-def _sizes(text: str) -> tuple[int, int] | tuple[()]:
-    """The sizes that ``text`` has, () for none. Errors: `argparse.ArgumentTypeError`."""
-    if not text:
-        return ()
+def _sizes(text: str) -> tuple[int, int]:
+    """The sizes that ``text`` has. Errors: `argparse.ArgumentTypeError`."""
     least, _, most = text.partition(":")
     if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
         raise argparse.ArgumentTypeError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any, NoReturn
 
 from singanet import __version__
@@ -48,20 +47,9 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-class _RootParser(CommandParser):
-    """The parser of all words."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Before, see to what argparse cannot tell apart."""
-        words = sys.argv[1:] if args is None else list(args)
-        if words[:1] == ["launch"]:
-            words[1:] = launch.joined(words[1:])
-        return super().parse_known_args(words, namespace)
-
-
 def make_parser() -> CommandParser:
     """Each command sets ``command``, a function of the parsed arguments to an exit status."""
-    root = _RootParser(prog="singanet", description="Train and look at feed-forward nets.")
+    root = CommandParser(prog="singanet", description="Train and look at feed-forward nets.")
     root.add_argument("--version", action="version", version=f"singanet {__version__}")
     commands = root.add_subparsers(
         title="commands", required=True, metavar="COMMAND", parser_class=CommandParser

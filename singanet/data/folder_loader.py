@@ -194,10 +194,6 @@ class FolderLoader(Described):
         for places, labels in self._places:
             yield self._batch(epoch, places), labels
 
-    def share_out(self, rank: int, world_size: int) -> None:
-        """As `ArrayLoader.share_out`."""
-        self._places.share_out(rank, world_size)
-
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""
         self._places.set_epoch(epoch)

@@ -183,14 +183,6 @@ class ArrayLoader(Described):
                 rows = rows[self.rank :: ranks]
             yield _take(self.x, rows), _take(self.y, rows)
 
-    def share_out(self, rank: int, world_size: int) -> None:
-        """Be that of ``rank`` of so many from the next iteration on; all batches stay as large.
-
-        A position that was saved before goes on: of it no sample is lost or seen twice.
-        """
-        self.batch_size, self.split_batches = self._together, True
-        self.rank, self.world_size = checked_rank("ArrayLoader", rank, world_size)
-
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""
         self.epoch = checked_count("ArrayLoader", "epoch", epoch, 0)
@@ -351,10 +343,6 @@ class GeneratorLoader(Described):
                 wanted = "def source(epoch): a function of the number of the epoch alone"
                 raise misdefined("GeneratorLoader, source", self.source, wanted) from None
             raise
-
-    def share_out(self, rank: int, world_size: int) -> None:
-        """Be that of ``rank`` of so many once a position is loaded; as `ArrayLoader.share_out`."""
-        self.rank, self.world_size = checked_rank("GeneratorLoader", rank, world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""

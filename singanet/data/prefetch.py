@@ -73,12 +73,6 @@ class Prefetch(Described):
         """Of how many ranks, where the loader knows."""
         return getattr(self.loader, "world_size", None)
 
-    @property
-    def share_out(self) -> Callable[[int, int], None]:
-        """The `share_out` of the loader; AttributeError if it has none."""
-        shared: Callable[[int, int], None] = self.loader.share_out  # type: ignore[attr-defined]
-        return shared
-
     def __len__(self) -> int:
         """Batches in an epoch, where the loader knows."""
         return len(self.loader)  # type: ignore[arg-type]

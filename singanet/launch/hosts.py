@@ -19,9 +19,6 @@ from pathlib import Path
 from singanet.errors import BackendError
 from singanet.ops.threads import cores
 
-ELASTIC = ("--with-ft", "ulfm")
-"""Options of mpirun for ranks that may die: the others live on, and are told."""
-
 LEAVE = getattr(signal, "SIGURG", signal.SIGINT)
 """What asks ranks to end at a checkpoint: a signal that does nothing to who does not know it."""
 

@@ -126,12 +126,6 @@ _SWEEP = 30.0
 _INTERRUPTED = 130
 """The exit status of a rank that Ctrl-C has ended."""
 
-_ENDS = 5.0
-"""Seconds in which MPI has to end once all ranks of a repaired job have."""
-
-_SPAWNED = 5.0
-"""Seconds after the first rank in which mpirun has started all of this machine."""
-
 _NOTICE = 10.0
 """Seconds in which others have to have noticed that a rank has died, or ended."""
 
@@ -166,8 +160,7 @@ class JobOptions:
     program. A rank that is stopped for ``patience`` seconds ends the job; a wait of ``stall``
     seconds is told, one of ``deadline`` seconds is an error. A failed job is begun anew up to
     ``restarts`` times, with the program that ``resumed`` makes of it, unless its exit status is
-    ``final``. If it is ``elastic``, the other ranks repair the work of ranks that were killed or
-    stopped. With ``sizes``, the least and the most ranks, it is begun anew with as many as there
+    ``final``. With ``sizes``, the least and the most ranks, it is begun anew with as many as there
     are free slots, whenever ranks have died and, at a checkpoint, when more are free: ``ranks`` is
     how many it begins with. A slot whose rank has died rests for ``rest`` seconds, twice as long
     each time.
@@ -185,7 +178,6 @@ class JobOptions:
     servers: int = 0
     final: frozenset[int] = frozenset()
     resumed: Callable[[Sequence[str]], Sequence[str]] = _unchanged
-    elastic: bool = False
     sizes: tuple[int, int] | None = None
     rest: float = 10.0
 
@@ -217,12 +209,8 @@ class Job:
         self._asks = 0
         self._kill_at: float | None = None
         self._stopped: dict[int, float] = {}
-        self._failure, self._blamed = "", -1
-        self._lost: dict[int, float] = {}
-        self._seen: set[int] = set()
-        self._began: float | None = None
+        self._failure = ""
         self._remote = options.hosts is not None or elsewhere(hosts)
-        self._ended_at: float | None = None
         self._stalls: set[tuple[int, int]] = set()
         self._asked_where: list[int] = []
 
@@ -235,7 +223,7 @@ class Job:
         flags = mpirun.flags(options.ranks, self._hosts_file, folder.path, self._remote)
         if options.sizes is not None:
             flags += mpirun.RESIZED
-        return [*flags, *mpirun.ELASTIC] if options.elastic else flags
+        return flags
 
     @property
     def _hosts_file(self) -> Path | None:
@@ -327,19 +315,12 @@ class Job:
             self._stopped[rank] = self._stopped.get(rank, 0.0) + _LOOK if state == "T" else 0.0
             if self._stopped[rank] > self.options.patience and not self._failure:
                 seconds = self._stopped[rank]
-                if self.options.elastic:
-                    say(f"{self._named(rank)} has been stopped for {seconds:.1f} s, and is killed")
-                    os.kill(pid, signal.SIGKILL)
-                    continue
                 self._failure = f"{self._named(rank)} has been stopped for {seconds:.1f} s"
                 self.dead.add(rank)
                 self._kill_by(now)
         if self._report_paths():
             self._kill_by(now + _LAST)
         boards = self._boards()
-        if self.options.elastic:
-            self._look_for_dead(set(ranks.values()), boards, now)
-        boards = [each for each in boards if each.rank not in self._lost]
         self._look_at_starting(ranks, boards, now)
         if self.options.sizes is not None:
             self._look_for_late(set(ranks.values()), boards, now)
@@ -378,47 +359,6 @@ class Job:
             own = [line for line in lines if "runpy" not in line and _RANK not in line]
             return own[:_SHOWN]
         return []
-
-    def _look_for_dead(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
-        """Tell which ranks of this machine have died, and see that MPI ends with the others.
-
-        The others can do without one that they have met, once MPI has told them.
-        """
-        self._seen |= alive | {each.rank for each in boards}
-        self._began = now if self._began is None and self._seen else self._began
-        if self._began is not None and now - self._began > _SPAWNED and not self._remote:
-            # One that died at once nobody has seen.
-            self._seen |= set(range(self.options.ranks))
-        ended = {each.rank for each in boards if each.ended}
-        fresh = self._seen - alive - ended - set(self._lost)
-        self._lost |= dict.fromkeys(fresh, now)
-        reported = {int(path.name.removeprefix("report-")) for path in self._report_paths()}
-        met = {each.rank for each in boards if each.joined}
-        for rank in sorted(fresh - reported):
-            if rank in met:
-                self._tell_dead(rank)
-            else:
-                why = f"{self._named(rank)} has died before all had met in parallel.init"
-                self._fail(why, now, rank)
-        left = [each for each in boards if each.rank in alive and not each.ended]
-        unaware = [max(each.since, *self._lost.values(), 0.0) for each in left if each.waits]
-        untold = sorted(set(self._lost) - reported, key=self._lost.__getitem__)
-        if left and len(unaware) == len(left) and untold and now - max(unaware) > _NOTICE:
-            lost = untold[-1]
-            why = f"{self._named(lost)} has ended, of which MPI has told no other rank"
-            self._fail(why, now, lost)
-        # Who has gone by now has left, or died in its end: others may wait for it in theirs.
-        gone, last = self._seen - alive, {each.rank for each in boards if each.left}
-        late = (gone - last and alive <= ended) or (gone and alive <= last)
-        # Where nobody is alive mpirun may need its time, unless one has died.
-        if late and (alive or (self._lost and ended)) and self._ended_at is None:
-            self._ended_at = now
-        if self._ended_at is not None and now - self._ended_at > _ENDS:
-            # Where a rank has died, MPI_Finalize of the others may wait for ever.
-            self._kill_by(now)
-
-    def _tell_dead(self, rank: int) -> None:
-        say(f"{self._named(rank)} has died; the others repair what it was part of")
 
     def _look_at_starting(
         self, ranks: Mapping[int, int], boards: Sequence[RankStatus], now: float
@@ -483,13 +423,9 @@ class Job:
                 with suppress(ProcessLookupError):
                     os.kill(pid, mpirun.LEAVE)
 
-    def _fail(self, why: str, now: float, rank: int = -1) -> None:
-        """End the job. The first ``why`` counts; ``rank`` is the one that has ended, if any.
-
-        The last words of ranks come before it.
-        """
-        if not self._failure:
-            self._failure, self._blamed = why, rank
+    def _fail(self, why: str, now: float) -> None:
+        """End the job. The first ``why`` counts."""
+        self._failure = self._failure or why
         self._kill_by(now)
 
     def _report_paths(self) -> list[Path]:
@@ -509,13 +445,6 @@ class Job:
         if self.asked is not None and self._kill_at is not None:
             return 128 + self.asked
         reports = self._reports()
-        well = self.options.elastic and (not status or self._ended_at is not None)
-        if well and not reports and not self._failure:
-            # One may have died, and the others have ended, between two looks.
-            for board in self._boards():
-                if not board.ended and board.rank not in self._lost:
-                    self._tell_dead(board.rank)
-            return 0
         death = mpirun.death_in(said)
         if self._leaving_at and status == _INTERRUPTED and not reports and not self._failure:
             self.left = True
@@ -549,7 +478,7 @@ class Job:
         """
         reported = {int(each["rank"]) for each in reports}
         if self._failure:
-            return self._blamed, 1, self._end_of_log(self._blamed)
+            return -1, 1, ""
         if reports and not all(map(tells_of_others, reports)):
             return self._reported(reports)
         if death is not None and death.rank not in reported:
@@ -569,10 +498,9 @@ class Job:
     ) -> tuple[int, int, str]:
         """The rank that others waited for in vain, the exit status, and its last words."""
         silent = self._silent({int(each["rank"]) for each in reports})
-        if reports and reports[0]["kind"] != "RankLostError":
+        if reports:
             self.dead |= silent
-        gone = [rank for rank in self._lost if rank in silent][-1:] or sorted(silent)
-        gone = [rank for rank in gone if rank in self._asked_where] or gone
+        gone = [rank for rank in sorted(silent) if rank in self._asked_where] or sorted(silent)
         if len(gone) != 1:
             if reports:
                 return self._reported(reports)

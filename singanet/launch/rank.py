@@ -7,7 +7,6 @@ run nothing.
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import json
 import os
@@ -32,7 +31,6 @@ from singanet.parallel.communicators.board import (
     LOGS,
     RESTART,
     SERVERS,
-    on_new_first,
     own_board,
 )
 
@@ -44,10 +42,8 @@ _FOLDER_MEMORY = Path("/dev/shm")
 
 
 def tells_of_others(report: Mapping[str, Any]) -> bool:
-    """Whether a rank reports that other ranks are dead, or do not answer."""
-    kind = str(report["kind"])
-    unanswered = kind.startswith("RankError") and "no answer" in str(report["text"])
-    return unanswered or kind.startswith("RankLostError")
+    """Whether a rank reports that others do not answer."""
+    return str(report["kind"]).startswith("RankError") and "no answer" in str(report["text"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +167,6 @@ def main(arguments: Sequence[str]) -> None:
         # Before this rank has a board: then the launcher may ask for its stack.
         stack = (folder / f"stack-{rank}").open("w", encoding="utf-8")
         faulthandler.register(STACKS, stack)
-    # The first to be registered is the last to run, before MPI's own end.
-    atexit.register(own_board().leaves)
-    if rank:
-        on_new_first(lambda: _redirect(folder, 0))
     status, kind, text = _outcome(rank, arguments, log)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

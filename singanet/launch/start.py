@@ -20,7 +20,6 @@ from singanet.launch.job import Job, JobOptions, say
 from singanet.launch.rank import JobFolder, job_folder
 from singanet.parallel.communicators.board import (
     DEADLINE,
-    ELASTIC,
     LEAVES,
     LOGS,
     RESTART,
@@ -236,6 +235,8 @@ def launch(options: JobOptions) -> int:
         return _resized(options, options.sizes, found, hosts)
     program = options.program
     for attempt in range(options.restarts + 1):
+        # Others may be named by now.
+        hosts = _hosts(options)
         job = _attempt(options, found, hosts, program, attempt)
         if job.is_final or attempt == options.restarts:
             break
@@ -274,8 +275,6 @@ def _attempt(
     settings = {"OMP_NUM_THREADS": threads, DEADLINE: str(options.deadline), RESTART: str(number)}
     if options.servers:
         settings[SERVERS] = str(options.servers)
-    if options.elastic:
-        settings[ELASTIC] = "1"
     if options.sizes is not None:
         settings[LEAVES] = "1"
     if options.log_dir is not None:

@@ -417,10 +417,6 @@ class Reducer(Wrapper):
     def join(self) -> None:
         """Take part in the others' steps without samples, until all have come here."""
 
-    def recover(self, was: tuple[int, int]) -> None:
-        """Forget the step that a rank's death has broken off: rank and number of ranks ``was``."""
-        self._sums = None
-
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """Let the running state of ``net`` be that of all ranks, each weighing by ``samples``.
 

@@ -43,17 +43,13 @@ class FakeCommunicator(Communicator):
     a wire of ``bandwidth`` bytes a second, begun when the last rank has come. What `test` says
     depends on these clocks alone, not on threads. Ranks that do different things, or all wait,
     are told so at once. An array that is under way holds NaN, so that nobody reads it. Ranks that
-    are ``on_device`` take arrays of a device, too. A rank may `die`; the others repair themselves
-    then.
+    are ``on_device`` take arrays of a device, too. A rank may `die`, of which
+    the others are told.
     """
 
     def __init__(self, world: _World, members: tuple[int, ...], own: int) -> None:
-        self._join(world, members, own)
-
-    def _join(self, world: _World, members: tuple[int, ...], own: int) -> None:
         self.rank, self.size = members.index(own), len(members)
-        # Groups are not repaired.
-        self.deadline, self.elastic = world.deadline, world.elastic and self.size == world.size
+        self.deadline = world.deadline
         self._world, self._members, self._own = world, members, own
 
     @property
@@ -76,20 +72,6 @@ class FakeCommunicator(Communicator):
     def die(self) -> None:
         """End this rank as SIGKILL would: its work goes no further, and gives no result."""
         raise _DeathError
-
-    def repair(self) -> None:
-        if not self.elastic:
-            super().repair()
-        world = self._world
-        with world.changed:
-            world.left.add(self._own)
-            world.changed.notify_all()
-            if not world.changed.wait_for(world.successor, world.patience):
-                world.end("a rank has not come to the repair")
-            if world.over:
-                world.look(self, "the repair")
-            made, ranks = world.next
-        self._join(made, tuple(range(made.size)), ranks.index(self._own))
 
     def start_all_reduce(
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
@@ -312,15 +294,13 @@ def communicators(
     deadline: float = 300.0,
     bandwidth: float = 1e9,
     patience: float = 60.0,
-    elastic: bool = False,
 ) -> Iterator[Ranks]:
     """``count`` ranks in this process, each for a thread: ``comms.run(work)`` starts them.
 
     ``deadline`` is of virtual seconds; ``patience`` of real ones, for threads that never come.
-    Of ``elastic`` ranks some may `FakeCommunicator.die`, and a fit goes on with the others.
     """
     count = checked_count("communicators", "count", count, 1)
-    world = _World(count, deadline, bandwidth, patience, elastic)
+    world = _World(count, deadline, bandwidth, patience)
     try:
         everyone = tuple(range(count))
         yield Ranks(FakeCommunicator(world, everyone, rank) for rank in everyone)
@@ -331,10 +311,8 @@ def communicators(
 class _World:
     """The state that the ranks share; ``changed`` guards all of it."""
 
-    def __init__(
-        self, size: int, deadline: float, bandwidth: float, patience: float, elastic: bool
-    ) -> None:
-        self.size, self.deadline, self.elastic = size, deadline, elastic
+    def __init__(self, size: int, deadline: float, bandwidth: float, patience: float) -> None:
+        self.size, self.deadline = size, deadline
         self.bandwidth, self.patience = bandwidth, patience
         self.changed = threading.Condition(threading.RLock())
         self.clocks = [0.0] * size
@@ -345,8 +323,6 @@ class _World:
         self.waiting: dict[int, Any] = {}
         self.ended: set[int] = set()
         self.lost: set[int] = set()
-        self.left: set[int] = set()
-        self.next: tuple[_World, list[int]]
         self.over = ""
 
     def cost(self, nbytes: int) -> float:
@@ -370,26 +346,14 @@ class _World:
             self.lost.add(rank)
             self.changed.notify_all()
 
-    def successor(self) -> bool:
-        """Whether there is the world of those who are left, once all of them have come."""
-        missing = set(range(self.size)) - self.left - self.lost
-        if missing and missing <= self.ended:
-            self.over = self.over or f"rank {min(missing)} has ended, and repairs nothing"
-        if not hasattr(self, "next") and not missing:
-            ranks = sorted(self.left - self.lost)
-            made = _World(len(ranks), self.deadline, self.bandwidth, self.patience, True)
-            made.clocks = [max(self.clocks)] * len(ranks)
-            self.next = made, ranks
-        return hasattr(self, "next") or bool(self.over)
-
     def look(self, comm: FakeCommunicator, what: str) -> None:
         """Errors: `RankError` where all is over; `RankLostError` where a rank has died."""
-        if self.lost and not self.over:
+        if self.lost:
             raise RankLostError(
                 f"rank {comm.rank} of {comm.size}, step {comm.step}",
                 expected=f"{what} with the other ranks",
                 received=f"the death of rank {one_of(map(str, sorted(self.lost)))}",
-                advice="call repair() on all ranks that are left, and go back to what they kept",
+                advice="end all ranks, and begin anew from a checkpoint",
             )
         if self.over:
             raise RankError(
@@ -529,7 +493,6 @@ class _FakeRequest(Request):
 
     def __init__(self, comm: FakeCommunicator, awaited: Any, array: Any, what: str) -> None:
         self._comm, self._awaited, self._array, self._what = comm, awaited, array, what
-        # What a repair leaves behind stays where it was begun.
         self._world, self._rank = comm._world, comm._own
         self._delivered = False
         self._cut: slice | None = None

@@ -341,14 +341,6 @@ class Batches(ABC):
             self._stream = None
         return None
 
-    def can_share_out(self, ranks: int) -> bool:
-        """Whether `share_out` will find each sample once; they are now of one of ``ranks``."""
-        return False
-
-    @abstractmethod
-    def share_out(self, rank: int, ranks: int) -> None:
-        """Be those of ``rank`` of so many, from the position that is loaded next."""
-
     @abstractmethod
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the data."""
@@ -389,12 +381,6 @@ class ArrayBatches(Batches):
         self.smallest = self.loader.smallest_batch
         self.steps = len(self.loader) if steps is None else steps
         self._given = steps
-
-    def can_share_out(self, ranks: int) -> bool:
-        return True
-
-    def share_out(self, rank: int, ranks: int) -> None:
-        self.loader.share_out(rank, ranks)
 
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the loader's epoch."""
@@ -470,16 +456,6 @@ class IteratedBatches(Batches):
         self.smallest = getattr(source, "smallest_batch", None)
         self.counted = getattr(source, "counted", self.counted)
         self.steps = self._length() if steps is None else steps
-
-    def can_share_out(self, ranks: int) -> bool:
-        """As `Batches`: where the source has its ``share_out``, and knows of the others."""
-        knows = getattr(self.source, "world_size", 1) == ranks
-        return self._keeps_position and knows and hasattr(self.source, "share_out")
-
-    def share_out(self, rank: int, ranks: int) -> None:
-        self.source.share_out(rank, ranks)  # type: ignore[attr-defined]
-        if self._given is None:
-            self.steps = self._length()
 
     def one_pass(self) -> Iterator[WeightedBatch]:
         """The batches to the end of the source."""

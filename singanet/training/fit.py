@@ -13,7 +13,7 @@ from typing import Any
 from singanet.base.version import VERSION
 from singanet.engine.model import Model
 from singanet.engine.net import Net
-from singanet.errors import DataError, RankLostError
+from singanet.errors import DataError
 from singanet.training.batches import ArrayBatches, Batches
 from singanet.training.compiled import expect_compiled
 from singanet.training.course import StopTraining
@@ -24,7 +24,6 @@ from singanet.training.hooks import Hooks
 from singanet.training.measures import batch_length
 from singanet.training.options import FitOptions, tell_once
 from singanet.training.ranks import ranks_of
-from singanet.training.repair import repairs_of
 from singanet.training.restore import restore
 from singanet.training.session import Session
 from singanet.types import Array
@@ -107,10 +106,10 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
             elif options.verbose and session.rank == 0:
                 sys.stderr.write(f"no checkpoint in {options.resume} yet: the fit begins\n")
         with ranks.taking_interrupts():
-            ranks.keep(partial(repairs_of, session, hooks))
             if options.verbose and session.rank == 0:
                 tell_once(session.net)
-            _epochs(session, hooks, bool(options.verbose))
+            while session.epoch < session.epochs and session.stopped is None:
+                _epoch(session, hooks, bool(options.verbose) and session.rank == 0)
     except StopTraining as stop:
         session.stop(str(stop))
     except BaseException as error:
@@ -126,19 +125,6 @@ def _train(session: Session, hooks: Hooks, options: FitOptions) -> History:
     ranks.follow(session)
     session.history.stopped = session.stopped
     return session.history
-
-
-def _epochs(session: Session, hooks: Hooks, verbose: bool) -> None:
-    """Run the epochs that are left; after a rank's death, again from where the fit went back to."""
-    while True:
-        try:
-            while session.epoch < session.epochs and session.stopped is None:
-                _epoch(session, hooks, verbose and session.rank == 0)
-            session.ranks.end()
-        except RankLostError as lost:
-            session.ranks.go_back(lost)
-        else:
-            return
 
 
 def _epoch(session: Session, hooks: Hooks, verbose: bool) -> None:

@@ -15,7 +15,7 @@ class Hooks:
     """Calls the hooks in the order of the callbacks, and only those that do something."""
 
     def __init__(self, callbacks: Iterable[Callback], session: Session) -> None:
-        self.callbacks = self._given = list(callbacks)
+        self.callbacks = list(callbacks)
         for callback in self.callbacks:
             if not isinstance(callback, Callback):
                 raise ArgumentError(
@@ -68,15 +68,6 @@ class Hooks:
             callback._session = self._session
             self.begun.append(callback)
             self._told(callback, callback.on_train_begin)()
-
-    def begin_anew(self) -> None:
-        """As a fit that is resumed: every callback ends and begins, on the rank that is first now.
-
-        Errors: those of the callbacks.
-        """
-        self.train_end()
-        Hooks.__init__(self, self._given, self._session)
-        self.train_begin()
 
     def on_layer(self) -> Callable[[LayerGradients], None] | None:
         """What `FeedForwardNet.step` calls after each layer, None without such hooks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,6 @@ from singanet.layers.convolution import Convolution
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel
 from singanet.ops.selection import VARIABLE
-from singanet.optimizer.chain import UpdateChain
 from singanet.summary import multiply_adds
 from singanet.training.batches import checked_class_weight
 from singanet.types import Array
@@ -105,35 +104,6 @@ class FitOptions:
             "validation_data": self.validation_data is not None,
             "resume": self.resume is not None,
         }
-
-
-def settings_of(net: Any, optimizer: Any) -> Callable[[], None]:
-    """A function that restores the trained parameters, their rates and the rule's numbers.
-
-    Callbacks change these in the course of a training: they freeze and thaw, and assign rates.
-    """
-    rule = UpdateChain(optimizer).rule
-    numbers = {name: getattr(rule, name) for name in getattr(rule, "hypers", ())}
-    params = [(param, param.spec, param.trainable, param.held) for param in net.params()]
-    frozen = getattr(net, "frozen_before", [])
-
-    def put_back() -> None:
-        for name, value in numbers.items():
-            if getattr(rule, name) is not value:
-                setattr(rule, name, value)
-        for param, spec, trainable, held in params:
-            if param.spec != spec:
-                param.spec = spec
-            if param.trainable != trainable:
-                param.trainable = trainable
-            if param.held != held:
-                param.held = held
-        if frozen != getattr(net, "frozen_before", []):
-            net.unfreeze()
-            for name in frozen:
-                net.freeze(name)
-
-    return put_back
 
 
 _MUCH = 1_000_000

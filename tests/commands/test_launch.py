@@ -32,13 +32,12 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         (["train", "mlp"], "-n/--ranks"),
         (["-n", "2", "evaluate", "run"], "another command"),
         (["-n", "2", "--servers", "2", "train", "mlp"], "one has to train"),
-        (["-n", "3", "--servers", "1", "--elastic", "train", "mlp"], "not with --servers"),
         (["--elastic", "2:3", "--servers", "1", "train", "mlp"], "not with --servers"),
         (["-n", "2", "--elastic", "3:2", "train", "mlp"], "such as 2:4"),
         (["-n", "2", "--elastic", "0:2", "train", "mlp"], "'0:2' is not the least and the most"),
         (["-n", "2", "--elastic", "2:", "train", "mlp"], "such as 2:4"),
         (["-n", "2", "--elastic", "2", "train", "mlp"], "such as 2:4"),
-        (["-n", "2", "--elastic=many", "train", "mlp"], "such as 2:4"),
+        (["-n", "2", "--elastic", "train", "mlp"], "such as 2:4"),
         (["-n", "5", "--elastic", "2:4", "train", "mlp"], "-n: 5 is not within 2:4"),
         (["-n", "1", "--elastic", "2:4", "train", "mlp"], "-n: 1 is not within 2:4"),
         (["--elastic", "2:4", "--rest", "-1", "train", "mlp"], "--rest"),
@@ -70,22 +69,18 @@ def test_a_training_that_is_begun_anew_goes_on(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "elastic", "sizes", "ranks"),
+    ("words", "sizes", "ranks"),
     [
-        (["-n", "3"], False, None, 3),
-        (["-n", "3", "--elastic"], True, None, 3),
-        (["--elastic", "-n", "3"], True, None, 3),
-        (["-n", "3", "--elastic", "2:4"], False, (2, 4), 3),
-        (["--elastic", "2:4", "-n3", "--rest", "1"], False, (2, 4), 3),
-        (["--elastic=2:4"], False, (2, 4), 4),
-        (["--elastic", "2:4", "--hosts", "HOSTS"], False, (2, 4), 3),
-        (["--elastic", "1:2", "--hosts", "HOSTS"], False, (1, 2), 2),
-        (["--elastic", "4:5", "--hosts", "HOSTS"], False, (4, 5), 4),
+        (["-n", "3"], None, 3),
+        (["-n", "3", "--elastic", "2:4"], (2, 4), 3),
+        (["--elastic", "2:4", "-n3", "--rest", "1"], (2, 4), 3),
+        (["--elastic=2:4"], (2, 4), 4),
+        (["--elastic", "2:4", "--hosts", "HOSTS"], (2, 4), 3),
+        (["--elastic", "1:2", "--hosts", "HOSTS"], (1, 2), 2),
+        (["--elastic", "4:5", "--hosts", "HOSTS"], (4, 5), 4),
     ],
 )
-def test_elastic_may_have_sizes_and_takes_no_program_for_them(
-    words, elastic, sizes, ranks, monkeypatch, tmp_path
-):
+def test_elastic_has_sizes(words, sizes, ranks, monkeypatch, tmp_path):
     given = []
     monkeypatch.setattr("singanet.launch.launch", lambda options: given.append(options) or 0)
     hosts = tmp_path / "hosts"
@@ -95,7 +90,7 @@ def test_elastic_may_have_sizes_and_takes_no_program_for_them(
     program = ["train", "mlp", "--out", str(tmp_path / "run")]
     assert main(["launch", *words, *program]) == 0
     (options,) = given
-    assert (options.elastic, options.sizes, options.ranks) == (elastic, sizes, ranks)
+    assert (options.sizes, options.ranks) == (sizes, ranks)
     assert list(options.program) == ["-m", "singanet", *program]
 
 

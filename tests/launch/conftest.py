@@ -17,7 +17,7 @@ ranks = []
 for k in range(count):
     env = {{**os.environ, "OMPI_COMM_WORLD_RANK": str(k), "OMPI_COMM_WORLD_SIZE": str(count)}}
     ranks.append(subprocess.Popen(program, env=env, start_new_session=True))
-while ranks and ("--with-ft" in words or all(rank.poll() in (None, 0) for rank in ranks)):
+while all(rank.poll() in (None, 0) for rank in ranks):
     if all(rank.poll() is not None for rank in ranks):
         sys.exit(0)
     time.sleep(0.01)

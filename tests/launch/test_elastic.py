@@ -1,8 +1,7 @@
-"""Ranks of real jobs that die, and are done without by the others, or by those that follow."""
+"""Ranks of real jobs that die, and are done without by the ranks that follow."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -37,88 +36,6 @@ def one():
     net.compile(SGD(lr=0.1, momentum=0.9))
     net.fit(x, y, batch_size=12, epochs=3, verbose=False)
     return net.param_values()
-
-
-def repairs(tmp_path, one, ranks, how, rank, at):
-    """One job of which a rank has died, and which has ended well and in time with the others."""
-    status, lines, folder = job(
-        tmp_path, ranks, how, rank, at, "--elastic", "--patience", "1", "--deadline", "30",
-        text=SAME,
-    )  # fmt: skip
-    text = "\n".join(line for _, line in lines)
-    assert status == 0, text
-    assert f"rank {rank} of {ranks} (process" in text
-    assert f"rank '{rank}' of {ranks} has died: the training goes on with {ranks - 1}" in text
-    died = float((folder / "died").read_text("utf-8"))
-    assert next(when for when, line in lines if "goes on with" in line) - died < 10.0
-    first, *others = ended_values(folder, ranks - 1)
-    for value, expected in zip(first, one, strict=True):
-        np.testing.assert_allclose(value, expected, atol=1e-5)
-    for other in others:
-        for value, same in zip(other, first, strict=True):
-            np.testing.assert_array_equal(value, same)
-    assert left(folder) == []
-
-
-def test_one_of_two_goes_on(tmp_path, one):
-    repairs(tmp_path, one, 2, "kill", 0, 7)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "rank", "at", "how"),
-    [
-        (ranks, rank, at, how)
-        for ranks, at, how in itertools.product((2, 3, 4), (1, 6, STEPS), ("kill", "stop"))
-        for rank in (0, ranks - 1)
-    ],
-)
-def test_the_others_go_on_without_a_rank_that_dies(ranks, rank, at, how, tmp_path, one):
-    repairs(tmp_path, one, ranks, how, rank, at)
-
-
-@pytest.mark.slow
-def test_an_error_of_one_rank_is_not_repaired(tmp_path):
-    status, lines, _ = job(tmp_path, 3, "raise", 1, 6, "--elastic", text=SAME)
-    text = "\n".join(line for _, line in lines)
-    assert status == 1
-    assert "rank 1 of 3" in text
-    assert "ended by KeyError" in text
-
-
-COMMAND = """
-import os, signal, sys, threading, time
-from pathlib import Path
-from singanet.__main__ import main
-from singanet.parallel import init
-
-how, rank, at, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-run = folder / "run"
-
-def dies():
-    while not (run / f"epoch-{at:04d}.npz").exists(): time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-if init().rank == rank: threading.Thread(target=dies, daemon=True).start()
-sys.exit(main(["train", "mlp", "--epochs", "9", "--out", str(run)]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_run_of_the_command_line_goes_on_in_its_folder(rank, tmp_path):
-    """The rank that is first now was refused the folder, as there was a run in it."""
-    status, lines, folder = job(tmp_path, 2, "kill", rank, 1, "--elastic", text=COMMAND)
-    text = "\n".join(line for _, line in lines)
-    assert status == 0, text
-    assert f"rank '{rank}' of 2 has died" in text
-    assert "test accuracy" in text
-    rows = (folder / "run" / "history.csv").read_text("utf-8").splitlines()[1:]
-    assert [int(row.split(",")[0]) for row in rows] == list(range(9))
-    assert (
-        float(json.loads((folder / "run" / "figures.json").read_text("utf-8"))["test_accuracy"])
-        > 0.9
-    )
 
 
 # Ranks of a real job: they wait in their first attempts for more, as steps take no time.

@@ -140,7 +140,8 @@ def run(fault: Fault, folder: Path, disturbed: bool = True) -> tuple[int, list[t
     script.write_text(TRAINS)
     options = ["-n", str(fault.ranks), "--deadline", str(DEADLINE), "--patience", "1"]
     if disturbed:
-        options += ["--elastic"] * fault.elastic + ["--restarts", str(fault.restarts)]
+        options += ["--restarts", str(fault.restarts)]
+        options += ["--elastic", f"1:{fault.ranks}", "--rest", "1"] * fault.elastic
     own = disturbed and fault.place in OWN
     words = (
         [fault.how, fault.place, str(fault.victim), str(fault.at)] if own else ["-"] * 2 + ["0"] * 2
@@ -191,11 +192,11 @@ def strike(fault: Fault, launcher: int, folder: Path) -> None:
 
 
 def expect_in_time(fault: Fault, folder: Path, lines: list[tuple[float, str]], ended: float) -> str:
-    """That the job has ended, been begun anew or repaired soon; which of these, after what time."""
+    """That the job has ended, been begun anew soon; which of these, after what time."""
     if not (folder / "fault").exists():
         return "not reached"
     began = float((folder / "fault").read_text("utf-8"))
-    known = {"restart 1 of": "restarted", "goes on with": "repaired"}
+    known = {"restart 1 of": "restarted", "goes on with": "resized"}
     acts = [(when, what) for when, line in lines for mark, what in known.items() if mark in line]
     when, what = min([*acts, (ended, "ended")])
     bound = (ASKED if fault.place == "launcher" else DEADLINE) + LOAD

@@ -89,19 +89,6 @@ with board.stuck("all ranks, to begin together"): time.sleep(30)
 """
 )
 
-# All have met, and all but the last rank wait for it; MPI tells them nothing of its end.
-UNTOLD = (
-    HEAD
-    + """
-board.joins()
-if rank == size - 1:
-    until_others(lambda board: board.waits)
-    os._exit(7)
-board.waits("the gradients of fc/weight")
-time.sleep(30)
-"""
-)
-
 
 def report(rank, status, kind, text):
     return {"rank": rank, "status": status, "kind": kind, "text": text, "time": 1.0}
@@ -179,60 +166,6 @@ def test_an_end_that_the_user_asked_for_needs_no_words(status, asks, is_told, ca
         rank._report(folder.path, report(1, status, "KeyError", "the traceback"))
         assert watched._ended(1, "") == status
     assert ("the traceback" in capsys.readouterr().err) == is_told
-
-
-@pytest.mark.parametrize(
-    ("elastic", "status", "others_ended", "wanted"),
-    [(True, 0, False, 0), (True, 9, False, 9), (True, 9, True, 0), (False, 9, True, 9)],
-)
-def test_an_elastic_job_ends_well_where_its_last_ranks_do(
-    elastic, status, others_ended, wanted, capsys
-):
-    with job_folder() as folder:
-        watched = job.Job(JobOptions(2, (), elastic=elastic), folder)
-        watched._ended_at = 100.0 if others_ended else None
-        assert watched._ended(status, "no route to node7") == wanted
-    assert ("no route to node7" in capsys.readouterr().err) == bool(wanted)
-
-
-def test_a_death_is_told_whose_job_ended_before_the_next_look(monkeypatch, capsys):
-    boards = [RankStatus(r, 0, 0, 9, "", 0.0, r == 1, True) for r in range(3)]
-    with job_folder() as folder:
-        watched = job.Job(JobOptions(3, (), elastic=True), folder)
-        monkeypatch.setattr(watched, "_boards", lambda: boards)
-        # That of rank 2 was seen, and told then.
-        watched._lost = {2: 100.0}
-        assert watched._ended(0, "") == 0
-    told = capsys.readouterr().err
-    assert "rank 0 of 3 has died; the others repair" in told
-    assert "rank 1" not in told
-    assert "rank 2" not in told
-
-
-@pytest.mark.parametrize(
-    ("alive", "ended", "left", "waits_for_ever"),
-    [
-        ({0}, {0, 1}, set(), True),  # rank 1 has died in its end, for which that of rank 0 waits
-        ({0}, {0, 1}, {0, 1}, True),  # both have left Python, and rank 0 does not come out of MPI
-        ({0}, {0, 1}, {1}, False),  # rank 0 still writes its file
-        ({0, 1}, {0, 1}, set(), False),
-        ({0}, {0}, set(), True),  # rank 1 has died before
-        ({0}, set(), set(), False),  # and rank 0 goes on
-        ({0}, set(), {0}, True),  # or was asked to end, and does not come out of MPI
-        (set(), {0}, {0}, True),  # and mpirun does not end
-        (set(), {0, 1}, {0, 1}, False),
-    ],
-)
-def test_ranks_that_have_ended_are_given_some_seconds_where_one_has_gone(
-    alive, ended, left, waits_for_ever
-):
-    boards = [RankStatus(r, 0, 0, 9, "", 0.0, r in ended, True, left=r in left) for r in (0, 1)]
-    with job_folder() as folder:
-        watched = job.Job(JobOptions(2, (), elastic=True), folder)
-        for now in (100.0, 100.5 + job._ENDS):
-            assert watched._kill_at is None
-            watched._look_for_dead(set(alive), boards, now)
-        assert (watched._kill_at is not None) == waits_for_ever
 
 
 @pytest.mark.full
@@ -338,6 +271,20 @@ def test_an_error_of_all_ranks_is_told_once(started):
     assert "rank 0 of 3" in err
 
 
+def test_the_hosts_are_read_again_at_each_start(fake_mpirun, tmp_path, monkeypatch):
+    hosts, seen = tmp_path / "hosts", []
+    hosts.write_text("node1\n")
+
+    def attempt(options, found, machines, program, number):
+        seen.append([machine.name for machine in machines])
+        hosts.write_text("node2\n")
+        return SimpleNamespace(is_final=False, status=1)
+
+    monkeypatch.setattr("singanet.launch.start._attempt", attempt)
+    assert launch(JobOptions(1, ["script.py"], hosts=hosts, restarts=1)) == 1
+    assert seen == [["node1"], ["node2"]]
+
+
 @pytest.mark.full
 def test_a_job_is_begun_anew_as_often_as_it_may(started):
     status, out, err = started("once", restarts=2, resumed=lambda program: [*program, "--resume"])
@@ -388,7 +335,6 @@ def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
     begins(started, "hang", "has kept others waiting", deadline=0.5)
 
 
-@pytest.mark.parametrize("elastic", [False, True])
 @pytest.mark.parametrize(
     ("how", "told"),
     [
@@ -400,53 +346,9 @@ def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
     ],
 )
 @pytest.mark.full
-def test_what_ends_before_all_have_met_ends_the_job(how, told, elastic, started, monkeypatch):
-    """An elastic job waited for ever, as the others were to repair what they had not begun."""
+def test_what_ends_before_all_have_met_ends_the_job(how, told, started, monkeypatch):
     monkeypatch.setattr(job, "_NOTICE", 0.5)
-    died = elastic and how == "kill"
-    told = "has died before all had met in parallel.init" if died else told
-    begins(started, how, told, elastic=elastic, deadline=0.5 if how == "hang" else 20.0)
-
-
-# All have ended their programs; the last rank dies then, and MPI's end waits for it.
-ENDED = (
-    HEAD
-    + """
-board.joins()
-board.ends()
-if rank == size - 1: os.kill(os.getpid(), signal.SIGKILL)
-until_others(lambda board: board.ended)
-board.leaves()
-time.sleep(30)
-"""
-)
-
-
-@pytest.mark.full
-def test_a_rank_that_dies_in_its_end_keeps_no_other(started, monkeypatch):
-    monkeypatch.setattr(job, "_ENDS", 0.5)
-    status, _, err = started("", text=ENDED, elastic=True)
-    assert (status, "has died" in err) == (0, False)
-
-
-@pytest.mark.full
-def test_a_rank_that_dies_before_anybody_looks_ends_an_elastic_job(started, monkeypatch):
-    seen, read = job._ranks_of, job.read_board
-    monkeypatch.setattr(job, "_ranks_of", lambda pid: {k: r for k, r in seen(pid).items() if not r})
-    monkeypatch.setattr(job, "read_board", lambda path, rank: None if rank else read(path, rank))
-    monkeypatch.setattr(job, "_SPAWNED", 1.0)
-    status, _, err = started("kill", text=BEGINS, elastic=True, deadline=20.0)
-    assert status == 1
-    assert "rank 1 of 2 has died before all had met in parallel.init" in err
-
-
-@pytest.mark.full
-def test_an_end_that_mpi_tells_nobody_of_ends_an_elastic_job(started, monkeypatch):
-    """Such as os._exit: the others waited out the whole deadline."""
-    monkeypatch.setattr(job, "_NOTICE", 0.5)
-    status, _, err = started("", text=UNTOLD, elastic=True)
-    assert status == 1
-    assert "has ended, of which MPI has told no other rank" in err
+    begins(started, how, told, deadline=0.5 if how == "hang" else 20.0)
 
 
 # The last rank hangs or leaves no report; the others report that it does not answer.
@@ -454,7 +356,6 @@ VAIN = (
     HEAD
     + """
 from singanet.errors import RankError
-class RankLostError(RankError): pass
 
 def stands_here(how):
     if how == "hang": time.sleep(30)
@@ -467,15 +368,13 @@ if rank == size - 1:
     stands_here(sys.argv[1])
 board.waits("the gradients of fc/weight")
 time.sleep(0.5)
-kind = RankError if sys.argv[1] == "hang" else RankLostError
-raise kind("fc", expected="the others", received="no answer", advice="look")
+raise RankError("fc", expected="the others", received="no answer", advice="look")
 """
 )
 
 
-@pytest.mark.parametrize("elastic", [False, True])
-def test_the_line_is_told_at_which_a_rank_hangs(elastic, started):
-    _, _, err = started("hang", text=VAIN, elastic=elastic)
+def test_the_line_is_told_at_which_a_rank_hangs(started):
+    _, _, err = started("hang", text=VAIN)
     line = 1 + VAIN.splitlines().index("""    if how == "hang": time.sleep(30)""")
     assert re.search(r"rank 1 of 2 .* has kept others waiting; rank 0 ended by RankError\n", err)
     assert re.search(rf"rank 1 was in\n +File .*script\.py\", line {line} in stands_here\n", err)
@@ -483,11 +382,10 @@ def test_the_line_is_told_at_which_a_rank_hangs(elastic, started):
 
 
 def test_a_rank_that_ends_without_a_report_is_named_with_its_last_lines(started):
-    status, _, err = started("leave", text=VAIN, elastic=True)
-    assert status == 1
-    told = err.partition("ended without a word; rank 0 ended by RankLostError\n")
-    assert re.search(r"rank 1 of 2 .* $", told[0])
-    assert "the disk is full" in told[2]
+    status, _, err = started("leave", text=VAIN)
+    assert status == 3
+    assert re.search(r"rank 1 of 2 .* ended with status 3\n", err)
+    assert "the disk is full" in err
 
 
 def test_a_rank_that_still_computes_has_not_missed_where_all_begin(started):
@@ -513,8 +411,8 @@ def test_closed_streams_change_no_end(how, status, fake_mpirun, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(RANK.format(root=str(ROOT)))
     code = (
-        "import sys; from singanet.launch import mpirun, launch, JobOptions;"
-        f"mpirun.find_mpirun = lambda: {str(fake_mpirun)!r};"
+        "import sys; from singanet.launch import hosts, launch, JobOptions;"
+        f"hosts.find_mpirun = lambda: {str(fake_mpirun)!r};"
         f"sys.exit(launch(JobOptions(2, [{str(script)!r}, {how!r}])))"
     )
     run = subprocess.run(

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from singanet.errors import ArgumentError, RankError
+from singanet.errors import ArgumentError, RankError, RankLostError
 from singanet.parallel import Alone
 from singanet.testing import communicators
 
@@ -132,6 +132,18 @@ def test_an_exception_of_one_rank_ends_the_waiting_of_the_others():
     assert sorted(error.where for error in heard) == ["rank 0 of 3, step 0", "rank 2 of 3, step 0"]
     assert all("rank 1 failed: KeyError" in error.received for error in heard)
     assert all("the bucket of fc/weight" in error.expected for error in heard)
+
+
+def test_the_others_are_told_which_rank_has_died():
+    def work(comm):
+        if comm.rank == 1:
+            comm.die()
+        with pytest.raises(RankLostError, match="the death of rank '1'"):
+            comm.barrier()
+        return comm.rank
+
+    with communicators(3) as comms:
+        assert comms.run(work) == [0, None, 2]
 
 
 def test_ranks_that_all_wait_or_have_ended_are_told_at_once_for_whom():

@@ -154,13 +154,6 @@ class TokenLoader(Described):
         other.set_epoch(0)
         return other
 
-    def share_out(self, rank: int, world_size: int) -> None:
-        """Be that of ``rank`` of so many from the next iteration on; all batches stay as large.
-
-        A position that was saved before goes on: of it no text is lost or seen twice.
-        """
-        self.rank, self.world_size = checked_rank(type(self).__name__, rank, world_size)
-
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""
         self.epoch = checked_count(type(self).__name__, "epoch", epoch, 0)

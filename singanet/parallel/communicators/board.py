@@ -7,7 +7,7 @@ import os
 import struct
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -17,15 +17,14 @@ from singanet.layers import Layer
 
 JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
 LOGS, RESTART, SERVERS = "SINGANET_LOG_DIR", "SINGANET_RESTART", "SINGANET_SERVERS"
-ELASTIC, LEAVES = "SINGANET_ELASTIC", "SINGANET_LEAVES"
+LEAVES = "SINGANET_LEAVES"
 """Variables of a rank: the folder of its job, on the host of its launcher; the seconds after which
 a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
-job was begun anew; how many of its ranks serve; that a rank may die, and the others go on; that it
-may be asked to end at a checkpoint."""
+job was begun anew; how many of its ranks serve; that it may be asked to end at a checkpoint."""
 
-_NUMBERS = struct.Struct("<qqqd????")  # process, start, step, waiting since; see `RankStatus`
+_NUMBERS = struct.Struct("<qqqd???")  # process, start, step, waiting since; see `RankStatus`
 _SIZE, _TEXT = 512, 64
-_STEP, _SINCE, _ENDED, _JOINED, _STUCK, _LEFT = 16, 24, 32, 33, 34, 35
+_STEP, _SINCE, _ENDED, _JOINED, _STUCK = 16, 24, 32, 33, 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class RankStatus:
     """What a board said: ``waits`` for what, ``since`` when by `time.monotonic`, or for nothing.
 
     ``joined`` says that the rank has met the others in `parallel.init`, ``stuck`` that it cannot
-    end by itself what it waits in. It has ``ended`` its program, and ``left`` Python but for MPI.
+    end by itself what it waits in. It has ``ended`` its program.
     """
 
     rank: int
@@ -45,7 +44,6 @@ class RankStatus:
     ended: bool
     joined: bool = False
     stuck: bool = False
-    left: bool = False
 
     def __str__(self) -> str:
         if self.ended:
@@ -67,7 +65,7 @@ class Board:
                 file.truncate(_SIZE)
                 self._page = mmap.mmap(file.fileno(), _SIZE)
         started = process_start(os.getpid()) or 0
-        _NUMBERS.pack_into(self._page, 0, os.getpid(), started, 0, 0.0, *[False] * 4)
+        _NUMBERS.pack_into(self._page, 0, os.getpid(), started, 0, 0.0, *[False] * 3)
 
     def step(self, step: int) -> None:
         """Tell the step; half a microsecond."""
@@ -107,10 +105,6 @@ class Board:
         """Tell that the program has ended, and only the others' ends are waited for."""
         self._page[_ENDED] = 1
 
-    def leaves(self) -> None:
-        """Tell that nothing of Python's is left to be done in this process."""
-        self._page[_LEFT] = 1
-
 
 @cache
 def own_board() -> Board:
@@ -119,20 +113,6 @@ def own_board() -> Board:
     if folder is None or rank is None or not os.path.isdir(folder):
         return Board(None)
     return Board(page_of(Path(folder), int(rank)))
-
-
-_when_first: list[Callable[[], object]] = []
-
-
-def on_new_first(act: Callable[[], object]) -> None:
-    """Let ``act`` be done where this process becomes rank 0, since those before it have died."""
-    _when_first.append(act)
-
-
-def become_first() -> None:
-    """Do what was asked for by `on_new_first`."""
-    while _when_first:
-        _when_first.pop()()
 
 
 def page_of(folder: Path, rank: int) -> Path:

@@ -59,9 +59,6 @@ class Communicator(ABC):
     bytes_received: int = 0
     on_device: bool = False
     """Whether arrays of a GPU may be given as they are, and not copied to the host before."""
-    elastic: bool = False
-    """Whether the others may `repair` it where a rank has died: then each of them has a
-    `RankLostError` from what it waits for, or begins next."""
 
     @property
     def exchanged(self) -> Exchanged:
@@ -181,26 +178,6 @@ class Communicator(ABC):
     def barrier(self, what: str = "a barrier") -> None:
         """As `start_barrier`, waited for."""
         self.start_barrier(what).wait()
-
-    def agree(self, what: str = "an agreement") -> None:
-        """Wait for all ranks; if one has died, all of the others get the error.
-
-        Other operations may end without an error on some ranks, and with one on others.
-        """
-        self.barrier(what)
-
-    def repair(self) -> None:
-        """Go on with the ranks that are left, which all come here: ``rank`` and ``size`` change.
-
-        The order of ranks stays. What was under way is lost, on all of them. Errors: `RankError`
-        where the communicator is not ``elastic``.
-        """
-        raise RankError(
-            f"rank {self.rank} of {self.size}, step {self.step}",
-            expected="ranks that may die: those of singanet launch --elastic, over MPI",
-            received=f"{type(self).__name__}, which is not elastic",
-            advice="end the job, and go on from a checkpoint",
-        )
 
     def count_reduced(self, nbytes: int) -> None:
         """Count an all-reduce of ``nbytes``; communicators do so by themselves."""

@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.errors import BackendError, RankError, RankLostError
+from singanet.errors import BackendError, RankLostError
 from singanet.parallel.communicators.board import (
     DEADLINE,
-    ELASTIC,
-    become_first,
     layer_of,
     own_board,
 )
@@ -50,8 +48,6 @@ class Sums:
     def __init__(self, comm: Any) -> None:
         self.comm = comm
         self._count = 0
-        self.broken: list[PartedSum] = []
-        """Sums of which a part is under way, as a rank has died."""
         self._free: dict[tuple[Any, int], list[Array]] = {}
 
     def start(self, array: Array, bounds: Sequence[int] | None = None) -> PartedSum:
@@ -61,11 +57,7 @@ class Sums:
         """
         self._count += 1
         made = PartedSum(self, array, _TAGS[self._count % len(_TAGS)], bounds)
-        try:
-            made.start()
-        except BaseException:
-            self.broken.append(made)
-            raise
+        made.start()
         return made
 
     def take(self, dtype: Any, size: int) -> Array:
@@ -249,16 +241,6 @@ _ASLEEP = 5.0
 _LONG = 0.01
 """Seconds of waiting that are told to others."""
 
-_LOST = (
-    *(MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED),
-    *(MPI.ERR_OTHER, MPI.ERR_INTERN),
-)
-"""Errors of MPI for operations with a dead rank (ULFM). Collective operations of Open MPI sometimes
-end with one of the last two, if they had gone on to their next round."""
-
-_DRAIN = 1.0
-"""Seconds in which what was under way has to end once it is given up."""
-
 _TURN = 0.5
 """Seconds after which ranks other than 0 tell of an error that ends them, one after the other."""
 
@@ -271,26 +253,21 @@ class MpiCommunicator(Communicator):
 
     It talks through a duplicate of ``comm``, so that the user's own messages never meet its.
     An error that nobody catches ends all ranks: else the others would wait for ever. Where a rank
-    has ended, by ``sys.exit`` too, those that wait for it get a `RankError` after five seconds.
-    ``deadline`` is by default 300 s, or what ``singanet launch --deadline`` said. It is elastic by
-    Open MPI's ULFM, under ``singanet launch --elastic``.
+    has ended, by ``sys.exit`` too, those that wait for it get a `RankLostError` after five seconds.
+    ``deadline`` is by default 300 s, or what ``singanet launch --deadline`` said.
     """
 
     def __init__(self, comm: Any = None, deadline: float | None = None) -> None:
         whole = MPI.COMM_WORLD if comm is None else comm
-        self.elastic = comm is None and ELASTIC in os.environ
         self.board = own_board()
         self.timeline: Timeline | None = None
         self.step = 0
         self.rank, self.size = int(whole.Get_rank()), int(whole.Get_size())
         with self._meeting():
-            self._take(whole.Dup())
+            self._comm = whole.Dup()
+        self._sums = Sums(self._comm)
         given = os.environ.get(DEADLINE, "300") if deadline is None else deadline
         self.deadline = float(given)
-        self._flying: set[_Flying] = set()
-        # What MPI may still write to.
-        self._left: list[Any] = []
-        self._disagreed = False
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self._members = list(range(self.size))
         self._bell = own_bell()
@@ -314,12 +291,8 @@ class MpiCommunicator(Communicator):
     @contextmanager
     def _meeting(self) -> Iterator[None]:
         """Wait within MPI for all ranks; it gives no time back for a clock of this process."""
-        with self.board.stuck("all ranks, to begin together"), self._losing("a group of ranks"):
+        with self.board.stuck("all ranks, to begin together"):
             yield
-
-    def _take(self, comm: Any) -> None:
-        self._comm, self._sums = comm, Sums(comm)
-        self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
 
     @property
     def step(self) -> int:
@@ -338,12 +311,11 @@ class MpiCommunicator(Communicator):
     ) -> Request:
         checked_array(what, array)
         self.count_reduced(array.nbytes)
-        with self._losing(what):
-            request: Any = (
-                self._sums.start(array.reshape(-1))
-                if op == "sum" and array.nbytes >= LARGE
-                else self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op])
-            )
+        request: Any = (
+            self._sums.start(array.reshape(-1))
+            if op == "sum" and array.nbytes >= LARGE
+            else self._comm.Iallreduce(MPI.IN_PLACE, array, self._ops[op])
+        )
         return self._under_way(request, array, what)
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
@@ -351,8 +323,7 @@ class MpiCommunicator(Communicator):
         checked_array(what, array)
         lengths = np.empty(self.size, np.int64)
         own = np.array([len(array)], np.int64)
-        with self._losing(what):
-            request = self._comm.Iallgather(own, lengths)
+        request = self._comm.Iallgather(own, lengths)
         self._under_way(request, (own, lengths), what).wait()
         made = [np.empty((int(n), *array.shape[1:]), array.dtype) for n in lengths]
         flat = np.empty(sum(part.size for part in made), array.dtype)
@@ -366,8 +337,7 @@ class MpiCommunicator(Communicator):
                 start += part.size
             return made
 
-        with self._losing(what):
-            request = self._comm.Iallgatherv(array.reshape(-1), [flat, counts])
+        request = self._comm.Iallgatherv(array.reshape(-1), [flat, counts])
         return self._under_way(request, (array, flat, made), what, parts)
 
     def start_reduce_scatter(
@@ -378,8 +348,7 @@ class MpiCommunicator(Communicator):
         own = array[start:stop]
         self.count_scattered(own.nbytes, array.nbytes)
         if array.nbytes >= LARGE:
-            with self._losing(what):
-                parted = self._sums.start(array, bounds)
+            parted = self._sums.start(array, bounds)
             return self._under_way(parted, array, what, lambda _: own)
         # By MPI's own the part does not come where it lies.
         part, counts = np.empty_like(own), np.diff(bounds).tolist()
@@ -388,8 +357,7 @@ class MpiCommunicator(Communicator):
             own[...] = part
             return own
 
-        with self._losing(what):
-            request = self._comm.Ireduce_scatter(array, part, counts)
+        request = self._comm.Ireduce_scatter(array, part, counts)
         return self._under_way(request, (array, part), what, put)
 
     def start_gather_parts(
@@ -402,24 +370,21 @@ class MpiCommunicator(Communicator):
         # MPI has no type for halves of a float, but moves them as any two bytes.
         moved = array.view(np.int16) if array.itemsize == 2 else array
         places = np.diff(bounds).tolist(), list(bounds[:-1])
-        with self._losing(what):
-            request = self._comm.Iallgatherv(MPI.IN_PLACE, [moved, places])
+        request = self._comm.Iallgatherv(MPI.IN_PLACE, [moved, places])
         return self._under_way(request, (array, moved), what, lambda _: array)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         checked_array(what, array)
         root = checked_peer(what, root, self.size)
         self.count_broadcast(root, array.nbytes)
-        with self._losing(what):
-            request = self._comm.Ibcast(array, root)
+        request = self._comm.Ibcast(array, root)
         return self._under_way(request, array, what)
 
     def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
         checked_array(what, array)
         to = checked_peer(what, to, self.size)
         self.bytes_sent += array.nbytes
-        with self._losing(what):
-            request = self._comm.Isend(array, to, tag)
+        request = self._comm.Isend(array, to, tag)
         return self._under_way(request, array, what, peer=to)
 
     def start_receive(
@@ -428,90 +393,12 @@ class MpiCommunicator(Communicator):
         checked_array(what, array)
         source = checked_peer(what, source, self.size)
         self.bytes_received += array.nbytes
-        with self._losing(what):
-            request = self._comm.Irecv(array, source, tag)
+        request = self._comm.Irecv(array, source, tag)
         return self._under_way(request, array, what, peer=source)
 
     def start_barrier(self, what: str = "a barrier") -> Request:
-        with self._losing(what):
-            request = self._comm.Ibarrier()
+        request = self._comm.Ibarrier()
         return self._under_way(request, None, what)
-
-    def agree(self, what: str = "an agreement") -> None:
-        if not self.elastic:
-            self.barrier(what)
-            return
-        came = True
-        try:
-            self.barrier(what)  # without a core's time for waiting
-        except RankLostError:
-            came = False
-        with self.board.stuck(what), self._losing(what):
-            self._disagreed = True
-            self._disagreed = not self._comm.Agree(int(came))
-        if self._disagreed:
-            raise self._lost(what)
-
-    def repair(self) -> None:
-        if not self.elastic:
-            super().repair()
-        repaired = False
-        while not repaired:
-            self._comm.Revoke()  # so that all hear of it, whatever they wait for
-            self._drain()
-            with self.board.stuck("those who are left, to repair"):
-                repaired = self._shrink()
-        if not self.rank:
-            become_first()
-
-    def _shrink(self) -> bool:
-        """Let the communicator be one of those who are left; whether they all live."""
-        old = self._comm
-        if not self._disagreed:
-            # One that waits in `agree` must not be told that all have come.
-            with suppress(MPI.Exception):
-                old.Agree(0)
-        self._disagreed = False
-        # Others have these numbers now.
-        self._bells = []
-        self._left.append(self._sums)
-        made = old.Shrink()
-        made.Set_errhandler(MPI.ERRORS_RETURN)
-        self._take(made)
-        if self.farewells is not None:
-            self.farewells.unsay()
-            self._left.append(self.farewells)
-        with suppress(MPI.Exception):  # another one has died
-            self.farewells = _Farewells(self) if self.size > 1 else None
-            return True
-        return False
-
-    def _drain(self) -> None:
-        """Let nothing that was under way touch memory any longer, and keep it where it may."""
-        end = time.monotonic() + _DRAIN
-        for flying in self._flying:
-            while not flying.is_over() and time.monotonic() < end:
-                time.sleep(_NAP)
-        self._left += [flying for flying in self._flying if not flying.is_over()]
-        self._flying.clear()
-
-    @contextmanager
-    def _losing(self, what: str) -> Iterator[None]:
-        """Let MPI's error for a rank that has died be a `RankLostError`."""
-        try:
-            yield
-        except MPI.Exception as error:
-            if not self.elastic or error.Get_error_class() not in _LOST:
-                raise
-            raise self._lost(what) from None
-
-    def _lost(self, what: str) -> RankLostError:
-        return RankLostError(
-            f"rank {self.rank} of {self.size}, step {self.step}",
-            expected=f"{what}, to which all ranks contribute",
-            received="the death of one of them",
-            advice="let `fit` repair it, or go on from a checkpoint",
-        )
 
     def group(self, ranks: Sequence[int]) -> MpiCommunicator:
         color = checked_group(self, ranks)[0]
@@ -604,7 +491,6 @@ class MpiCommunicator(Communicator):
                 elif waited > _SPIN:
                     time.sleep(_nap_after(waited))
         finally:
-            # Also where a rank has died: what comes then is a repair, and no wait for it.
             if told:
                 self.board.computes()
         if self.timeline is not None:
@@ -618,9 +504,7 @@ class MpiCommunicator(Communicator):
         made: Callable[[Any], Any] | None = None,
         peer: int | None = None,
     ) -> _Flying:
-        flying = _Flying(self, request, arrays, what, made, peer)
-        self._flying.add(flying)
-        return flying
+        return _Flying(self, request, arrays, what, made, peer)
 
 
 def _nap_after(waited: float) -> float:
@@ -647,25 +531,12 @@ class _Flying(Request):
     def test(self) -> bool:
         if self._done:
             return True
-        try:
-            self._done = bool(self._request.Test())
-        except MPI.Exception:
-            with self._comm._losing(self._what):
-                raise
+        self._done = bool(self._request.Test())
         if self._done:
-            self._comm._flying.discard(self)
             timeline = self._comm.timeline
             if timeline is not None and self._began is not None:
                 timeline.add("sums", self._what, self._began)
         return self._done
-
-    def is_over(self) -> bool:
-        """Whether it is done, or was ended by the death of a rank."""
-        over = True
-        for request in getattr(self._request, "requests", [self._request]):
-            with suppress(MPI.Exception):
-                over &= bool(request.Test())
-        return over
 
     def wait(self) -> Any:
         if not self.test():
@@ -693,15 +564,14 @@ class _Farewells:
         atexit.register(self._say)
 
     def expect_present(self, what: str, ranks: Sequence[int]) -> None:
-        """Errors: `RankError` where any of ``ranks`` has ended."""
+        """Errors: `RankLostError` where any of ``ranks`` has ended."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + 0.5
         for rank in ranks:
-            with self._comm._losing(what):
-                ended = rank in self._heard and self._heard[rank].Test()
+            ended = rank in self._heard and self._heard[rank].Test()
             if ended:
-                raise RankError(
+                raise RankLostError(
                     f"rank {self._comm.rank} of {self._comm.size}, step {self._comm.step}",
                     expected=f"{what}, to which rank {rank} contributes",
                     received=f"rank {rank} has ended, at step {int(self._said[rank, 0])}",
@@ -725,10 +595,6 @@ class _Farewells:
             sent = [self._mpi.Isend(own, rank) for rank in self._others]
             while not all(request.Test() for request in [*sent, *self._heard.values()]):
                 time.sleep(0.002)
-
-    def unsay(self) -> None:
-        """Say nothing in the end: others are said by those who are left."""
-        atexit.unregister(self._say)
 
 
 _hooked = False

@@ -89,10 +89,6 @@ class AllReduce(RankReducer):
         if self.met(net, around):
             self._sums = None
 
-    def recover(self, was: tuple[int, int]) -> None:
-        super().recover(was)
-        self.reduction.forget()
-
     def agree(self, refused: str | None) -> str | None:
         if self.comm.size == 1:
             return refused

@@ -272,11 +272,6 @@ class PowerSGD(AllReduce):
         super().meet(net, around)
         self.reduction.unsent.expect_fit(self.order.params, self.order.like)
 
-    def recover(self, was: tuple[int, int]) -> None:
-        """As `Reducer`; what this rank itself has not sent stays."""
-        super().recover(was)
-        self.reduction.unsent.ranks.add(was)
-
     def own_state(self) -> dict[str, Array]:
         """As `Wrapper.own_state`: what was not sent yet, and where all ranks begin."""
         kept = self.reduction.directions.kept

@@ -401,10 +401,6 @@ class RankReducer(Reducer):
         rule = UpdateChain(self.optimizer).rule
         return [rule.spec_of(param) for param in self.order.params]
 
-    def recover(self, was: tuple[int, int]) -> None:
-        super().recover(was)
-        self._said = False
-
     def begin(self, count: float | None) -> float | None:
         """As `Wrapper.begin`: ``count`` is what the gradients of this rank weigh, 0 for none."""
         self._count, self._said = count, True

@@ -56,10 +56,6 @@ class Round(Reduction):
         self._owner, self.order = owner, owner.order
         self.window, self.halves, self.traffic = window, halves, Traffic()
         self.weight = self.mean = 1.0
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, though the round before has no end."""
         self._ended = True
         self._announcement: Announcement | None = None
         self._flying: deque[Flight] = deque()
@@ -328,8 +324,6 @@ class Unsent:
         self.momenta: dict[str, Array] = {}
         self.steps = 0
         self._owners = Owners()
-        self.ranks: set[tuple[int, int]] = set()
-        """Rank and number of ranks that this one was before others died."""
 
     def turn(self, params: Sequence[Param], other: bool, *beside: dict[str, Any]) -> None:
         """As `Wrapper.turn`; ``beside`` are other dicts by parameter that turn with it."""
@@ -413,7 +407,7 @@ class Unsent:
             }
             for part in _PARTS
         )
-        if (sums or momenta) and tuple(whose[:2].tolist()) not in {(rank, size), *self.ranks}:
+        if (sums or momenta) and tuple(whose[:2].tolist()) != (rank, size):
             warnings.warn(
                 f"rank {rank} of {size} goes on from the state of rank {whose[0]} of {whose[1]}: "
                 "what that rank had not sent is left out, and this one begins with nothing unsent",

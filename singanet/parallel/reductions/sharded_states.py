@@ -123,22 +123,19 @@ def _expect_cuttable(net: Net, comm: Communicator, around: Sequence[Wrapper]) ->
     expect_host(net, where)
     executor = net.executor
     known = executor.can.records or type(executor) in (LayerByLayer, Gathered)
-    received, advice = "", "use level=2"
+    received = ""
     if executor.placed is not None or not known:
         received = f"one that {executor.can.is_so}"
     elif elsewhere := [p for p in params_of(net) if _is_elsewhere(p)]:
         received = f"one whose {elsewhere[0].name!r} is {elsewhere[0].storage.place}"
     elif any(stage.holds_all for stage in around):
         received = "one in mixed precision, whose float32 masters are whole"
-    elif comm.elastic:
-        received = "ranks that may die, each with slices that nobody else has"
-        advice = "start the job without --elastic, or use level=2"
     if received:
         raise ArgumentError(
             where,
-            expected="a net in memory, to be cut over ranks that stay",
+            expected="a net in memory, to be cut over ranks",
             received=received,
-            advice=advice,
+            advice="use level=2",
         )
 
 
@@ -157,10 +154,6 @@ class Parts(Cutting):
 
     def __init__(self, owner: AllReduce, cut: Cut, ahead: int) -> None:
         self._owner, self._cut, self.ahead = owner, cut, ahead
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, whatever was under way."""
         self._telling: deque[list[Request]] = deque()
 
     @property
@@ -312,10 +305,6 @@ class ShardedRound(Round):
         self.cut, self.scatters = cut, scatters
         self.cutting = Parts(owner, cut, window)
         super().__init__(owner, window)
-
-    def forget(self) -> None:
-        super().forget()
-        self.cutting.forget()
 
     def open(self, kind: RoundKind) -> None:
         super().open(kind)
@@ -493,11 +482,6 @@ class Sharded(AllReduce):
             self._expect_met()
             listen(self.net)
         super().join()
-
-    def recover(self, was: tuple[int, int]) -> None:
-        super().recover(was)
-        # What is put back is whole.
-        self.cut.clear()
 
     def joined(self, total: Any) -> Any:
         if self.alone:

@@ -465,11 +465,6 @@ class SparseAllReduce(AllReduce):
             return ratio
         return _FIRST * float((ratio / _FIRST) ** (done / self.warm_up))
 
-    def recover(self, was: tuple[int, int]) -> None:
-        """As `Reducer`; what this rank itself has not sent stays."""
-        super().recover(was)
-        self.reduction.unsent.ranks.add(was)
-
     def own_state(self) -> dict[str, Array]:
         """As `Wrapper.own_state`: what was not sent yet."""
         return self.reduction.unsent.state(self.comm.rank, self.comm.size)

@@ -19,7 +19,7 @@ from singanet.checkpoint.entry import Source, sources_of
 from singanet.checkpoint.formats import OneFile, Writing
 from singanet.checkpoint.sharded import RanksFile
 from singanet.engine.model import Model, Placed, makes_passes_together, placed_by
-from singanet.errors import RankError, RankLostError, SingaNetError
+from singanet.errors import RankError, SingaNetError
 from singanet.optimizer.chain import UpdateChain
 from singanet.optimizer.reducer import Reducer
 from singanet.training.batches import Batches, WeightedBatch, copied, cut, ended
@@ -35,7 +35,6 @@ from singanet.training.course import (
 from singanet.training.measures import Measures
 from singanet.training.ranks.world import (
     CALLED_ALIKE,
-    Kept,
     World,
     expect_mergeable,
     expect_same,
@@ -79,7 +78,6 @@ class FitRanks(World):
     def __init__(self, stages: Sequence[Reducer], comm: Collectives) -> None:
         self.stages: Sequence[Reducer] = stages
         self.comm = comm
-        self.kept: Kept | None = None
         self.at_once = self.interrupted = self.agreed = False
         self.samples = 0
         # How many samples of its own a rank has seen beyond those that it counts for all.
@@ -162,18 +160,15 @@ class FitRanks(World):
         self._traffic = [course.batch, *self._bytes()]
         while True:
             batch = self._drawn(own)
-            due = self.kept is not None and self.kept.due()
-            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted, due]
+            flags = [batch is not None, self.asked is not None, self.at_once, self.interrupted]
             measures = float(self.rank in self.measuring)
             sums = course.measures.sums() * measures
             seen = course.measures.samples * measures
             told = np.array([*flags, seen, *sums.reshape(-1)], np.float64)
-            having, asking, at_once, interrupted, due, samples, *rest = self.comm.all_reduce(
+            having, asking, at_once, interrupted, samples, *rest = self.comm.all_reduce(
                 told, what="the next batch"
             ).tolist()
             self.samples, self._loss = int(samples), _mean(np.reshape(rest, sums.shape))
-            if due and self.kept is not None:
-                self.kept.take()
             if interrupted:
                 self.decide(course)
             if not having:
@@ -314,18 +309,6 @@ class FitRanks(World):
             batch = batch or next(each for each in shapes if each is not None)
         assert batch is not None
         return batch
-
-    def keep(self, make: Callable[[Any], Kept | None]) -> None:
-        self.kept = make(self)
-
-    def end(self) -> None:
-        if self.kept is not None:
-            self.kept.end()
-
-    def go_back(self, lost: RankLostError) -> None:
-        if self.kept is None:
-            raise lost
-        self.kept.go_back(lost)
 
     def train_by(self, optimizer: Any) -> None:
         self.stages = waiting(optimizer)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from singanet.base.described import settings_text
 from singanet.checkpoint.entry import Source
 from singanet.checkpoint.formats import OneFile, Writing
 from singanet.engine.model import Model
-from singanet.errors import ArgumentError, RankError, RankLostError
+from singanet.errors import ArgumentError, RankError
 from singanet.metric import Metric
 from singanet.ops import ops_for
 from singanet.training.batches import Batches, WeightedBatch
@@ -25,25 +25,6 @@ from singanet.training.display import EpochFigures
 from singanet.training.measures import Measures
 from singanet.training.steps import Step
 from singanet.types import Array
-
-
-class Kept(Protocol):
-    """What a fit keeps to go back to where a rank dies."""
-
-    def due(self) -> bool:
-        """Whether this rank has worked long enough since the last `take`."""
-
-    def take(self) -> None:
-        """Keep how it stands now: all ranks do at once."""
-
-    def end(self) -> None:
-        """Let all ranks know that all have come to the end. Errors: `RankLostError` on all."""
-
-    def go_back(self, lost: RankLostError) -> None:
-        """Go on from the newest copy that all remaining ranks have; all of them call this.
-
-        Errors: ``lost`` if there is no such copy yet.
-        """
 
 
 class World:
@@ -228,16 +209,6 @@ class World:
     def on_first(self, work: Callable[[], object]) -> None:
         """``work()`` on rank 0, where the parameters of all can be read meanwhile."""
         work()
-
-    def keep(self, make: Callable[[Any], Kept | None]) -> None:
-        """Let what ``make`` makes of these ranks, where it does, be kept to go back to."""
-
-    def end(self) -> None:
-        """Let all ranks know that all have come to the end. Errors: `RankLostError` on all."""
-
-    def go_back(self, lost: RankLostError) -> None:
-        """Go on from what is kept, with the ranks that are left. Errors: ``lost``, from nothing."""
-        raise lost
 
     def train_by(self, optimizer: Any) -> None:
         """Steps go through ``optimizer`` from now on: what `fit` has made of the net's own."""

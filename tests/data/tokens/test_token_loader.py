@@ -307,23 +307,6 @@ def test_a_position_is_restored(tokenizer, speeches, options, taken, ranks):
             }
 
 
-def test_rows_are_shared_out_anew(tokenizer, texts):
-    whole = as_lists(TextFolder(texts[0], tokenizer, 6, 32))
-    one = TextFolder(texts[0], tokenizer, 3, 32, rank=0, world_size=2)
-    list(islice(one, 5))
-    for size in (1, 3, 4):
-        parts = []
-        for rank in range(size):
-            one.load_state_dict(one.state_dict() | {"position": 5})
-            other = TextFolder(texts[0], tokenizer, 3, 32, rank=1, world_size=2)
-            other.load_state_dict(one.state_dict())
-            other.share_out(rank, size)
-            parts.append(as_lists(other))
-        assert [len(part) for part in parts] == [len(whole) - 5] * size
-        for k, (_, y) in enumerate(whole[5:]):
-            assert [parts[rank][k][1] for rank in range(size)] == [y[r::size] for r in range(size)]
-
-
 def test_a_state_of_other_data_is_refused(tokenizer, unmarked, texts, chats, tmp_path):
     def loader(given=tokenizer, paths=texts[0], **more):
         return TextFolder(paths, given, **{"batch_size": 2, "length": 32, **more})
