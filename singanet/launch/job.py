@@ -20,13 +20,7 @@ from typing import Any
 from singanet.launch import hosts as mpirun
 from singanet.launch.hosts import elsewhere
 from singanet.launch.rank import ASKED, JobFolder, tells_of_others
-from singanet.parallel.communicators.board import (
-    JOB,
-    RankStatus,
-    process_state,
-    process_time,
-    read_board,
-)
+from singanet.parallel.communicators.rank_file import JOB, RankState, read_state
 
 _PIECE, _KEPT = 1 << 16, 1 << 14
 
@@ -212,7 +206,7 @@ class Job:
         self._failure = ""
         self._remote = options.hosts is not None or elsewhere(hosts)
         self._stalls: set[tuple[int, int]] = set()
-        self._asked_where: list[int] = []
+        self._asked_where: dict[int, list[str]] = {}
 
     def flags(self) -> list[str]:
         """The options of mpirun for this job."""
@@ -261,8 +255,8 @@ class Job:
             status = process.wait()
             outputs.carry(0.0)
             self.status = self._ended(status, outputs.said)
-            boards = self._boards()
-            self.furthest = max((board.step for board in boards), default=None)
+            states = self._states()
+            self.furthest = max((state.step for state in states), default=None)
             return self.status
 
     @property
@@ -320,95 +314,94 @@ class Job:
                 self._kill_by(now)
         if self._report_paths():
             self._kill_by(now + _LAST)
-        boards = self._boards()
-        self._look_at_starting(ranks, boards, now)
+        states = self._states()
+        self._look_at_start(ranks, states, now)
         if self.options.sizes is not None:
-            self._look_for_late(set(ranks.values()), boards, now)
-            self._ask_to_leave(ranks, boards, now)
-        self._look_for_stuck(boards, now)
-        late = [each for each in boards if each.waits and now - each.since > self.options.stall]
+            self._ask_to_leave(ranks, states, now)
+        late = [s for s in states if s.phase == "waits" and s.seconds > self.options.stall]
         if fresh := {(each.rank, each.step) for each in late} - self._stalls:
             self._stalls |= fresh
             many = f"{len(late)} of {self.options.ranks} ranks wait:"
-            say(many, *map(str, boards[:_SHOWN]))
-        if self._failure or (self._report_paths() and any(map(tells_of_others, self._reports()))):
-            self._ask_where(ranks)
+            say(many, *map(str, states[:_SHOWN]), *_told(self._stacks(ranks, _silent(states))))
+        if self._failure or any(map(tells_of_others, self._reports())):
+            self._ask_where(ranks, states)
 
-    def _ask_where(self, ranks: Mapping[int, int]) -> None:
-        """Ask the ranks that wait for no other to write their stacks, once."""
-        asked = self.folder.path / ASKED
-        if asked.exists():
-            return
-        silent = self._silent({int(each["rank"]) for each in self._reports()})
-        for pid, rank in ranks.items():
-            if rank in silent:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, mpirun.STACKS)
-                    self._asked_where.append(rank)
-        end = time.monotonic() + _TELLS
-        while time.monotonic() < end and not all(map(self._where, self._asked_where)):
-            time.sleep(_LOOK / 10)
-        asked.touch()
-
-    def _where(self, rank: int) -> list[str]:
-        """The stack that a rank has written, the innermost line first; [] if there is none."""
-        with suppress(OSError):
-            text = (self.folder.path / f"stack-{rank}").read_text(errors="replace")
-            # The main thread comes last.
-            lines = text.rpartition("most recent call first):\n")[2].splitlines()
-            own = [line for line in lines if "runpy" not in line and _RANK not in line]
-            return own[:_SHOWN]
-        return []
-
-    def _look_at_starting(
-        self, ranks: Mapping[int, int], boards: Sequence[RankStatus], now: float
+    def _look_at_start(
+        self, ranks: Mapping[int, int], states: Sequence[RankState], now: float
     ) -> None:
-        """Note when a rank last computed before all have met, as in imports."""
+        """End a job whose ranks do not meet in `parallel.init`: after the deadline, or in vain.
+
+        Ranks have no clock within MPI. Time in which one computes, as in imports, does not count.
+        """
         self._launched = now if self._launched is None else self._launched
-        begun = {each.rank for each in boards if each.joined or each.waits or each.ended}
+        begun = {each.rank for each in states if each.phase != "begun"}
         had = {pid: process_time(pid) for pid, rank in ranks.items() if rank not in begun}
         if had != self._starting and had and now - self._launched < _STARTS:
             self._busy = now
         self._starting = had
-
-    def _look_for_stuck(self, boards: Sequence[RankStatus], now: float) -> None:
-        """End a job whose ranks wait where only MPI has the clock: for too long, or in vain."""
-        stuck = [each for each in boards if each.stuck and each.waits]
-        ended = [each for each in boards if each.ended]
-        for each in stuck:
-            absent = sorted(set(range(self.options.ranks)) - {one.rank for one in stuck})
-            who = self._named(absent[0] if absent else each.rank)
-            seconds = now - max(each.since, self._busy)
+        coming = [each for each in states if each.phase == "comes"]
+        waited = max((each.seconds for each in coming), default=0.0)
+        for each in states if coming else ():
             # One that has met the others may not be waited for, for a moment, by some of them.
-            gone = [one for one in ended if not one.joined or seconds > _NOTICE]
-            if gone:
-                who = self._named(gone[0].rank)
-                self._fail(f"{who} has ended, and others wait for it: {each.waits}", now)
-            elif seconds > self.options.deadline:
-                # Of other machines' ranks nothing is known here.
-                self.dead |= set(absent) & {board.rank for board in boards}
-                self._fail(f"{who} has kept others waiting {seconds:.1f} s: {each.waits}", now)
-
-    def _look_for_late(self, alive: set[int], boards: Sequence[RankStatus], now: float) -> None:
-        """End a job of which a rank has not come to where all begin, be it that none waits yet."""
-        launched = now if self._launched is None else self._launched
-        if self._failure or now - max(launched, self._busy) <= self.options.deadline:
+            if each.phase == "gone" or (each.phase == "ended" and waited > _NOTICE):
+                self._fail(f"{self._named(each.rank)} has ended, and others wait for it", now)
+        launched = self._launched if self.options.sizes is not None else now - waited
+        seconds = now - max(launched, self._busy)
+        if self._failure or seconds <= self.options.deadline:
             return
-        seconds = now - launched
-        if not self._remote and not alive | {each.rank for each in boards}:
+        known = {*ranks.values(), *(each.rank for each in states)}
+        late = sorted(set(ranks.values()) - begun)
+        late = late or (sorted({*range(self.options.ranks)} - begun) if coming else [])
+        if late:
+            # Of other machines' ranks nothing is known here.
+            self.dead |= set(late) & known
+            who = ", ".join(map(str, late[:_SHOWN])) + f" of {self.options.ranks}"
+            self._fail(f"rank {who} has not come to parallel.init in {seconds:.1f} s", now)
+        elif coming:
+            self._fail(f"all ranks have come to parallel.init, and wait {seconds:.1f} s there", now)
+        elif not known and not self._remote:
             self._fail(f"mpirun has started no rank in {seconds:.1f} s", now)
-        begun = {each.rank for each in boards if each.joined or each.stuck or each.ended}
-        if late := sorted(alive - begun):
-            self.dead |= set(late)
-            who = ", ".join(map(str, late[:_SHOWN]))
-            self._fail(
-                f"rank {who} of {self.options.ranks} has not come to parallel.init in "
-                f"{seconds:.1f} s",
-                now,
-            )
+
+    def _ask_where(self, ranks: Mapping[int, int], states: Sequence[RankState]) -> None:
+        """Let the ranks that wait for no other write their stacks, once, to be told in the end."""
+        asked = self.folder.path / ASKED
+        if not asked.exists():
+            reported = {int(each["rank"]) for each in self._reports()}
+            self._asked_where = self._stacks(ranks, _silent(states) - reported)
+            asked.touch()
+
+    def _stacks(self, ranks: Mapping[int, int], wanted: set[int]) -> dict[int, list[str]]:
+        """The lines in which each of the ``wanted`` ranks here is, the innermost first.
+
+        [] for a rank that does not answer: it is stopped, or has just ended.
+        """
+        pids = {rank: pid for pid, rank in ranks.items() if rank in wanted}
+        before = {rank: len(self._dumped(rank)) for rank in pids}
+        for pid in pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, mpirun.STACKS)
+        end, found, seen = time.monotonic() + _TELLS, dict.fromkeys(pids, ""), None
+        # A stack is whole once it grows no longer.
+        while time.monotonic() < end and (seen != found or not all(found.values())):
+            time.sleep(_LOOK / 10)
+            seen, found = found, {rank: self._dumped(rank)[before[rank] :] for rank in pids}
+        # The main thread comes last.
+        lines = {
+            r: t.rpartition("most recent call first):\n")[2].splitlines() for r, t in found.items()
+        }
+        return {
+            rank: [each for each in some if "runpy" not in each and _RANK not in each][:_SHOWN]
+            for rank, some in lines.items()
+        }
+
+    def _dumped(self, rank: int) -> str:
+        """What `faulthandler` has written for a rank so far."""
+        with suppress(OSError):
+            return (self.folder.path / f"stack-{rank}").read_text(errors="replace")
+        return ""
 
     def _ask_to_leave(
-        self, ranks: Mapping[int, int], boards: Sequence[RankStatus], now: float
+        self, ranks: Mapping[int, int], states: Sequence[RankState], now: float
     ) -> None:
         """Ask ranks to end at their next checkpoint where more are wanted; any of them is enough.
 
@@ -416,7 +409,7 @@ class Job:
         """
         if self._wanted is None or now < self._leaving_at or not self._wanted():
             return
-        met = {each.rank for each in boards if each.joined}
+        met = {each.rank for each in states if each.has_met}
         if met >= set(ranks.values()) and (met or self._remote):
             self._leaving_at = now + _AGAIN
             for pid in ranks or [self._mpirun]:
@@ -431,13 +424,13 @@ class Job:
     def _report_paths(self) -> list[Path]:
         return list(self.folder.path.glob("report-*"))
 
-    def _boards(self) -> list[RankStatus]:
-        found = (read_board(self.folder.path, rank) for rank in range(self.options.ranks))
-        return [board for board in found if board is not None]
+    def _states(self) -> list[RankState]:
+        found = (read_state(self.folder.path, rank) for rank in range(self.options.ranks))
+        return [state for state in found if state is not None]
 
     def _named(self, rank: int) -> str:
-        board = read_board(self.folder.path, rank)
-        process = f" (process {board.pid}, step {board.step})" if board else ""
+        state = read_state(self.folder.path, rank)
+        process = f" (process {state.pid}, step {state.step})" if state else ""
         return f"rank {rank} of {self.options.ranks}{process}"
 
     def _ended(self, status: int, said: str) -> int:
@@ -459,10 +452,9 @@ class Job:
             return status
         # Rank 0 has said it where the user reads.
         told = text.rstrip().splitlines() if rank != 0 else []
-        others = [str(each) for each in self._boards() if each.rank != rank and each.waits]
-        for each in self._asked_where:
-            told += [f"rank {each} was in", *(self._where(each) or ["  what it has not told"])]
-        say(self._failure, *told, *others[:_SHOWN])
+        waiting = ("comes", "waits")
+        others = [str(s) for s in self._states() if s.rank != rank and s.phase in waiting]
+        say(self._failure, *told, *_told(self._asked_where), *others[:_SHOWN])
         return status or 1
 
     def _cause(
@@ -497,7 +489,7 @@ class Job:
         self, reports: Sequence[Mapping[str, Any]], status: int, said: str
     ) -> tuple[int, int, str]:
         """The rank that others waited for in vain, the exit status, and its last words."""
-        silent = self._silent({int(each["rank"]) for each in reports})
+        silent = _silent(self._states()) - {int(each["rank"]) for each in reports}
         if reports:
             self.dead |= silent
         gone = [rank for rank in sorted(silent) if rank in self._asked_where] or sorted(silent)
@@ -507,16 +499,11 @@ class Job:
             self._failure = "mpirun could not run the job"
             return -1, status, said
         (rank,) = gone
-        how = "has kept others waiting" if self._where(rank) else "ended without a word"
+        how = "has kept others waiting" if self._asked_where.get(rank) else "ended without a word"
         self._failure = f"{self._named(rank)} {how}"
         if reports:
             self._failure += f"; rank {reports[0]['rank']} {_ended_by(reports)}"
         return rank, int(reports[0]["status"]) if reports else status, self._end_of_log(rank)
-
-    def _silent(self, reported: set[int]) -> set[int]:
-        """The ranks that neither waited for others nor told of an error where all were to meet."""
-        boards = [each for each in self._boards() if each.rank not in reported]
-        return {each.rank for each in boards if not (each.waits or each.ended)}
 
     def _reports(self) -> list[dict[str, Any]]:
         """The error reports of ranks, oldest first; one of rank 0 of the same kind goes before."""
@@ -534,6 +521,19 @@ class Job:
     def _log_dir(self, rank: int) -> list[Path]:
         given = self.options.log_dir
         return [] if given is None else [given / f"rank-{rank}.log"]
+
+
+def _silent(states: Sequence[RankState]) -> set[int]:
+    """The ranks that others may wait for, and that wait for none."""
+    return {each.rank for each in states if each.is_silent}
+
+
+def _told(stacks: Mapping[int, Sequence[str]]) -> list[str]:
+    """The lines in which ranks are, for the user."""
+    told = []
+    for rank, lines in stacks.items():
+        told += [f"rank {rank} was in", *(lines or ["  what it has not told"])]
+    return told
 
 
 def _ended_by(reports: Sequence[Mapping[str, Any]]) -> str:
@@ -555,6 +555,24 @@ def _ranks_of(pid: int) -> dict[int, int]:
                 if ranks:
                     found[int(child)] = int(ranks[0])
     return found
+
+
+def process_state(pid: int) -> str:
+    """The letter that Linux has for the state of a process: T for stopped; "" for none."""
+    return next(iter(_status(pid)), "")
+
+
+def process_time(pid: int) -> int:
+    """The processor time of a process so far, in ticks of the system."""
+    return sum(map(int, _status(pid)[11:13]))
+
+
+def _status(pid: int) -> list[str]:
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        # The name, which stands in brackets, may hold anything.
+        return text.rpartition(")")[2].split()
+    return []
 
 
 def _end_with_parent() -> None:

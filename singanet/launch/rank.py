@@ -25,13 +25,13 @@ from typing import Any
 
 from singanet.base.processes import LEAVING
 from singanet.launch.hosts import LEAVE, STACKS
-from singanet.parallel.communicators.board import (
+from singanet.parallel.communicators.rank_file import (
     JOB,
     LEAVES,
     LOGS,
     RESTART,
     SERVERS,
-    own_board,
+    own_file,
 )
 
 ASKED = "asked"
@@ -48,7 +48,7 @@ def tells_of_others(report: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """``path`` has boards, outputs and reports."""
+    """``path`` has what ranks tell: their states, outputs, stacks and reports."""
 
     path: Path
 
@@ -164,17 +164,19 @@ def main(arguments: Sequence[str]) -> None:
     if LEAVES in os.environ:
         signal.signal(LEAVE, LEAVING.ask)
     if folder.is_dir():
-        # Before this rank has a board: then the launcher may ask for its stack.
+        # Before this rank tells its state: then the launcher may ask for its stack.
         stack = (folder / f"stack-{rank}").open("w", encoding="utf-8")
         faulthandler.register(STACKS, stack)
+    own = own_file()
     status, kind, text = _outcome(rank, arguments, log)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    if status in _ENDED and own_board().joined:
+    has_met = own.phase in ("met", "waits")
+    if status in _ENDED and has_met:
         sys.exit(status)  # all end together, whoever was asked: rank 0 may still save
     if not status:
-        own_board().ends()
+        own.tell("ended" if has_met else "gone")
         return
     report = {"rank": rank, "status": status, "kind": kind, "text": text, "time": time.time()}
     _report(folder, report)
@@ -209,7 +211,7 @@ def _outcome(rank: int, arguments: Sequence[str], log: Path | None) -> tuple[int
             sys.stderr.write(text)
         status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         # Here, as most ranks end well without what layers take to load.
-        from singanet.parallel.communicators.board import layer_of
+        from singanet.parallel.communicators.rank_file import layer_of
 
         layer = layer_of(error)
         kind = type(error).__name__ + (f" in layer {layer!r}" if layer else "")

@@ -18,7 +18,7 @@ from singanet.launch import hosts as mpirun
 from singanet.launch.hosts import Host, Knocking, Slots, allocated, always, by_slurm
 from singanet.launch.job import Job, JobOptions, say
 from singanet.launch.rank import JobFolder, job_folder
-from singanet.parallel.communicators.board import (
+from singanet.parallel.communicators.rank_file import (
     DEADLINE,
     LEAVES,
     LOGS,

@@ -15,9 +15,9 @@ from singanet.base.processes import interrupted_after
 from singanet.device import Device
 from singanet.errors import ArgumentError, BackendError
 from singanet.ops.threads import cores, set_threads
-from singanet.parallel.communicators.board import JOB, SERVERS, own_board
 from singanet.parallel.communicators.communicator import Alone, Communicator
 from singanet.parallel.communicators.nccl import NcclCommunicator
+from singanet.parallel.communicators.rank_file import JOB, SERVERS, own_file
 from singanet.parallel.server.messages import ServerRanks
 
 _LAUNCHED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
@@ -75,7 +75,8 @@ def _whole() -> Communicator:
     if not any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK")):
         _expect_understood()
     # Loading MPI starts it, which takes a second, and waits until all ranks have come to it.
-    with own_board().stuck("all ranks, to begin together"), _ending_all():
+    own_file().tell("comes")
+    with _ending_all():
         from singanet.parallel.communicators.mpi import MpiCommunicator
 
         copyreg.pickle(MpiCommunicator, _by_init)

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from singanet.launch import rank as folders
+from singanet.launch.job import process_state
 from singanet.launch.rank import JobFolder, job_folder, sweep_lost
-from singanet.parallel.communicators.board import JOB, process_state
+from singanet.parallel.communicators.rank_file import JOB
 
 
 def sleeper(path, **options):

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from singanet.base.processes import Leaving
 from singanet.launch import JobOptions, hosts, job, launch, rank
 from singanet.launch.job import Outputs
 from singanet.launch.rank import JobFolder, job_folder
-from singanet.parallel.communicators.board import JOB, RankStatus
+from singanet.parallel.communicators.rank_file import JOB, RankState
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,11 +25,11 @@ HEAD = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from singanet.parallel.communicators.board import JOB, own_board, read_board
+from singanet.parallel.communicators.rank_file import JOB, own_file, read_state
 from singanet.layers import Layer
 
 rank, size = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))
-board = own_board()
+own = own_file()
 print("out of", rank, *sys.argv[1:], flush=True)
 print("err of", rank, file=sys.stderr, flush=True)
 
@@ -37,10 +38,10 @@ class Failing(Layer):
         raise KeyError("lost")
 
 def until_others(do):
-    "Until the boards of all others say so, as ranks of MPI start together."
+    "Until all others tell so, as ranks of MPI start together."
     while True:
-        boards = [read_board(Path(os.environ[JOB]), other) for other in range(size)]
-        if all(board and (board.rank == rank or do(board)) for board in boards): return
+        states = [read_state(Path(os.environ[JOB]), other) for other in range(size)]
+        if all(state and (state.rank == rank or do(state)) for state in states): return
         time.sleep(0.01)
 
 """
@@ -49,7 +50,7 @@ RANK = (
     HEAD
     + """
 def act(how):
-    until_others(lambda board: board.waits)
+    until_others(lambda state: state.phase == "waits")
     if how == "raise": Failing("fc3").forward(None, None)
     if how == "exit": sys.exit(7)
     if how == "once" and os.environ["SINGANET_RESTART"] != "0": return
@@ -58,17 +59,17 @@ def act(how):
     if how == "hang": time.sleep(1.0)
 
 for step in range(6):
-    board.step(step)
+    own.tell(step=step)
     if step == 3 and sys.argv[1] == "all":
-        until_others(lambda board: board.step == 3)
+        until_others(lambda state: state.step == 3)
         raise ValueError("everywhere")
     if step == 3 and sys.argv[1] != "well":
         if rank == size - 1: act(sys.argv[1])
         else:
-            until_others(lambda board: board.step == 3)
-            board.waits("the gradients of fc/weight")
+            until_others(lambda state: state.step == 3)
+            own.tell("waits", what="the gradients of fc/weight")
             time.sleep(1.0 if sys.argv[1] in ("once", "hang") else 30)
-            board.computes()
+            own.tell("met")
 """
 )
 
@@ -79,13 +80,14 @@ BEGINS = (
     + """
 how = sys.argv[1]
 if rank == size - 1:
-    until_others(lambda board: board.stuck)
+    until_others(lambda state: state.phase == "comes")
     if how == "hang": time.sleep(30)
     if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
-    if how == "met": board.joins()
+    if how == "met": own.tell("met")
     if how in ("leave", "met"): sys.exit(0)
     if how == "interrupt": raise KeyboardInterrupt
-with board.stuck("all ranks, to begin together"): time.sleep(30)
+own.tell("comes")
+time.sleep(30)
 """
 )
 
@@ -303,15 +305,20 @@ def test_a_stall_is_told_while_the_job_goes_on(started):
     assert err.count("1 of 2 ranks wait:") == 1
     assert "rank 0, step 3: waited 0." in err
     assert "rank 1, step 3: computed" in err
+    assert re.search(r"rank 1 was in\n +File .*script\.py\", line \d+ in act\n", err)
+
+
+def state(rank, phase="met", step=4, seconds=0.0):
+    return RankState(rank, 7, phase, step, "the gradients of fc/weight", time.time() - seconds)
 
 
 def test_only_a_wait_as_long_as_was_given_is_a_stall_and_told_once(monkeypatch, capfd):
-    waiting = RankStatus(0, 0, 0, 3, "the gradients of fc/weight", 100.0, False, True)
     with job_folder() as folder:
         watched = job.Job(JobOptions(2, (), stall=60.0), folder)
-        monkeypatch.setattr(watched, "_boards", lambda: [waiting])
-        for now, told in ((101.0, 0), (159.0, 0), (161.0, 1), (170.0, 0)):
-            watched._look({}, now)
+        for seconds, told in ((1.0, 0), (59.0, 0), (61.0, 1), (70.0, 0)):
+            waiting = state(0, "waits", seconds=seconds)
+            monkeypatch.setattr(watched, "_states", lambda given=waiting: [given])
+            watched._look({}, seconds)
             assert capfd.readouterr().err.count("1 of 2 ranks wait:") == told
 
 
@@ -332,13 +339,13 @@ def begins(started, how, told, **options):
 
 
 def test_who_waits_within_mpi_waits_no_longer_than_the_deadline(started):
-    begins(started, "hang", "has kept others waiting", deadline=0.5)
+    begins(started, "hang", "has not come to parallel.init in", deadline=0.5)
 
 
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("hang", "has kept others waiting"),
+        ("hang", "has not come to parallel.init in"),
         pytest.param("kill", "", marks=pytest.mark.slow),
         pytest.param("leave", "has ended, and others wait for it", marks=pytest.mark.slow),
         pytest.param("met", "has ended, and others wait for it", marks=pytest.mark.slow),
@@ -362,11 +369,11 @@ def stands_here(how):
     print("the disk is full", flush=True)
     os._exit(3)
 
-board.joins()
+own.tell("met")
 if rank == size - 1:
-    until_others(lambda board: board.waits)
+    until_others(lambda state: state.phase == "waits")
     stands_here(sys.argv[1])
-board.waits("the gradients of fc/weight")
+own.tell("waits", what="the gradients of fc/weight")
 time.sleep(0.5)
 raise RankError("fc", expected="the others", received="no answer", advice="look")
 """
@@ -396,14 +403,15 @@ def test_a_rank_that_still_computes_has_not_missed_where_all_begin(started):
 if rank == size - 1:
     end = time.process_time() + 2.0
     while time.process_time() < end: pass
-    board.joins()
+    own.tell("met")
 else:
-    with board.stuck("all ranks, to begin together"):
-        until_others(lambda board: board.joined)
+    own.tell("comes")
+    until_others(lambda state: state.has_met)
+    own.tell("met")
 """
     )
     status, _, err = started("", text=text, deadline=1.0)
-    assert (status, "kept others waiting" in err) == (0, False)
+    assert (status, "has not come" in err) == (0, False)
 
 
 @pytest.mark.parametrize(("how", "status"), [("well", 0), ("exit", 7)])
@@ -430,7 +438,7 @@ def test_an_interrupt_is_handed_on(started, monkeypatch):
     asked, look = [], job.Job._look
 
     def interrupting(self, ranks, now):
-        if any(board.waits for board in self._boards()) and not asked:
+        if any(state.phase == "waits" for state in self._states()) and not asked:
             asked.append(self._take(signal.SIGINT, None))
         look(self, ranks, now)
 
@@ -444,10 +452,10 @@ def test_an_interrupt_is_handed_on(started, monkeypatch):
 def test_a_job_of_which_no_rank_has_come_to_where_all_begin_ends(remote, monkeypatch, capsys):
     """None waited for another: nothing told of it."""
     options = JobOptions(2, (), sizes=(1, 2), deadline=5.0, hosts=Path("hosts") if remote else None)
-    boards = [RankStatus(1, 7, 0, 0, "", 0.0, False)]
+    states = [state(1, "begun")]
     with job_folder() as folder:
         watched = job.Job(options, folder)
-        monkeypatch.setattr(watched, "_boards", lambda: boards)
+        monkeypatch.setattr(watched, "_states", lambda: states)
         for now in (100.0, 104.9):
             watched._look({7: 1}, now)
         assert not watched.dead
@@ -457,7 +465,7 @@ def test_a_job_of_which_no_rank_has_come_to_where_all_begin_ends(remote, monkeyp
         assert "rank 1 of 2 has not come to parallel.init in 5.1 s" in capsys.readouterr().err
         # Ranks that nobody here sees are mpirun's, where they are elsewhere.
         unseen = job.Job(options, folder)
-        monkeypatch.setattr(unseen, "_boards", list)
+        monkeypatch.setattr(unseen, "_states", list)
         unseen._look({}, 100.0)
         unseen._look({}, 105.1)
         assert ("has started no rank" in unseen._failure) == (not remote)
@@ -467,8 +475,8 @@ def test_who_hangs_in_a_step_is_dead_where_numbers_may_change():
     error = "rank 0 of 3, step 4: expected the gradients within 5 s; received no answer"
     with job_folder() as folder:
         watched = job.Job(JobOptions(3, (), sizes=(1, 3)), folder)
-        boards = [RankStatus(r, 7, 0, 4, "the gradients" * (r < 2), 0.0, False) for r in range(3)]
-        watched._boards = lambda: boards
+        states = [state(r, "waits" if r < 2 else "met") for r in range(3)]
+        watched._states = lambda: states
         rank._report(folder.path, report(0, 1, "RankError", error))
         assert watched._ended(1, "") == 1
     assert watched.dead == {2}
@@ -489,13 +497,13 @@ def test_who_has_met_the_others_is_asked_to_end_at_a_checkpoint(
     """Of ranks on other machines only mpirun knows, which hands the signal on."""
     asked = []
     options = JobOptions(2, (), sizes=(1, 3), hosts=Path("hosts") if remote else None)
-    boards = [RankStatus(r, 7, 0, 4, "", 0.0, False, r in met) for r in ranks.values()]
+    states = [state(r, "met" if r in met else "comes") for r in ranks.values()]
     monkeypatch.setattr(job.os, "kill", lambda pid, number: asked.append((pid, number)))
     with job_folder() as folder:
         watched = job.Job(options, folder, wanted=lambda: True)
         watched._mpirun = 9
         for now in (100.0, 104.0):
-            watched._ask_to_leave(ranks, boards, now)
+            watched._ask_to_leave(ranks, states, now)
     monkeypatch.undo()
     assert asked == [(pid, hosts.LEAVE) for pid in told]
 

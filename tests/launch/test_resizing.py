@@ -13,24 +13,25 @@ TRAINS_ALONE = """
 import os, signal, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from singanet.base.processes import (LEAVING)
-from singanet.parallel.communicators.board import JOB, own_board, read_board
+from singanet.base.processes import LEAVING
+from singanet.parallel.communicators.rank_file import JOB, own_file, read_state
 
 rank, size = (int(os.environ["OMPI_COMM_WORLD_" + name]) for name in ("RANK", "SIZE"))
-board = own_board()
+own = own_file()
 
 def at(rank, step):
-    other = read_board(Path(os.environ[JOB]), rank)
+    other = read_state(Path(os.environ[JOB]), rank)
     return other is not None and other.step == step
 
 how, folder, most = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 saved, first = folder / "step", os.environ["SINGANET_RESTART"] == "0"
 if rank == size - 1 and first and how == "hang": time.sleep(60)
 if first and how == "hang":
-    with board.stuck("all ranks, to begin together"): time.sleep(60)
-board.joins()
+    own.tell("comes")
+    time.sleep(60)
+own.tell("met")
 for step in range(int(saved.read_text()) if saved.exists() else 0, 20):
-    board.step(step)
+    own.tell(step=step)
     if step == 3 and first and how == "kill":
         while not all(at(other, 3) for other in range(size)): time.sleep(0.01)
         if rank == size - 1: os.kill(os.getpid(), signal.SIGKILL)
@@ -94,15 +95,17 @@ def test_a_program_that_ends_well_by_an_interrupt_goes_on_all_the_same(resized):
 
 @pytest.mark.full
 def test_a_rank_that_hangs_before_all_meet_is_dead_after_the_deadline(resized, monkeypatch):
-    look = job.Job._look_for_late
+    look = job.Job._look_at_start
 
-    def later(self, alive, boards, now):
+    def later(self, ranks, states, now):
         """The deadline is over as soon as the other rank waits."""
-        if any(board.stuck for board in boards):
-            self._launched = self._busy = now - 90.0
-        look(self, alive, boards, now)
+        if any(state.phase == "comes" for state in states):
+            self._launched = now - 90.0
+            self._starting = {pid: job.process_time(pid) for pid, rank in ranks.items() if rank}
+            self._busy = now - 90.0
+        look(self, ranks, states, now)
 
-    monkeypatch.setattr(job.Job, "_look_for_late", later)
+    monkeypatch.setattr(job.Job, "_look_at_start", later)
     status, taken, err = resized("hang", 2, (1, 2), deadline=60.0, rest=90.0)
     assert status == 0, err
     assert "rank 1 of 2 has not come to parallel.init in 9" in err

@@ -27,7 +27,7 @@ from singanet import parallel
 from singanet.layers import Activation, Dense, Embedding, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.optimizer import Adam
-from singanet.parallel.communicators.board import read_board
+from singanet.parallel.communicators.rank_file import read_state
 
 how, victim, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 comm = parallel.init()
@@ -41,7 +41,7 @@ stage.meet(net)
 if comm.rank == 0: (folder / "begun").open("a").write(f"{stage.restored}\\n")
 for step in range(stage.restored, 11):
     if step == 7 and comm.rank == 0 and os.environ["SINGANET_RESTART"] == "0" and how != "none":
-        pid = read_board(Path(os.environ["SINGANET_JOB"]), victim).pid
+        pid = read_state(Path(os.environ["SINGANET_JOB"]), victim).pid
         (folder / "died").write_text(str(time.monotonic()))
         os.kill(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
     net.step(x[comm.rank::comm.size], y[comm.rank::comm.size], stage)

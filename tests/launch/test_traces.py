@@ -1,7 +1,7 @@
 import json
 
 from singanet.launch.start import merge_traces
-from singanet.parallel.communicators.board import trace_part
+from singanet.parallel.communicators.rank_file import trace_part
 from singanet.parallel.communicators.timeline import Timeline
 from singanet.testing import communicators
 

@@ -10,18 +10,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from singanet.errors import BackendError, RankLostError
-from singanet.parallel.communicators.board import (
-    DEADLINE,
-    layer_of,
-    own_board,
-)
 from singanet.parallel.communicators.communicator import (
     Communicator,
     ReduceOp,
@@ -32,6 +27,7 @@ from singanet.parallel.communicators.communicator import (
     checked_peer,
     late,
 )
+from singanet.parallel.communicators.rank_file import DEADLINE, layer_of, own_file
 from singanet.parallel.communicators.timeline import Timeline, own_part
 from singanet.types import Array
 
@@ -259,12 +255,14 @@ class MpiCommunicator(Communicator):
 
     def __init__(self, comm: Any = None, deadline: float | None = None) -> None:
         whole = MPI.COMM_WORLD if comm is None else comm
-        self.board = own_board()
+        self._told = own_file()
         self.timeline: Timeline | None = None
         self.step = 0
         self.rank, self.size = int(whole.Get_rank()), int(whole.Get_size())
-        with self._meeting():
-            self._comm = whole.Dup()
+        if comm is None:
+            # While MPI waits for all ranks the launcher alone has a clock.
+            self._told.tell("comes")
+        self._comm = whole.Dup()
         self._sums = Sums(self._comm)
         given = os.environ.get(DEADLINE, "300") if deadline is None else deadline
         self.deadline = float(given)
@@ -273,26 +271,18 @@ class MpiCommunicator(Communicator):
         self._bell = own_bell()
         self._bells: list[BellName | None] = [None] * self.size
         if comm is None and self.size > 1:
-            with self._meeting():
-                self._bells = self._bells_of_all()
+            self._bells = self._bells_of_all()
         if self.size > 1:
             _end_all_on_error(self)
         # Ranks that are not in it may end while those of a part go on.
         self.farewells = None
         if comm is None:
-            with self._meeting():
-                self.farewells = _Farewells(self) if self.size > 1 else None
-            self.board.joins()
+            self.farewells = _Farewells(self) if self.size > 1 else None
+            self._told.tell("met")
         part = own_part(self.rank) if comm is None else None
         if part is not None:
             self.timeline = Timeline(part, self)
             atexit.register(self.timeline.write)
-
-    @contextmanager
-    def _meeting(self) -> Iterator[None]:
-        """Wait within MPI for all ranks; it gives no time back for a clock of this process."""
-        with self.board.stuck("all ranks, to begin together"):
-            yield
 
     @property
     def step(self) -> int:
@@ -302,7 +292,7 @@ class MpiCommunicator(Communicator):
     @step.setter
     def step(self, step: int) -> None:
         self._step = step
-        self.board.step(step)
+        self._told.tell(step=step)
         if self.timeline is not None:
             self.timeline.step(step)
 
@@ -402,8 +392,9 @@ class MpiCommunicator(Communicator):
 
     def group(self, ranks: Sequence[int]) -> MpiCommunicator:
         color = checked_group(self, ranks)[0]
-        with self._meeting():
-            part = self._comm.Split(color, self.rank)
+        # By this process' clock, which MPI does not look at while it splits.
+        self.barrier("a group of ranks")
+        part = self._comm.Split(color, self.rank)
         made = MpiCommunicator(part, self.deadline)
         part.Free()
         made.farewells = self.farewells
@@ -482,7 +473,7 @@ class MpiCommunicator(Communicator):
                 if waited > self.deadline:
                     raise late(self, what)
                 if not told and waited > _LONG and self.deadline < float("inf"):
-                    self.board.waits(what)
+                    self._told.tell("waits", what=what)
                     told = True
                 if waited > PATIENCE:
                     look()
@@ -492,7 +483,7 @@ class MpiCommunicator(Communicator):
                     time.sleep(_nap_after(waited))
         finally:
             if told:
-                self.board.computes()
+                self._told.tell("met")
         if self.timeline is not None:
             self.timeline.add("waiting", what, began)
 
@@ -589,7 +580,7 @@ class _Farewells:
         """Tell all, and wait until all have: a rank in MPI_Finalize spins, and hears nothing."""
         if os.getpid() != self._process:  # a child that was forked, and is no rank
             return
-        self._comm.board.ends()
+        own_file().tell("ended")
         own = np.array([self._comm.step], np.int64)
         with suppress(MPI.Exception):  # one that has died instead
             sent = [self._mpi.Isend(own, rank) for rank in self._others]

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from singanet.parallel.communicators.board import TRACE, trace_part
 from singanet.parallel.communicators.communicator import Communicator
+from singanet.parallel.communicators.rank_file import TRACE, trace_part
 
 _ROWS = ("steps", "waiting")
 _PIECE = 256

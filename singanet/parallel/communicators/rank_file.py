@@ -1,0 +1,117 @@
+"""What a rank tells its launcher about itself: how far it is, in a file of the job's folder."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from singanet.layers import Layer
+
+JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
+LOGS, RESTART, SERVERS = "SINGANET_LOG_DIR", "SINGANET_RESTART", "SINGANET_SERVERS"
+LEAVES = "SINGANET_LEAVES"
+"""Variables of a rank: the folder of its job, on the host of its launcher; the seconds after which
+a wait is an error; the file that its trace becomes a part of; the folder of outputs; how often the
+job was begun anew; how many of its ranks serve; that it may be asked to end at a checkpoint."""
+
+Phase: TypeAlias = Literal["begun", "comes", "met", "waits", "ended", "gone"]
+"""A rank has ``begun``, ``comes`` to where all meet, which it waits for within MPI, has ``met`` the
+others, ``waits`` for them in a step, and has ``ended`` its program, or is ``gone`` without having
+met anybody."""
+
+_SIZE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """What a rank told last, ``since`` when by `time.time`; it waits for ``what``."""
+
+    rank: int
+    pid: int
+    phase: Phase
+    step: int
+    what: str
+    since: float
+
+    @property
+    def has_met(self) -> bool:
+        """Whether it has met all others."""
+        return self.phase in ("met", "waits", "ended")
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether others may wait for it, and it for none."""
+        return self.phase in ("begun", "met")
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it told that."""
+        return time.time() - self.since
+
+    def __str__(self) -> str:
+        told = {
+            "comes": "waited {:.1f} s for all ranks, to begin together",
+            "waits": "waited {:.1f} s for " + self.what.replace("{", "{{").replace("}", "}}"),
+            "ended": "ended",
+            "gone": "ended",
+        }.get(self.phase, "computed")
+        return f"rank {self.rank}, step {self.step}: {told.format(self.seconds)}"
+
+
+class RankFile:
+    """The file at ``path`` in which this process tells of itself; None if nobody reads it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.phase: Phase = "begun"
+        self._step = 0
+        self.tell()
+
+    def tell(self, phase: Phase | None = None, step: int | None = None, what: str = "") -> None:
+        """Tell the phase and the step, each as before unless it is given."""
+        self.phase = phase or self.phase
+        self._step = self._step if step is None else step
+        if self._file is not None:
+            text = f"{os.getpid()} {self.phase} {self._step} {what}".encode(errors="replace")
+            os.pwrite(self._file, text[:_SIZE].ljust(_SIZE), 0)
+
+
+@cache
+def own_file() -> RankFile:
+    """The file of this process, made at the first call."""
+    folder, rank = os.environ.get(JOB), os.environ.get("OMPI_COMM_WORLD_RANK")
+    if folder is None or rank is None or not os.path.isdir(folder):
+        return RankFile(None)
+    return RankFile(_place(Path(folder), int(rank)))
+
+
+def read_state(folder: Path, rank: int) -> RankState | None:
+    """What ``rank`` told last; None if it has told nothing yet, or is on another host."""
+    with suppress(OSError, ValueError):
+        path = _place(folder, rank)
+        since, text = path.stat().st_mtime, path.read_text(encoding="utf-8", errors="replace")
+        pid, phase, step, *what = text.rstrip().split(" ", 3)
+        return RankState(rank, int(pid), phase, int(step), "".join(what), since)  # type: ignore[arg-type]
+    return None
+
+
+def _place(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}"
+
+
+def trace_part(trace: Path, rank: int) -> Path:
+    """The trace file of one rank, beside ``trace``."""
+    return trace.with_name(f"{trace.name}.rank-{rank}")
+
+
+def layer_of(error: BaseException) -> str:
+    """The name of the innermost layer in whose code ``error`` was raised; "" for none."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    layers = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), Layer)]
+    return layers[-1].name if layers else ""
