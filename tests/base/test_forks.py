@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are f
 
 HELD = """
 import json, os, sys, threading, time
-from singanet.base.processes import (free_in_children)
+from singanet.base.processes import free_in_children
 
 first, second = free_in_children(threading.Lock()), free_in_children(threading.RLock())
 changed, held, done = [0, 0], threading.Event(), threading.Event()

@@ -16,7 +16,7 @@ from tests.interrupts import signalled_at
 
 HOLDER = """
 import sys, pathlib
-from singanet.base.files import (hold)
+from singanet.base.files import hold
 hold(pathlib.Path(sys.argv[1]), object(), object())
 print("held", flush=True)
 sys.stdin.read()
