@@ -145,7 +145,7 @@ def test_memory_of_layers_that_were_is_used_again(monkeypatch):
         cut(Adam(lr=0.01), comm).meet(net)
         net.forward(False, np.zeros((4, 24), np.float32))
 
-    monkeypatch.setattr("singanet.base.heap.LentMemory", Counted)
+    monkeypatch.setattr("singanet.parallel.slices.LentMemory", Counted)
     together(work)
     # Two on each rank, and some that another thread had for a moment longer.
     assert 4 <= len(made) <= 12
