@@ -148,10 +148,6 @@ class LayerByLayer:
         """`singanet.engine.step.train_step`, which brings the optimizers and so is loaded late."""
         from singanet.engine.step import train_step
 
-        if chain.estimates is not None:
-            from singanet.engine.zeroth_order import step_by_forwards
-
-            return step_by_forwards(net, request, chain)
         with self._recompute.within_step():
             return train_step(net, forward, request, chain, self.streams)
 

@@ -32,7 +32,6 @@ from singanet.optimizer.regularization import (
 )
 from singanet.optimizer.sgd import SGD, Adadelta, AdaGrad, Nesterov, RMSProp
 from singanet.optimizer.wrapper import Wrapper
-from singanet.optimizer.zeroth_order import ZerothOrder
 
 __all__ = [
     "LAMB",
@@ -71,7 +70,6 @@ __all__ = [
     "RMSProp",
     "Regularizer",
     "Wrapper",
-    "ZerothOrder",
     "clip_by_global_norm",
     "global_norm",
     "schedules",

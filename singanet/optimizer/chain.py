@@ -108,7 +108,6 @@ class UpdateChain:
         holds = bool(stages) and stages[0].holds_all
         self.scaled = cast("ScaledUpdates", stages[0]) if holds else None
         self.weighs = any(stage.weighs for stage in stages)
-        self.estimates = next((stage for stage in stages if stage.estimates), None)
         self.selects = any(stage.selects for stage in stages)
         self.updated = False
         """Whether any update of the step in work was made."""

@@ -46,8 +46,6 @@ class Wrapper(Counted, Configurable, ABC):
     """Whether it is to be told the norm of a step before its first gradients, by `knowing`."""
     holds_all: ClassVar[bool] = False
     """Whether all gradients of a step have to be there, and finite, before it takes the first."""
-    estimates: ClassVar[bool] = False
-    """Whether gradients are what forwards tell of them: no walk back is made."""
     waits: ClassVar[bool] = False
     """Whether it is a `Reducer`, which waits for other processes."""
     over_parts: Callable[[Any], Any] | None = None

@@ -160,13 +160,6 @@ def rehearsed_step(
 
     With targets ``y`` the loss's own arrays are in it. Raises `NotRecordableError`.
     """
-    if UpdateChain(optimizer).estimates is not None:
-        raise ArgumentError(
-            "the memory of a step, optimizer",
-            expected="an optimizer whose gradients come of a walk back, which can be planned",
-            received=type(UpdateChain(optimizer).estimates).__name__,
-            advice="train without a budget: a step takes what net.predict takes of the batch",
-        )
     feed = ones(net.execution_plan(), batch_size, net.device, extent)
 
     # What the loss makes lies between the other arrays, and decides where these can.

@@ -242,7 +242,7 @@ class Programs:
         found = None if on_layer is not None else self._known_to_hold(net, key)
         if found is None:
             feed = x = check_feed(net.execution_plan(), x, net.device, net.dtype)
-            by_layers = on_layer is not None or chain.knows_norm() or chain.estimates is not None
+            by_layers = on_layer is not None or chain.knows_norm()
             first = False
             if not by_layers:
                 key = self._key(net, "step", *of_step, facts_of_feed(feed))

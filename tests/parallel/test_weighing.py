@@ -13,7 +13,6 @@ from singanet.optimizer import (
     Adam,
     ClipByGlobalNorm,
     ClipByLayerNorm,
-    ZerothOrder,
 )
 from singanet.parallel import AllReduce, Hybrid, ParameterServer, SparseAllReduce
 from tests.parallel.nets import expect_same_values, together, values_of
@@ -72,9 +71,8 @@ def steps(net, optimizer, part=slice(None), recorded=True, count=5):
         lambda rule, comm: AllReduce(ClipByGlobalNorm(rule, 0.1), comm),
         lambda rule, comm: SparseAllReduce(rule, comm, ratio=1.0),
         lambda rule, comm: Accumulator(AllReduce(rule, comm), 2),
-        lambda rule, comm: AllReduce(ZerothOrder(SGD(1e-3), seed=1), comm),
     ],
-    ids=["all", "clipped", "sparse", "accumulated", "by forwards"],
+    ids=["all", "clipped", "sparse", "accumulated"],
 )
 def test_each_output_weighs_by_what_its_loss_counts(wrap, losses, recorded):
     def work(comm):
