@@ -238,12 +238,6 @@ def _with_routes(call: Any, routes: tuple[Route, ...], last: F) -> F:
     return call
 
 
-def routes_of(function: Any) -> tuple[Route, ...]:
-    """The routes of a kernel, without the last one, which always serves."""
-    found: tuple[Route, ...] = getattr(function, "routes", ())
-    return found
-
-
 def kernels_by_cost(backend: type) -> list[str]:
     """The names of the kernels whose routes can be measured."""
     return [name for name in kernels(backend) if hasattr(getattr(backend, name), "case")]

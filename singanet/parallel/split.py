@@ -60,9 +60,9 @@ class SplitDense(Dense):
         """(in,) → (num_output,)."""
         made = super().setup(in_shapes)
         columns = self.split == "columns"
-        self.shared.cut(self, "weight", 0 if columns == self.W_transpose else 1, columns)
+        self.shared.cut(self, "weight", 0 if columns == self.W_transpose else 1)
         if columns and self.use_bias:
-            self.shared.cut(self, "bias", 0, columns)
+            self.shared.cut(self, "bias", 0)
         return made
 
     def products(self) -> dict[str, bool]:
@@ -114,7 +114,7 @@ class SplitEmbedding(Embedding):
     def setup(self, in_shapes: Any) -> Shapes:
         """Sample shape s → (*s, num_output)."""
         made = super().setup(in_shapes)
-        self.shared.cut(self, "weight", 0 if self.split == "rows" else 1, True)
+        self.shared.cut(self, "weight", 0 if self.split == "rows" else 1)
         return made
 
     def forward(self, ctx: Context, x: Array) -> Array:
@@ -158,7 +158,7 @@ class _Slices:
         """From where to where this rank's slice goes."""
         return self.ends[self.comm.rank], self.ends[self.comm.rank + 1]
 
-    def cut(self, layer: Layer, suffix: str, axis: int, of_outputs: bool) -> None:
+    def cut(self, layer: Layer, suffix: str, axis: int) -> None:
         """Let the parameter have this rank's slice along ``axis``, of its whole first values."""
         whole, size = layer.params[suffix], self.comm.size
         extent = whole.shape[axis]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -78,11 +78,6 @@ def successors(kernels: Sequence[Kernel]) -> list[list[int]]:
         if edge.source is not None and edge.target is not None:
             after[edge.source][edge.target] = None
     return [list(targets) for targets in after]
-
-
-def serial_order(kernels: Sequence[Kernel]) -> list[int]:
-    """The numbers of the kernels as they were recorded."""
-    return list(range(len(kernels)))
 
 
 def dependency_order(kernels: Sequence[Kernel]) -> list[int]:
@@ -196,16 +191,6 @@ def releases(kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> list[list[
         if buffer.kind in ("temporary", "input") and last >= 0:
             freed[last].append(number)
     return freed
-
-
-def never_read(kernels: Iterable[Kernel], buffers: Sequence[Buffer]) -> list[int]:
-    """Temporaries that are written for nothing."""
-    written: set[int] = set()
-    read: set[int] = set()
-    for kernel in kernels:
-        written.update(kernel.writes)
-        read.update(kernel.reads)
-    return sorted(n for n in written - read if buffers[n].kind == "temporary")
 
 
 def _unknown(at: int, kernel: Kernel, buffer: int, count: int) -> ArgumentError:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from singanet.ops.kernel import NEVER, Route, by_cost, cheapest, in_order, kernel, routes_of
+from singanet.ops.kernel import NEVER, Route, by_cost, cheapest, in_order, kernel
 
 
 @kernel(half="native")
@@ -52,8 +52,7 @@ def test_a_kernel_is_what_its_last_route_is(count):
     assert made.half == "native"
     assert made.__doc__ == "What every route does."
     assert inspect.signature(made) == inspect.signature(last)
-    assert routes_of(made) == tuple(routes)
-    assert routes_of(last) == ()
+    assert made.routes == tuple(routes)
     options = Route("no", last, lambda ops, x, twice=False: False)
     assert in_order(*[options] * count, last=last)(None, 2, twice=True) == "last 22"
 

@@ -48,10 +48,9 @@ class MessageKind(IntEnum):
     NEWER = 10
     STATE = 11
     LOAD = 12
-    SNAPSHOT = 13
-    LOADS = 14
-    SET = 15
-    WRITE = 16
+    LOADS = 13
+    SET = 14
+    WRITE = 15
 
 
 _KINDS = tuple(MessageKind)

@@ -79,13 +79,6 @@ class ServedTable(ABC):
         """As `start_write`, waited for."""
         self.start_write(rows, values).wait()
 
-    def push_pull(
-        self, rows: Array, grads: Array, wanted: Array, clocks_added: Array | None = None
-    ) -> tuple[Array, Array]:
-        """As `start_push_pull`, waited for."""
-        values, clocks = self.start_push_pull(rows, grads, wanted, clocks_added).wait()
-        return values, clocks
-
     def newer(self, rows: Array, clocks: Array, bound: int) -> tuple[Array, Array, Array]:
         """As `start_newer`, waited for."""
         positions, values, newer = self.start_newer(rows, clocks, bound).wait()

@@ -293,10 +293,6 @@ class Servers:
         for each in asked:
             each.wait()
 
-    def write_snapshots(self) -> None:
-        """Let every server write a snapshot now."""
-        self._all(MessageKind.SNAPSHOT)
-
     def loads(self) -> tuple[list[dict[str, Load]], int]:
         """By server what it was asked for, and how many steps anybody has been ahead."""
         told = [unpickled(arrays[0]) for arrays in self._all(MessageKind.LOADS)]

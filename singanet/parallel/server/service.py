@@ -520,10 +520,6 @@ class Service:
             setattr(rule, name, value)
         return []
 
-    def _snapshot(self, worker: int, message: Message) -> list[Array]:
-        self.write_snapshot()
-        return []
-
     def _nothing(self, worker: int, message: Message) -> list[Array]:
         return []
 
@@ -545,7 +541,6 @@ _ANSWERS: dict[MessageKind, Callable[[Service, int, Message], list[Array]]] = {
     MessageKind.WRITE: Service._write,
     MessageKind.STATE: Service._state,
     MessageKind.LOAD: Service._load,
-    MessageKind.SNAPSHOT: Service._snapshot,
     MessageKind.LOADS: Service._loads,
     MessageKind.SET: Service._set,
 }

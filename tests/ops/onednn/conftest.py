@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from singanet.errors import BackendError
-from singanet.ops.kernel import in_order, routes_of
+from singanet.ops.kernel import in_order
 from singanet.ops.onednn import OneDnnOps, find_library, load_library
 from singanet.ops.onednn.base import Measured
 
@@ -36,7 +36,7 @@ def only_onednn(monkeypatch):
 
     def forbid(*names):
         for name in names:
-            routes = routes_of(getattr(OneDnnOps, name))
+            routes = getattr(OneDnnOps, name).routes
             monkeypatch.setattr(OneDnnOps, name, in_order(*routes, last=refuse))
 
     return forbid

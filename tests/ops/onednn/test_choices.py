@@ -7,7 +7,7 @@ import pytest
 
 from singanet.ops import NumpyOps, numpy_ops
 from singanet.ops.casts import has_compiler
-from singanet.ops.kernel import by_cost, cheapest, routes_of
+from singanet.ops.kernel import by_cost, cheapest
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn import costs as route_file
 from singanet.ops.onednn import costs as speeds
@@ -61,7 +61,7 @@ def taken(ops, monkeypatch):
 
     for name in ("conv2d", "conv2d_backward_data", "conv2d_backward_weights"):
         kernel = getattr(OneDnnOps, name)
-        routes = map(watched, routes_of(kernel))
+        routes = map(watched, kernel.routes)
         made = by_cost(*routes, case=kernel.case, last=getattr(NumpyOps, name))
         monkeypatch.setattr(OneDnnOps, name, made)
     return found
@@ -139,9 +139,9 @@ def test_switched_off_no_processor_counts(library_path, monkeypatch):
     def chosen():
         ops = OneDnnOps(library_path, required=True)
         routes = {
-            "forward": routes_of(OneDnnOps.conv2d),
-            "data": routes_of(OneDnnOps.conv2d_backward_data),
-            "weights": routes_of(OneDnnOps.conv2d_backward_weights),
+            "forward": OneDnnOps.conv2d.routes,
+            "data": OneDnnOps.conv2d_backward_data.routes,
+            "weights": OneDnnOps.conv2d_backward_weights.routes,
         }
         open_to = [[route for route in routes[c.kernel] if route.fits(ops, c)] for c in cases]
         costs = [

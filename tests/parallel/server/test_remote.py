@@ -65,7 +65,7 @@ def answers(table, seed):
         elif name == "push":
             table.push(rows, grads, counts)
         elif name == "push_pull":
-            found += table.push_pull(rows, grads, wanted)
+            found += table.start_push_pull(rows, grads, wanted).wait()
         elif name == "write":
             table.write(rows, grads)
         else:

@@ -85,7 +85,7 @@ def test_pulled_values_are_copies():
 def test_push_pull_and_newer():
     shard = Shard(table(), SGD(lr=1.0))
     begun = shard.values.copy()
-    values, clocks = shard.push_pull(np.array([3, 4]), grads(2), np.array([4, 9]))
+    values, clocks = shard.start_push_pull(np.array([3, 4]), grads(2), np.array([4, 9])).wait()
     np.testing.assert_allclose(values, [begun[4] - grads(2)[1], begun[9]], rtol=1e-6)
     assert clocks.tolist() == [1, 0]
     shard.push(np.array([4]), grads(1), np.array([5]))
@@ -128,6 +128,6 @@ def test_what_is_refused_changes_nothing(rows, error):
         shard.push(np.array([1, 2]), grads(3))
     if rows != [3, 3]:
         with pytest.raises(error):
-            shard.push_pull(np.array([1, 2]), grads(2), np.array(rows))
+            shard.start_push_pull(np.array([1, 2]), grads(2), np.array(rows))
     assert np.array_equal(shard.values, table().value)
     assert not shard.clocks.any()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError
 from singanet.program.ir import Buffer, Kernel
-from singanet.program.layout import lifetimes, live_bytes, never_read, releases
+from singanet.program.layout import lifetimes, live_bytes, releases
 from tests.program.steps import at_random
 
 X, W, A, B, Y = range(5)
@@ -38,9 +38,8 @@ def test_bytes_at_each_kernel():
     assert live_bytes(lifetimes(KERNELS, BUFFERS), sizes).tolist() == [10, 30, 90, 60, 40]
 
 
-def test_what_is_given_back_and_what_is_written_for_nothing():
+def test_what_is_given_back():
     assert releases(KERNELS, BUFFERS) == [[X], [B], [A]]
-    assert never_read(KERNELS, BUFFERS) == [B]
 
 
 def test_an_input_that_nobody_reads_is_there_before_the_first_kernel_alone():
