@@ -165,11 +165,6 @@ class Reader(ABC):
         for name in self.entries:
             yield name, self.read(name)
 
-    def verify(self) -> None:
-        """Read every array once and drop it. Errors: as for `read`."""
-        for name in self.entries:
-            self.verify_array(name)
-
     def verify_array(self, name: str) -> None:
         """Read the array called ``name`` once and drop it, by `pieces`. Errors: as for `read`."""
         for piece in self.pieces(name):

@@ -16,7 +16,6 @@ from singanet.data.named_sets import load, load_test
 from singanet.data.npz_files import read_npz
 from singanet.data.prefetch import Prefetch
 from singanet.data.sets import (
-    CRITEO_FIELDS,
     TabularDataset,
     clicks,
     digits,
@@ -29,7 +28,6 @@ from singanet.data.text import TextDataset, TextLoader, plays
 from singanet.data.tokens import Chat, TextFolder, TextStream, Tokenizer, TokenLoader
 
 __all__ = [
-    "CRITEO_FIELDS",
     "ArrayLoader",
     "Batch",
     "Chat",

@@ -182,7 +182,7 @@ def clicks(
 ) -> TabularDataset:
     """``rows`` of made click data with the fields of Criteo's: 26 of ids, 13 of measures.
 
-    Field sizes are `CRITEO_FIELDS` times ``scale``, at least two. The share of the ids of a field
+    Field sizes are Criteo's times ``scale``, at least two. The share of the ids of a field
     falls with their rank r as the integral of x^-``exponent`` from r to r + 1 (a Zipf tail), and
     ranks are scattered over the field. A click is drawn by log odds that sum a weight of each id,
     products of neighbouring fields, and weights of the measures; a quarter of the rows are clicks.

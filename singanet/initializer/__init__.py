@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from singanet.base.elsewhere import names_of
 from singanet.initializer.initializers import (
-    INIT_KEYS,
     Constant,
     Dirac,
     Eye,
@@ -29,7 +28,6 @@ from singanet.initializer.initializers import (
 )
 
 __all__ = [
-    "INIT_KEYS",
     "Constant",
     "Dirac",
     "Eye",

@@ -232,7 +232,7 @@ class Gathers(Gathering):
         flat = memory.lend((bounds[-1],), slices.dtype)
         flat[bounds[rank] : bounds[rank + 1]] = slices.own.reshape(-1)
         request = self.comm.start_gather_parts(flat, bounds, f"the values of {slices.name}")
-        self._counting.count_gathered(slices.nbytes, flat.nbytes)
+        self._counting._count_gathered(slices.nbytes, flat.nbytes)
         return flat.reshape(slices.shape), request, memory
 
     def _keep(self, wanted: set[Slices]) -> None:

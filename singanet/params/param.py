@@ -23,7 +23,8 @@ from singanet.errors import (
     did_you_mean,
     one_of,
 )
-from singanet.initializer import INIT_KEYS, Initializer, from_spec
+from singanet.initializer import Initializer, from_spec
+from singanet.initializer.initializers import INIT_KEYS
 from singanet.params.storage import ByArray, Memory, ParamStorage
 from singanet.types import Array, Shape
 

@@ -80,7 +80,7 @@ class FakeCommunicator(Communicator):
             return _reduced(parts, op)
 
         self._checked(what, array)
-        self.count_reduced(array.nbytes)
+        self._count_reduced(array.nbytes)
         return self._collective(f"{op} of", array, what, reduced, (array.shape, array.dtype.str))
 
     def start_reduce_scatter(
@@ -88,7 +88,7 @@ class FakeCommunicator(Communicator):
     ) -> Request:
         self._checked(what, array)
         start, stop = checked_bounds(self, array, bounds)
-        self.count_scattered(array[start:stop].nbytes, array.nbytes)
+        self._count_scattered(array[start:stop].nbytes, array.nbytes)
         facts = (array.shape, array.dtype.str, *bounds)
         own = array[start:stop]
         begun = self._collective("scattered", array, what, lambda parts: _reduced(parts), facts)
@@ -104,7 +104,7 @@ class FakeCommunicator(Communicator):
 
         self._checked(what, array)
         start, stop = checked_bounds(self, array, bounds)
-        self.count_gathered(array[start:stop].nbytes, array.nbytes)
+        self._count_gathered(array[start:stop].nbytes, array.nbytes)
         facts = (array.shape, array.dtype.str, *bounds)
         return self._collective("parts of", array, what, joined, facts)
 
@@ -112,14 +112,14 @@ class FakeCommunicator(Communicator):
         self._checked(what, array)
         facts = (array.shape[1:], array.dtype.str)
         # What the others give is counted once it is there.
-        self.count_gathered(array.nbytes, array.nbytes)
+        self._count_gathered(array.nbytes, array.nbytes)
         return self._collective("gathered", array, what, lambda parts: list(parts), facts, False)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         self._checked(what, array)
         checked_peer(what, root, self.size)
         facts = (array.shape, array.dtype.str)
-        self.count_broadcast(root, array.nbytes)
+        self._count_broadcast(root, array.nbytes)
         return self._collective(f"from {root},", array, what, lambda parts: parts[root], facts)
 
     def start_barrier(self, what: str = "a barrier") -> Request:

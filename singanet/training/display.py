@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import sys
@@ -204,20 +203,6 @@ class History(dict[str, list[float]]):
     def row(self, index: int) -> dict[str, float]:
         """The values of one epoch, by its position in ``epochs``."""
         return {name: values[index] for name, values in self.items()}
-
-    def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write a line an epoch under a header, ``epoch`` first.
-
-        Numbers are written so that reading gives the same floats. Errors: `FileAccessError`.
-        """
-        with (
-            replacing(path_of(path)) as beside,
-            beside.open("w", newline="", encoding="utf-8") as file,
-        ):
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["epoch", *self])
-            for k, epoch in enumerate(self.epochs):
-                writer.writerow([epoch, *(repr(values[k]) for values in self.values())])
 
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """An SVG picture with a chart a quantity, training and validation in one.

@@ -75,7 +75,8 @@ def test_reading_and_verifying(path, peak):
         for _, array in reader:
             del array
         assert peak() <= ALLOWED
-        reader.verify()
+        for name in reader.entries:
+            reader.verify_array(name)
         assert peak() <= ALLOWED
 
 

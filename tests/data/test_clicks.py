@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.data import CRITEO_FIELDS, ArrayLoader, clicks
+from singanet.data import ArrayLoader, clicks
+from singanet.data.sets import CRITEO_FIELDS
 from singanet.errors import ArgumentError
 
 SMALL = 1 / 2000

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import math
 import xml.etree.ElementTree as ElementTree
 
@@ -42,14 +41,6 @@ def test_what_an_epoch_did_not_measure_is_nan():
     assert history["more"][2] == 7.0
 
 
-def test_csv_gives_the_same_floats(history, tmp_path):
-    history.to_csv(tmp_path / "history.csv")
-    with (tmp_path / "history.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["epoch"]) for row in rows] == history.epochs
-    assert {name: [float(row[name]) for row in rows] for name in history} == dict(history)
-
-
 def test_the_picture_has_a_chart_a_quantity_and_a_line_a_name(history, tmp_path):
     for name in ("history.png", "history.pdf", "history"):
         with pytest.raises(ArgumentError, match=r"history\.plot.*a file name that ends in \.svg"):
@@ -89,6 +80,5 @@ def test_any_history_can_be_drawn(values):
 
 
 def test_a_place_that_cannot_be_written(history, tmp_path):
-    for write in (history.to_csv, history.plot):
-        with pytest.raises(FileAccessError):
-            write(tmp_path / "missing" / "file.svg")
+    with pytest.raises(FileAccessError):
+        history.plot(tmp_path / "missing" / "file.svg")

@@ -179,23 +179,23 @@ class Communicator(ABC):
         """As `start_barrier`, waited for."""
         self.start_barrier(what).wait()
 
-    def count_reduced(self, nbytes: int) -> None:
+    def _count_reduced(self, nbytes: int) -> None:
         """Count an all-reduce of ``nbytes``; communicators do so by themselves."""
         each = 2 * (self.size - 1) * nbytes // self.size
         self.bytes_sent += each
         self.bytes_received += each
 
-    def count_gathered(self, own: int, total: int) -> None:
+    def _count_gathered(self, own: int, total: int) -> None:
         """Count an all-gather to which this rank has given ``own`` of ``total`` bytes."""
         self.bytes_sent += (self.size - 1) * own
         self.bytes_received += total - own
 
-    def count_scattered(self, own: int, total: int) -> None:
+    def _count_scattered(self, own: int, total: int) -> None:
         """Count a reduce-scatter of ``total`` bytes, of which ``own`` are this rank's part."""
         self.bytes_sent += total - own
         self.bytes_received += (self.size - 1) * own
 
-    def count_broadcast(self, root: int, nbytes: int) -> None:
+    def _count_broadcast(self, root: int, nbytes: int) -> None:
         """Count a broadcast of ``nbytes`` from ``root``."""
         if self.rank == root:
             self.bytes_sent += (self.size - 1) * nbytes

@@ -300,7 +300,7 @@ class MpiCommunicator(Communicator):
         self, array: Array, op: ReduceOp = "sum", what: str = "an all-reduce"
     ) -> Request:
         checked_array(what, array)
-        self.count_reduced(array.nbytes)
+        self._count_reduced(array.nbytes)
         request: Any = (
             self._sums.start(array.reshape(-1))
             if op == "sum" and array.nbytes >= LARGE
@@ -318,7 +318,7 @@ class MpiCommunicator(Communicator):
         made = [np.empty((int(n), *array.shape[1:]), array.dtype) for n in lengths]
         flat = np.empty(sum(part.size for part in made), array.dtype)
         counts = [part.size for part in made]
-        self.count_gathered(own.nbytes + array.nbytes, lengths.nbytes + flat.nbytes)
+        self._count_gathered(own.nbytes + array.nbytes, lengths.nbytes + flat.nbytes)
 
         def parts(_: Any) -> list[Array]:
             start = 0
@@ -336,7 +336,7 @@ class MpiCommunicator(Communicator):
         checked_array(what, array)
         start, stop = checked_bounds(self, array, bounds)
         own = array[start:stop]
-        self.count_scattered(own.nbytes, array.nbytes)
+        self._count_scattered(own.nbytes, array.nbytes)
         if array.nbytes >= LARGE:
             parted = self._sums.start(array, bounds)
             return self._under_way(parted, array, what, lambda _: own)
@@ -356,7 +356,7 @@ class MpiCommunicator(Communicator):
         checked_array(what, array)
         start, stop = checked_bounds(self, array, bounds)
         own = array[start:stop]
-        self.count_gathered(own.nbytes, array.nbytes)
+        self._count_gathered(own.nbytes, array.nbytes)
         # MPI has no type for halves of a float, but moves them as any two bytes.
         moved = array.view(np.int16) if array.itemsize == 2 else array
         places = np.diff(bounds).tolist(), list(bounds[:-1])
@@ -366,7 +366,7 @@ class MpiCommunicator(Communicator):
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
         checked_array(what, array)
         root = checked_peer(what, root, self.size)
-        self.count_broadcast(root, array.nbytes)
+        self._count_broadcast(root, array.nbytes)
         request = self._comm.Ibcast(array, root)
         return self._under_way(request, array, what)
 

@@ -79,7 +79,7 @@ class NcclCommunicator(Communicator):
             pointer = _pointer(array)
             self._comm.allReduce(pointer, pointer, array.size, self._type(array), kind, stream)
 
-        self.count_reduced(array.nbytes)
+        self._count_reduced(array.nbytes)
         return self._started(start, array, what)
 
     def start_all_gather(self, array: Array, what: str = "an all-gather") -> Request:
@@ -98,7 +98,7 @@ class NcclCommunicator(Communicator):
             kind = self._type(array)
             self._comm.allGather(_pointer(sent), _pointer(made), sent.size, kind, stream)
 
-        self.count_gathered(sent.nbytes, made.nbytes)
+        self._count_gathered(sent.nbytes, made.nbytes)
         return self._started(
             start, (sent, made), what, lambda _: [made[k, :n] for k, n in enumerate(lengths)]
         )
@@ -129,7 +129,7 @@ class NcclCommunicator(Communicator):
             own[...] = made[: stop - start]
             return own
 
-        self.count_scattered(made.nbytes, self.size * made.nbytes)
+        self._count_scattered(made.nbytes, self.size * made.nbytes)
         return self._started(begin, (sent, made), what, put)
 
     def start_gather_parts(
@@ -153,7 +153,7 @@ class NcclCommunicator(Communicator):
                 array[first:last] = part[: last - first]
             return array
 
-        self.count_gathered(sent.nbytes, made.nbytes)
+        self._count_gathered(sent.nbytes, made.nbytes)
         return self._started(begin, (sent, made), what, put)
 
     def start_broadcast(self, array: Array, root: int = 0, what: str = "a broadcast") -> Request:
@@ -165,7 +165,7 @@ class NcclCommunicator(Communicator):
             pointer = _pointer(array)
             self._comm.broadcast(pointer, pointer, array.size, self._type(array), root, stream)
 
-        self.count_broadcast(root, array.nbytes)
+        self._count_broadcast(root, array.nbytes)
         return self._started(start, array, what)
 
     def start_send(self, array: Array, to: int, tag: int = 0, what: str = "a send") -> Request:
