@@ -36,10 +36,8 @@ if TYPE_CHECKING:  # else when they are asked for: a launcher needs none, and ea
     # Reached by name after a plain import, without pages of their own.
     from singanet import gradients as gradients
     from singanet import launch as launch
-    from singanet import model_file as model_file
     from singanet import picture as picture
     from singanet import program as program
-    from singanet import proto as proto
     from singanet import saving as saving
     from singanet import summary as summary
     from singanet import tuning as tuning

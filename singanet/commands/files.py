@@ -143,11 +143,10 @@ def _as_graph(arguments: argparse.Namespace, build: Callable[[str], Any]) -> str
     Errors: weights alone without a net; those of reading and of `onnx.save`.
     """
     from singanet.errors import ArgumentError
-    from singanet.model_file import is_model_file
     from singanet.onnx import save
     from singanet.runs.trained import is_whole, whole_net
     from singanet.saving.predictor import load_predictor
-    from singanet.saving.whole_model import PREDICTOR
+    from singanet.saving.whole_model import PREDICTOR, is_model_file
 
     source, target, found = arguments.source, arguments.target, Path(arguments.source).is_file()
     net: Any

@@ -31,9 +31,8 @@ from singanet.loss import (
     SquaredError,
 )
 from singanet.metric import Accuracy
-from singanet.model_file import is_model_file, load_model, save_model
 from singanet.models import ModelEntry, build, find
-from singanet.net import FeedForwardNet
+from singanet.net import FeedForwardNet, load_model
 from singanet.pretrained.config import NAME
 from singanet.pretrained.source import CONFIG as MODEL_CONFIG
 from singanet.report.reading import CONFIG
@@ -42,6 +41,7 @@ from singanet.runs.recipe import FINE_TUNING
 from singanet.runs.run_options import MODEL, RunOptions, is_published, model_in, tokenizer_for
 from singanet.runs.tasks import Task, load_task
 from singanet.runs.tasks.published import published_task
+from singanet.saving.whole_model import is_model_file, save_model
 from singanet.training.files import furthest
 from singanet.types import Array, Shape
 

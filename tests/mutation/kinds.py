@@ -45,10 +45,10 @@ from singanet.onnx import save as save_onnx
 from singanet.ops.onednn import costs
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm
 from singanet.optimizer.schedules import Step
-from singanet.proto import net_from_proto, net_to_proto
 from singanet.report import recorders, write_report
 from singanet.report.reading import WRITTEN
 from singanet.runs.folder import read_config, saved_options, saved_settings
+from singanet.saving.nets import net_from_proto, net_to_proto
 from singanet.schema.onnx_pb2 import ModelProto
 from singanet.training import Callback
 from singanet.training.callbacks import EMA, EarlyStopping

@@ -27,11 +27,11 @@ from singanet.errors import (
     VersionError,
 )
 from singanet.layers import BatchNormalization, Conv2D, Dense, Dropout, Flatten, Layer
-from singanet.model_file import is_model_file
 from singanet.ops import ops_for
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm, L1Regularizer
 from singanet.optimizer.schedules import Plateau, Step
 from singanet.saving import objects as config
+from singanet.saving.whole_model import is_model_file
 from tests.layer_catalogue import CATALOGUE, inputs_of, net_of
 
 
