@@ -13,13 +13,15 @@ digits 5 to 9, for a net that knows 0 to 4. A new head learns alone, then all la
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from singanet import FeedForwardNet, load_model, models
-from singanet.data import FolderLoader, ImageTool, digits
+from singanet.data import FolderLoader, digits
+from singanet.data.transforms import random_crop
 from singanet.layers import Dense
 from singanet.optimizer import Adam
 
@@ -38,13 +40,6 @@ def made(folder: Path, file: Path) -> None:
                 Image.fromarray((255 * x[k, 0]).astype(np.uint8)).save(place / f"{k}.png")
 
 
-def shifted(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """The image, by up to a pixel to each side: every epoch sees others."""
-    wide = Image.new("L", (10, 10))
-    wide.paste(image, (1, 1))
-    return ImageTool(rng).append(wide).random_crop((8, 8)).get()[0]
-
-
 def main() -> None:
     """Take the net of the file, and teach it the classes of the folder."""
     parser = argparse.ArgumentParser()
@@ -56,7 +51,8 @@ def main() -> None:
     folder, file = given.folder or Path("images"), given.net
     if given.small:
         made(folder, file)
-    train = FolderLoader(folder / "train", 8, (8, 8), grayscale=True, transform=shifted)
+    shifted = partial(random_crop, size=8, pad=1)  # by up to a pixel to each side
+    train = FolderLoader(folder / "train", 8, (8, 8), grayscale=True, transforms=[shifted])
     test = FolderLoader(folder / "test", 64, (8, 8), grayscale=True, classes=train.classes)
 
     def taught(net: FeedForwardNet, lr: float, epochs: int) -> float:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import singanet
-from singanet.data import ImageTool
 from singanet.errors import SingaNetError
 from singanet.layers import Dense, Input
 from singanet.loss import SoftmaxCrossEntropy
@@ -58,7 +57,7 @@ def owners():
     fitted.compile(SGD(lr=0.1))
     history = fitted.fit(x, y, verbose=False)
     executor = singanet.Executor({"e": [Dense("a", 4)(Input("x", (3,)))]})
-    made = [fitted, fitted.predictor(), history, executor, RBM((4,), 2), ImageTool()]
+    made = [fitted, fitted.predictor(), history, executor, RBM((4,), 2)]
     made.append(RateRange([0.1], [1.0]))
     return {type(each).__name__: each for each in made}
 
@@ -67,7 +66,7 @@ def others(folder):
     """What is given to the other parameters, by their names."""
     return {
         "net": net(), "state": {"a": np.zeros(3)}, "x": np.zeros((4, 3), np.float32),
-        "y": np.zeros(4, np.int64), "batch_size": 2, "image_transform": lambda path: [path],
+        "y": np.zeros(4, np.int64), "batch_size": 2,
         "names": ["a"], "tokenizer": None, "length": 4, "name": "e", "counts": np.eye(2, dtype=int),
         "optimizer": SGD(lr=0.1), "verbose": False,
     } | dict.fromkeys(NAMES, folder / "none")  # fmt: skip

@@ -26,7 +26,7 @@ class Kind:
 
 
 _WEIGHTS = "build the net and load weights with net.load"
-_IMAGE = "singanet.data.ImageTool().load reads an image, singanet.data.FolderLoader a folder"
+_IMAGE = "singanet.data.read_image reads an image, singanet.data.FolderLoader a folder"
 _PUBLISHED = "singanet.pretrained.load reads the model in a folder of transformers"
 
 PUBLISHED = Kind("the folder of a published model", "load it with singanet.pretrained.load")

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from singanet.base.columns import Columns
 from singanet.base.elsewhere import names_of
-from singanet.data import image_tool
+from singanet.data import transforms
 from singanet.data.dataset import Dataset
-from singanet.data.folder_loader import FolderLoader
+from singanet.data.folder_loader import FolderLoader, read_image
 from singanet.data.image_sets import cifar10, cifar100, mnist, read_idx
-from singanet.data.image_tool import ImageBatchIter, ImageTool
 from singanet.data.loaders import ArrayLoader, Batch, GeneratorLoader, Loader
 from singanet.data.named_sets import load, load_test
 from singanet.data.npz_files import read_npz
@@ -35,8 +34,6 @@ __all__ = [
     "Dataset",
     "FolderLoader",
     "GeneratorLoader",
-    "ImageBatchIter",
-    "ImageTool",
     "Loader",
     "Prefetch",
     "Table",
@@ -51,16 +48,17 @@ __all__ = [
     "cifar100",
     "clicks",
     "digits",
-    "image_tool",
     "load",
     "load_test",
     "mnist",
     "movielens",
     "plays",
     "read_idx",
+    "read_image",
     "read_npz",
     "scenes",
     "tabular",
+    "transforms",
 ]
 
 if not TYPE_CHECKING:  # else type checkers accept any name

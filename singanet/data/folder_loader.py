@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,25 +15,19 @@ from singanet.base.files import path_of
 from singanet.base.kinds import kind_of_start
 from singanet.data.image_sets import open_data_file
 from singanet.data.loaders import ArrayLoader
-from singanet.errors import ArgumentError, BackendError, DataError, one_of
+from singanet.data.transforms import (
+    Transform,
+    checked_size,
+    checked_transforms,
+    pillow,
+    resize,
+    transformed,
+)
+from singanet.errors import ArgumentError, DataError, one_of
 from singanet.types import Array
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-
-def pillow() -> ModuleType:
-    """The module ``PIL.Image``. Errors: `BackendError` with the command that installs it."""
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise BackendError(
-            "images",
-            expected="the package pillow, which reads image files",
-            received=f"{error}",
-            advice="install it: pip install pillow",
-        ) from error
-    return PIL.Image
 
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -43,8 +36,10 @@ MAX_PIXELS = 1 << 25
 """The most that `read_image` reads by default: 33 million, 100 MB in memory."""
 
 
-def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_PIXELS) -> Image:
-    """The image in a file of one of `FORMATS`, as 8-bit RGB, or one grey channel.
+def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_PIXELS) -> Array:
+    """The image in a file: uint8 (3, H, W), red, green and blue; or with ``grayscale`` (1, H, W).
+
+    BMP, GIF, JPEG, PNG, PPM, TIFF and WebP are read.
 
     Errors: `DataError` naming a file that is missing, cut short, no image, of more than
     ``max_pixels``, or deeper than 8 bits a channel, whose values a conversion would silently clip.
@@ -74,10 +69,11 @@ def read_image(path: str | Path, grayscale: bool = False, max_pixels: int = MAX_
                 received=f"{kind_of_start(start).name} ({type(error).__name__}: {error})",
                 advice="replace or remove the file",
             ) from error
-    return in_colors(image, where).convert("L" if grayscale else "RGB")
+    pixels = np.asarray(_in_colors(image, where).convert("L" if grayscale else "RGB"), np.uint8)
+    return pixels[None] if grayscale else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def in_colors(image: Image, where: str) -> Image:
+def _in_colors(image: Image, where: str) -> Image:
     """``image`` in a mode whose numbers are grey or red, green and blue: L, LA, RGB or RGBA.
 
     Palettes, bits, inks and the like are converted. Errors: `DataError` for what Pillow does not
@@ -107,17 +103,6 @@ def in_colors(image: Image, where: str) -> Image:
     return made.convert("RGB") if opaque else made
 
 
-def image_to_array(image: Image) -> Array:
-    """(C, H, W), uint8, of an image in mode RGB or L."""
-    pixels = np.asarray(image, dtype=np.uint8)
-    if pixels.ndim == 2:
-        return pixels[None]
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-if TYPE_CHECKING:
-    Transform = Callable[[Image, np.random.Generator], Image]
-
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -128,9 +113,9 @@ class FolderLoader(Described):
     was found. ``classes`` gives the names in the order of their numbers instead, such as
     ``train.classes`` for a test folder that lacks some of them. Batches are ``(x, y)``: float32
     (N, C, H, W) in [0, 1], C 3 or with ``grayscale`` 1; int32 (N,). ``size`` = (height, width)
-    resizes; without it all images must be of one size. ``transform(image, rng)`` is applied
-    before that, with a generator drawn from seed, epoch and file. A file of more than
-    ``max_pixels`` is refused. Order, sharding and position are those of `ArrayLoader`.
+    resizes; without it all images must be of one size. ``transforms`` (`singanet.data.transforms`)
+    are applied before that to uint8 (C, H, W), with a generator of seed, epoch and file. A file of
+    more than ``max_pixels`` is refused. Order, sharding and position are those of `ArrayLoader`.
     Errors: `DataError` naming the folder without images or that is none of ``classes``, or the
     broken file.
     """
@@ -141,7 +126,7 @@ class FolderLoader(Described):
         batch_size: int,
         size: tuple[int, int] | None = None,
         grayscale: bool = False,
-        transform: Transform | None = None,
+        transforms: Sequence[Transform] = (),
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -154,9 +139,9 @@ class FolderLoader(Described):
         pillow()  # that it is missing is better known now than at the first batch
         given = None if classes is None else _checked_classes(classes)
         self.classes, self.files, self.labels = _listing(folder, given)
-        self.size = None if size is None else _checked_size(size)
+        self.size = None if size is None else checked_size("FolderLoader", size)
         self.grayscale = bool(grayscale)
-        self.transform = transform
+        self.transforms = checked_transforms("FolderLoader", transforms)
         self.max_pixels = checked_count("FolderLoader", "max_pixels", max_pixels, 1)
         self._places = ArrayLoader(
             np.arange(len(self.files)),
@@ -226,14 +211,11 @@ class FolderLoader(Described):
 
     def _image(self, epoch: int, place: int) -> Array:
         image = read_image(self.files[place], self.grayscale, self.max_pixels)
-        if self.transform is not None:
-            rng = np.random.default_rng([self._places.seed, epoch, place])
-            image = self.transform(image, rng)
-            where = f"transformed image file {str(self.files[place])!r}"
-            image = in_colors(image, where).convert("L" if self.grayscale else "RGB")
-        if self.size is not None and image.size != self.size[::-1]:
-            image = image.resize(self.size[::-1])
-        return image_to_array(image)
+        if self.transforms:
+            seeds = [self._places.seed, epoch, 1 + place]
+            where = f"image file {str(self.files[place])!r}"
+            image = transformed(image, self.transforms, seeds, where)
+        return image if self.size is None else resize(image, size=self.size)
 
 
 def _listing(
@@ -302,18 +284,6 @@ def _names(folder: Path, where: str, wanted: Callable[[os.DirEntry[str]], bool])
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
     return Path(entry.name).suffix.lower() in _SUFFIXES and entry.is_file()
-
-
-def _checked_size(size: tuple[int, int]) -> tuple[int, int]:
-    if not isinstance(size, tuple | list) or len(size) != 2:
-        raise ArgumentError(
-            "FolderLoader, size",
-            expected="(height, width)",
-            received=f"{size!r}",
-            advice="give two whole numbers, or None to leave the images as they are",
-        )
-    height, width = (checked_count("FolderLoader, size", "side", side, 1) for side in size)
-    return height, width
 
 
 def _measure(pixels: Array) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.base.columns import Columns, by_rows, columns_of, is_frame, is_sparse
 from singanet.base.described import Described, misdefined, never_began
+from singanet.data.transforms import Transform, checked_transforms, transformed
 from singanet.errors import ArgumentError, DataError
 from singanet.types import Array
 
@@ -109,6 +110,9 @@ class ArrayLoader(Described):
 
     Iterating goes on from the current position to the end of the epoch; the next iteration
     is the next epoch. `set_epoch` goes elsewhere.
+
+    Images ``x`` (N, C, H, W) go through ``transforms`` (`singanet.data.transforms`), each with a
+    generator of seed, epoch and its number, so that ranks and resumptions change nothing.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class ArrayLoader(Described):
         rank: int = 0,
         world_size: int = 1,
         split_batches: bool = False,
+        transforms: Sequence[Transform] = (),
     ) -> None:
         where = "ArrayLoader"
         self.x: Array | Mapping[str, Array] = _by_rows(_read("x", x))
@@ -133,6 +138,14 @@ class ArrayLoader(Described):
         self.drop_last = bool(drop_last)
         self.rank, self.world_size = checked_rank(where, rank, world_size)
         self.split_batches = bool(split_batches)
+        self.transforms = checked_transforms(where, transforms)
+        if self.transforms and not (isinstance(self.x, np.ndarray) and self.x.ndim == 4):
+            raise ArgumentError(
+                f"{where}, transforms",
+                expected="images x, a NumPy array (N, C, H, W)",
+                received=f"{type(self.x).__name__} {getattr(self.x, 'shape', '')}".strip(),
+                advice="leave transforms out, or change batches by a GeneratorLoader",
+            )
         if len(self) == 0:
             raise DataError(
                 where,
@@ -181,7 +194,8 @@ class ArrayLoader(Described):
             rows = order[k * together : (k + 1) * together]
             if ranks > 1:
                 rows = rows[self.rank :: ranks]
-            yield _take(self.x, rows), _take(self.y, rows)
+            x = self._images(epoch, rows) if self.transforms else _take(self.x, rows)
+            yield x, _take(self.y, rows)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of ``epoch``."""
@@ -200,6 +214,15 @@ class ArrayLoader(Described):
         """
         most = -(-self.samples // self._together)
         self.epoch, self.position = restored_position("ArrayLoader", state, self._identity(), most)
+
+    def _images(self, epoch: int, rows: Array) -> Array:
+        images: Any = self.x
+        # An empty part of a batch has the shape of the others.
+        made = [
+            transformed(images[row], self.transforms, [self.seed, epoch, 1 + row], f"image {row}")
+            for row in rows.tolist() or [0]
+        ]
+        return np.stack(made)[: len(rows)]
 
     def _identity(self) -> dict[str, int]:
         return {

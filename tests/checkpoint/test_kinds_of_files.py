@@ -61,7 +61,7 @@ OTHERS = {
     "numpy.load": np.load,
     "json.load": lambda path: json.loads(path.read_text()),
     "singanet.data.TextDataset.from_file": data.TextDataset.from_file,
-    "singanet.data.ImageTool().load": lambda path: data.ImageTool().load(path),
+    "singanet.data.read_image": data.read_image,
     "singanet.data.FolderLoader": lambda path: data.FolderLoader(path, 2),
 }
 KINDS = {
@@ -80,7 +80,7 @@ KINDS = {
     "x.npy": ("a single .npy array", ("numpy.load",)),
     "one.json": ("JSON text", ("json.load",)),
     "text.txt": ("text that begins", ("singanet.data.TextDataset.from_file",)),
-    "one.png": ("a PNG image", ("singanet.data.ImageTool().load",)),
+    "one.png": ("a PNG image", ("singanet.data.read_image",)),
     "images": ("a folder of images", ("singanet.data.FolderLoader",)),
     "published": ("the folder of a published model", ("singanet.pretrained.load",)),
     "adapter": ("the folder of an adapter", ("singanet.pretrained.load_adapter",)),

@@ -5,7 +5,8 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 
-from singanet.data import FolderLoader, ImageTool, Prefetch
+from singanet.data import FolderLoader, Prefetch
+from singanet.data.transforms import random_color
 from singanet.errors import ArgumentError, DataError
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -85,11 +86,7 @@ def test_sharding_and_dropping(folder):
 
 def test_position_is_restored_with_the_transform_s_draws(folder):
     def fresh():
-        return FolderLoader(folder, 2, transform=jitter, size=(2, 2), seed=3)
-
-    def jitter(image, rng):
-        (img,) = ImageTool(rng).append(image).color_cast(20).get()
-        return img
+        return FolderLoader(folder, 2, transforms=[random_color], size=(2, 2), seed=3)
 
     straight = [x for x, _ in fresh()]
     stopped = Prefetch(fresh())
@@ -149,16 +146,3 @@ def test_bad_size(folder, size):
 def test_bad_batch_size(folder):
     with pytest.raises(ArgumentError, match="batch_size"):
         FolderLoader(folder, 0)
-
-
-def test_what_a_transform_makes_is_read_by_its_colours(folder):
-    """A palette's indices were taken for grey, and alpha for a fourth channel."""
-    plain = flat(numbers(FolderLoader(folder, 4, shuffle=False)))
-    for options in ({"mode": "P", "palette": 1}, {"mode": "RGBA"}, {"mode": "CMYK"}):
-        transform = lambda i, _, o=options: i.convert(**o)  # noqa: E731
-        loader = FolderLoader(folder, 4, shuffle=False, transform=transform)
-        assert flat(numbers(loader)) == plain
-        assert next(iter(loader))[0].shape == (4, 3, 3, 4)
-    deep = FolderLoader(folder, 4, transform=lambda i, _: i.convert("L").convert("I"))
-    with pytest.raises(DataError, match=r"transformed image file .*8 bits a channel"):
-        next(iter(deep))

@@ -1,0 +1,221 @@
+"""Changes to images while they are loaded: the functions that a loader's ``transforms`` lists.
+
+Each takes an image (C, H, W), a NumPy array, and a generator, and returns an image of the same
+type; `functools.partial` gives it the rest. Sizes are (height, width), or one number for squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TypeAlias
+
+import numpy as np
+
+from singanet.base.arguments import checked_count
+from singanet.errors import ArgumentError, BackendError, DataError, one_of
+from singanet.types import Array
+
+Transform: TypeAlias = Callable[[Array, np.random.Generator], Array]
+Size: TypeAlias = int | tuple[int, int]
+
+POSITIONS = (
+    *("center", "left", "right", "top", "bottom"),
+    *("left_top", "left_bottom", "right_top", "right_bottom"),
+)
+"""The places that `crop` knows."""
+
+
+def pillow() -> ModuleType:
+    """The module ``PIL.Image``. Errors: `BackendError` with the command that installs it."""
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise BackendError(
+            "images",
+            expected="the package pillow, which reads image files",
+            received=f"{error}",
+            advice="install it: pip install pillow",
+        ) from error
+    return PIL.Image
+
+
+def resize(image: Array, rng: np.random.Generator | None = None, *, size: Size) -> Array:
+    """The image in another size; one number is the shorter side, and proportions are kept.
+
+    Pillow interpolates (bicubic).
+    """
+    height, width = image.shape[1:]
+    if isinstance(size, (tuple, list)):
+        size = checked_size("resize", size)
+    else:
+        short, scale = checked_count("resize", "size", size, 1), min(height, width)
+        size = short * height // scale, short * width // scale
+    if size == (height, width):
+        return image
+    drawn = [pillow().fromarray(channel).resize(size[::-1]) for channel in image]
+    return np.stack([np.asarray(channel, image.dtype) for channel in drawn])
+
+
+def crop(
+    image: Array,
+    rng: np.random.Generator | None = None,
+    *,
+    size: Size,
+    position: str = "center",
+) -> Array:
+    """The part of ``size`` at a ``position``. Errors: one larger than the image."""
+    if position not in POSITIONS:
+        raise ArgumentError(
+            "crop, position",
+            expected=f"one of {one_of(POSITIONS)}",
+            received=f"{position!r}",
+            advice="take one of these",
+        )
+    height, width = _sides("crop", size)
+    lower, right = _room(image, height, width)
+    top = 0 if "top" in position else lower if "bottom" in position else lower // 2
+    left = 0 if "left" in position else right if "right" in position else right // 2
+    return image[:, top : top + height, left : left + width]
+
+
+def random_crop(image: Array, rng: np.random.Generator, *, size: Size, pad: int = 0) -> Array:
+    """The part of ``size`` at a random place, ``pad`` zeros around the image first."""
+    height, width = _sides("random_crop", size)
+    pad = checked_count("random_crop", "pad", pad, 0)
+    image = np.pad(image, ((0, 0), (pad, pad), (pad, pad))) if pad else image
+    top, left = (int(rng.integers(most + 1)) for most in _room(image, height, width))
+    return image[:, top : top + height, left : left + width]
+
+
+def random_resized_crop(
+    image: Array,
+    rng: np.random.Generator,
+    *,
+    size: Size,
+    area: tuple[float, float] = (0.08, 1.0),
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Array:
+    """A random part in ``size``: a share of the ``area``, of an ``aspect`` (width by height).
+
+    After ten that do not fit it is the largest square in the middle.
+    """
+    size, (height, width) = _sides("random_resized_crop", size), image.shape[1:]
+    for _ in range(10):
+        share, ratio = rng.uniform(*area) * height * width, rng.uniform(*aspect)
+        high, wide = round(math.sqrt(share / ratio)), round(math.sqrt(share * ratio))
+        if 0 < high <= height and 0 < wide <= width:
+            return resize(random_crop(image, rng, size=(high, wide)), size=size)
+    return resize(crop(image, size=min(height, width)), size=size)
+
+
+def random_flip(image: Array, rng: np.random.Generator, *, axis: int = -1) -> Array:
+    """Left and right exchanged with probability ½; by ``axis=-2`` top and bottom."""
+    return np.flip(image, axis) if rng.integers(2) else image
+
+
+def random_color(image: Array, rng: np.random.Generator, *, by: float = 0.2) -> Array:
+    """Brightness, contrast and saturation, each times a random number from 1 − ``by`` to 1 + it.
+
+    Integers stay from 0 to 255.
+    """
+    if not 0 <= by <= 1:
+        raise ArgumentError(
+            "random_color, by",
+            expected="a number from 0 to 1",
+            received=f"{by!r}",
+            advice="0.2 changes by a fifth at most",
+        )
+    brightness, contrast, saturation = rng.uniform(1 - by, 1 + by, 3).tolist()
+    made = image * np.float32(brightness)
+    made = made.mean(dtype=np.float64) * (1 - contrast) + made * contrast
+    made = made.mean(axis=0, keepdims=True) * (1 - saturation) + made * saturation
+    if image.dtype.kind in "ui":
+        made = np.rint(np.clip(made, 0, 255))
+    return made.astype(image.dtype)
+
+
+def random_erase(
+    image: Array,
+    rng: np.random.Generator,
+    *,
+    area: tuple[float, float] = (0.02, 0.33),
+    aspect: tuple[float, float] = (0.3, 3.3),
+    value: float = 0.0,
+) -> Array:
+    """With probability ½ a random part becomes ``value`` (Zhong et al. 2017, random erasing)."""
+    if rng.integers(2):
+        return image
+    height, width = image.shape[1:]
+    share, ratio = rng.uniform(*area) * height * width, rng.uniform(*aspect)
+    high = min(height, round(math.sqrt(share / ratio)))
+    wide = min(width, round(math.sqrt(share * ratio)))
+    top, left = int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1))
+    erased = image.copy()
+    erased[:, top : top + high, left : left + wide] = value
+    return erased
+
+
+def checked_transforms(where: str, transforms: Sequence[Transform]) -> tuple[Transform, ...]:
+    """``transforms`` as a tuple. Errors: `ArgumentError` for what is no list of functions."""
+    if not isinstance(transforms, (list, tuple)) or not all(map(callable, transforms)):
+        raise ArgumentError(
+            f"{where}, transforms",
+            expected="a list of functions, each of an image and a generator",
+            received=f"{transforms!r}",
+            advice="write [random_flip, functools.partial(random_crop, size=32, pad=4)]",
+        )
+    return tuple(transforms)
+
+
+def transformed(
+    image: Array, transforms: Sequence[Transform], seeds: Sequence[int], where: str
+) -> Array:
+    """``image`` after all ``transforms``, which draw from one generator of ``seeds``.
+
+    Errors: `DataError` for a transform that returns no image of the same type.
+    """
+    rng = np.random.default_rng(seeds)
+    for transform in transforms:
+        made = transform(image, rng)
+        if not isinstance(made, np.ndarray) or made.ndim != 3 or made.dtype != image.dtype:
+            kind = type(made).__name__
+            raise DataError(
+                f"{where}, transform {getattr(transform, '__name__', transform)!r}",
+                expected=f"an array (C, H, W) of {image.dtype}, as it was given",
+                received=f"{made.dtype} {made.shape}" if isinstance(made, np.ndarray) else kind,
+                advice="return numpy.asarray(...).astype(image.dtype)",
+            )
+        image = made
+    return image
+
+
+def checked_size(where: str, size: tuple[int, int]) -> tuple[int, int]:
+    """``size`` as (height, width). Errors: `ArgumentError`."""
+    if not isinstance(size, (tuple, list)) or len(size) != 2:
+        raise ArgumentError(
+            f"{where}, size",
+            expected="(height, width)",
+            received=f"{size!r}",
+            advice="give two whole numbers",
+        )
+    height, width = (checked_count(f"{where}, size", "side", side, 1) for side in size)
+    return height, width
+
+
+def _sides(where: str, size: Size) -> tuple[int, int]:
+    return checked_size(where, size if isinstance(size, (tuple, list)) else (size, size))
+
+
+def _room(image: Array, height: int, width: int) -> tuple[int, int]:
+    """How far a part can move down and right. Errors: it is larger than the image."""
+    lower, right = image.shape[1] - height, image.shape[2] - width
+    if lower < 0 or right < 0:
+        raise ArgumentError(
+            "crop, size",
+            expected=f"a part of at most {image.shape[1:]}, the image's (height, width)",
+            received=f"{height, width}",
+            advice="resize the image first, pad it, or take a smaller part",
+        )
+    return lower, right
