@@ -67,7 +67,7 @@ class Case:
     def __init__(self, shape: tuple) -> None:
         _, n, c, f, side, k, stride, pad, self.groups = shape
         rng = np.random.default_rng(0)
-        self.window = Window((k, k), (stride, stride), ((pad, pad), (pad, pad)))
+        self.window = Window((k, k), (stride, stride), ((pad, pad), (pad, pad)), groups=self.groups)
         out = self.window.out_size(side, side)
         self.x = rng.standard_normal((n, side, side, c), np.float32).transpose(0, 3, 1, 2)
         self.w = rng.standard_normal((f, c // self.groups, k, k), np.float32)
@@ -76,11 +76,11 @@ class Case:
 
     def ours(self) -> Runs:
         """The three kernels of `NumpyOps`."""
-        x, w, dy, window, groups = self.x, self.w, self.dy, self.window, self.groups
+        x, w, dy, window = self.x, self.w, self.dy, self.window
         return {
-            "forward": lambda: ops.conv2d(x, w, None, window, groups),
-            "weights": lambda: ops.conv2d_backward_weights(x, dy, w.shape, window, groups),
-            "data": lambda: ops.conv2d_backward_data(dy, w, x.shape, window, groups),
+            "forward": lambda: ops.conv2d(x, w, None, window),
+            "weights": lambda: ops.conv2d_backward_weights(x, dy, w.shape, window),
+            "data": lambda: ops.conv2d_backward_data(dy, w, x.shape, window),
         }
 
     def product(self) -> Runs:

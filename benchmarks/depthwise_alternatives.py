@@ -17,6 +17,7 @@ Winograd, a product a group; joined to 16 channels, or twice as many where they 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
@@ -103,7 +104,7 @@ def by_eight(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     wide = np.zeros((c // 8, 8, 8, k, k), w.dtype)
     for own in range(8):
         wide[:, own, own] = w.reshape(c // 8, 8, k, k)[:, own]
-    return ops.conv2d(x, wide.reshape(c, 8, k, k), None, same(k), c // 8)
+    return ops.conv2d(x, wide.reshape(c, 8, k, k), None, replace(same(k), groups=c // 8))
 
 
 def toeplitz(x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -188,7 +189,9 @@ def joined(x: np.ndarray, w: np.ndarray, groups: int) -> np.ndarray:
     for own in range(many):
         kernels = w.reshape(groups // many, many, f // groups, cg, k, k)
         wide[:, own, :, own] = kernels[:, own]
-    return ops.conv2d(x, wide.reshape(f, many * cg, k, k), None, same(k), groups // many)
+    return ops.conv2d(
+        x, wide.reshape(f, many * cg, k, k), None, replace(same(k), groups=groups // many)
+    )
 
 
 def row(n: int, c: int, side: int, k: int) -> list[str]:
@@ -197,7 +200,7 @@ def row(n: int, c: int, side: int, k: int) -> list[str]:
     x = rng.standard_normal((n, side, side, c), np.float32).transpose(0, 3, 1, 2)
     w = rng.standard_normal((c, 1, k, k), np.float32)
     ways = {
-        "kept": lambda: ops.conv2d(x, w, None, same(k), c),
+        "kept": lambda: ops.conv2d(x, w, None, replace(same(k), groups=c)),
         "without padding": lambda: without_padding(x, w),
         "by tap": lambda: by_tap(x, w),
         "by eight": lambda: by_eight(x, w),
@@ -213,10 +216,11 @@ def grouped_row(n: int, c: int, side: int, groups: int) -> list[str]:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((n, side, side, c), np.float32).transpose(0, 3, 1, 2)
     w = rng.standard_normal((c, c // groups, 3, 3), np.float32)
+    window = replace(same(3), groups=groups)
     ways = {
-        "kept": lambda: ops.conv2d(x, w, None, same(3), groups),
-        "views": lambda: depthwise.conv2d(ops, x, w, None, same(3), groups),
-        "copied windows": lambda: im2col.conv2d(ops, x, w, None, same(3), groups),
+        "kept": lambda: ops.conv2d(x, w, None, window),
+        "views": lambda: depthwise.conv2d(ops, x, w, None, window),
+        "copied windows": lambda: im2col.conv2d(ops, x, w, None, window),
         "Winograd": lambda: by_winograd_padded(x, w, groups),
         "joined": lambda: joined(x, w, groups),
     }

@@ -40,6 +40,7 @@ class TransposedConvolution(Windowed):
         super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
+        self._slide(replace(self.window, groups=groups))
         strides, of_keras = self.window.stride, pad is None and border_mode.startswith("keras_")
         if output_padding is None and not of_keras:
             full = pad is None and border_mode == "same"
@@ -97,7 +98,7 @@ class TransposedConvolution(Windowed):
         ctx.save(x=x)
         ones = (1,) * (x.ndim - 2)
         shape = (len(x), self.nb_kernels, *ones[self.axes :], *out)
-        y = ops.conv2d_backward_data(x, self._kernels(ctx), shape, self._inner, self.groups)
+        y = ops.conv2d_backward_data(x, self._kernels(ctx), shape, self._inner)
         y = y if bias is None else ops.add(y, bias.reshape(-1, *ones), out=y)
         return self.as_sample(y, self.out_shapes)
 
@@ -107,13 +108,13 @@ class TransposedConvolution(Windowed):
         weight = self._kernels(ctx)
         grads = {}
         if ctx.needs_param_grads:
-            dw = ops.conv2d_backward_weights(dy, x, weight.shape, self._inner, self.groups)
+            dw = ops.conv2d_backward_weights(dy, x, weight.shape, self._inner)
             grads["weight"] = dw.reshape(len(weight), -1)
             if self.use_bias:
                 grads["bias"] = ops.channel_sum(dy)
         if not ctx.needs_input_grad:
             return None, grads
-        dx = ops.conv2d(dy, weight, None, self._inner, self.groups)
+        dx = ops.conv2d(dy, weight, None, self._inner)
         return self.as_sample(dx, self.in_shapes), grads
 
     def _kernels(self, ctx: Context) -> Array:
@@ -517,6 +518,7 @@ class Convolution(Windowed):
         self.W_specs = W_specs
         self.b_specs = b_specs
         self.groups = expect_int(name, "groups", groups)
+        self._slide(replace(self.window, groups=groups))
         self.padding_mode = expect_one_of(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
         self._border = ((0, 0), (0, 0), *self._inner.pads)
         if padding_mode != "zeros":
@@ -545,7 +547,7 @@ class Convolution(Windowed):
             x = ctx.ops.pad(x, self._border, 0.0, self.padding_mode)
         ctx.save(x=x)
         weight = self._kernels(ctx, x)
-        y = ctx.ops.conv2d(x, weight, ctx.params.get("bias"), self._inner, self.groups)
+        y = ctx.ops.conv2d(x, weight, ctx.params.get("bias"), self._inner)
         return self.as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
@@ -554,13 +556,13 @@ class Convolution(Windowed):
         weight = self._kernels(ctx, x)
         grads = {}
         if ctx.needs_param_grads:
-            dw = ops.conv2d_backward_weights(x, dy, weight.shape, self._inner, self.groups)
+            dw = ops.conv2d_backward_weights(x, dy, weight.shape, self._inner)
             grads["weight"] = dw.reshape(len(weight), -1)
             if self.use_bias:
                 grads["bias"] = ops.channel_sum(dy)
         if not ctx.needs_input_grad:
             return None, grads
-        dx = ops.conv2d_backward_data(dy, weight, x.shape, self._inner, self.groups)
+        dx = ops.conv2d_backward_data(dy, weight, x.shape, self._inner)
         if self.padding_mode != "zeros":
             dx = ops.pad_backward(dx, self._border, self.padding_mode)
         return self.as_sample(dx, self.in_shapes), grads

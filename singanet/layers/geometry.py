@@ -219,7 +219,8 @@ def _of_a_row(window: Window) -> Window:
     kernel, stride, dilation = (
         (1, *part) for part in (window.kernel, window.stride, window.dilation)
     )
-    return Window(kernel, stride, ((0, 0), *window.pads), dilation, window.ceil)
+    pads = ((0, 0), *window.pads)
+    return Window(kernel, stride, pads, dilation, window.ceil, window.groups)
 
 
 def _plain(values: tuple[Any, ...]) -> Any:

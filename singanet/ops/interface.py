@@ -468,9 +468,7 @@ class Ops(Protocol):
 
     # Convolutions; x may be volumes (N, C, D, H, W), the weight (F, C/groups, kd, kh, kw) then
 
-    def conv2d(
-        self, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-    ) -> Array:
+    def conv2d(self, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
         """y[n,f,i,j] = bias[f] + sum over c,a,b of weight[f,c,a,b] x[n,c,i·s+a·d,j·s+b·d].
 
         x is (N, C, H, W), the weight (F, C/groups, kh, kw), the bias (F,), y (N, F, H', W').
@@ -482,14 +480,13 @@ class Ops(Protocol):
         weight: Array,
         bias: Array | None,
         window: Window,
-        groups: int = 1,
         relu: bool = False,
         add: Array | None = None,
     ) -> Array:
         """`conv2d` with a weight that never changes, plus ``add``, and then its maximum with 0."""
 
     def conv2d_backward_data(
-        self, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+        self, dy: Array, weight: Array, x_shape: Shape, window: Window
     ) -> Array:
         """The gradient of x, of shape ``x_shape``, for dy (N, F, H', W').
 
@@ -497,7 +494,7 @@ class Ops(Protocol):
         """
 
     def conv2d_backward_weights(
-        self, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+        self, x: Array, dy: Array, weight_shape: Shape, window: Window
     ) -> Array:
         """The gradient of the weight, in the weight's shape, for dy (N, F, H', W')."""
 

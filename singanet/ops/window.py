@@ -34,7 +34,8 @@ class Window:
     """Geometry of a sliding window, axis by axis.
 
     With ``ceil`` sizes are rounded up: a last window may reach beyond the padding behind, if it
-    begins on the image or on the padding before it.
+    begins on the image or on the padding before it. A convolution's channels and kernels form so
+    many ``groups``, and each kernel meets the channels of its own.
     """
 
     kernel: Sizes
@@ -42,6 +43,7 @@ class Window:
     pads: Pads
     dilation: Sizes = (1, 1)
     ceil: bool = False
+    groups: int = 1
 
     @property
     def extent(self) -> Sizes:

@@ -84,7 +84,7 @@ def _cells(row: RouteTimes) -> list[str]:
         mark = "*" if route == row.chosen else ""
         times.append("" if taken is None else f"{mark}{1e3 * taken:.3f}")
     shapes = ["x".join(map(str, shape)) for shape in (case.x, case.weight, case.window.stride)]
-    return [case.kernel, *shapes, str(case.groups), str(row.calls), *times, row.estimate]
+    return [case.kernel, *shapes, str(case.window.groups), str(row.calls), *times, row.estimate]
 
 
 _WHERE = "net.tune_kernels"

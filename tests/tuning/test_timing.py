@@ -16,7 +16,7 @@ from singanet.ops.window import Window
 from singanet.program.prediction.compiled import ConstantNet
 from singanet.tuning import timing
 
-CASE = Case("forward", (2, 4, 6, 6), (8, 4, 3, 3), Window((3, 3), (1, 1), ((1, 1), (1, 1))), 1)
+CASE = Case("forward", (2, 4, 6, 6), (8, 4, 3, 3), Window((3, 3), (1, 1), ((1, 1), (1, 1))))
 
 
 @pytest.fixture

@@ -66,11 +66,12 @@ def band(ops: Ops, x: Array, window: Window, rows: slice, value: float = 0.0) ->
     return padded(ops, *_seen(x, window, rows), value)
 
 
-def band_by_group(ops: Ops, x: Array, window: Window, rows: slice, groups: int) -> Array:
+def band_by_group(ops: Ops, x: Array, window: Window, rows: slice) -> Array:
     """The same, padded with zeros, as (groups, N, H, W, C/groups).
 
     Contiguous, but for single pixels, whose rows of channels are taken from where they lie.
     """
+    groups = window.groups
     if groups > 1 and window.kernel != (1, 1):
         return padded_groups(ops, *_seen(x, window, rows), groups)
     full = band(ops, x, window, rows)

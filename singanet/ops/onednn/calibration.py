@@ -166,7 +166,7 @@ def _products(runtime: Runtime, memory: _KernelMemory, rows: int, channels: int)
 
 def _direct(runtime: Runtime, memory: _KernelMemory, n: int, size: int, channels: int) -> Run:
     x, y, weight = _operands(memory, n, size, channels)
-    key = (x.shape, x.shape, _WINDOW, 1, False)
+    key = (x.shape, x.shape, _WINDOW, False)
     return _run(runtime, forward_plan, key, x, y, weight)
 
 
@@ -179,7 +179,7 @@ def _compiled(runtime: Runtime, memory: _KernelMemory) -> dict[str, Run]:
     """The usual kernel in compiled tiles, and what enters its weight."""
     x, y, weight = _operands(memory, _IMAGES, _SIZE, _CHANNELS)
     shape = x.shape[0], x.shape[3], *x.shape[1:3]
-    tiles = llvm_tiles.geometry_of(Case("forward", shape, weight.shape, _WINDOW, 1))
+    tiles = llvm_tiles.geometry_of(Case("forward", shape, weight.shape, _WINDOW))
     assert tiles is not None
     entered = memory.written(tiles.entered)
     return {
@@ -190,7 +190,7 @@ def _compiled(runtime: Runtime, memory: _KernelMemory) -> dict[str, Run]:
 
 def _tiles(n: int, size: int, channels: int) -> Tiles:
     shapes = (n, channels, size, size), (channels, channels, 3, 3)
-    tiles = tiles_of(Case("forward", *shapes, _WINDOW, 1), 1)
+    tiles = tiles_of(Case("forward", *shapes, _WINDOW), 1)
     assert tiles is not None
     return tiles
 

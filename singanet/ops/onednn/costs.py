@@ -32,7 +32,6 @@ class Case(NamedTuple):
     x: Shape
     weight: Shape
     window: Window
-    groups: int
 
 
 Choices = Mapping[Case, str]
@@ -301,7 +300,7 @@ def entries_of(choices: Mapping[int, Choices]) -> list[dict[str, Any]]:
             "stride": case.window.stride,
             "pads": case.window.pads,
             "dilation": case.window.dilation,
-            "groups": case.groups,
+            "groups": case.window.groups,
             "route": route,
         }
         for threads, by_case in sorted(choices.items())
@@ -319,9 +318,10 @@ def read_entries(entries: Any) -> dict[int, Choices]:
             raise NotRoutesError(f"choice {number} is damaged")
         sizes = (entry["kernel_size"], entry["stride"])
         pads = (_pair(entry["pads"][0]), _pair(entry["pads"][1]))
-        window = Window(_pair(sizes[0]), _pair(sizes[1]), pads, _pair(entry["dilation"]))
+        spread, groups = _pair(entry["dilation"]), entry["groups"]
+        window = Window(_pair(sizes[0]), _pair(sizes[1]), pads, spread, groups=groups)
         shapes = tuple(entry["x"]), tuple(entry["weight"])
-        case = Case(entry["kernel"], *shapes, window, entry["groups"])
+        case = Case(entry["kernel"], *shapes, window)
         found.setdefault(entry["threads"], {})[case] = entry["route"]
     return dict(found)
 

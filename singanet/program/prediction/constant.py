@@ -6,7 +6,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -255,7 +255,7 @@ class FoldedConvolution(Layer):
         size = self.window.kernel[0] * self.window.kernel[1]
         per_group = weight.size // (len(weight) * size)
         kernels = weight.reshape(len(weight), per_group, *self.window.kernel)
-        given = x, kernels, bias, self.window, channels // per_group
+        given = x, kernels, bias, replace(self.window, groups=channels // per_group)
         if other is None or len(other) == len(x):
             made: Array = ctx.ops.conv2d_constant(*given, self.relu, other)
             return made

@@ -12,11 +12,11 @@ from singanet.ops.numpy import linear
 from singanet.ops.window import Window
 
 WINDOWS = {
-    "narrow": (4, 8, 1, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
-    "columns": (6, 32, 1, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
-    "strided": (6, 20, 2, Window((3, 3), (2, 2), ((1, 1), (1, 1)))),
-    "scattered": (4, 6, 1, Window((2, 3), (3, 2), ((0, 1), (1, 0)), (2, 2))),
-    "depthwise": (6, 12, 6, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+    "narrow": (4, 8, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+    "columns": (6, 32, Window((3, 3), (1, 1), ((1, 1), (1, 1)))),
+    "strided": (6, 20, Window((3, 3), (2, 2), ((1, 1), (1, 1)), groups=2)),
+    "scattered": (4, 6, Window((2, 3), (3, 2), ((0, 1), (1, 0)), (2, 2))),
+    "depthwise": (6, 12, Window((3, 3), (1, 1), ((1, 1), (1, 1)), groups=6)),
 }
 
 
@@ -28,15 +28,15 @@ def several(monkeypatch):
 
 
 def kernels(kind, samples, rng):
-    channels, outputs, groups, window = WINDOWS[kind]
+    channels, outputs, window = WINDOWS[kind]
     x = rng.standard_normal((samples, channels, 9, 8))
-    weight = rng.standard_normal((outputs, channels // groups, *window.kernel))
-    y = numpy_ops.conv2d(x, weight, rng.standard_normal(outputs), window, groups)
+    weight = rng.standard_normal((outputs, channels // window.groups, *window.kernel))
+    y = numpy_ops.conv2d(x, weight, rng.standard_normal(outputs), window)
     dy = rng.standard_normal(y.shape)
     return (
         y,
-        numpy_ops.conv2d_backward_weights(x, dy, weight.shape, window, groups),
-        numpy_ops.conv2d_backward_data(dy, weight, x.shape, window, groups),
+        numpy_ops.conv2d_backward_weights(x, dy, weight.shape, window),
+        numpy_ops.conv2d_backward_data(dy, weight, x.shape, window),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,7 +93,7 @@ def test_columns_are_the_windows(window, size, groups, channels):
     shape = (2, groups * channels, *size)
     x = np.arange(np.prod(shape), dtype=float).reshape(shape)
     full = windows.band(ops, x, window, slice(0, out[0]))
-    split = windows.band_by_group(ops, x, window, slice(0, out[0]), groups)
+    split = windows.band_by_group(ops, x, replace(window, groups=groups), slice(0, out[0]))
     padded = full.transpose(0, 3, 1, 2)
     views = sliding_window_view(padded, window.extent, axis=(2, 3))
     views = views[:, :, :: window.stride[0], :: window.stride[1],

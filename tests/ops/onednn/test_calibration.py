@@ -51,7 +51,7 @@ def test_it_is_measured_once_and_kept_for_the_next_process(ops, path, calls):
 
 
 def test_choices_and_speeds_do_not_write_over_each_other(ops, path, calls):
-    case = Case("forward", (2, 4, 6, 6), (4, 4, 3, 3), Window((3, 3), (1, 1), ((1, 1), (1, 1))), 1)
+    case = Case("forward", (2, 4, 6, 6), (4, 4, 3, 3), Window((3, 3), (1, 1), ((1, 1), (1, 1))))
     version = ops.library().version
     costs.add(path, version, 1, {case: "direct"})
     assert ops.speeds() == MINE
@@ -101,7 +101,7 @@ def test_damaged_speeds_are_told(ops, path, calls, damage):
 def test_estimates_go_by_them(ops, path, monkeypatch):
     """Where copies are slow tiles pay less, and where arithmetic is slow they pay more."""
     window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
-    case = Case("forward", (8, 64, 28, 28), (64, 64, 3, 3), window, 1)
+    case = Case("forward", (8, 64, 28, 28), (64, 64, 3, 3), window)
 
     def estimate(**speeds):
         monkeypatch.setattr(OneDnnOps, "speeds", lambda self: BUILT_IN._replace(**speeds))

@@ -33,7 +33,7 @@ def path(tmp_path, monkeypatch):
 def choose(ops, path, kernel, route, threads=None):
     """Write a choice for the sizes above."""
     runtime = ops.runtime()
-    case = Case(kernel, X, WEIGHT, USUAL, 1)
+    case = Case(kernel, X, WEIGHT, USUAL)
     route_file.add(path, runtime.library.version, threads or runtime.threads, {case: route})
 
 
@@ -130,7 +130,7 @@ def test_switched_off_no_processor_counts(library_path, monkeypatch):
     monkeypatch.setenv("SINGANET_ROUTES", "off")
     monkeypatch.setattr(OneDnnOps, "calibrate", None)
     cases = [
-        Case(kernel, (n, channels, size, size), (channels, channels, 3, 3), USUAL, 1)
+        Case(kernel, (n, channels, size, size), (channels, channels, 3, 3), USUAL)
         for kernel in ("forward", "data", "weights")
         for n in (1, 8, 32)
         for channels, size in ((64, 28), (256, 8), (512, 4), (512, 2))
@@ -170,7 +170,7 @@ def test_the_file_is_read_once_at_the_first_convolution(ops, path, taken):
 def test_adopted_choices_count_at_once_and_are_seen_by_programs(ops, path, taken):
     run(ops, "forward")
     before = ops.settings()
-    case = Case("forward", X, WEIGHT, USUAL, 1)
+    case = Case("forward", X, WEIGHT, USUAL)
     ops.chooser.adopt({case: "winograd"}, ops.runtime())
     assert ops.settings() != before
     run(ops, "forward")
@@ -183,7 +183,7 @@ def test_adopted_choices_count_at_once_and_are_seen_by_programs(ops, path, taken
 def test_an_impossible_choice_leaves_oneDNNs_convolution(ops, path, taken):
     """As from a file of a later version; nothing is taken that cannot compute it."""
     window = Window((3, 3), (2, 2), ((1, 1), (1, 1)))
-    case = Case("forward", X, WEIGHT, window, 1)
+    case = Case("forward", X, WEIGHT, window)
     version = ops.runtime().library.version
     route_file.add(path, version, ops.runtime().threads, {case: "winograd"})
     ops.conv2d(draw(*X), draw(*WEIGHT), None, window)

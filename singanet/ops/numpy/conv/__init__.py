@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -29,116 +30,79 @@ def _are_volumes(ops: Ops, first: Array, *rest: Any, **options: Any) -> bool:
     return first.ndim == 5
 
 
-def _is_by_channel(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> bool:
-    return 1 < groups == x.shape[1]
+Fits = Callable[[Ops, Shape, Shape, Window], bool]
+"""Whether a way serves images and a weight of such shapes."""
 
 
-def _by_channel(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> Array:
-    kernels = weight.reshape(groups, len(weight) // groups, *window.kernel)
-    return ops.depthwise_conv2d(x, kernels, bias, window)
+def _forward(fits: Fits) -> Callable[..., bool]:
+    return lambda ops, x, weight, bias, window: fits(ops, x.shape, weight.shape, window)
 
 
-def _has_small_groups(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> bool:
-    return _are_small(ops, weight.shape, groups)
+def _weights(fits: Fits) -> Callable[..., bool]:
+    return lambda ops, x, dy, shape, window: fits(ops, x.shape, shape, window)
 
 
-def _are_small(ops: Ops, weight_shape: Shape, groups: int) -> bool:
+def _data(fits: Fits) -> Callable[..., bool]:
+    return lambda ops, dy, weight, x_shape, window: fits(ops, x_shape, weight.shape, window)
+
+
+def _is_by_channel(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
+    return 1 < window.groups == x_shape[1]
+
+
+def _are_small(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
+    groups = window.groups
     return groups > 1 and ops.on_host and im2col.joined(groups, tuple(weight_shape)) > 1
 
 
-def _is_for_tiles(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> bool:
-    return winograd.pays(ops, x.shape, weight.shape, window, groups)
+def _kernels_by_channel(weight_shape: Shape, window: Window) -> Shape:
+    return (window.groups, weight_shape[0] // window.groups, *window.kernel)
 
 
-def _is_narrow(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> bool:
-    return depthwise.is_narrow(ops, x.shape, weight.shape, window, groups)
+def _by_channel(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
+    kernels = weight.reshape(_kernels_by_channel(weight.shape, window))
+    return ops.depthwise_conv2d(x, kernels, bias, window)
 
 
 def _weights_by_channel(
-    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array:
-    kernels = (groups, weight_shape[0] // groups, *window.kernel)
+    kernels = _kernels_by_channel(weight_shape, window)
     return ops.depthwise_conv2d_backward_weights(x, dy, kernels, window).reshape(weight_shape)
 
 
-def _data_by_channel(
-    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array:
-    kernels = weight.reshape(groups, len(weight) // groups, *window.kernel)
+def _data_by_channel(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
+    kernels = weight.reshape(_kernels_by_channel(weight.shape, window))
     return ops.depthwise_conv2d_backward_data(dy, kernels, x_shape, window)
 
 
 conv2d = in_order(
     Route("volumes", depthwise.conv, _are_volumes),
-    Route("by channel", _by_channel, _is_by_channel),
-    Route("joined", im2col.joined_conv2d, _has_small_groups),
-    Route("winograd", winograd.conv2d, _is_for_tiles),
-    Route("narrow", depthwise.conv2d, _is_narrow),
+    Route("by channel", _by_channel, _forward(_is_by_channel)),
+    Route("joined", im2col.joined_conv2d, _forward(_are_small)),
+    Route("winograd", winograd.conv2d, _forward(winograd.pays)),
+    Route("narrow", depthwise.conv2d, _forward(depthwise.is_narrow)),
     last=im2col.conv2d,
 )
 
 conv2d_backward_weights = in_order(
     Route("volumes", depthwise.weights, _are_volumes),
-    Route(
-        "by channel",
-        _weights_by_channel,
-        lambda ops, x, dy, shape, window, groups=1: 1 < groups == x.shape[1],
-    ),
-    Route(
-        "joined",
-        im2col.weights,
-        lambda ops, x, dy, shape, window, groups=1: _are_small(ops, shape, groups),
-    ),
-    Route(
-        "winograd",
-        winograd.weights,
-        lambda ops, x, dy, shape, window, groups=1: winograd.pays(
-            ops, x.shape, shape, window, groups
-        ),
-    ),
-    Route(
-        "narrow",
-        depthwise.conv2d_backward_weights,
-        lambda ops, x, dy, shape, window, groups=1: depthwise.is_narrow(
-            ops, x.shape, shape, window, groups
-        ),
-    ),
+    Route("by channel", _weights_by_channel, _weights(_is_by_channel)),
+    Route("joined", im2col.weights, _weights(_are_small)),
+    Route("winograd", winograd.weights, _weights(winograd.pays)),
+    Route("narrow", depthwise.conv2d_backward_weights, _weights(depthwise.is_narrow)),
     last=im2col.conv2d_backward_weights,
 )
 
 conv2d_backward_data = in_order(
     Route("volumes", depthwise.data, _are_volumes),
-    Route(
-        "by channel",
-        _data_by_channel,
-        lambda ops, dy, weight, x_shape, window, groups=1: 1 < groups == x_shape[1],
-    ),
-    Route(
-        "joined",
-        im2col.data,
-        lambda ops, dy, weight, x_shape, window, groups=1: _are_small(ops, weight.shape, groups),
-    ),
-    Route(
-        "winograd",
-        winograd.data,
-        lambda ops, dy, weight, x_shape, window, groups=1: winograd.pays(
-            ops, x_shape, weight.shape, window, groups
-        ),
-    ),
+    Route("by channel", _data_by_channel, _data(_is_by_channel)),
+    Route("joined", im2col.data, _data(_are_small)),
+    Route("winograd", winograd.data, _data(winograd.pays)),
     Route(
         "gather",
         gather,
-        lambda ops, dy, weight, x_shape, window, groups=1: (
+        lambda ops, dy, weight, x_shape, window: (
             can_gather(window) and moves_less(dy, x_shape, window)
         ),
     ),
@@ -166,11 +130,10 @@ def conv2d_constant(
     weight: Array,
     bias: Array | None,
     window: Window,
-    groups: int = 1,
     relu: bool = False,
     add: Array | None = None,
 ) -> Array:
-    y = ops.conv2d(x, weight, bias, window, groups)
+    y = ops.conv2d(x, weight, bias, window)
     if add is not None:
         ops.xp.add(y, add, out=y)
     return ops.xp.maximum(y, 0, out=y) if relu else y

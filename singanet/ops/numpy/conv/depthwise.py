@@ -14,6 +14,7 @@ Windows have stride 1 and no dilation.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import gcd, log
@@ -51,12 +52,9 @@ def moves_less(dy: Array, x_shape: Shape, window: Window) -> bool:
     return f * h * w <= 3 * c * oh * ow * sh * sw or window.kernel == (1, 1)
 
 
-def gather(
-    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def gather(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_data`: a convolution for each remainder of a pixel by the stride."""
-    n, c, h, w = x_shape
-    f, cg, kh, kw = weight.shape
+    groups, (n, c, h, w), (f, cg, kh, kw) = window.groups, x_shape, weight.shape
     swapped = weight.reshape(groups, f // groups, cg, kh, kw).transpose(0, 2, 1, 3, 4)
     swapped = swapped.reshape(c, f // groups, kh, kw)
     phases = [_phases(window, k, x_shape[2 + k], dy.shape[2 + k]) for k in (0, 1)]
@@ -74,14 +72,15 @@ def gather(
 def gather_depthwise(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops.depthwise_conv2d_backward_data`: by each of a channel's kernels in turn."""
     (c, m, _, _), (n, _, h, w) = weight.shape, x_shape
+    window = replace(window, groups=c)
     if m == 1:
-        return gather(ops, dy, weight, x_shape, window, c)
+        return gather(ops, dy, weight, x_shape, window)
     dx: Array = ops.xp.empty((n, h, w, c), dy.dtype)
     for samples, _ in blocks(n, 1, h * w * c * dy.itemsize, scratch_bytes(ops)):
         target = dx[samples].transpose(0, 3, 1, 2)
         for k in range(m):
             given, kernels = dy[samples, k::m], weight[:, k : k + 1]
-            part = gather(ops, given, kernels, target.shape, window, c)
+            part = gather(ops, given, kernels, target.shape, window)
             if k:
                 ops.xp.add(target, part, out=target)
             else:
@@ -105,12 +104,12 @@ class _Phase(NamedTuple):
 
 def _phase_of(
     dy: Array, swapped: Array, rows: _Phase, cols: _Phase, groups: int
-) -> tuple[Array, Array, None, Window, int]:
+) -> tuple[Array, Array, None, Window]:
     """The arguments of the convolution that gives the pixels of two phases."""
     kernels = swapped[:, :, rows.taps, cols.taps][:, :, ::-1, ::-1]
-    kernel = (kernels.shape[2], kernels.shape[3])
-    window = Window(kernel, (1, 1), (rows.pads, cols.pads), (rows.dilation, cols.dilation))
-    return dy[:, :, rows.source, cols.source], kernels, None, window, groups
+    kernel, dilation = (kernels.shape[2], kernels.shape[3]), (rows.dilation, cols.dilation)
+    window = Window(kernel, (1, 1), (rows.pads, cols.pads), dilation, groups=groups)
+    return dy[:, :, rows.source, cols.source], kernels, None, window
 
 
 def _phases(window: Window, axis: int, size: int, out: int) -> list[_Phase]:
@@ -138,43 +137,37 @@ def _phases(window: Window, axis: int, size: int, out: int) -> list[_Phase]:
     return found
 
 
-def conv(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> Array:
+def conv(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
     """See `Ops.conv2d`."""
     out = window.out_size(*x.shape[2:])
     y: Array = ops.xp.zeros((len(x), *out, len(weight)), x.dtype)
     for plane, met, outputs in _planes(window, x.shape[2], out[0]):
-        part = ops.conv2d(_images(x[:, :, met]), weight[:, :, plane], None, _flat(window), groups)
+        part = ops.conv2d(_images(x[:, :, met]), weight[:, :, plane], None, _flat(window))
         _add(ops, y[:, outputs], part)
     if bias is not None:
         ops.xp.add(y, bias, out=y)
     return channels_first(y)
 
 
-def data(
-    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_data`."""
     n, c, depth, *size = x_shape
     dx: Array = ops.xp.zeros((n, depth, *size, c), dy.dtype)
     for plane, met, outputs in _planes(window, depth, dy.shape[2]):
         slopes = _images(dy[:, :, outputs])
         shape = (len(slopes), c, *size)
-        part = ops.conv2d_backward_data(slopes, weight[:, :, plane], shape, _flat(window), groups)
+        part = ops.conv2d_backward_data(slopes, weight[:, :, plane], shape, _flat(window))
         _add(ops, dx[:, met], part)
     return channels_first(dx)
 
 
-def weights(
-    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_weights`."""
     dw: Array = ops.xp.zeros(weight_shape, dy.dtype)
     shape = (*weight_shape[:2], *weight_shape[3:])
     for plane, met, outputs in _planes(window, x.shape[2], dy.shape[2]):
         images, slopes = _images(x[:, :, met]), _images(dy[:, :, outputs])
-        dw[:, :, plane] = ops.conv2d_backward_weights(images, slopes, shape, _flat(window), groups)
+        dw[:, :, plane] = ops.conv2d_backward_weights(images, slopes, shape, _flat(window))
     return dw
 
 
@@ -185,7 +178,8 @@ def _planes(window: Window, depth: int, out: int) -> Iterator[tuple[int, slice, 
 
 def _flat(window: Window) -> Window:
     """The window without its depth."""
-    return Window(window.kernel[1:], window.stride[1:], window.pads[1:], window.dilation[1:])
+    pads, dilation = window.pads[1:], window.dilation[1:]
+    return Window(window.kernel[1:], window.stride[1:], pads, dilation, groups=window.groups)
 
 
 def _images(x: Array) -> Array:
@@ -206,22 +200,20 @@ _MOST_PADDING = 1.6
 """Padded pixels an output up to which this is faster: benchmarks/conv_kernels.py."""
 
 
-def is_narrow(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window, groups: int) -> bool:
+def is_narrow(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
     """Whether these kernels serve the convolution, and are the faster ones."""
     (f, cg, _, _), (height, width) = weight_shape, window.out_size(*x_shape[2:])
     plain = window.stride == (1, 1) == window.dilation
-    if not plain or not ops.on_host or f > _MOST_KERNELS * groups or cg < _LEAST_CHANNELS:
+    if not plain or not ops.on_host or f > _MOST_KERNELS * window.groups or cg < _LEAST_CHANNELS:
         return False
     around = (height + window.kernel[0] - 1) * (width + window.kernel[1] - 1)
     return window.kernel[1] > 1 and around <= _MOST_PADDING * height * width
 
 
-def conv2d(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> Array:
+def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
     """See `Ops`."""
     xp, (f, cg, kh, kw), (n, oh, ow) = ops.xp, weight.shape, _sizes(x, window)
-    fg = f // groups
+    groups, fg = window.groups, f // window.groups
     by_row = weight.reshape(groups, fg, cg, kh, kw).transpose(3, 0, 4, 2, 1)
     kernels = [laid_out(ops, k, n * oh * ow) for k in by_row.reshape(kh, groups, kw * cg, fg)]
     y: Array = xp.empty((n, oh, ow, groups, fg), x.dtype)
@@ -237,7 +229,7 @@ def _narrow_into(
     xp, kh, (groups, fg) = ops.xp, window.kernel[0], y.shape[3:]
     cg = x.shape[1] // groups
     room: list[Array] = []
-    for samples, rows, full in _padded_bands(ops, x, window, groups * fg, groups):
+    for samples, rows, full in _padded_bands(ops, x, window, groups * fg):
         starts, target = _starts(full, window), y[samples, rows]
         size = full.size // cg * fg
         # The first band is the largest.
@@ -260,16 +252,16 @@ def _narrow_into(
 
 
 def conv2d_backward_weights(
-    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array:
     """See `Ops`."""
-    xp, (f, cg, kh, kw) = ops.xp, weight_shape
+    xp, (f, cg, kh, kw), groups = ops.xp, weight_shape, window.groups
     # On the grid of padded pixels, zero where no window starts.
     pads = ((0, kh - 1), (0, kw - 1))
     totals: list[Array] = []
     for lane in ops.lanes(len(x), dy.size * cg * kh * kw):
         total: Array = xp.zeros((kh, groups, f // groups, kw * cg), dy.dtype)
-        for samples, rows, full in _padded_bands(ops, x[lane], window, f, groups):
+        for samples, rows, full in _padded_bands(ops, x[lane], window, f):
             slopes = padded_groups(ops, dy[lane][samples, :, rows], pads, groups)
             slopes = slopes.reshape(groups, -1, f // groups)
             for a in range(kh):
@@ -281,14 +273,14 @@ def conv2d_backward_weights(
 
 
 def _padded_bands(
-    ops: Ops, x: Array, window: Window, kernels: int, groups: int
+    ops: Ops, x: Array, window: Window, kernels: int
 ) -> Iterator[tuple[slice, slice, Array]]:
     """Samples, output rows, and the padded (groups, N, H, W, C) that these rows see."""
     n, height, width = _sizes(x, window)
     values = x.shape[1] + 2 * kernels
     row_bytes = (width + window.kernel[1] - 1) * values * x.itemsize
     for samples, rows in blocks(n, height, row_bytes, scratch_bytes(ops)):
-        yield samples, rows, band_by_group(ops, x[samples], window, rows, groups)
+        yield samples, rows, band_by_group(ops, x[samples], window, rows)
 
 
 def _sizes(x: Array, window: Window) -> Shape:

@@ -13,6 +13,7 @@ Products of (G, M, K) with (G, K, N), whose rows M are many.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from singanet.base.heap import steps
@@ -34,31 +35,24 @@ def joined(groups: int, weight_shape: Shape) -> int:
     return max((many for many in range(1, most + 1) if groups % many == 0), default=1)
 
 
-def joined_conv2d(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> Array:
+def joined_conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
     """See `Ops`."""
-    many = joined(groups, weight.shape)
-    return ops.conv2d(x, _wide(ops, weight, groups, many), bias, window, groups // many)
+    wide, window = _wide(ops, weight, window)
+    return ops.conv2d(x, wide, bias, window)
 
 
-def data(
-    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_data`."""
-    many = joined(groups, weight.shape)
-    wide = _wide(ops, weight, groups, many)
-    return ops.conv2d_backward_data(dy, wide, x_shape, window, groups // many)
+    wide, window = _wide(ops, weight, window)
+    return ops.conv2d_backward_data(dy, wide, x_shape, window)
 
 
-def weights(
-    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_weights`."""
-    f, cg, *kernel = weight_shape
+    (f, cg, *kernel), groups = weight_shape, window.groups
     many = joined(groups, weight_shape)
-    shape = (f, many * cg, *kernel)
-    wide = ops.conv2d_backward_weights(x, dy, shape, window, groups // many)
+    shape, window = (f, many * cg, *kernel), replace(window, groups=groups // many)
+    wide = ops.conv2d_backward_weights(x, dy, shape, window)
     split = wide.reshape(groups // many, many, f // groups, many, cg, *kernel)
     dw: Array = ops.xp.empty((groups // many, many, f // groups, cg, *kernel), wide.dtype)
     for own in range(many):
@@ -66,14 +60,15 @@ def weights(
     return dw.reshape(weight_shape)
 
 
-def _wide(ops: Ops, weight: Array, groups: int, many: int) -> Array:
-    """The weight (F, C/groups, kh, kw) with ``many`` groups as one: zeros but for their own."""
-    f, cg, *kernel = weight.shape
+def _wide(ops: Ops, weight: Array, window: Window) -> tuple[Array, Window]:
+    """The weight (F, C/groups, kh, kw) with groups joined, zeros but for their own; its window."""
+    (f, cg, *kernel), groups = weight.shape, window.groups
+    many = joined(groups, weight.shape)
     split = weight.reshape(groups // many, many, f // groups, cg, *kernel)
     wide: Array = ops.xp.zeros((groups // many, many, f // groups, many, cg, *kernel), weight.dtype)
     for own in range(many):
         wide[:, own, :, own] = split[:, own]
-    return wide.reshape(f, many * cg, *kernel)
+    return wide.reshape(f, many * cg, *kernel), replace(window, groups=groups // many)
 
 
 _SMALL = 1_000_000
@@ -194,16 +189,14 @@ def _piece(size: int, most: int) -> int:
 
 
 @kernel(half="lift")
-def conv2d(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> Array:
-    f = len(weight)
+def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
+    f, groups = len(weight), window.groups
     oh, ow = window.out_size(*x.shape[2:])
     kernels = laid_out(ops, _matrices(weight, groups), len(x) * oh * ow)
     y: Array = ops.xp.empty((len(x), oh, ow, f), x.dtype)
     for lane in ops.lanes(len(x), y.size * weight[0].size):
         mine = y[lane]
-        pieces = _column_blocks(ops, x[lane], weight.shape, window, groups)
+        pieces = _column_blocks(ops, x[lane], weight.shape, window)
         for samples, rows, columns in pieces:
             part = mine[samples, rows]
             rows_product(ops, columns, kernels, by_group(part, groups), len(x) == 1)
@@ -214,13 +207,13 @@ def conv2d(
 
 @kernel(half="lift")
 def conv2d_backward_weights(
-    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array:
-    f, cg, kh, kw = weight_shape
+    (f, cg, kh, kw), groups = weight_shape, window.groups
     totals: list[Array] = []
     for lane in ops.lanes(len(x), dy.size * cg * kh * kw):
         total: Array | None = None
-        for samples, rows, columns in _column_blocks(ops, x[lane], weight_shape, window, groups):
+        for samples, rows, columns in _column_blocks(ops, x[lane], weight_shape, window):
             part = by_group(ops.channels_last(dy[lane][samples, :, rows]), groups)
             product = summed_product(ops, columns, part, len(x) == 1)
             total = product if total is None else ops.xp.add(total, product, out=total)
@@ -232,16 +225,16 @@ def conv2d_backward_weights(
 
 
 def _column_blocks(
-    ops: Ops, x: Array, weight_shape: Shape, window: Window, groups: int
+    ops: Ops, x: Array, weight_shape: Shape, window: Window
 ) -> Iterator[tuple[slice, slice, Array]]:
     """Samples, output rows and their columns, block by block in bounded scratch."""
     f, cg, kh, kw = weight_shape
     oh, ow = window.out_size(*x.shape[2:])
-    row_bytes = ow * max(groups * cg * kh * kw, f) * x.itemsize
+    row_bytes = ow * max(window.groups * cg * kh * kw, f) * x.itemsize
     # A block smaller than the weight would spend its time moving the weight.
     weight_bytes = f * cg * kh * kw * x.itemsize
     for samples, rows in blocks(x.shape[0], oh, row_bytes, scratch_bytes(ops, least=weight_bytes)):
-        full = band_by_group(ops, x[samples], window, rows, groups)
+        full = band_by_group(ops, x[samples], window, rows)
         yield samples, rows, as_columns(ops, full, window, (rows.stop - rows.start, ow))
 
 
@@ -272,15 +265,12 @@ _SHORT_RUN = 8
 
 
 @kernel(half="lift")
-def scatter(
-    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def scatter(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_data`: products first, sums after.
 
     They are summed over the kernel's rows first, in long runs, then over its columns.
     """
-    n, c, h, w = x_shape
-    f, cg, kh, kw = weight.shape
+    groups, (n, c, h, w), (f, cg, kh, kw) = window.groups, x_shape, weight.shape
     (oh, ow), sh = dy.shape[2:], window.stride[0]
     by_row = weight.reshape(groups, f // groups, cg, kh, kw).transpose(3, 0, 1, 4, 2)
     matrices = by_row.reshape(kh, groups, f // groups, kw * cg)

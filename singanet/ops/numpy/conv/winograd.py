@@ -40,10 +40,10 @@ _GAIN = 1.3
 Product = Callable[..., Array]
 
 
-def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window, groups: int) -> bool:
+def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window) -> bool:
     """Whether the forward convolution is one for tiles, and faster so; its gradients are then."""
     (n, c, *size), (f, _, taps, across) = x_shape, weight_shape
-    plain = window.stride == window.dilation == (1, 1) and groups == 1
+    plain = window.stride == window.dilation == (1, 1) and window.groups == 1
     pads = [pad for both in window.pads for pad in both]
     if not ops.on_host or not plain or taps != across or taps not in wg.POINTS:
         return False
@@ -57,9 +57,7 @@ def pays(ops: Ops, x_shape: Shape, weight_shape: Shape, window: Window, groups: 
     return direct > _GAIN * taken > 0
 
 
-def conv2d(
-    ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> Array:
+def conv2d(ops: Ops, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
     """See `Ops`."""
     f, c = weight.shape[:2]
     kernels = _kernels(ops, weight, turned=False).reshape(-1, f, c).transpose(0, 2, 1)
@@ -68,9 +66,7 @@ def conv2d(
     return _convolved(ops, x, kernels, y, (top, left), bias, weight.shape[2])
 
 
-def data(
-    ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def data(ops: Ops, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_data`: a convolution of dy with the kernels turned around."""
     (n, c, h, w), (f, _, taps, _) = x_shape, weight.shape
     kernels = _kernels(ops, weight, turned=True).reshape(-1, f, c)
@@ -79,9 +75,7 @@ def data(
     return _convolved(ops, dy, kernels, dx, (taps - 1 - top, taps - 1 - left), None, taps)
 
 
-def weights(
-    ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def weights(ops: Ops, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_weights`."""
     xp, (f, c, taps, _) = ops.xp, weight_shape
     grid, multiply, count = _grid(dy.shape[2:]), _product(ops, len(x)), wg.span(taps) ** 2

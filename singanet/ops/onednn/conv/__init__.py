@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from singanet.ops.kernel import NEVER, Route, by_cost, in_order
@@ -53,24 +54,24 @@ def _of_volumes(run: Callable[..., Any]) -> Route:
 
 
 def _forward_case(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Case | None:
     operands = [x, weight] if bias is None else [x, weight, bias]
-    case = Case("forward", x.shape, weight.shape, window, groups)
+    case = Case("forward", x.shape, weight.shape, window)
     return case if _are_served(ops, *operands) else None
 
 
 def _data_case(
-    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
+    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window
 ) -> Case | None:
-    case = Case("data", x_shape, weight.shape, window, groups)
+    case = Case("data", x_shape, weight.shape, window)
     return case if _are_served(ops, dy, weight) else None
 
 
 def _weights_case(
-    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Case | None:
-    case = Case("weights", x.shape, weight_shape, window, groups)
+    case = Case("weights", x.shape, weight_shape, window)
     return case if _are_served(ops, x, dy) else None
 
 
@@ -80,17 +81,16 @@ def _constant_case(
     weight: Array,
     bias: Array | None,
     window: Window,
-    groups: int = 1,
     relu: bool = False,
     add: Array | None = None,
 ) -> Case | None:
     beside = [array for array in (bias, add) if array is not None]
-    case = Case("constant", x.shape, weight.shape, window, groups)
+    case = Case("constant", x.shape, weight.shape, window)
     return case if _are_served(ops, x, weight, *beside) else None
 
 
 def _leaves_vectors_empty(ops: OneDnnBase, case: Case) -> float:
-    return 0.99 if case.x[1] < _FEW and case.groups == 1 else NEVER
+    return 0.99 if case.x[1] < _FEW and case.window.groups == 1 else NEVER
 
 
 conv2d = by_cost(
@@ -143,23 +143,27 @@ def _by_output(weight: Array) -> Array:
     return weight.reshape(-1, 1, *weight.shape[2:])
 
 
+def _apart(window: Window, weight_shape: Shape) -> Window:
+    return replace(window, groups=weight_shape[0])
+
+
 def _depthwise(
     ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array | None:
-    return direct.forward(ops, x, _by_output(weight), bias, window, len(weight))
+    return direct.forward(ops, x, _by_output(weight), bias, _apart(window, weight.shape))
 
 
 def _depthwise_data(
     ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window
 ) -> Array | None:
-    return direct.data(ops, dy, _by_output(weight), x_shape, window, len(weight))
+    return direct.data(ops, dy, _by_output(weight), x_shape, _apart(window, weight.shape))
 
 
 def _depthwise_weights(
     ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
     c, m, kh, kw = weight_shape
-    dw = direct.weights(ops, x, dy, (c * m, 1, kh, kw), window, c)
+    dw = direct.weights(ops, x, dy, (c * m, 1, kh, kw), _apart(window, weight_shape))
     return None if dw is None else dw.reshape(weight_shape)
 
 
@@ -167,7 +171,7 @@ depthwise_conv2d = by_cost(
     Route("direct", _depthwise, _always),
     Route("numpy", by_numpy.depthwise_conv2d, _always, _never),
     case=lambda ops, x, weight, bias, window: _forward_case(
-        ops, x, _by_output(weight), bias, window, len(weight)
+        ops, x, _by_output(weight), bias, _apart(window, weight.shape)
     ),
     last=by_numpy.depthwise_conv2d,
 )
@@ -176,7 +180,7 @@ depthwise_conv2d_backward_data = by_cost(
     Route("direct", _depthwise_data, _always),
     Route("numpy", by_numpy.depthwise_conv2d_backward_data, _always, _leaves_vectors_empty),
     case=lambda ops, dy, weight, x_shape, window: _data_case(
-        ops, dy, _by_output(weight), x_shape, window, len(weight)
+        ops, dy, _by_output(weight), x_shape, _apart(window, weight.shape)
     ),
     last=by_numpy.depthwise_conv2d_backward_data,
 )
@@ -185,7 +189,7 @@ depthwise_conv2d_backward_weights = by_cost(
     Route("direct", _depthwise_weights, _always),
     Route("numpy", by_numpy.depthwise_conv2d_backward_weights, _always, _never),
     case=lambda ops, x, dy, shape, window: _weights_case(
-        ops, x, dy, (shape[0] * shape[1], 1, *shape[2:]), window, shape[0]
+        ops, x, dy, (shape[0] * shape[1], 1, *shape[2:]), _apart(window, shape)
     ),
     last=by_numpy.depthwise_conv2d_backward_weights,
 )

@@ -24,7 +24,7 @@ constant = partial(constant_way, own=True)
 def fits(ops: OneDnnBase, case: Case) -> bool:
     """Whether windows of small images meet a weight that is larger than a core's cache."""
     pixels = prod(case.window.out_size(*case.x[2:]))
-    windows = case.groups == 1 and case.window.kernel != (1, 1)
+    windows = case.window.groups == 1 and case.window.kernel != (1, 1)
     return windows and is_read_often(pixels, prod(case.weight))
 
 

@@ -30,7 +30,6 @@ def constant(
     weight: Array,
     bias: Array | None,
     window: Window,
-    groups: int = 1,
     relu: bool = False,
     add: Array | None = None,
     own: bool = False,
@@ -43,7 +42,7 @@ def constant(
     shape = (len(x), *window.out_size(*x.shape[2:]), len(weight))
     # The layout may depend on the number of threads, which has to be the same for both calls.
     passes = SHARED if _is_worth_threads(ops, shape, weight) else 0
-    key = (images.shape, shape, window, groups, bias is not None, relu, add is not None, own)
+    key = (images.shape, shape, window, bias is not None, relu, add is not None, own)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not prod(shape) or not packed.size:
         return None
@@ -75,7 +74,6 @@ def _desc(
     images: Shape,
     outputs: Shape,
     window: Window,
-    groups: int,
     bias: bool,
     relu: bool,
     add: bool,
@@ -83,15 +81,13 @@ def _desc(
     made: int = F32,
 ) -> object:
     attributes = build.post_ops(add, relu)
-    return forward_desc(build, images, outputs, window, groups, bias, own, made, attributes)
+    return forward_desc(build, images, outputs, window, bias, own, made, attributes)
 
 
-def _pack(
-    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, *rest: bool
-) -> None:
+def _pack(build: Builder, images: Shape, outputs: Shape, window: Window, *rest: bool) -> None:
     """Operands: the weight as the convolution wants it, and as it is."""
-    wanted = build.layout(_desc(build, images, outputs, window, groups, *rest), Query.WEIGHTS)
-    plain = build.rows(kernel_shape(images, outputs, window, groups))
+    wanted = build.layout(_desc(build, images, outputs, window, *rest), Query.WEIGHTS)
+    plain = build.rows(kernel_shape(images, outputs, window))
     packed, weight = build.operand(0, wanted), build.operand(1, plain)
     build.reorder(plain, weight, wanted, packed)
 
@@ -101,7 +97,6 @@ def _forward_packed(
     images: Shape,
     outputs: Shape,
     window: Window,
-    groups: int,
     bias: bool,
     relu: bool,
     add: bool,
@@ -110,7 +105,7 @@ def _forward_packed(
     """Operands: images, outputs, to which is added, the packed weight, the bias."""
     # What is added to is float32.
     made = F32 if add else build.kind(1)
-    given = (build, images, outputs, window, groups, bias, relu, add, own)
+    given = (build, images, outputs, window, bias, relu, add, own)
     desc = _desc(*given, made)
     wanted = build.layout(desc, Query.WEIGHTS)
     if not build.same(wanted, build.layout(_desc(*given), Query.WEIGHTS)):

@@ -26,7 +26,6 @@ def forward(
     weight: Array,
     bias: Array | None,
     window: Window,
-    groups: int = 1,
     own: bool = False,
 ) -> Array | None:
     """See `Ops.conv2d`; the bias is added by the same kernel.
@@ -35,7 +34,7 @@ def forward(
     """
     images = ops.channels_last(x)
     y: Array = ops.xp.empty((len(x), *window.out_size(*x.shape[2:]), len(weight)), np.float32)
-    key = (images.shape, y.shape, window, groups, bias is not None, own)
+    key = (images.shape, y.shape, window, bias is not None, own)
     rest = [ops.ordered(array) for array in (weight, bias) if array is not None]
     done = y.size and ops.runs(forward_plan, key, images, y, *rest, passes=passes_over(ops, weight))
     return channels_first(y) if done else None
@@ -47,26 +46,25 @@ def data(
     weight: Array,
     x_shape: Shape,
     window: Window,
-    groups: int = 1,
     own: bool = False,
 ) -> Array | None:
     """See `Ops.conv2d_backward_data`; ``own`` as for `forward`."""
     n, c, *size = x_shape
     slopes = ops.channels_last(dy)
     dx: Array = ops.xp.empty((n, *size, c), np.float32)
-    key = (dx.shape, slopes.shape, window, groups, own)
+    key = (dx.shape, slopes.shape, window, own)
     passes, kernels = passes_over(ops, weight), ops.ordered(weight)
     done = dx.size and ops.runs(_backward_data, key, dx, slopes, kernels, passes=passes)
     return channels_first(dx) if done else None
 
 
 def weights(
-    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
     """See `Ops.conv2d_backward_weights`."""
     images, slopes = ops.channels_last(x), ops.channels_last(dy)
     dw: Array = ops.xp.empty(weight_shape, np.float32)
-    key = (images.shape, slopes.shape, window, groups)
+    key = (images.shape, slopes.shape, window)
     passes = passes_over(ops, dw)
     done = dw.size and ops.runs(_backward_weights, key, images, slopes, dw, passes=passes)
     return dw if done else None
@@ -77,8 +75,9 @@ def passes_over(ops: OneDnnBase, weight: Array) -> int:
     return ops.passes(weight.size // weight.shape[1])
 
 
-def kernel_shape(images: Shape, outputs: Shape, window: Window, groups: int) -> Shape:
+def kernel_shape(images: Shape, outputs: Shape, window: Window) -> Shape:
     """oneDNN's: with groups as an axis of their own."""
+    groups = window.groups
     each = (outputs[-1] // groups, images[-1] // groups, *window.kernel)
     return (groups, *each) if groups > 1 else each
 
@@ -97,7 +96,6 @@ def forward_desc(
     images: Shape,
     outputs: Shape,
     window: Window,
-    groups: int,
     bias: bool,
     own: bool = False,
     made: int = F32,
@@ -107,7 +105,7 @@ def forward_desc(
 
     ``made`` is the type of the outputs.
     """
-    weight = build.free(kernel_shape(images, outputs, window, groups), build.factors)
+    weight = build.free(kernel_shape(images, outputs, window), build.factors)
     b = build.rows(outputs[-1:]) if bias else None
     x, y = _images(build, images, build.factors, own), _images(build, outputs, made, own)
     geometry = _geometry(window)
@@ -125,14 +123,13 @@ def forward_plan(
     images: Shape,
     outputs: Shape,
     window: Window,
-    groups: int,
     bias: bool,
     own: bool = False,
 ) -> None:
     """Operands: images, outputs, the weight, the bias."""
     made = build.kind(1)
-    desc = forward_desc(build, images, outputs, window, groups, bias, own, made)
-    plain = build.rows(kernel_shape(images, outputs, window, groups))
+    desc = forward_desc(build, images, outputs, window, bias, own, made)
+    plain = build.rows(kernel_shape(images, outputs, window))
     y, bring = build.packed_output(1, build.images(outputs, made), build.layout(desc, Query.DST))
     x = build.images(images, build.factor(0))
     memories = {
@@ -147,10 +144,10 @@ def forward_plan(
 
 
 def _backward_data(
-    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int, own: bool
+    build: Builder, images: Shape, outputs: Shape, window: Window, own: bool
 ) -> None:
-    hint = forward_desc(build, images, outputs, window, groups, bias=False, own=own)
-    shape = kernel_shape(images, outputs, window, groups)
+    hint = forward_desc(build, images, outputs, window, bias=False, own=own)
+    shape = kernel_shape(images, outputs, window)
     made = build.kind(0)
     x, y = _images(build, images, made, own), _images(build, outputs, build.factors, own)
     weight = build.free(shape, build.factors)
@@ -167,11 +164,9 @@ def _backward_data(
     bring()
 
 
-def _backward_weights(
-    build: Builder, images: Shape, outputs: Shape, window: Window, groups: int
-) -> None:
-    hint = forward_desc(build, images, outputs, window, groups, bias=False)
-    shape = kernel_shape(images, outputs, window, groups)
+def _backward_weights(build: Builder, images: Shape, outputs: Shape, window: Window) -> None:
+    hint = forward_desc(build, images, outputs, window, bias=False)
+    shape = kernel_shape(images, outputs, window)
     x, y = build.images(images, build.factors), build.images(outputs, build.factors)
     weight = build.free(shape)
     desc = build.primitive_desc(

@@ -45,9 +45,7 @@ _FASTER = 0.99
 """The estimate where it is faster; by how much the numbers above do not say."""
 
 
-def forward(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
-) -> Array:
+def forward(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window) -> Array:
     """See `Ops.conv2d`."""
     out = window.out_size(*x.shape[2:])
     rows, matrix = _windows(ops, x, window), ops.ordered(weight).reshape(len(weight), -1).T
@@ -55,9 +53,7 @@ def forward(
     return y.reshape(len(x), *out, len(weight)).transpose(0, 3, 1, 2)
 
 
-def data(
-    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_data`."""
     n, f, h, w = dy.shape
     slopes = ops.channels_last(dy).reshape(-1, f)
@@ -65,9 +61,7 @@ def data(
     return dx.reshape(n, h, w, -1).transpose(0, 3, 1, 2)
 
 
-def weights(
-    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
-) -> Array:
+def weights(ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window) -> Array:
     """See `Ops.conv2d_backward_weights`."""
     f, c, *kernel = weight_shape
     slopes, rows = ops.channels_last(dy).reshape(-1, f), _windows(ops, x, window, last=True)
@@ -79,7 +73,7 @@ def weights(
 def fits(ops: OneDnnBase, case: Case) -> bool:
     """Whether it is one product, of windows that stay in the cache or that it is faster with."""
     pixels, plain = _pixels(case), _is_plain(case.window)
-    if case.groups > 1 or not pixels or (case.kernel == "data" and not plain):
+    if case.window.groups > 1 or not pixels or (case.kernel == "data" and not plain):
         return False
     copied = 0 if plain else pixels * prod(case.weight) // case.weight[0]
     return copied <= _MOST_COPIED or _is_faster(ops, case)

@@ -106,10 +106,10 @@ class Geometry(NamedTuple):
 
 
 def forward(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array | None:
     """See `Ops.conv2d`."""
-    geometry = _expected(Case("forward", x.shape, weight.shape, window, groups))
+    geometry = _expected(Case("forward", x.shape, weight.shape, window))
     y: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
     rest = [] if bias is None else [ops.ordered(bias)]
     given = ops.channels_last(x), ops.ordered(weight), *rest
@@ -118,11 +118,9 @@ def forward(
     return y.transpose(0, 3, 1, 2) if done else None
 
 
-def data(
-    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array | None:
+def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array | None:
     """See `Ops.conv2d_backward_data`."""
-    geometry = _expected(Case("data", x_shape, weight.shape, window, groups))
+    geometry = _expected(Case("data", x_shape, weight.shape, window))
     dx: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
     given = ops.channels_last(dy), ops.ordered(weight)
     done = ops.runs(
@@ -132,10 +130,10 @@ def data(
 
 
 def weights(
-    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
     """See `Ops.conv2d_backward_weights`."""
-    geometry = _expected(Case("weights", x.shape, weight_shape, window, groups))
+    geometry = _expected(Case("weights", x.shape, weight_shape, window))
     dw: Array = ops.xp.empty(weight_shape, np.float32)
     images, slopes = ops.channels_last(x), ops.channels_last(dy)
     done = ops.runs(_weights_plan, (geometry,), slopes, images, dw, passes=_passes(ops, geometry))
@@ -148,12 +146,11 @@ def constant(
     weight: Array,
     bias: Array | None,
     window: Window,
-    groups: int = 1,
     relu: bool = False,
     add: Array | None = None,
 ) -> Array | None:
     """See `Ops.conv2d_constant`; a NaN stays one after the relu."""
-    geometry = _expected(Case("constant", x.shape, weight.shape, window, groups))
+    geometry = _expected(Case("constant", x.shape, weight.shape, window))
     y: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
     entered: Array = ops.xp.empty((geometry.entered,), np.float32)
     rest = [] if bias is None else [ops.ordered(bias)]
@@ -188,7 +185,7 @@ def geometry_of(case: Case) -> Geometry | None:
     window, (n, c, h, w), f = case.window, case.x, case.weight[0]
     pads, taps = (*window.pads[0], *window.pads[1]), window.kernel[0]
     plain = taps in wg.POINTS and window.kernel == (taps, taps)
-    if not plain or window.stride != (1, 1) or window.dilation != (1, 1) or case.groups > 1:
+    if not plain or window.stride != (1, 1) or window.dilation != (1, 1) or case.window.groups > 1:
         return None
     oh, ow = window.out_size(h, w)
     if not all(0 <= pad < taps for pad in pads) or min(n, c, h, w, oh, ow, f) < 1:

@@ -330,10 +330,10 @@ _GAIN = 1.02
 
 
 def forward(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window, groups: int = 1
+    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array | None:
     """See `Ops.conv2d`."""
-    tiles = expect_tiles(ops, Case("forward", x.shape, weight.shape, window, groups))
+    tiles = expect_tiles(ops, Case("forward", x.shape, weight.shape, window))
     y: Array = ops.xp.empty((tiles.n, *tiles.out), np.float32)
     given = ops.channels_last(x), ops.ordered(weight)
     if not ops.runs(forward_plan, (tiles, False), y, *given, passes=POINTS):
@@ -343,11 +343,9 @@ def forward(
     return y.transpose(0, 3, 1, 2)
 
 
-def data(
-    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window, groups: int = 1
-) -> Array | None:
+def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array | None:
     """See `Ops.conv2d_backward_data`."""
-    tiles = expect_tiles(ops, Case("data", x_shape, weight.shape, window, groups))
+    tiles = expect_tiles(ops, Case("data", x_shape, weight.shape, window))
     dx: Array = ops.xp.empty((tiles.n, *tiles.out), np.float32)
     given = ops.channels_last(dy), ops.ordered(weight)
     done = ops.runs(forward_plan, (tiles, True), dx, *given, passes=POINTS)
@@ -355,10 +353,10 @@ def data(
 
 
 def weights(
-    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window, groups: int = 1
+    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
     """See `Ops.conv2d_backward_weights`."""
-    tiles = expect_tiles(ops, Case("weights", x.shape, weight_shape, window, groups))
+    tiles = expect_tiles(ops, Case("weights", x.shape, weight_shape, window))
     dw: Array = ops.xp.empty(weight_shape, np.float32)
     images, slopes = ops.channels_last(x), ops.channels_last(dy)
     done = ops.runs(_backward_weights, (tiles,), slopes, images, dw, passes=POINTS)
@@ -383,7 +381,7 @@ def tiles_of(case: Case, threads: int) -> Tiles | None:
     window, (n, c, h, w), f = case.window, case.x, case.weight[0]
     pads = (*window.pads[0], *window.pads[1])
     plain = window.kernel == (3, 3) and window.stride == (1, 1) == window.dilation
-    if not plain or case.groups > 1 or not all(0 <= pad <= 2 for pad in pads):
+    if not plain or case.window.groups > 1 or not all(0 <= pad <= 2 for pad in pads):
         return None
     oh, ow = window.out_size(h, w)
     if min(n, c, h, w, oh, ow, f) < 1:
@@ -496,12 +494,11 @@ def constant(
     weight: Array,
     bias: Array | None,
     window: Window,
-    groups: int = 1,
     relu: bool = False,
     add: Array | None = None,
 ) -> Array | None:
     """See `Ops.conv2d_constant`."""
-    tiles = expect_tiles(ops, Case("constant", x.shape, weight.shape, window, groups))
+    tiles = expect_tiles(ops, Case("constant", x.shape, weight.shape, window))
     y: Array = ops.xp.empty((tiles.n, *tiles.out), np.float32)
     kernels: Array = ops.xp.empty((POINTS, tiles.image[2] * tiles.out[2]), np.float32)
     rest = [] if bias is None else [ops.ordered(bias)]

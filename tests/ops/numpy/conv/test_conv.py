@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,16 +65,14 @@ def test_equals_the_definition(window, channels, outputs, groups, scratch, monke
     monkeypatch.setattr(windows, "SCRATCH_BYTES", scratch)
     x, weight, dy = case(window, channels, outputs, groups)
     y, dx, dw = by_loops(x, weight, dy, window, groups)
-    bias = np.arange(outputs, dtype=np.float64)
+    bias, window = np.arange(outputs, dtype=np.float64), replace(window, groups=groups)
     close = {"rtol": 1e-10, "atol": 1e-10}
     np.testing.assert_allclose(
-        ops.conv2d(x, weight, bias, window, groups), y + bias[:, None, None], **close
+        ops.conv2d(x, weight, bias, window), y + bias[:, None, None], **close
     )
+    np.testing.assert_allclose(ops.conv2d_backward_data(dy, weight, x.shape, window), dx, **close)
     np.testing.assert_allclose(
-        ops.conv2d_backward_data(dy, weight, x.shape, window, groups), dx, **close
-    )
-    np.testing.assert_allclose(
-        ops.conv2d_backward_weights(x, dy, weight.shape, window, groups), dw, **close
+        ops.conv2d_backward_weights(x, dy, weight.shape, window), dw, **close
     )
 
 
@@ -82,12 +81,13 @@ def test_equals_the_definition(window, channels, outputs, groups, scratch, monke
 def test_gathering_and_scattering_agree(window, groups):
     """Only one of them runs for given shapes, so both are called here by name."""
     x, weight, dy = case(window, 4, 6, groups)
+    window = replace(window, groups=groups)
     axes = zip(window.kernel, window.stride, window.dilation, strict=True)
     if not all(1 in axis for axis in axes):
         pytest.skip("strided and dilated along one axis: only scattering serves")
     np.testing.assert_allclose(
-        gather(ops, dy, weight, x.shape, window, groups),
-        scatter(ops, dy, weight, x.shape, window, groups),
+        gather(ops, dy, weight, x.shape, window),
+        scatter(ops, dy, weight, x.shape, window),
         rtol=1e-10,
         atol=1e-10,
     )
@@ -105,10 +105,11 @@ def test_channel_sum(contiguous, rng):
 
 def peaks_beyond_result(x, weight, dy, window, groups):
     """Bytes that each kernel allocates at most, its result not counted."""
+    window = replace(window, groups=groups)
     calls = {
-        "forward": lambda: ops.conv2d(x, weight, None, window, groups),
-        "weights": lambda: ops.conv2d_backward_weights(x, dy, weight.shape, window, groups),
-        "data": lambda: ops.conv2d_backward_data(dy, weight, x.shape, window, groups),
+        "forward": lambda: ops.conv2d(x, weight, None, window),
+        "weights": lambda: ops.conv2d_backward_weights(x, dy, weight.shape, window),
+        "data": lambda: ops.conv2d_backward_data(dy, weight, x.shape, window),
     }
     # The least of three, since now and then the interpreter enlarges a table of its own meanwhile.
     return {name: min(peak_beyond_result(call) for _ in range(3)) for name, call in calls.items()}

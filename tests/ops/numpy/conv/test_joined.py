@@ -15,12 +15,12 @@ from singanet.ops.window import Window
 SMALL = st.integers(1, 3)
 
 
-def convolved(x, weight, window, groups):
+def convolved(x, weight, window):
     """The definition, group by group."""
     full = np.pad(x, ((0, 0), (0, 0), *window.pads))
     seen = sliding_window_view(full, window.kernel, axis=(2, 3))
     seen = seen[:, :, :: window.stride[0], :: window.stride[1]]
-    parts = zip(np.split(seen, groups, 1), np.split(weight, groups), strict=True)
+    parts = zip(np.split(seen, window.groups, 1), np.split(weight, window.groups), strict=True)
     return np.concatenate([np.einsum("ncijab,fcab->nfij", s, w) for s, w in parts], 1)
 
 
@@ -31,21 +31,21 @@ def convolved(x, weight, window, groups):
 )  # fmt: skip
 def test_all_three_kernels(groups, cg, fg, n, high, wide, down, across, pad):
     rng = np.random.default_rng(0)
-    window = Window((high, wide), (down, across), ((pad, 1), (1, pad)))
+    window = Window((high, wide), (down, across), ((pad, 1), (1, pad)), groups=groups)
     x = rng.standard_normal((n, groups * cg, 5, 6))
     weight = rng.standard_normal((groups * fg, cg, high, wide))
     bias = rng.standard_normal(len(weight))
-    wanted = convolved(x, weight, window, groups)
+    wanted = convolved(x, weight, window)
     dy = rng.standard_normal(wanted.shape)
-    y = ops.conv2d(x, weight, bias, window, groups)
+    y = ops.conv2d(x, weight, bias, window)
     np.testing.assert_allclose(y, wanted + bias[:, None, None], atol=1e-12)
     # The gradients of a bilinear function, by its values.
-    dx = ops.conv2d_backward_data(dy, weight, x.shape, window, groups)
-    dw = ops.conv2d_backward_weights(x, dy, weight.shape, window, groups)
+    dx = ops.conv2d_backward_data(dy, weight, x.shape, window)
+    dw = ops.conv2d_backward_weights(x, dy, weight.shape, window)
     v, u = rng.standard_normal(x.shape), rng.standard_normal(weight.shape)
-    terms = (dx * v).sum(), (dy * convolved(v, weight, window, groups)).sum()
+    terms = (dx * v).sum(), (dy * convolved(v, weight, window)).sum()
     np.testing.assert_allclose(*terms, atol=1e-10)
-    terms = (dw * u).sum(), (dy * convolved(x, u, window, groups)).sum()
+    terms = (dw * u).sum(), (dy * convolved(x, u, window)).sum()
     np.testing.assert_allclose(*terms, atol=1e-10)
 
 
@@ -60,9 +60,9 @@ def test_how_many_make_one(groups, channels, kernels, expected):
 
 def test_groups_are_no_wider_than_what_is_multiplied_at_once():
     """Larger groups stay by themselves: what one of them sees, no other does."""
-    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
+    window = Window((3, 3), (1, 1), ((1, 1), (1, 1)), groups=2)
     x, weight = np.ones((2, 40, 6, 6), np.float32), np.ones((40, 20, 3, 3), np.float32)
     x[:, 0] = np.nan
-    y = ops.conv2d(x, weight, None, window, 2)
+    y = ops.conv2d(x, weight, None, window)
     assert np.isnan(y[:, :20]).all(axis=(0, 1)).any()
     assert not np.isnan(y[:, 20:]).any()

@@ -25,7 +25,7 @@ GEOMETRIES = [
 def case(kernel, pads, size, n=3, channels=8, kernels=5, groups=1):
     """Random operands, and y and dw by sums over windows of the padded image."""
     rng = np.random.default_rng(0)
-    window = Window(kernel, (1, 1), pads)
+    window = Window(kernel, (1, 1), pads, groups=groups)
     x = rng.standard_normal((n, channels, *size))
     weight = rng.standard_normal((kernels, channels // groups, *kernel))
     seen = sliding_window_view(np.pad(x, ((0, 0), (0, 0), *pads)), kernel, axis=(2, 3))
@@ -45,11 +45,11 @@ def test_equals_the_definition(kernel, pads, size, scratch, groups, monkeypatch)
     window, x, weight, dy, y, dw = case(kernel, pads, size, kernels=4 * groups, groups=groups)
     bias = np.arange(len(weight), dtype=float)
     close = {"rtol": 1e-10, "atol": 1e-10}
-    np.testing.assert_allclose(depthwise.conv2d(ops, x, weight, None, window, groups), y, **close)
+    np.testing.assert_allclose(depthwise.conv2d(ops, x, weight, None, window), y, **close)
     np.testing.assert_allclose(
-        depthwise.conv2d(ops, x, weight, bias, window, groups), y + bias[:, None, None], **close
+        depthwise.conv2d(ops, x, weight, bias, window), y + bias[:, None, None], **close
     )
-    found = depthwise.conv2d_backward_weights(ops, x, dy, weight.shape, window, groups)
+    found = depthwise.conv2d_backward_weights(ops, x, dy, weight.shape, window)
     np.testing.assert_allclose(found, dw, **close)
 
 
@@ -63,18 +63,18 @@ def test_no_samples():
 
 
 @pytest.mark.parametrize(
-    ("window", "groups"),
+    "window",
     [
-        (Window((3, 3), (2, 1), ((1, 1), (1, 1))), 1),
-        (Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)), 1),
-        (Window((3, 3), (1, 1), ((1, 1), (1, 1))), 8),
-        (Window((1, 1), (1, 1), ((0, 0), (0, 0))), 1),
+        Window((3, 3), (2, 1), ((1, 1), (1, 1))),
+        Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)),
+        Window((3, 3), (1, 1), ((1, 1), (1, 1)), groups=8),
+        Window((1, 1), (1, 1), ((0, 0), (0, 0))),
     ],
 )
-def test_what_it_leaves_to_others(window, groups):
+def test_what_it_leaves_to_others(window):
     """Strides and dilations, which its views cannot give; groups of two channels; single pixels."""
     assert not depthwise.is_narrow(
-        ops, (2, 16, 32, 32), (16, 16 // groups, *window.kernel), window, groups
+        ops, (2, 16, 32, 32), (16, 16 // window.groups, *window.kernel), window
     )
 
 
@@ -82,7 +82,7 @@ def test_it_serves_the_layers_of_resnet20(monkeypatch):
     """`conv2d` and both of its gradients come here, and agree with the columns."""
     kernel, pads, size = (3, 3), ((1, 1), (1, 1)), (12, 12)
     window, x, weight, dy, y, dw = case(kernel, pads, size, channels=16, kernels=16)
-    assert depthwise.is_narrow(ops, x.shape, weight.shape, window, 1)
+    assert depthwise.is_narrow(ops, x.shape, weight.shape, window)
     np.testing.assert_allclose(ops.conv2d(x, weight, None, window), y, rtol=1e-10, atol=1e-10)
     found = ops.conv2d_backward_weights(x, dy, weight.shape, window)
     np.testing.assert_allclose(found, dw, rtol=1e-10, atol=1e-10)

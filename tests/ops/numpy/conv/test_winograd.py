@@ -69,22 +69,25 @@ def test_rounding_of_float32(rng, taps):
 
 
 @pytest.mark.parametrize(
-    ("channels", "kernels", "size", "samples", "window", "groups", "expected"),
+    ("channels", "kernels", "size", "samples", "window", "expected"),
     [
-        (64, 64, 28, 8, Window((3, 3), (1, 1), ((1, 1), (1, 1))), 1, True),
-        (16, 16, 28, 8, Window((3, 3), (1, 1), ((1, 1), (1, 1))), 1, False),
-        (512, 512, 2, 32, Window((3, 3), (1, 1), ((1, 1), (1, 1))), 1, False),
-        (64, 64, 28, 8, Window((3, 3), (2, 2), ((1, 1), (1, 1))), 1, False),
-        (64, 64, 28, 8, Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)), 1, False),
-        (64, 64, 28, 8, Window((3, 3), (1, 1), ((1, 3), (1, 1))), 1, False),
-        (64, 64, 28, 8, Window((5, 5), (1, 1), ((2, 2), (2, 2))), 1, True),
-        (3, 64, 28, 8, Window((5, 5), (1, 1), ((2, 2), (2, 2))), 1, False),
-        (64, 64, 28, 8, Window((5, 3), (1, 1), ((2, 2), (1, 1))), 1, False),
-        (64, 64, 28, 8, Window((7, 7), (1, 1), ((3, 3), (3, 3))), 1, False),
-        (64, 64, 28, 8, Window((3, 3), (1, 1), ((1, 1), (1, 1))), 2, False),
-        (64, 64, 28, 0, Window((3, 3), (1, 1), ((1, 1), (1, 1))), 1, False),
+        (64, 64, 28, 8, Window((3, 3), (1, 1), ((1, 1), (1, 1))), True),
+        (16, 16, 28, 8, Window((3, 3), (1, 1), ((1, 1), (1, 1))), False),
+        (512, 512, 2, 32, Window((3, 3), (1, 1), ((1, 1), (1, 1))), False),
+        (64, 64, 28, 8, Window((3, 3), (2, 2), ((1, 1), (1, 1))), False),
+        (64, 64, 28, 8, Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)), False),
+        (64, 64, 28, 8, Window((3, 3), (1, 1), ((1, 3), (1, 1))), False),
+        (64, 64, 28, 8, Window((5, 5), (1, 1), ((2, 2), (2, 2))), True),
+        (3, 64, 28, 8, Window((5, 5), (1, 1), ((2, 2), (2, 2))), False),
+        (64, 64, 28, 8, Window((5, 3), (1, 1), ((2, 2), (1, 1))), False),
+        (64, 64, 28, 8, Window((7, 7), (1, 1), ((3, 3), (3, 3))), False),
+        (64, 64, 28, 8, Window((3, 3), (1, 1), ((1, 1), (1, 1)), groups=2), False),
+        (64, 64, 28, 0, Window((3, 3), (1, 1), ((1, 1), (1, 1))), False),
     ],
 )
-def test_where_tiles_pay(channels, kernels, size, samples, window, groups, expected):
-    x, weight = (samples, channels, size, size), (kernels, channels // groups, *window.kernel)
-    assert winograd.pays(numpy_ops, x, weight, window, groups) is expected
+def test_where_tiles_pay(channels, kernels, size, samples, window, expected):
+    x, weight = (
+        (samples, channels, size, size),
+        (kernels, channels // window.groups, *window.kernel),
+    )
+    assert winograd.pays(numpy_ops, x, weight, window) is expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -64,7 +66,7 @@ def test_constants_with_what_follows_them(ops, relu, add):
 def case(n, size, channels, groups=1):
     window = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
     shapes = (n, channels * groups, size, size), (channels * groups, channels, 3, 3)
-    return Case("forward", *shapes, window, groups)
+    return Case("forward", *shapes, replace(window, groups=groups))
 
 
 def test_it_is_for_several_small_images_and_weights_beyond_the_cache(ops, monkeypatch):
@@ -74,7 +76,7 @@ def test_it_is_for_several_small_images_and_weights_beyond_the_cache(ops, monkey
     assert not blocked.fits(ops, case(8, 4, large // 2))
     assert not blocked.fits(ops, case(8, 4, large, groups=2))
     one = Window((1, 1), (1, 1), ((0, 0), (0, 0)))
-    pixels = Case("forward", (8, 9 * large, 4, 4), (large, 9 * large, 1, 1), one, 1)
+    pixels = Case("forward", (8, 9 * large, 4, 4), (large, 9 * large, 1, 1), one)
     assert not blocked.fits(ops, pixels), "a product over all images reads the weight once"
     monkeypatch.setattr(OneDnnOps, "speeds", lambda self: MINE)
     assert blocked.estimate(ops, case(8, 2, large)) < 1

@@ -17,16 +17,16 @@ from singanet.ops.window import Window
 SAME = ((1, 1), (1, 1))
 NONE = ((0, 0), (0, 0))
 CASES = {
-    "same": ((2, 5, 7, 9), 8, Window((3, 3), (1, 1), SAME), 1),
-    "first layer": ((1, 3, 11, 8), 16, Window((7, 7), (2, 2), ((3, 3), (3, 3))), 1),
-    "pixels": ((3, 16, 4, 4), 32, Window((1, 1), (1, 1), NONE), 1),
-    "few pixels, large weight": ((1, 128, 4, 4), 128, Window((3, 3), (1, 1), SAME), 1),
-    "strided": ((2, 16, 9, 9), 16, Window((3, 3), (2, 2), SAME), 1),
-    "spread": ((1, 8, 9, 9), 8, Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)), 1),
-    "groups": ((2, 8, 6, 6), 12, Window((3, 3), (1, 1), SAME), 4),
-    "by channel": ((2, 8, 6, 6), 8, Window((3, 3), (1, 1), SAME), 8),
-    "many tiles": ((1, 128, 28, 28), 128, Window((3, 3), (1, 1), SAME), 1),
-    "uneven tiles": ((3, 4, 10, 7), 5, Window((3, 3), (1, 1), ((2, 0), (1, 2))), 1),
+    "same": ((2, 5, 7, 9), 8, Window((3, 3), (1, 1), SAME)),
+    "first layer": ((1, 3, 11, 8), 16, Window((7, 7), (2, 2), ((3, 3), (3, 3)))),
+    "pixels": ((3, 16, 4, 4), 32, Window((1, 1), (1, 1), NONE)),
+    "few pixels, large weight": ((1, 128, 4, 4), 128, Window((3, 3), (1, 1), SAME)),
+    "strided": ((2, 16, 9, 9), 16, Window((3, 3), (2, 2), SAME)),
+    "spread": ((1, 8, 9, 9), 8, Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2))),
+    "groups": ((2, 8, 6, 6), 12, Window((3, 3), (1, 1), SAME, groups=4)),
+    "by channel": ((2, 8, 6, 6), 8, Window((3, 3), (1, 1), SAME, groups=8)),
+    "many tiles": ((1, 128, 28, 28), 128, Window((3, 3), (1, 1), SAME)),
+    "uneven tiles": ((3, 4, 10, 7), 5, Window((3, 3), (1, 1), ((2, 0), (1, 2)))),
 }
 AFTER = [(False, False), (True, False), (False, True), (True, True)]
 
@@ -42,8 +42,8 @@ def close(got, wanted):
 
 
 def check(ops, case, relu, add, bias=True):
-    (n, c, h, w), f, window, groups = CASES[case]
-    x, k = draw(n, c, h, w), draw(f, c // groups, *window.kernel, seed=1)
+    (n, c, h, w), f, window = CASES[case]
+    x, k = draw(n, c, h, w), draw(f, c // window.groups, *window.kernel, seed=1)
     b = draw(f, seed=2) if bias else None
     other = draw(n, f, *window.out_size(h, w), seed=3) if add else None
     before = [None if a is None else a.copy() for a in (x, k, b, other)]
@@ -52,11 +52,10 @@ def check(ops, case, relu, add, bias=True):
         k.astype(np.float64),
         None if b is None else b.astype(np.float64),
         window,
-        groups,
     )
     y64 = y64 if other is None else y64 + other
     y64 = np.where(y64 > 0, y64, 0) if relu else y64
-    close(ops.conv2d_constant(x, k, b, window, groups, relu, other), y64)
+    close(ops.conv2d_constant(x, k, b, window, relu, other), y64)
     for a, saved in zip((x, k, b, other), before, strict=True):
         np.testing.assert_array_equal(a, saved)
 
@@ -114,7 +113,7 @@ def test_tiles_pay_where_pixels_and_channels_are_many_and_the_weight_small(ops, 
         set_threads(count)
         window = Window((3, 3), (1, 1), SAME)
         shapes = (n, channels, size, size), (channels, channels, 3, 3)
-        return tiled.constant_estimate(ops, Case("constant", *shapes, window, 1))
+        return tiled.constant_estimate(ops, Case("constant", *shapes, window))
 
     assert estimate(1, 56, 64) < 1
     assert estimate(1, 28, 128) < 1

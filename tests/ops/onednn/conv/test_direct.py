@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -37,18 +39,19 @@ def close(got, wanted):
 
 
 def check_all(ops, window, channels, outputs, groups, size=(9, 8), n=3):
+    window = replace(window, groups=groups)
     x, w = draw((n, channels, *size), 0), draw((outputs, channels // groups, *window.kernel), 1)
     b, dy = draw((outputs,), 2), draw((n, outputs, *window.out_size(*size)), 3)
     x64, w64, b64, dy64 = (a.astype(np.float64) for a in (x, w, b, dy))
-    close(ops.conv2d(x, w, b, window, groups), numpy_ops.conv2d(x64, w64, b64, window, groups))
+    close(ops.conv2d(x, w, b, window), numpy_ops.conv2d(x64, w64, b64, window))
     for made, exact in ((x, x64), (channels_last(x), x64)):
         close(
-            ops.conv2d_backward_weights(made, channels_last(dy), w.shape, window, groups),
-            numpy_ops.conv2d_backward_weights(exact, dy64, w.shape, window, groups),
+            ops.conv2d_backward_weights(made, channels_last(dy), w.shape, window),
+            numpy_ops.conv2d_backward_weights(exact, dy64, w.shape, window),
         )
     close(
-        ops.conv2d_backward_data(dy, w, x.shape, window, groups),
-        numpy_ops.conv2d_backward_data(dy64, w64, x.shape, window, groups),
+        ops.conv2d_backward_data(dy, w, x.shape, window),
+        numpy_ops.conv2d_backward_data(dy64, w64, x.shape, window),
     )
 
 

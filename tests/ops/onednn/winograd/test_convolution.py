@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from threading import Event
 
 import numpy as np
@@ -140,10 +141,10 @@ def test_where_it_is_taken(library_path, monkeypatch, threads):
 
     monkeypatch.setattr(ops, "runs", watched)
 
-    def takes(n, size, c, f, window=USUAL, groups=1):
+    def takes(n, size, c, f, window=USUAL):
         taken.clear()
         ops.conv2d(
-            draw(n, c, size, size), draw(f, c // groups, *window.kernel), None, window, groups
+            draw(n, c, size, size), draw(f, c // window.groups, *window.kernel), None, window
         )
         return tiled.__name__ in taken
 
@@ -154,7 +155,7 @@ def test_where_it_is_taken(library_path, monkeypatch, threads):
     assert not takes(1, 4, 512, 512)
     assert not takes(4, 28, 128, 128, Window((3, 3), (2, 2), SAME))
     assert not takes(4, 28, 128, 128, Window((3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)))
-    assert not takes(4, 28, 128, 128, groups=2)
+    assert not takes(4, 28, 128, 128, replace(USUAL, groups=2))
     assert not takes(4, 28, 128, 128, Window((5, 5), (1, 1), ((2, 2), (2, 2))))
 
 
