@@ -9,13 +9,165 @@ from typing import Any
 
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.geometry import Windowed, expect_groups, expect_nchw, expect_pads, sizes
+from singanet.layers.geometry import Windowed, expect_groups, expect_pads, sizes
 from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input, expect_one_of
+from singanet.ops.interface import Ops
 from singanet.ops.window import Pads, Sizes, Window
 from singanet.types import Array, GivenShape, Shape, Shapes, Traits
 
+MODES = ("constant", "reflect", "replicate", "circular")
 
-class TransposedConvolution(Windowed):
+
+class Convolving(Windowed):
+    """Kernels that slide over (C, ...) samples, and a bias for each channel that they make."""
+
+    padding_mode = "zeros"
+    _border: Pads
+
+    def __init__(
+        self,
+        name: str,
+        kernel: Any,
+        stride: Any,
+        border_mode: str,
+        pad: Any,
+        dilation: Any,
+        input_sample_shape: GivenShape | None,
+        use_bias: bool,
+        W_specs: ParamSpecs,
+        b_specs: ParamSpecs,
+    ) -> None:
+        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        self.use_bias = use_bias
+        self.W_specs = W_specs
+        self.b_specs = b_specs
+
+    def _add_kernels(self, shape: Shape, fans: tuple[int, int], out: Shape) -> Shape:
+        """Create the weight, and the bias of outputs ``out``, which are returned."""
+        self.add_param("weight", shape, self.W_specs, fans=fans)
+        if self.use_bias:
+            self.add_param("bias", out[:1], self.b_specs)
+        return out
+
+    def _by(self, ops: Ops) -> tuple[Any, Any, Any]:
+        """The convolution, and the gradients of its input and of its weight."""
+        return ops.conv2d, ops.conv2d_backward_data, ops.conv2d_backward_weights
+
+    def _kernels(self, ctx: Context, x: Array) -> Array:
+        """The weight as the kernels of `Ops` take it for images ``x``."""
+        raise NotImplementedError
+
+    def forward(self, ctx: Context, x: Array) -> Array:
+        """(N, C, ...) → (N, F, ...)."""
+        x = self.first_image(x)
+        if self.padding_mode != "zeros":
+            x = ctx.ops.pad(x, self._border, 0.0, self.padding_mode)
+        ctx.save(x=x)
+        convolve, *_ = self._by(ctx.ops)
+        y = convolve(x, self._kernels(ctx, x), ctx.params.get("bias"), self._inner)
+        return self.as_sample(y, self.out_shapes)
+
+    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
+        """Gradients of x, weight and bias; x, with its border, is the only array kept."""
+        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
+        weight, (_, of_input, of_weight) = self._kernels(ctx, x), self._by(ops)
+        grads = {}
+        if ctx.needs_param_grads:
+            dw = of_weight(x, dy, weight.shape, self._inner)
+            grads["weight"] = dw.reshape(ctx.params["weight"].shape)
+            if self.use_bias:
+                grads["bias"] = ops.channel_sum(dy)
+        if not ctx.needs_input_grad:
+            return None, grads
+        dx = of_input(dy, weight, x.shape, self._inner)
+        if self.padding_mode != "zeros":
+            dx = ops.pad_backward(dx, self._border, self.padding_mode)
+        return self.as_sample(dx, self.in_shapes), grads
+
+
+class Convolution(Convolving):
+    """`Conv2D` along so many axes."""
+
+    def __init__(
+        self,
+        name: str,
+        nb_kernels: int,
+        kernel: Any = 3,
+        stride: Any = 1,
+        border_mode: str = "same",
+        *,
+        use_bias: bool = True,
+        W_specs: ParamSpecs = None,
+        b_specs: ParamSpecs = None,
+        pad: Any = None,
+        input_sample_shape: GivenShape | None = None,
+        dilation: Any = 1,
+        groups: int = 1,
+        padding_mode: str = "zeros",
+    ) -> None:
+        window = kernel, stride, border_mode, pad, dilation
+        super().__init__(name, *window, input_sample_shape, use_bias, W_specs, b_specs)
+        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
+        self.groups = expect_int(name, "groups", groups)
+        self.padding_mode = expect_one_of(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
+        self._slide(replace(self.window, groups=groups))
+        self._border = ((0, 0), (0, 0), *self._inner.pads)
+        if padding_mode != "zeros":
+            # Kernels pad by zeros alone.
+            self._inner = replace(self._inner, pads=((0, 0),) * len(self._inner.pads))
+
+    def setup(self, in_shapes: Any) -> Shapes:
+        """(C, ...) → (nb_kernels, ...)."""
+        shape = self.channels_first(in_shapes)
+        expect_groups(self, shape[0], self.nb_kernels, self.groups)
+        out = self.out_size(shape)
+        expect_repeated(self, self.padding_mode, shape[1:], self.window.pads)
+        per_output = shape[0] // self.groups * prod(self.window.kernel)
+        fans = (per_output, self.nb_kernels * per_output // shape[0])
+        return self._add_kernels((self.nb_kernels, per_output), fans, (self.nb_kernels, *out))
+
+    def _kernels(self, ctx: Context, x: Array) -> Array:
+        """The weight as (F, C/groups, kh, kw)."""
+        shape = (self.nb_kernels, x.shape[1] // self.groups, *self._inner.kernel)
+        return ctx.params["weight"].reshape(shape)
+
+
+class Conv1D(Convolution):
+    """Cross-correlation of sequences (C, L), or (L,) of one channel, with ``nb_kernels`` kernels.
+
+    The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
+    (F,). The other arguments are as for `Conv2D`, each one int; ``pad`` may be (before, after). The
+    ``border_mode`` 'causal' pads before alone, so that no output sees what comes after it. L may be
+    None, any length, where zeros pad.
+    """
+
+    axes = 1
+    traits = replace(Convolution.traits, any_extent=True)
+
+
+class Conv2D(Convolution):
+    """Cross-correlation of (C, H, W) images with ``nb_kernels`` kernels.
+
+    ``weight`` has shape (F, C/groups·kh·kw), channel-major then rows then columns; ``bias`` has
+    shape (F,). ``kernel``, ``stride``, ``pad`` and ``dilation`` are ints or (height, width).
+    ``pad`` overrides ``border_mode`` ('same': stride 1 keeps the size; 'valid': no padding); an
+    entry may be (before, after). ``padding_mode`` pads by what `Pad` calls so, 'zeros' by zeros.
+    SINGA's ``cudnn_prefer``, ``workspace_byte_limit`` and ``data_format`` of "NCHW" are accepted by
+    name, as by every layer with windows, and do nothing: kernels bound their scratch themselves.
+    """
+
+
+class Conv3D(Convolution):
+    """Cross-correlation of (C, D, H, W) volumes with ``nb_kernels`` kernels.
+
+    ``weight`` has shape (F, C/groups·kd·kh·kw), channel-major; ``bias`` has shape (F,). The other
+    arguments are as for `Conv2D`, each an int or (depth, height, width).
+    """
+
+    axes = 3
+
+
+class TransposedConvolution(Convolving):
     """`Conv2DTranspose` along so many axes."""
 
     modes = ("same", "valid", "keras_same", "keras_valid")
@@ -37,7 +189,8 @@ class TransposedConvolution(Windowed):
         dilation: Any = 1,
         groups: int = 1,
     ) -> None:
-        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        window = kernel, stride, border_mode, pad, dilation
+        super().__init__(name, *window, input_sample_shape, use_bias, W_specs, b_specs)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
         self.groups = expect_int(name, "groups", groups)
         self._slide(replace(self.window, groups=groups))
@@ -59,9 +212,6 @@ class TransposedConvolution(Windowed):
                 received=repr(output_padding),
                 advice="more than that adds rows that no input reaches",
             )
-        self.use_bias = use_bias
-        self.W_specs = W_specs
-        self.b_specs = b_specs
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (nb_kernels, ...)."""
@@ -77,10 +227,7 @@ class TransposedConvolution(Windowed):
         taps = prod(self.window.kernel)
         per_input = self.nb_kernels // self.groups * taps
         fans = (shape[0] // self.groups * taps, per_input)
-        self.add_param("weight", (shape[0], per_input), self.W_specs, fans=fans)
-        if self.use_bias:
-            self.add_param("bias", (self.nb_kernels,), self.b_specs)
-        return (self.nb_kernels, *out)
+        return self._add_kernels((shape[0], per_input), fans, (self.nb_kernels, *out))
 
     def _sizes(self, given: Shape) -> Shape:
         window = self.window
@@ -98,14 +245,14 @@ class TransposedConvolution(Windowed):
         ctx.save(x=x)
         ones = (1,) * (x.ndim - 2)
         shape = (len(x), self.nb_kernels, *ones[self.axes :], *out)
-        y = ops.conv2d_backward_data(x, self._kernels(ctx), shape, self._inner)
+        y = ops.conv2d_backward_data(x, self._kernels(ctx, x), shape, self._inner)
         y = y if bias is None else ops.add(y, bias.reshape(-1, *ones), out=y)
         return self.as_sample(y, self.out_shapes)
 
     def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
         """Gradients of x, weight and bias; x is the only array kept."""
         ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
-        weight = self._kernels(ctx)
+        weight = self._kernels(ctx, x)
         grads = {}
         if ctx.needs_param_grads:
             dw = ops.conv2d_backward_weights(dy, x, weight.shape, self._inner)
@@ -117,7 +264,7 @@ class TransposedConvolution(Windowed):
         dx = ops.conv2d(dy, weight, None, self._inner)
         return self.as_sample(dx, self.in_shapes), grads
 
-    def _kernels(self, ctx: Context) -> Array:
+    def _kernels(self, ctx: Context, x: Array) -> Array:
         """The weight as (C, F/groups, kh, kw): that of the convolution from output to input."""
         weight = ctx.params["weight"]
         return weight.reshape(len(weight), self.nb_kernels // self.groups, *self._inner.kernel)
@@ -173,7 +320,7 @@ class Conv3DTranspose(TransposedConvolution):
     axes = 3
 
 
-class DepthwiseConvolution(Windowed):
+class DepthwiseConvolution(Convolving):
     """`DepthwiseConv2D` along so many axes."""
 
     def __init__(
@@ -191,11 +338,9 @@ class DepthwiseConvolution(Windowed):
         *,
         dilation: Any = 1,
     ) -> None:
-        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
+        window = kernel, stride, border_mode, pad, dilation
+        super().__init__(name, *window, input_sample_shape, use_bias, W_specs, b_specs)
         self.depth_multiplier = expect_int(name, "depth_multiplier", depth_multiplier)
-        self.use_bias = use_bias
-        self.W_specs = W_specs
-        self.b_specs = b_specs
 
     def setup(self, in_shapes: Any) -> Shapes:
         """(C, ...) → (C·depth_multiplier, ...)."""
@@ -203,35 +348,13 @@ class DepthwiseConvolution(Windowed):
         out, size = self.out_size(shape), prod(self.window.kernel)
         channels = shape[0] * self.depth_multiplier
         fans = (size, size * self.depth_multiplier)
-        self.add_param("weight", (channels, size), self.W_specs, fans=fans)
-        if self.use_bias:
-            self.add_param("bias", (channels,), self.b_specs)
-        return (channels, *out)
+        return self._add_kernels((channels, size), fans, (channels, *out))
 
-    def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, C·M, ...)."""
-        x = self.first_image(x)
-        ctx.save(x=x)
-        weight = self._kernels(ctx)
-        y = ctx.ops.depthwise_conv2d(x, weight, ctx.params.get("bias"), self._inner)
-        return self.as_sample(y, self.out_shapes)
+    def _by(self, ops: Ops) -> tuple[Any, Any, Any]:
+        gradients = ops.depthwise_conv2d_backward_data, ops.depthwise_conv2d_backward_weights
+        return ops.depthwise_conv2d, *gradients
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        """Gradients of x, weight and bias; x is the only array kept."""
-        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
-        weight = self._kernels(ctx)
-        grads = {}
-        if ctx.needs_param_grads:
-            dw = ops.depthwise_conv2d_backward_weights(x, dy, weight.shape, self._inner)
-            grads["weight"] = dw.reshape(ctx.params["weight"].shape)
-            if self.use_bias:
-                grads["bias"] = ops.channel_sum(dy)
-        if not ctx.needs_input_grad:
-            return None, grads
-        dx = ops.depthwise_conv2d_backward_data(dy, weight, x.shape, self._inner)
-        return self.as_sample(dx, self.in_shapes), grads
-
-    def _kernels(self, ctx: Context) -> Array:
+    def _kernels(self, ctx: Context, x: Array) -> Array:
         """The weight as (C, M, kh, kw)."""
         weight = ctx.params["weight"]
         channels = len(weight) // self.depth_multiplier
@@ -356,9 +479,6 @@ class SeparableConv2D(SeparableConvolution):
     ``depthwise_weight`` has shape (C·M, kh·kw), ``pointwise_weight`` (nb_kernels, C·M), ``bias``
     (nb_kernels,); M is ``depth_multiplier``. The other arguments are as for `Conv2D`. Sifre, 2014.
     """
-
-
-MODES = ("constant", "reflect", "replicate", "circular")
 
 
 class Pad(Layer):
@@ -487,180 +607,3 @@ class Cropping(Layer):
     def backward(self, ctx: Context, dy: Array) -> tuple[Array, dict[str, Array]]:
         """``dy`` with a border of zeros."""
         return ctx.ops.pad(dy, [(0, 0), *self._pad._by_axis(dy.ndim - 1)], 0.0), {}
-
-
-_PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
-
-
-class Convolution(Windowed):
-    """`Conv2D` along so many axes."""
-
-    def __init__(
-        self,
-        name: str,
-        nb_kernels: int,
-        kernel: Any = 3,
-        stride: Any = 1,
-        border_mode: str = "same",
-        use_bias: bool = True,
-        W_specs: ParamSpecs = None,
-        b_specs: ParamSpecs = None,
-        pad: Any = None,
-        input_sample_shape: GivenShape | None = None,
-        *,
-        dilation: Any = 1,
-        groups: int = 1,
-        padding_mode: str = "zeros",
-    ) -> None:
-        super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
-        self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
-        self.use_bias = use_bias
-        self.W_specs = W_specs
-        self.b_specs = b_specs
-        self.groups = expect_int(name, "groups", groups)
-        self._slide(replace(self.window, groups=groups))
-        self.padding_mode = expect_one_of(name, "padding_mode", padding_mode, ("zeros", *MODES[1:]))
-        self._border = ((0, 0), (0, 0), *self._inner.pads)
-        if padding_mode != "zeros":
-            # Kernels pad by zeros alone.
-            self._inner = replace(self._inner, pads=((0, 0),) * len(self._inner.pads))
-
-    def setup(self, in_shapes: Any) -> Shapes:
-        """(C, ...) → (nb_kernels, ...)."""
-        shape = self.channels_first(in_shapes)
-        expect_groups(self, shape[0], self.nb_kernels, self.groups)
-        out = self.out_size(shape)
-        expect_repeated(self, self.padding_mode, shape[1:], self.window.pads)
-        per_output = shape[0] // self.groups * prod(self.window.kernel)
-        per_input = self.nb_kernels * per_output // shape[0]
-        self.add_param(
-            "weight", (self.nb_kernels, per_output), self.W_specs, fans=(per_output, per_input)
-        )
-        if self.use_bias:
-            self.add_param("bias", (self.nb_kernels,), self.b_specs)
-        return (self.nb_kernels, *out)
-
-    def forward(self, ctx: Context, x: Array) -> Array:
-        """(N, C, ...) → (N, F, ...)."""
-        x = self.first_image(x)
-        if self.padding_mode != "zeros":
-            x = ctx.ops.pad(x, self._border, 0.0, self.padding_mode)
-        ctx.save(x=x)
-        weight = self._kernels(ctx, x)
-        y = ctx.ops.conv2d(x, weight, ctx.params.get("bias"), self._inner)
-        return self.as_sample(y, self.out_shapes)
-
-    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        """Gradients of x, weight and bias; x, with its border, is the only array kept."""
-        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
-        weight = self._kernels(ctx, x)
-        grads = {}
-        if ctx.needs_param_grads:
-            dw = ops.conv2d_backward_weights(x, dy, weight.shape, self._inner)
-            grads["weight"] = dw.reshape(len(weight), -1)
-            if self.use_bias:
-                grads["bias"] = ops.channel_sum(dy)
-        if not ctx.needs_input_grad:
-            return None, grads
-        dx = ops.conv2d_backward_data(dy, weight, x.shape, self._inner)
-        if self.padding_mode != "zeros":
-            dx = ops.pad_backward(dx, self._border, self.padding_mode)
-        return self.as_sample(dx, self.in_shapes), grads
-
-    def _kernels(self, ctx: Context, x: Array) -> Array:
-        """The weight as (F, C/groups, kh, kw)."""
-        shape = (self.nb_kernels, x.shape[1] // self.groups, *self._inner.kernel)
-        return ctx.params["weight"].reshape(shape)
-
-
-class Conv1D(Convolution):
-    """Cross-correlation of sequences (C, L), or (L,) of one channel, with ``nb_kernels`` kernels.
-
-    The output is (F, L'). ``weight`` has shape (F, C/groups·k), channel-major; ``bias`` has shape
-    (F,). The other arguments are as for `Conv2D`, each one int; ``pad`` may be (before, after). The
-    ``border_mode`` 'causal' pads before alone, so that no output sees what comes after it. L may be
-    None, any length, where zeros pad.
-    """
-
-    axes = 1
-    traits = replace(Convolution.traits, any_extent=True)
-
-    def __init__(
-        self,
-        name: str,
-        nb_kernels: int,
-        kernel: int = 3,
-        stride: int = 1,
-        border_mode: str = "same",
-        cudnn_prefer: str = "fastest",
-        workspace_byte_limit: int = 1024,
-        use_bias: bool = True,
-        W_specs: ParamSpecs = None,
-        b_specs: ParamSpecs = None,
-        pad: Any = None,
-        input_sample_shape: GivenShape | None = None,
-        *,
-        dilation: int = 1,
-        groups: int = 1,
-        padding_mode: str = "zeros",
-    ) -> None:
-        _expect_singas(name, cudnn_prefer, workspace_byte_limit)
-        given = kernel, stride, border_mode, use_bias, W_specs, b_specs, pad, input_sample_shape
-        super().__init__(
-            name, nb_kernels, *given, dilation=dilation, groups=groups, padding_mode=padding_mode
-        )
-
-
-class Conv2D(Convolution):
-    """Cross-correlation of (C, H, W) images with ``nb_kernels`` kernels.
-
-    ``weight`` has shape (F, C/groups·kh·kw), channel-major then rows then columns; ``bias`` has
-    shape (F,). ``kernel``, ``stride``, ``pad`` and ``dilation`` are ints or (height, width).
-    ``pad`` overrides ``border_mode`` ('same': stride 1 keeps the size; 'valid': no padding); an
-    entry may be (before, after). ``padding_mode`` pads by what `Pad` calls so, 'zeros' by zeros.
-    SINGA's ``cudnn_prefer`` and ``workspace_byte_limit`` are accepted and do nothing: the kernels
-    bound their scratch by themselves.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        nb_kernels: int,
-        kernel: Any = 3,
-        stride: Any = 1,
-        border_mode: str = "same",
-        cudnn_prefer: str = "fastest",
-        workspace_byte_limit: int = 1024,
-        data_format: str = "NCHW",
-        use_bias: bool = True,
-        W_specs: ParamSpecs = None,
-        b_specs: ParamSpecs = None,
-        pad: Any = None,
-        input_sample_shape: GivenShape | None = None,
-        *,
-        dilation: Any = 1,
-        groups: int = 1,
-        padding_mode: str = "zeros",
-    ) -> None:
-        _expect_singas(name, cudnn_prefer, workspace_byte_limit, data_format)
-        given = kernel, stride, border_mode, use_bias, W_specs, b_specs, pad, input_sample_shape
-        super().__init__(
-            name, nb_kernels, *given, dilation=dilation, groups=groups, padding_mode=padding_mode
-        )
-
-
-class Conv3D(Convolution):
-    """Cross-correlation of (C, D, H, W) volumes with ``nb_kernels`` kernels.
-
-    ``weight`` has shape (F, C/groups·kd·kh·kw), channel-major; ``bias`` has shape (F,). The other
-    arguments are as for `Conv2D`, each an int or (depth, height, width).
-    """
-
-    axes = 3
-
-
-def _expect_singas(name: str, prefer: str, limit: int, data_format: str = "NCHW") -> None:
-    """SINGA's arguments, by which nothing is chosen here."""
-    expect_one_of(name, "cudnn_prefer", prefer, _PREFERENCES)
-    expect_int(name, "workspace_byte_limit", limit)
-    expect_nchw(name, data_format)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError, one_of
-from singanet.layers.layer import Layer
+from singanet.layers.layer import Layer, LayerType, expect_int, expect_one_of
 from singanet.ops.window import Pads, Sizes, Window
 from singanet.types import Array, GivenShape, Shape
 
@@ -15,7 +15,6 @@ __all__ = [
     "Windowed",
     "expect_groups",
     "expect_image",
-    "expect_nchw",
     "expect_pads",
     "sizes",
 ]
@@ -72,17 +71,6 @@ def expect_pads(layer: str, pad: Any, axes: int = 0) -> Pads:
     return tuple((int(before), int(after)) for before, after in ends)
 
 
-def expect_nchw(layer: str, data_format: str) -> None:
-    """Refuse every layout but NCHW, the one at the interface."""
-    if data_format != "NCHW":
-        raise ArgumentError(
-            f"layer {layer!r}, argument data_format",
-            expected="'NCHW'",
-            received=repr(data_format),
-            advice="transpose the images: x.transpose(0, 3, 1, 2)",
-        )
-
-
 def expect_image(layer: Layer, in_shape: Any, axes: int) -> Shape:
     """``in_shape`` itself when it is one (C, ...) of so many ``axes`` with at least one position.
 
@@ -109,7 +97,29 @@ def expect_groups(layer: Layer, channels: int, nb_kernels: int, groups: int) -> 
         )
 
 
-class Windowed(Layer):
+_PREFERENCES = ("fastest", "autotune", "limited_workspace", "no_workspace")
+
+
+class WindowType(LayerType):
+    """The type of layers that take SINGA's arguments by which nothing is chosen here."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - of a metaclass
+        """A new layer, which never sees them. Errors: values that SINGA does not have either."""
+        name = str(args[0] if args else kwargs.get("name"))
+        preferred = kwargs.pop("cudnn_prefer", _PREFERENCES[0])
+        expect_one_of(name, "cudnn_prefer", preferred, _PREFERENCES)
+        expect_int(name, "workspace_byte_limit", kwargs.pop("workspace_byte_limit", 1024))
+        if (form := kwargs.pop("data_format", "NCHW")) != "NCHW":
+            raise ArgumentError(
+                f"layer {name!r}, argument data_format",
+                expected="'NCHW'",
+                received=repr(form),
+                advice="transpose the images: x.transpose(0, 3, 1, 2)",
+            )
+        return super().__call__(*args, **kwargs)
+
+
+class Windowed(Layer, metaclass=WindowType):
     """A window that slides over the positions of (C, ...) samples, along so many `axes`.
 
     Kernels know images and volumes: sequences (C, L), or (L,) of one channel, go to them as

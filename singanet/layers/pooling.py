@@ -12,7 +12,7 @@ import numpy as np
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.geometry import MEANINGS, Windowed, expect_image, expect_nchw, sizes
+from singanet.layers.geometry import MEANINGS, Windowed, expect_image, sizes
 from singanet.layers.layer import Layer, expect_one_of
 from singanet.ops import Ops
 from singanet.ops.kernel import in_float32
@@ -29,13 +29,11 @@ class Pooling(Windowed):
         stride: Any = None,
         border_mode: str = "same",
         pad: Any = None,
-        data_format: str = "NCHW",
         input_sample_shape: GivenShape | None = None,
         *,
         ceil_mode: bool = False,
         dilation: Any = 1,
     ) -> None:
-        expect_nchw(name, data_format)
         stride = kernel if stride is None else stride
         super().__init__(
             name, kernel, stride, border_mode, pad, dilation, input_sample_shape, ceil_mode
@@ -81,22 +79,13 @@ class AvgPooling(Pooling):
         stride: Any = None,
         border_mode: str = "same",
         pad: Any = None,
-        data_format: str = "NCHW",
         input_sample_shape: GivenShape | None = None,
         *,
         ceil_mode: bool = False,
         count_include_pad: bool = False,
     ) -> None:
-        super().__init__(
-            name,
-            kernel,
-            stride,
-            border_mode,
-            pad,
-            data_format,
-            input_sample_shape,
-            ceil_mode=ceil_mode,
-        )
+        window = kernel, stride, border_mode, pad
+        super().__init__(name, *window, input_sample_shape, ceil_mode=ceil_mode)
         self.count_include_pad = bool(count_include_pad)
 
     def forward(self, ctx: Context, x: Array) -> Array:

@@ -239,7 +239,7 @@ def test_sequences_of_one_channel_go_through():
 def test_a_subclass_sees_sequences_and_may_be_called_by_position(rng):
     class Doubled(Conv1D):
         def __init__(self, name, nb_kernels, factor=2.0):
-            super().__init__(name, nb_kernels, 3, 1, "same", "fastest", 1024, False)
+            super().__init__(name, nb_kernels, 3, 1, "same", use_bias=False)
             self.factor = factor
 
         def forward(self, ctx, x):

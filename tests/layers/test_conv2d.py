@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import sliding_window_view
 
-from singanet.errors import ArgumentError, ShapeError, UnknownNameError
-from singanet.layers import Context, Conv2D
+from singanet.errors import ArgumentError, ShapeError, SignatureError, UnknownNameError
+from singanet.layers import AvgPooling1D, Context, Conv1D, Conv2D, Conv3D, MaxPooling2D
 from singanet.ops import numpy_ops
 from singanet.testing import LayerCase
 
@@ -382,6 +384,18 @@ def test_refuses_bad_arguments(arguments, what):
     errors = (ArgumentError, UnknownNameError)
     with pytest.raises(errors, match=rf"layer 'conv', argument {what}: expected .*received"):
         Conv2D("conv", **arguments)
+
+
+def test_singas_arguments_are_taken_by_name_and_nobody_sees_them():
+    """By every layer with windows; in SINGA's places they would be taken for ours."""
+    singas = {"cudnn_prefer": "autotune", "workspace_byte_limit": 2048, "data_format": "NCHW"}
+    for kind, *rest in ((Conv2D, 4), (Conv1D, 4), (Conv3D, 4), (MaxPooling2D,), (AvgPooling1D,)):
+        assert not singas.keys() & inspect.signature(kind).parameters.keys()
+        layer = kind("c", *rest, **singas)
+        assert not singas.keys() & layer.arguments.keys()
+        assert layer.to_config() == kind("c", *rest).to_config()
+    with pytest.raises(SignatureError, match="positional"):
+        Conv2D("c", 4, 3, 1, "same", "fastest", 1024)
 
 
 @pytest.mark.parametrize(
