@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -100,11 +101,6 @@ def known_kind(name: str, axes: int, more: str = "") -> Any:
     if kind is None:
         raise RefusedError("sequences or images", f"{axes} axes behind the channels")
     return kind
-
-
-def kind_of(name: str, axes: int, more: str = "") -> Any:
-    """The class of layers along so many axes."""
-    return getattr(layers, f"{name}{axes}D{more}")
 
 
 def sizes(d: DescribedLayer, key: str, axes: int) -> tuple[int, ...]:
@@ -256,34 +252,22 @@ def _read_conv_transpose(use: Use) -> Tensor:
     return y
 
 
-def _window(axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
-    def more(d: DescribedLayer) -> dict[str, Any]:
-        causal = axes == 1 and d.config["padding"] == "causal"
-        border = {"border_mode": "causal"} if causal else {"pad": pads(d, "kernel_size", axes)}
-        return {
-            "kernel": sizes(d, "kernel_size", axes),
-            "stride": sizes(d, "strides", axes),
-            "dilation": sizes(d, "dilation_rate", axes),
-            **border,
-        }
-
-    return more
+_GEOMETRY = {"kernel": "kernel_size", "stride": "strides", "dilation": "dilation_rate"}
 
 
-def _cut(axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
-    def more(d: DescribedLayer) -> dict[str, Any]:
-        if d.config["padding"] not in ("same", "valid"):
-            d.expect(padding="same")
-        extra = d.config.get("output_padding")
-        return {
-            "kernel": sizes(d, "kernel_size", axes),
-            "stride": sizes(d, "strides", axes),
-            "dilation": sizes(d, "dilation_rate", axes),
-            "border_mode": f"keras_{d.config['padding']}",
-            "output_padding": None if extra is None else sizes(d, "output_padding", axes),
-        }
+def _window(axes: int, d: DescribedLayer) -> dict[str, Any]:
+    causal = axes == 1 and d.config["padding"] == "causal"
+    border = {"border_mode": "causal"} if causal else {"pad": pads(d, "kernel_size", axes)}
+    return {ours: sizes(d, theirs, axes) for ours, theirs in _GEOMETRY.items()} | border
 
-    return more
+
+def _cut(axes: int, d: DescribedLayer) -> dict[str, Any]:
+    if d.config["padding"] not in ("same", "valid"):
+        d.expect(padding="same")
+    given: dict[str, Any] = {ours: sizes(d, theirs, axes) for ours, theirs in _GEOMETRY.items()}
+    if d.config.get("output_padding") is not None:
+        given["output_padding"] = sizes(d, "output_padding", axes)
+    return given | {"border_mode": f"keras_{d.config['padding']}"}
 
 
 def _activated(d: DescribedLayer, layer: Layer) -> list[Layer]:
@@ -354,7 +338,7 @@ def _codecs(axes: int) -> Iterator[LayerCodec]:
         kind = getattr(layers, name.format(axes), None)
         if kind is not None:
             fields = {**fields, "use_bias": bool}
-            keras = KerasClass(fields, specs, usual, more(axes), _activated)
+            keras = KerasClass(fields, specs, usual, partial(more, axes), _activated)
             yield LayerCodec(kind, arrays, {kind.__name__: keras} if axes < 3 else {}, onnx=onnx)
 
 
@@ -518,20 +502,17 @@ def _read_resize(use: Use) -> Tensor:
     return over_last(use, x, 3, layers.Upsampling2D(use.name(), tuple(factors), how))
 
 
-def _pooling_window_of(kind: str, axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
-    def more(d: DescribedLayer) -> dict[str, Any]:
-        border = pads(d, "pool_size", axes)
-        if kind == "Avg" and any(before != after for before, after in border):
-            # Keras' backends do not agree on what a mean takes in behind the last row.
-            d.expect(padding="valid")
-        size, stride = sizes(d, "pool_size", axes), sizes(d, "strides", axes)
-        return {"kernel": size, "stride": stride, "pad": border}
-
-    return more
+def _pooled(kind: str, axes: int, d: DescribedLayer) -> dict[str, Any]:
+    border = pads(d, "pool_size", axes)
+    if kind == "Avg" and any(before != after for before, after in border):
+        # Keras' backends do not agree on what a mean takes in behind the last row.
+        d.expect(padding="valid")
+    size, stride = sizes(d, "pool_size", axes), sizes(d, "strides", axes)
+    return {"kernel": size, "stride": stride, "pad": border}
 
 
-def _adaptive(axes: int) -> Callable[[DescribedLayer], dict[str, Any]]:
-    return lambda d: {"output_size": sizes(d, "output_size", axes)}
+def _adaptive(axes: int, d: DescribedLayer) -> dict[str, Any]:
+    return {"output_size": sizes(d, "output_size", axes)}
 
 
 def _whole(d: DescribedLayer, layer: Layer) -> list[Layer]:
@@ -558,18 +539,18 @@ _KINDS = (
 
 
 def _pooling_codecs(axes: int) -> Iterator[LayerCodec]:
-    pooled = KerasClass(more=_adaptive(axes), around=along)
+    pooled = KerasClass(more=partial(_adaptive, axes), around=along)
     whole = KerasClass({"keepdims": bool}, around=_whole)
     of_steps = KerasClass(draw=_mean_of_steps, masked=True)
     for ours, theirs, one, adaptive, op in _KINDS:
         of_all = of_steps if (ours, axes) == ("Avg", 1) else whole
-        by_window = KerasClass(more=_pooling_window_of(ours, axes), around=along)
+        by_window = KerasClass(more=partial(_pooled, ours, axes), around=along)
         for name, keras, onnx in (
             ("", by_window, one), ("Adaptive", pooled, adaptive),
             ("Global", of_all, _write_global_pool(op)),
         ):  # fmt: skip
             known = {f"{name}{theirs}Pooling{axes}D": keras} if axes < 3 else {}
-            yield LayerCodec(kind_of(f"{name}{ours}Pooling", axes), keras=known, onnx=onnx)
+            yield LayerCodec(known_kind(f"{name}{ours}Pooling", axes), keras=known, onnx=onnx)
 
 
 _ENLARGED = {"Resize": _read_resize, "Upsample": _read_resize}
