@@ -97,7 +97,7 @@ def whole(ops: Any, q: Any, k: Any, v: Any, dmeans: Any, case: Any) -> list[Any]
     def together(rows: Any) -> Any:
         return rows.reshape(n, groups, rows.shape[1] // groups * rows.shape[2], rows.shape[3])
 
-    weights = ops.attention_weights(q, k, case.scale, case.causal)
+    weights = ops.attention_weights(q, k, case)
     means = ops.matmul(together(weights), v).reshape(*q.shape[:3], v.shape[3])
     drows = together(dmeans)
     dv = ops.matmul(together(weights).swapaxes(2, 3), drows)

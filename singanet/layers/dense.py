@@ -226,9 +226,7 @@ def attend_whole(
 ) -> tuple[Array, Array]:
     """Means (N, h, Tq, e) and weights (N, h, Tq, Tk); the weights and what is dropped are kept."""
     ops = ctx.ops
-    weights = ops.attention_weights(
-        q, k, case.scale, case.causal, case.lengths, case.seen, case.added, case.first
-    )
+    weights = ops.attention_weights(q, k, case)
     there: Array | None = None
     if case.dropout:
         there = ops.keep_mask(ctx.rng, weights.shape, 1.0 - case.dropout)

@@ -341,23 +341,11 @@ class Ops(Protocol):
     def column_sums(self, x: Array) -> Array:
         """The sum of the rows of ``x`` (N, C), (C,): the same bits however ``x`` lies in memory."""
 
-    def attention_weights(
-        self,
-        q: Array,
-        k: Array,
-        scale: float,
-        causal: bool,
-        lengths: Array | None = None,
-        seen: Array | None = None,
-        added: Array | None = None,
-        first: int = 0,
-    ) -> Array:
-        """softmax(q kᵀ scale + added) (N, h, Tq, Tk) for q (N, h, Tq, d) and k (N, h', Tk, d).
+    def attention_weights(self, q: Array, k: Array, case: Attention) -> Array:
+        """The weights of ``case``, without cap, window and segments: (N, h, Tq, Tk), none dropped.
 
-        Each head of k serves h / h' heads of q, side by side. ``causal`` shows query i the keys up
-        to ``first`` + i; ``lengths`` (N,) is the number of keys of each sample that are there;
-        ``seen`` is 0 where a query does not see a key. It and ``added`` have four axes, any of
-        extent 1. A query that sees no key has zero weights.
+        q is (N, h, Tq, d), k (N, h', Tk, d); each head of k serves h / h' heads of q, side by side.
+        A query that sees no key has zero weights.
         """
 
     def attention_backward(

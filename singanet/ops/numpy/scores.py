@@ -18,6 +18,7 @@ import numpy as np
 from singanet.ops import draws, transfers
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import kernel
+from singanet.ops.window import Attention
 from singanet.types import Array, Shape
 
 
@@ -126,19 +127,9 @@ def _places(ops: Ops, columns: Array, x: Array) -> Array:
 
 
 @kernel(half="lift")
-def attention_weights(
-    ops: Ops,
-    q: Array,
-    k: Array,
-    scale: float,
-    causal: bool,
-    lengths: Array | None = None,
-    seen: Array | None = None,
-    added: Array | None = None,
-    first: int = 0,
-) -> Array:
+def attention_weights(ops: Ops, q: Array, k: Array, case: Attention) -> Array:
     xp = ops.xp
-    weights, _ = seen_scores(ops, q, k, scale, causal, lengths, seen, added, first)
+    weights, _ = seen_scores(ops, q, k, case)
     if not weights.size:
         return weights
     top = weights.max(axis=3, keepdims=True)
@@ -151,17 +142,7 @@ def attention_weights(
     return weights
 
 
-def seen_scores(
-    ops: Ops,
-    q: Array,
-    k: Array,
-    scale: float,
-    causal: bool,
-    lengths: Array | None,
-    seen: Array | None,
-    added: Array | None,
-    first: int,
-) -> tuple[Array, Array | None]:
+def seen_scores(ops: Ops, q: Array, k: Array, case: Attention) -> tuple[Array, Array | None]:
     """What `Ops.attention_weights` takes the softmax of, -inf for what is hidden; which that is."""
     xp = ops.xp
     n, heads, queries, size = q.shape
@@ -169,17 +150,17 @@ def seen_scores(
     # The queries that share keys are one matrix: no key is copied, and the products are larger.
     rows = q.reshape(n, groups, heads // groups * queries, size)
     scores: Array = ops.matmul(rows, k.swapaxes(2, 3)).reshape(n, heads, queries, keys)
-    xp.multiply(scores, scale, out=scores)
-    if added is not None:
-        xp.add(scores, added, out=scores)
+    xp.multiply(scores, case.scale, out=scores)
+    if case.added is not None:
+        xp.add(scores, case.added, out=scores)
     hidden: list[Array] = []
     # The last step of a sequence sees all that came before.
-    if causal and first < keys - 1:
-        hidden.append(~xp.tri(queries, keys, first, dtype=bool))
-    if lengths is not None:
-        hidden.append((xp.arange(keys) >= lengths[:, None])[:, None, None])
-    if seen is not None:
-        hidden.append(seen == 0)
+    if case.causal and case.first < keys - 1:
+        hidden.append(~xp.tri(queries, keys, case.first, dtype=bool))
+    if case.lengths is not None:
+        hidden.append((xp.arange(keys) >= case.lengths[:, None])[:, None, None])
+    if case.seen is not None:
+        hidden.append(case.seen == 0)
     if not hidden:
         return scores, None
     together = reduce(xp.logical_or, hidden)

@@ -191,37 +191,23 @@ def _backward(build: Builder, shape: Shape) -> None:
     build.stage(desc, build.operands(order, [rows] * 3))
 
 
-def _weights(
-    ops: OneDnnBase,
-    q: Array,
-    k: Array,
-    scale: float,
-    causal: bool,
-    lengths: Array | None = None,
-    seen: Array | None = None,
-    added: Array | None = None,
-    first: int = 0,
-) -> Array | None:
+def _weights(ops: OneDnnBase, q: Array, k: Array, case: Attention) -> Array | None:
     xp = ops.xp
-    weights, hidden = scores_by_numpy.seen_scores(
-        ops, q, k, scale, causal, lengths, seen, added, first
-    )
+    weights, hidden = scores_by_numpy.seen_scores(ops, q, k, case)
     # A row with NaN is left with some, which goes to all that is made of it.
     if not in_place(ops, weights):
         return None
-    if added is not None:
-        absent = added == -np.inf
+    if case.added is not None:
+        absent = case.added == -np.inf
         hidden = absent if hidden is None else xp.logical_or(hidden, absent)
     # A softmax of nothing is NaN; what is causal alone always sees the first key.
-    sees_one = first >= 0 and lengths is None and seen is None and added is None
+    sees_one = case.first >= 0 and case.lengths is case.seen is case.added is None
     if hidden is not None and not sees_one:
         xp.copyto(weights, 0, where=hidden.all(axis=-1, keepdims=True))
     return weights
 
 
-def _attention_is_served(
-    ops: OneDnnBase, q: Array, k: Array, scale: float, causal: bool, *masks: object, **named: object
-) -> bool:
+def _attention_is_served(ops: OneDnnBase, q: Array, k: Array, case: Attention) -> bool:
     return ops.serves(1, q, k) and pays(ops, q.size // q.shape[-1] * k.shape[2])
 
 

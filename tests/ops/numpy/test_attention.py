@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from singanet.ops import NumpyOps
+from singanet.ops.window import Attention
 
 
 def weights(xp, rng, causal, lengths, dtype=np.float32):
     q, k = (xp.asarray(rng.standard_normal((3, 2, t, 4)).astype(dtype)) for t in (5, 6))
     given = None if lengths is None else xp.asarray(lengths)
-    got = NumpyOps(xp).attention_weights(q, k, 0.5, causal, given)
+    got = NumpyOps(xp).attention_weights(q, k, Attention(0.5, causal, lengths=given))
     return got.get() if hasattr(got, "get") else got
 
 
@@ -34,5 +35,5 @@ def test_each_row_is_a_distribution_over_what_may_be_seen(xp, rng, causal, lengt
 @pytest.mark.parametrize(("queries", "keys"), [(0, 3), (3, 0), (0, 0)])
 def test_nothing_to_attend_to_or_with(queries, keys):
     q, k = np.zeros((2, 1, queries, 4)), np.zeros((2, 1, keys, 4))
-    w = NumpyOps(np).attention_weights(q, k, 1.0, True, np.zeros(2, int))
+    w = NumpyOps(np).attention_weights(q, k, Attention(1.0, True, lengths=np.zeros(2, int)))
     assert w.shape == (2, 1, queries, keys)

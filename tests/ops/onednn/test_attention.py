@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from singanet.ops import NumpyOps
 from singanet.ops.onednn import OneDnnOps, attending
 from singanet.ops.onednn.attending import _SCORES_LEAST
+from singanet.ops.window import Attention
 
 N, HEADS, QUERIES, KEYS, SIZE = 3, 2, 5, 7, 4
 
@@ -48,7 +49,8 @@ def test_what_is_hidden_gets_nothing(library_path, causal, masks, first, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attending, "_SCORES_LEAST", 1)
         ops = OneDnnOps(library_path, True)
-        got = ops.attention_weights(q, k, 0.3, causal, lengths, seen, added, first)
+        case = Attention(0.3, causal, first, lengths=lengths, seen=seen, added=added)
+        got = ops.attention_weights(q, k, case)
         assert any(key[0] is attending._forward_in_place for key in ops.runtime()._plans)
     np.testing.assert_allclose(got, exact, rtol=1e-5, atol=1e-7)
 
@@ -58,7 +60,10 @@ def test_no_number_stays_none_in_what_is_made_of_it(ops, from_the_first, rng, hu
     q, k, v = draw(rng, 2, 2, 5, 4), draw(rng, 2, 2, 5, 4), draw(rng, 2, 2, 5, 4)
     q[1, 0, 2, 1] = hurt
     with np.errstate(invalid="ignore"):
-        outputs = [o.matmul(o.attention_weights(q, k, 0.5, True), v) for o in (ops, NumpyOps(np))]
+        outputs = [
+            o.matmul(o.attention_weights(q, k, Attention(0.5, True)), v)
+            for o in (ops, NumpyOps(np))
+        ]
         exact = np.isnan(outputs[1]).any(axis=-1)
     # The infinite scores of the other sign are -inf and seen by nobody.
     assert exact[1, 0, 2]
@@ -69,9 +74,9 @@ def test_no_number_stays_none_in_what_is_made_of_it(ops, from_the_first, rng, hu
 def test_a_hidden_key_may_be_anything(ops, only_onednn, from_the_first, rng):
     only_onednn("attention_weights")
     q, k = draw(rng, 1, 1, 4, 4), draw(rng, 1, 1, 4, 4)
-    before = ops.attention_weights(q, k, 0.5, True)
+    before = ops.attention_weights(q, k, Attention(0.5, True))
     k[:, :, 3] = np.nan
-    after = ops.attention_weights(q, k, 0.5, True)
+    after = ops.attention_weights(q, k, Attention(0.5, True))
     np.testing.assert_array_equal(after[:, :, :3], before[:, :, :3])
 
 
@@ -79,5 +84,5 @@ def test_few_are_numpys(ops, plans, rng):
     keys = _SCORES_LEAST // 64
     k = draw(rng, 1, 1, keys, 4)
     for queries, made in ((63, 0), (64, 1)):
-        ops.attention_weights(draw(rng, 1, 1, queries, 4), k, 1.0, False)
+        ops.attention_weights(draw(rng, 1, 1, queries, 4), k, Attention(1.0))
         assert plans() == (made, 0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from singanet.ops.onednn import OneDnnOps, products
 from singanet.ops.onednn.products import narrowed
+from singanet.ops.window import Attention
 
 
 def draw(*shape, seed=0):
@@ -66,7 +67,7 @@ def test_those_of_attention_are_rounded(ops, plans):
         pytest.skip("this processor does not multiply bfloat16")
     narrow = narrowed(ops, "test")
     q, k = (draw(32, 64, 4, 32, seed=seed).transpose(0, 2, 1, 3) for seed in (0, 1))
-    exact, rounded = (o.attention_weights(q, k, 0.2, causal=True) for o in (ops, narrow))
+    exact, rounded = (o.attention_weights(q, k, Attention(0.2, causal=True)) for o in (ops, narrow))
     # Factors are rounded by 2⁻⁹ at most, where oneDNN holds such a kernel for the faster.
     assert np.abs(rounded - exact).max() < 0.02
     np.testing.assert_allclose(rounded.sum(axis=3), 1, rtol=1e-5)
