@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 from singanet.base.elsewhere import missing_attribute
-from singanet.base.files import path_of, replacing
 from singanet.base.kinds import bytes_text
 from singanet.picture.line_chart import line_chart, stand_alone, write_chart
 

@@ -61,7 +61,7 @@ class KeptCode:
         if self._folder is None:
             return
         # Needed here alone, once in the life of a machine.
-        from singanet.base.processes import replacing
+        from singanet.base.files import replacing
 
         with contextlib.suppress(OSError, SingaNetError):
             if not self._folder.exists():
