@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from singanet.base.arguments import MESSAGES, are_messages
 from singanet.base.processes import free_in_children, interrupted_after
 from singanet.errors import ArgumentError, FileAccessError
 
@@ -27,6 +26,9 @@ def path_of(given: Any, argument: str = "path") -> Path:
     text = given if isinstance(given, (str, os.PathLike)) else None
     text = None if text is None else os.fspath(text)
     if not isinstance(text, str) or "\0" in text:
+        # A launcher begins without the arrays that this needs.
+        from singanet.base.arguments import MESSAGES, are_messages
+
         raise ArgumentError(
             f"argument {argument}",
             expected="a path, a str or Path",

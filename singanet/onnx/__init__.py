@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from singanet.onnx.inspect import inspect
 from singanet.onnx.load import load
-from singanet.onnx.save import save
+from singanet.onnx.write import save
 
 __all__ = ["inspect", "load", "save"]

@@ -618,7 +618,7 @@ def test_a_folder_is_looked_at_before_it_is_read(small, tmp_path, monkeypatch, r
     assert main(argv) == 0
     (out / NAME).touch()
     hold(out, "another", "another")
-    monkeypatch.setattr("singanet.runs.folder.has_state", lambda folder: 1 / 0)
+    monkeypatch.setattr("singanet.runs.run.has_state", lambda folder: 1 / 0)
     try:
         assert "no other training in it" in refused("train", "--out", out, "--resume", "--quiet")
     finally:

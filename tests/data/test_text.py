@@ -85,7 +85,7 @@ def test_from_file_names_the_byte_that_is_not_text(tmp_path):
     with pytest.raises(DataError, match=r"a\.txt.*utf-8.*byte 0xff at 3"):
         TextDataset.from_file(path)
     assert TextDataset.from_file(path, encoding="latin-1").vocabulary_size == 4
-    for wrong in (tmp_path, tmp_path / "none.txt", "a\0b"):
+    for wrong in (tmp_path, tmp_path / "none.txt"):
         with pytest.raises(DataError, match="check the path"):
             TextDataset.from_file(wrong)
 

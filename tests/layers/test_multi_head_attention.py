@@ -280,7 +280,7 @@ class TestAddedMask(AttentionCase):
 @pytest.fixture
 def streamed(monkeypatch):
     """As of sequences that are not short."""
-    monkeypatch.setattr("singanet.layers.dense.are_few", lambda *_: False)
+    monkeypatch.setattr("singanet.layers.multi_head_attention.are_few", lambda *_: False)
 
 
 @pytest.mark.usefixtures("streamed")
@@ -562,7 +562,7 @@ def test_a_causal_prefix_does_not_see_what_follows(rng):
 
 @pytest.mark.parametrize("few", [True, False])
 def test_dropout_is_the_probability_of_dropping(few, monkeypatch):
-    monkeypatch.setattr("singanet.layers.dense.are_few", lambda *_: few)
+    monkeypatch.setattr("singanet.layers.multi_head_attention.are_few", lambda *_: few)
     layer = MultiHeadAttention("att", 1, dropout=0.25, use_bias=False)
     layer.build([(40, 100), (100, 100)])
     for suffix, param in layer.params.items():

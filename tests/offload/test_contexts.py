@@ -95,7 +95,7 @@ def is_clean(net: singanet.FeedForwardNet, folder) -> bool:
 
 @pytest.mark.parametrize("name", ["images", "lstm", "transformer"])
 def test_steps_are_those_in_memory(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("singanet.params.storage.SMALL", 1000)
+    monkeypatch.setattr("singanet.offload.contexts.SMALL", 1000)
     nets = [image_net() if name == "images" else singanet.models.build(name, seed=0) for _ in "ab"]
     plain, net = nets
     here, there = Adam(lr=0.01), Adam(lr=0.01)

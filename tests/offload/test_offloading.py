@@ -397,7 +397,7 @@ sys.path.insert(0, sys.argv[2])
 from test_offloading import net_of, batch, KEEP
 import singanet.offload.contexts
 from singanet.optimizer import Adam
-singanet.params.storage.SMALL = 0
+singanet.offload.contexts.SMALL = 0
 net, rule, x_y = net_of(), Adam(lr=0.01), batch()
 net.offload(sys.argv[1], KEEP, activations=True)
 while True:
@@ -655,7 +655,7 @@ def test_layers_that_run_again_are_not_all_in_memory(tmp_path, x_y, monkeypatch)
         held.append(bool(large) and isinstance(ctx.params, dict))
         return y, ctx
 
-    monkeypatch.setattr("singanet.engine.plan.run_step", runs)
+    monkeypatch.setattr("singanet.engine.recompute.by_layers.run_step", runs)
     net.programs.recompute = "sqrt"
     net.offload(tmp_path / "net", KEEP)
     net.step(*x_y, SGD(lr=0.01))

@@ -14,8 +14,7 @@ import pytest
 from singanet import FeedForwardNet
 from singanet.errors import FileAccessError
 from singanet.layers import Dense
-from singanet.onnx import save
-from singanet.onnx import save as write
+from singanet.onnx import save, write
 from singanet.params.storage import Memory
 from tests.onnx.runtime import checked, onnx, ran
 

@@ -223,7 +223,7 @@ def test_a_state_of_another_is_refused(state):
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.few(1)
 def test_offloaded_steps_are_those_in_memory(tmp_path, activations, monkeypatch):
-    monkeypatch.setattr("singanet.params.storage.SMALL", 100)
+    monkeypatch.setattr("singanet.offload.offloaded.SMALL", 100)
     monkeypatch.setattr("singanet.params.storage.SMALL", 100)
     plain, net = net_of("float32"), net_of("float32")
     here, there = rule(steps=2), rule(steps=2)

@@ -369,7 +369,7 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(llama, tmp_path):
 )
 def test_a_folder_is_loaded_into_a_folder(kind, level, tmp_path, monkeypatch):
     """Never in memory as a whole; it trains as the net in memory does, and goes back."""
-    monkeypatch.setattr("singanet.params.storage.SMALL", 8)
+    monkeypatch.setattr("singanet.offload.offloaded.SMALL", 8)
     monkeypatch.setattr("singanet.offload.offloading.SMALL", 8, raising=False)
     folder = folder_of(CONFIGS[kind], tmp_path / "model")
     plain = pretrained.load(folder, seed=0)

@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from singanet.layers import Layer
-
 JOB, DEADLINE, TRACE = "SINGANET_JOB", "SINGANET_DEADLINE", "SINGANET_TRACE"
 LOGS, RESTART, SERVERS = "SINGANET_LOG_DIR", "SINGANET_RESTART", "SINGANET_SERVERS"
 LEAVES = "SINGANET_LEAVES"
@@ -112,6 +110,9 @@ def trace_part(trace: Path, rank: int) -> Path:
 
 def layer_of(error: BaseException) -> str:
     """The name of the innermost layer in whose code ``error`` was raised; "" for none."""
+    # A launcher, which has no layers, reads the files of ranks by this module too.
+    from singanet.layers import Layer
+
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     layers = [each for frame in frames if isinstance(each := frame.f_locals.get("self"), Layer)]
     return layers[-1].name if layers else ""

@@ -73,7 +73,7 @@ def test_what_is_not_narrow_is_numpys(ops, rng):
 
 
 def test_a_recorded_step_rounds_as_one_by_the_layers(narrow, monkeypatch):
-    monkeypatch.setattr("singanet.layers.dense.are_few", lambda *_: False)
+    monkeypatch.setattr("singanet.layers.multi_head_attention.are_few", lambda *_: False)
     x = np.random.default_rng(0).standard_normal((2, 96, 32)).astype(np.float32)
     left = []
     for recorded in (True, False):
