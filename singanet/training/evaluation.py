@@ -170,6 +170,15 @@ def _at_once(x: Any, size: int | None) -> bool:
     return isinstance(first, np.ndarray) and first.ndim > 0 and len(first) <= size
 
 
+def _takes_lists(net: Model) -> bool:
+    """Whether an input layer takes several arrays, which a list holds: they are one batch."""
+    if not isinstance(net, Net) or net.pending:
+        return False
+    plan = net.execution_plan()
+    shapes = [plan.by_name[name].layer.in_shapes for name in plan.inputs]
+    return any(isinstance(shape, list) and len(shape) > 1 for shape in shapes)
+
+
 def _measures(net: Model) -> tuple[Measures, str]:
     """The net's metric and those that it was compiled with, copied; which comes first."""
     compiled = net.compiled if isinstance(net.compiled, Compiled) else None
@@ -186,7 +195,7 @@ def predict(net: Model, x: Any, batch_size: int | None) -> Array:
     """`FeedForwardNet.predict`; with several outputs a dict of arrays. Errors: no batch."""
     if batch_size is not None:
         batch_size = checked_count("net.predict", "batch_size", batch_size, 1)
-    if batch_size is None or _at_once(x, batch_size):
+    if batch_size is None or _at_once(x, batch_size) or _takes_lists(net):
         out: Array = widened(net.forward(False, x))
         return out if net.loss is None else net.loss.link(out)
     xp, take = net.device.ops.xp, lambda where, given: fed(where, net, given)
