@@ -161,7 +161,7 @@ def made_of(data: str, rank: int) -> tuple[Any, list[Any]]:
     import numpy as np
 
     from singanet import models
-    from singanet.data import CRITEO_FIELDS
+    from singanet.data.sets import CRITEO_FIELDS
     from singanet.loss import SoftmaxCrossEntropy
 
     entry = models.find("wide_deep")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from singanet.data import CRITEO_FIELDS, tabular
+from singanet.data import tabular
+from singanet.data.sets import CRITEO_FIELDS
 from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.models import Recipe, find
 from singanet.runs.run import run
