@@ -47,9 +47,8 @@ def ours(given: dict, done: Callable[[str], None]) -> tuple[Step, int]:
     done("imported")
     net = singanet.models.build(given["model"], seed=0)
     sgd = singanet.optimizer.SGD(lr=RATE, momentum=MOMENTUM)
-    if given["model"] != "rbm":
-        net.metric = None
-        net.programs.enabled = given["side"] == "singanet"
+    net.metric = None
+    net.programs.enabled = given["side"] == "singanet"
     count = sum(param.value.size for param in net.params() if param.trainable)
     return lambda x, y: net.step(x, y, sgd), count
 

@@ -91,7 +91,7 @@ def child(kernels: str, threads: int, name: str, size: int) -> dict[str, Any] | 
 
 def ready_nets() -> list[str]:
     """The names of those with targets."""
-    return [entry.name for entry in entries() if entry.name != "rbm"]
+    return [entry.name for entry in entries()]
 
 
 def rows(kernels: str, names: list[str], large: bool, threads: int) -> list[list[str]]:

@@ -20,7 +20,7 @@ NAMES = (
     *("mlp", "lenet", "alexnet", "vgg11", "resnet20", "preresnet20", "wrn-16-4", "resnet18"),
     *("googlenet", "mobilenet", "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large"),
     *("efficientnet_b0", "densenet121", "vit_tiny", "unet"),
-    *("lstm", "char_rnn", "transformer", "wide_deep", "deepfm", "autoencoder", "rbm"),
+    *("lstm", "char_rnn", "transformer", "wide_deep", "deepfm", "autoencoder"),
 )
 # Of the costly ones, so that the table takes minutes and not an hour.
 EPOCHS = dict.fromkeys(("vgg11", "wrn-16-4", "resnet18", "mobilenet"), 10)
@@ -59,7 +59,7 @@ def main() -> None:
     body = table([*header, "s", "samples/s"], [row(name) for name in names or NAMES])
     notes = (
         "Losses: cross-entropy in nats (char_rnn and transformer: per character, a sample being "
-        "64 of them); autoencoder and rbm: half the mean squared error. Seed 0, and "
+        "64 of them); autoencoder: half the mean squared error. Seed 0, and "
         "defaults but for the epochs of the costly ones. Threads of BLAS: "
         f"{os.environ.get('OPENBLAS_NUM_THREADS', 'all')}; load of the machine at the end: "
         f"{os.getloadavg()[2]:.1f}, of which this is one."

@@ -13,7 +13,6 @@ import singanet
 from singanet.errors import SingaNetError
 from singanet.layers import Dense, Input
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.models import RBM
 from singanet.optimizer import SGD
 from singanet.training import RateRange
 from tests.public_api import public_names
@@ -57,7 +56,7 @@ def owners():
     fitted.compile(SGD(lr=0.1))
     history = fitted.fit(x, y, verbose=False)
     executor = singanet.Executor({"e": [Dense("a", 4)(Input("x", (3,)))]})
-    made = [fitted, fitted.predictor(), history, executor, RBM((4,), 2)]
+    made = [fitted, fitted.predictor(), history, executor]
     made.append(RateRange([0.1], [1.0]))
     return {type(each).__name__: each for each in made}
 

@@ -27,7 +27,6 @@ def add_command(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from singanet import FeedForwardNet
     from singanet.models import build, find
     from singanet.runs.optimizers import make_optimizer
     from singanet.runs.recipe import checked_recipe
@@ -47,13 +46,11 @@ def _run(arguments: argparse.Namespace) -> int:
         "train": (lambda x, y: net.step(x, y, optimizer), batches),
         "predict": (lambda x, y: net.predict(x), batches),
     }
-    without = ""
-    if isinstance(net, FeedForwardNet):
-        predictor: Any = net.predictor()
-        ways["predictor"] = lambda x, y: predictor(x), batches
-        peer, without = _onnx_runtime(predictor, batches)
-        if peer is not None:
-            ways["ONNX Runtime"] = peer
+    predictor: Any = net.predictor()
+    ways["predictor"] = lambda x, y: predictor(x), batches
+    peer, without = _onnx_runtime(predictor, batches)
+    if peer is not None:
+        ways["ONNX Runtime"] = peer
     for what, taken in _interleaved(ways, arguments.rounds, arguments.seconds).items():
         rates = sorted(taken)
         spread = f"{rates[0]:,.0f} to {rates[-1]:,.0f}"

@@ -40,20 +40,12 @@ def add_command(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from singanet.errors import ArgumentError
-    from singanet.net import FeedForwardNet
     from singanet.pretrained import PretrainedNet
     from singanet.runs.optimizers import make_optimizer
 
     if arguments.out is not None:
         expect_suffix("--out", arguments.out, (".svg",))
     net = named_net("plan", arguments)
-    if not isinstance(net, FeedForwardNet):
-        raise ArgumentError(
-            "singanet plan",
-            expected="a net of layers",
-            received=repr(arguments.model),
-            advice="`singanet models` lists them",
-        )
     published = isinstance(net, PretrainedNet)
     name, size = arguments.optimizer, arguments.batch_size
     name = ("adafactor" if published else "sgd") if name is None else name

@@ -29,7 +29,6 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from singanet.engine.net import Net
     from singanet.errors import ArgumentError
     from singanet.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
     from singanet.runs.run import bare_samples, check_target, write_predictions
@@ -53,9 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 " perplexity",
             )
         samples = task.test_batches() if x is None else x
-    # A machine that is no net of layers has its predictions alone.
-    predict = net.predictor() if isinstance(net, Net) else net.predict
-    out = predict(samples, BATCH)
+    out = net.predictor()(samples, BATCH)
     of_classes = (SoftmaxCrossEntropy, CategoricalCrossEntropy)
     classes = isinstance(net.loss, of_classes) and out.ndim == 2
     write_predictions(arguments.out, out, classes)

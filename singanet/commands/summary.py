@@ -25,15 +25,5 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.batch_size is None:
         print(net.summary())
         return 0
-    from singanet.errors import ArgumentError
-    from singanet.net import FeedForwardNet
-
-    if not isinstance(net, FeedForwardNet):
-        raise ArgumentError(
-            "--batch-size",
-            expected="a net of layers",
-            received=repr(arguments.model),
-            advice="leave it out",
-        )
     print(net.summary(arguments.batch_size))
     return 0

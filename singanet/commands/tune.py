@@ -24,16 +24,6 @@ def add_command(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from singanet.errors import ArgumentError
-    from singanet.net import FeedForwardNet
-
     net = named_net("tune", arguments)
-    if not isinstance(net, FeedForwardNet):
-        raise ArgumentError(
-            "singanet tune",
-            expected="a net of layers",
-            received=repr(arguments.model),
-            advice="name another; its kernels are products, which go one way",
-        )
     print(net.tune_kernels(arguments.batch_size, again=arguments.again))
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from singanet.models.rbm import RBM
 from singanet.models.registry import ModelEntry, Recipe, build, entries, find
 
-__all__ = ["RBM", "ModelEntry", "Recipe", "build", "entries", "find"]
+__all__ = ["ModelEntry", "Recipe", "build", "entries", "find"]

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from inspect import signature
-from typing import Any, Literal, overload
+from typing import Any
 
 from singanet.base.arguments import checked_count, is_int
 from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.models.rbm import RBM
 from singanet.net import FeedForwardNet
 from singanet.types import Shape
 
@@ -303,14 +302,6 @@ def _unsupervised() -> list[ModelEntry]:
             task="reconstruction",
             recipe=Recipe(epochs=50, optimizer="adam", lr=0.003, weight_decay=0.0),
         ),
-        ModelEntry(
-            "rbm",
-            "restricted Boltzmann machine of 256 hidden units, by contrastive divergence",
-            "rbm.build",
-            input_shape=_MNIST,
-            task="reconstruction",
-            recipe=Recipe(epochs=50, lr=0.1, weight_decay=2e-4),
-        ),
     ]
 
 
@@ -355,7 +346,6 @@ _PARAMETERS = {
     "deepfm": 18_382,
     "dcn": 27_960,
     "autoencoder": 205_856,
-    "rbm": 201_744,
 }
 
 ENTRIES = tuple(
@@ -394,38 +384,17 @@ def find(name: str) -> ModelEntry:
     return _BY_NAME[name]
 
 
-@overload
-def build(
-    name: Literal["rbm"],
-    input_shape: Shape | None = None,
-    num_classes: int | None = None,
-    seed: int | None = None,
-    **options: Any,
-) -> RBM: ...
-
-
-@overload
 def build(
     name: str,
     input_shape: Shape | None = None,
     num_classes: int | None = None,
     seed: int | None = None,
     **options: Any,
-) -> FeedForwardNet: ...
-
-
-def build(
-    name: str,
-    input_shape: Shape | None = None,
-    num_classes: int | None = None,
-    seed: int | None = None,
-    **options: Any,
-) -> FeedForwardNet | RBM:
+) -> FeedForwardNet:
     """The net ``name`` for samples of ``input_shape``, with a loss and a metric.
 
-    "rbm" alone is no net: it is an `RBM`, which is trained and tested like one. Shape and
-    classes left out are those of the net's usual form; ``options`` go to the family's own
-    ``build``. Errors: an unknown name or option; a shape or number of classes that is not
+    Shape and classes left out are those of the net's usual form; ``options`` go to the family's
+    own ``build``. Errors: an unknown name or option; a shape or number of classes that is not
     positive; a shape the net's layers refuse.
     """
     entry = find(name)
@@ -443,7 +412,7 @@ def build(
                 received=repr(option),
                 advice=did_you_mean(option, known, "leave it out"),
             )
-    net: FeedForwardNet | RBM = make(shape, classes, seed=seed, **{**entry.options, **options})
+    net: FeedForwardNet = make(shape, classes, seed=seed, **{**entry.options, **options})
     return net
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from singanet.base.arguments import Budget, is_int, read_json
 from singanet.base.files import expect_inside, explained, hold, let_go, path_of, replacing
 from singanet.errors import ArgumentError, DataError, FileAccessError
-from singanet.net import FeedForwardNet
 from singanet.training.callbacks import Callback, Monitor
 from singanet.training.callbacks.trackers import about, as_json
 from singanet.training.display import History
@@ -322,8 +321,7 @@ class RunNotes(Callback):
             self.folder / CONFIG, json.dumps(about(self.session, self.settings), indent=2) + "\n"
         )
         _write(self.folder / SUMMARY, net.summary() + "\n")
-        if isinstance(net, FeedForwardNet):  # what is trained like a net need not be a graph
-            net.plot(self.folder / PICTURE)
+        net.plot(self.folder / PICTURE)
 
     def on_train_end(self) -> None:
         """Write the outcome, where there was any epoch, and let go of the folder."""

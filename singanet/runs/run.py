@@ -120,7 +120,7 @@ def _run(options: RunOptions, watching: list[Callback]) -> RunResult:
     task.part = BatchShare(0, 1) if piped else BatchShare(comm.rank, comm.size)
     share = options.kept_back
     validation = task.keep_back(share, options.seed) if share else None
-    pipeline = _piped(net, options) if piped else None
+    pipeline = Pipeline(net, micro_batches=options.every or 8) if piped else None
     figures, finite, signals = RunFigures(), FiniteLoss(), StopOnSignal()
     callbacks = [figures, finite, signals, *_keeping(options, task, described), *watching]
     if not resumes and comm.rank == 0:
@@ -179,18 +179,6 @@ def _begun(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, by
     return net, task, encoded(MODEL, description(net)).tobytes()
 
 
-def _piped(net: Any, options: RunOptions) -> Pipeline:
-    """The net's layers on all ranks, balanced."""
-    if not isinstance(net, FeedForwardNet):
-        raise ArgumentError(
-            "--parallel pipeline",
-            expected="a net of layers, which can lie on several ranks",
-            received=options.subject,
-            advice="leave it out",
-        )
-    return Pipeline(net, micro_batches=options.every or 8)
-
-
 def _fit(
     net: FeedForwardNet,
     task: Task,
@@ -239,21 +227,14 @@ def _fit(
         accumulate=1 if recipe.optimizer in FOLDING else options.accumulate,
         steps_per_epoch=options.steps_per_epoch,
         verbose=not options.quiet,
-        **_within(net, options, recipe),
+        **_within(options, recipe),
     )
 
 
-def _within(net: Any, options: RunOptions, recipe: Recipe) -> dict[str, Any]:
+def _within(options: RunOptions, recipe: Recipe) -> dict[str, Any]:
     """What `fit` has to know to keep a budget of memory, if there is one."""
     if options.memory_budget is None:
         return {}
-    if not isinstance(net, FeedForwardNet):
-        raise ArgumentError(
-            "--memory-budget",
-            expected="a net of layers, whose memory is planned",
-            received=options.subject,
-            advice="leave it out",
-        )
     return {
         "batch_size": recipe.batch_size,
         "memory_budget": options.memory_budget,

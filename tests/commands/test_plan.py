@@ -23,12 +23,10 @@ def test_it_prints_the_table_and_the_memory_over_a_step(capsys, tmp_path):
     [
         (["plan", "mlp", "--memory-budget", "600"], "write for example '600MB'"),
         (["plan", "mlp", "--batch-size", "1", "--memory-budget", "1kB"], "expected at least"),
-        (["plan", "rbm"], "expected a net of layers"),
         (["plan", "mlp", "--out", "a.png"], "ends in .svg; received the suffix '.png'"),
         (["plan", "mlp", "--allow", "swap"], "expected some of 'recompute'"),
         (["train", "mlp", "--offload-folder", "there"], "--offload-folder: expected a budget"),
         (["train", "mlp", "--memory-budget", "much"], "--memory-budget: expected bytes"),
-        (["train", "rbm", "--memory-budget", "1GB"], "--memory-budget: expected a net of layers"),
     ],
 )
 def test_what_cannot_be_is_one_line(argv, told, capsys):

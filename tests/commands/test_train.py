@@ -127,7 +127,7 @@ def test_a_run_folder_changes_no_number(small, tmp_path):
 
 
 # lenet has dropout and images that are shifted at random, so that every draw counts.
-@pytest.mark.parametrize("model", ["lenet", "autoencoder", "rbm"])
+@pytest.mark.parametrize("model", ["lenet", "autoencoder"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.full
 def test_a_run_that_a_signal_ended_goes_on_to_the_bit(
@@ -493,8 +493,6 @@ def test_quiet_says_nothing_on_the_way(small, capsys):
 
 
 def test_options_that_a_kind_of_net_cannot_take_are_one_line(small, refused):
-    assert "float32" in refused("train", "rbm", "--data", small, "--mixed-precision", "float16")
-    assert "clip" in refused("train", "rbm", "--data", small, "--clip", "1", "--clip-by", "global")
     said = refused("train", "autoencoder", "--data", small, "--class-weight", "0=2")
     assert "labels, one a sample" in said
 

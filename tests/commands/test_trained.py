@@ -115,10 +115,9 @@ def test_a_file_with_samples_for_testing_alone_is_enough(run_dir, small, tmp_pat
     assert "an array x of samples, or x_test; received 'images'" in said
 
 
-@pytest.mark.parametrize("model", ["autoencoder", "rbm"])
-def test_reconstructions_are_predictions_of_the_samples_shape(model, small, tmp_path):
+def test_reconstructions_are_predictions_of_the_samples_shape(small, tmp_path):
     out, target = tmp_path / "run", tmp_path / "p.npz"
-    figures = run(RunOptions(model, small, epochs=1, out=out)).figures
+    figures = run(RunOptions("autoencoder", small, epochs=1, out=out)).figures
     assert main(["evaluate", str(out), "--json", str(tmp_path / "f.json")]) == 0
     assert json.loads((tmp_path / "f.json").read_text("utf-8"))["test_loss"] == figures["test_loss"]
     assert main(["predict", str(out), "--out", str(target)]) == 0
@@ -191,7 +190,6 @@ def test_the_summary_of_a_run_is_its_nets(run_dir, capsys, refused):
     assert main(["summary", str(run_dir), "--batch-size", "32"]) == 0
     assert re.search(r"peak", capsys.readouterr().out)
     assert "alone" in refused("summary", run_dir, "--classes", "3")
-    assert "leave it out" in refused("summary", "rbm", "--batch-size", "3")
     assert "batch_size" in refused("summary", "mlp", "--batch-size", "0")
 
 

@@ -51,7 +51,6 @@ def test_measured_once_and_told_by_devices(path, capsys, monkeypatch):
         (["lenet"], "--batch-size"),
         (["lenet", "--batch-size", "none"], "invalid int value"),
         (["lenett", "--batch-size", "2"], "did you mean 'lenet'"),
-        (["rbm", "--batch-size", "2"], "expected a net of layers"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, said, refused):

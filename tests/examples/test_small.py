@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,6 +76,34 @@ def test_vae(tmp_path):
     first, last, made, noise = numbers("vae", tmp_path)
     assert last < 0.8 * first
     assert made > noise + 10
+
+
+@pytest.mark.full
+def test_rbm(tmp_path):
+    before, after, mean = numbers("rbm", tmp_path)
+    assert after < 0.5 * mean < before
+    with np.load(tmp_path / "rbm.npz") as found:
+        assert found["rbm/weight"].shape == (64, 256)
+
+
+def test_an_rbm_moves_by_singas_formulas(rng):
+    machine = runpy.run_path(str(ROOT / "examples" / "rbm.py"))["RBM"](6, 5, seed=4)
+    v = rng.random((4, 6), np.float32)
+    w, b, c = machine.values = [
+        value + 0.5 * rng.standard_normal(value.shape, np.float32) for value in machine.values
+    ]
+    machine.rng = np.random.default_rng(7)
+    h = 1 / (1 + np.exp(-(v @ w + c)))
+    drawn = np.random.default_rng(7).random((4, 5), np.float32) < h
+    again = 1 / (1 + np.exp(-(drawn @ w.T + b)))
+    h_again = 1 / (1 + np.exp(-(again @ w + c)))
+    wanted = [
+        (again.T @ h_again - v.T @ h) / 4,
+        (again - v).mean(axis=0),
+        (h_again - h).mean(axis=0),
+    ]
+    for found, want in zip(machine.gradients(v), wanted, strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.full

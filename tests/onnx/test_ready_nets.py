@@ -10,7 +10,7 @@ from singanet.onnx import save
 from tests.onnx.runtime import checked, ran
 
 QUICK = ("alexnet", "resnet20", "transformer", "deepfm")
-NAMES = [entry.name for entry in entries() if entry.name != "rbm"]
+NAMES = [entry.name for entry in entries()]
 
 
 def small(name):

@@ -27,7 +27,6 @@ def play(tmp_path):
         ("resnet20", "test accuracy"),
         ("lstm", "test accuracy"),
         ("autoencoder", "test reconstruction error"),
-        ("rbm", "test reconstruction error"),
         ("wide_deep", "test accuracy"),
         ("deepfm", "test accuracy"),
         ("dcn", "test accuracy"),

@@ -38,7 +38,7 @@ def test_every_layer_comes_back(name):
     assert name in {entry["class"] for entry in config["layers"]}
 
 
-@pytest.mark.parametrize("name", [e.name for e in models.entries() if e.name != "rbm"])
+@pytest.mark.parametrize("name", [e.name for e in models.entries()])
 def test_every_ready_net_comes_back(name):
     everywhere(models.build(name))
 

@@ -33,7 +33,6 @@ def test_nets_for_tables_beat_the_more_frequent_class(model):
     assert run(RunOptions(model, "census")).figures["test_accuracy"] >= 0.845
 
 
-@pytest.mark.parametrize(("model", "loss"), [("autoencoder", 0.01), ("rbm", 0.015)])
-def test_reconstructions_beat_the_mean_image(model, loss):
+def test_reconstructions_beat_the_mean_image():
     # Half the variance of the pixels around the mean image is 0.037.
-    assert run(RunOptions(model, "digits")).figures["test_loss"] < loss
+    assert run(RunOptions("autoencoder", "digits")).figures["test_loss"] < 0.01

@@ -396,17 +396,13 @@ class Reconstruction(DatasetTask):
 
     @classmethod
     def load(cls, data: str | None, entry: ModelEntry) -> Reconstruction:
-        """An embedded data set, or the one of a file; an RBM wants values from 0 to 1."""
-        found = load("digits" if data is None else data)
-        _expect_probabilities(entry, found.name, "x_train", found.x_train)
-        return cls(found)
+        """An embedded data set, or the one of a file."""
+        return cls(load("digits" if data is None else data))
 
     @classmethod
     def load_for_testing(cls, data: str | None, entry: ModelEntry) -> Reconstruction:
         """The same, or of a file the samples for testing alone."""
-        found = load_test("digits" if data is None else data)
-        _expect_probabilities(entry, found.name, "x_test", found.x_test)
-        return cls(found)
+        return cls(load_test("digits" if data is None else data))
 
     def keep_back(self, share: float, seed: int) -> ArrayLoader:
         """Samples drawn by ``seed``."""
@@ -428,14 +424,3 @@ class Reconstruction(DatasetTask):
     def report(self, result: EpochResult) -> str:
         """The root of the mean squared difference; the loss is half of its square."""
         return f"test reconstruction error {math.sqrt(2.0 * result.loss):.4f} (root mean square)"
-
-
-def _expect_probabilities(entry: ModelEntry, name: str, key: str, x: Array) -> None:
-    low, high = float(x.min()), float(x.max())
-    if entry.name == "rbm" and not 0.0 <= low <= high <= 1.0:
-        raise DataError(
-            f"data {name!r}, array {key!r}",
-            expected="values from 0 to 1, which rbm takes for probabilities",
-            received=f"values from {low:g} to {high:g}",
-            advice="scale the samples, or train autoencoder, which takes any",
-        )
