@@ -267,26 +267,12 @@ class FeedForwardNet(Net):
         https://github.com/singanet/singanet/blob/main/docs/training.md
         https://github.com/singanet/singanet/blob/main/docs/memory.md
         """
+        # The signature tells each argument to readers and editors; a test holds the options to it.
+        given = locals()
         from singanet.training.options import FitOptions
 
-        options = FitOptions(
-            batch_size=batch_size,
-            epochs=epochs,
-            validation_data=validation_data,
-            validation_split=validation_split,
-            callbacks=callbacks,
-            shuffle=shuffle,
-            class_weight=class_weight,
-            sample_weight=sample_weight,
-            initial_epoch=initial_epoch,
-            resume=resume,
-            clip=clip,
-            clip_by=clip_by,
-            accumulate=accumulate,
-            steps_per_epoch=steps_per_epoch,
-            drop_last=drop_last,
-            verbose=verbose,
-        )
+        names = FitOptions.__dataclass_fields__.keys() & given.keys()
+        options = FitOptions(**{name: given[name] for name in names})
         if memory_budget is None and offload_folder is None and allow == _USUAL_WAYS:
             from singanet.training.fit import fit
 

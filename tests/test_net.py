@@ -40,6 +40,7 @@ from singanet.net import FeedForwardNet, load_model
 from singanet.optimizer import SGD, clip_by_global_norm
 from singanet.params.grads import LayerGradients
 from singanet.testing import check_net_gradients
+from singanet.training import FitOptions
 
 
 def mlp(sizes=(5, 4, 3), seed=0, **given):
@@ -784,3 +785,20 @@ def test_an_executor_states_what_it_can(tmp_path):
         _ = net.programs
     net.onload()
     assert net.programs.enabled
+
+
+def test_a_fits_options_are_its_arguments_with_their_defaults():
+    """Each is told by the signature, which editors show, and kept by the options."""
+    signature, options = (
+        inspect.signature(each).parameters for each in (FeedForwardNet.fit, FitOptions)
+    )
+    shared = [name for name in signature if name in options]
+    assert [*options] == [*shared, "micro_batch", "largest"]
+    assert [*signature] == ["self", "x", "y", *shared, "memory_budget", "allow", "offload_folder"]
+    assert [signature[name].default for name in shared] == [
+        options[name].default for name in shared
+    ]
+    net = mlp()
+    net.compile("sgd", "mse")
+    with pytest.raises(ArgumentError, match="net.fit, accumulate"):
+        net.fit(batch(4, 5), batch(4, 3), accumulate=0)
