@@ -262,21 +262,13 @@ class MultiHeadAttention(Layer):
             "the probability of dropping an attention weight, from 0 to below 1",
         )
         self._expect(mask in _MASKS, f"mask={mask!r}", "'boolean', 'added' or None")
-        self._expect(
-            rotary is None or isinstance(rotary, RotaryEmbedding),
-            f"rotary={rotary!r}",
-            "a RotaryEmbedding(), or None",
-        )
-        self._expect(
-            norm is None or isinstance(norm, QueryKeyNorm),
-            f"norm={norm!r}",
-            "a QueryKeyNorm(), or None",
-        )
-        self._expect(
-            relative is None or isinstance(relative, RelativePositions),
-            f"relative={relative!r}",
-            "RelativePositions(), or None",
-        )
+        for what, given, kind in (
+            ("rotary", rotary, RotaryEmbedding),
+            ("norm", norm, QueryKeyNorm),
+            ("relative", relative, RelativePositions),
+        ):
+            good = given is None or isinstance(given, kind)
+            self._expect(good, f"{what}={given!r}", f"{kind.__name__}(), or None")
         some = use_bias if isinstance(use_bias, (list, tuple)) else None
         self._expect(
             is_flag(use_bias) or (some is not None and all(part in _BIASED for part in some)),
