@@ -184,12 +184,12 @@ def describe() -> str:
 
     It loads the libraries to ask them for their versions. Errors: as `cpu`.
     """
-    serving = cpu().ops
+    serving = cpu().ops.remarks()
     rows = []
     for backend in backends():
-        in_use = backend.name == serving.name and backend.available
+        in_use = backend.name in serving and backend.available
         state = "in use" if in_use else "there" if backend.available else "missing"
-        detail = "; ".join([backend.detail, *(serving.remarks() if in_use else [])])
+        detail = "; ".join([backend.detail, *serving.get(backend.name, [])])
         rows.append(("cpu", backend.name, state, backend.version, detail))
     try:
         cupy: Any = cuda().ops.xp

@@ -53,8 +53,9 @@ def test_a_missing_cupy_is_named_with_the_command_that_installs_it(monkeypatch):
 
 def test_the_table_tells_what_serves_and_what_is_missing(monkeypatch):
     lines = {line.split()[1]: line for line in device.describe().splitlines()}
-    assert list(lines) == ["numpy", "onednn", "cupy"]
-    assert "in use" in lines[device.cpu().ops.name]
+    assert list(lines) == ["numpy", "llvm", "onednn", "cupy"]
+    for name in device.cpu().ops.remarks():
+        assert "in use" in lines[name]
     assert np.__version__ in lines["numpy"]
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert "missing" in device.describe().splitlines()[-1]
@@ -69,7 +70,7 @@ def test_kernels_asked_for_by_a_wrong_name_are_refused_when_a_net_is_made():
         check=True,
         text=True,
     )
-    assert "SINGANET_OPS: expected one of 'numpy', 'onednn'; received 'mkl'" in run.stdout
+    assert "SINGANET_OPS: expected one of 'numpy', 'llvm', 'onednn'; received 'mkl'" in run.stdout
 
 
 def test_a_copied_or_pickled_device_is_the_same_place():

@@ -11,15 +11,24 @@ import numpy as np
 from singanet.base.heap import address
 from singanet.types import Array
 
+COMPILER = "run: pip install 'llvmlite>=0.45'"
+
+
+def compiler_version() -> str:
+    """The release of LLVM's package, empty if there is none."""
+    try:
+        return version("llvmlite")
+    except PackageNotFoundError:
+        return ""
+
 
 @cache
 def has_compiler() -> bool:
     """Whether there is LLVM, of which older releases know other names."""
     try:
-        release = [int(part) for part in version("llvmlite").split(".")[:2]]
-    except (PackageNotFoundError, ValueError):
+        return [int(part) for part in compiler_version().split(".")[:2]] >= [0, 45]
+    except ValueError:
         return False
-    return release >= [0, 45]
 
 
 _LEAST = 4096

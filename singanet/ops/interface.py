@@ -154,8 +154,8 @@ class Ops(Protocol):
         With ``prepared`` also of prepared calls, which take longer to make again.
         """
 
-    def remarks(self) -> list[str]:
-        """What users should know of how kernels are chosen, a phrase each."""
+    def remarks(self) -> Mapping[str, Sequence[str]]:
+        """The backends whose kernels are among these, each with what users should know of it."""
 
     def pass_on_nan(self, y: Array, x: Array) -> None:
         """Show in each sample of ``y`` a NaN of the same sample of ``x``.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from singanet.errors import BackendError, UnknownNameError, did_you_mean, one_of
 from singanet.ops.blas import stand_aside
+from singanet.ops.casts import COMPILER, compiler_version, has_compiler
 from singanet.ops.held import known, module_of
 from singanet.ops.interface import Ops
 from singanet.ops.threads import default_threads
@@ -17,7 +19,7 @@ from singanet.types import Array
 VARIABLE = "SINGANET_OPS"
 """The environment variable that chooses the kernels of the CPU by name."""
 
-NAMES = ("numpy", "onednn")
+NAMES = ("numpy", "llvm", "onednn")
 
 _chosen: Ops | None = None
 _by_module: dict[str, Ops] = {}
@@ -26,8 +28,10 @@ _by_module: dict[str, Ops] = {}
 def cpu_ops() -> Ops:
     """The kernels for NumPy arrays, chosen at the first call and kept.
 
-    ``SINGANET_OPS`` names them, 'numpy' or 'onednn'; unset, oneDNN's serve where its library is
-    found. Errors: `BackendError` where what was asked for by name is missing or does not work.
+    ``SINGANET_OPS`` names them: 'numpy', 'llvm' or 'onednn'. Unset, oneDNN's serve where its
+    library is found, else LLVM's where it is installed and the processor is an x86-64.
+
+    Errors: `BackendError` where what was asked for by name is missing or does not work.
     """
     global _chosen
     if _chosen is None:
@@ -65,12 +69,13 @@ def array_module(array: Array) -> object:
 
 
 def choose() -> Ops:
-    """The kernels that the environment asks for; unasked, oneDNN's where the library is found.
+    """The kernels that the environment asks for; unasked, the best that are there.
 
     Nothing is loaded unless a name, or a path in ``SINGANET_ONEDNN``, asks for it: then a library
     that is missing or does not work is an error. Errors: `BackendError`, `UnknownNameError`.
     """
     # Imported when kernels are first asked for, since `import singanet` has to stay light.
+    from singanet.ops.llvm import LlvmOps
     from singanet.ops.numpy import numpy_ops
     from singanet.ops.onednn.library import INSTALL, PATH_VARIABLE, find_library
 
@@ -82,7 +87,14 @@ def choose() -> Ops:
             received=repr(asked),
             advice=did_you_mean(asked, NAMES, "leave it unset for the best that is there"),
         )
-    path = None if asked == "numpy" else find_library()
+    if asked == "llvm" and not has_compiler():
+        raise BackendError(
+            f"{VARIABLE}=llvm",
+            expected="the package llvmlite, 0.45 or later",
+            received=compiler_version() or "none",
+            advice=COMPILER,
+        )
+    path = None if asked in ("numpy", "llvm") else find_library()
     if path is None and asked == "onednn":
         raise BackendError(
             f"{VARIABLE}=onednn",
@@ -93,7 +105,9 @@ def choose() -> Ops:
     if path is None:
         if default_threads() > 1:
             stand_aside()
-        return numpy_ops
+        # What LLVM makes for other processors was not measured.
+        compiles = asked == "llvm" or (not asked and has_compiler() and _is_x86())
+        return LlvmOps() if compiles else numpy_ops
     from singanet.ops.onednn import OneDnnOps
 
     required = bool(asked or os.environ.get(PATH_VARIABLE))
@@ -101,6 +115,10 @@ def choose() -> Ops:
     if required:
         kernels.library()
     return kernels
+
+
+def _is_x86() -> bool:
+    return platform.machine() in ("x86_64", "AMD64")
 
 
 class Backend(NamedTuple):
@@ -116,13 +134,18 @@ def backends() -> list[Backend]:
     """The backends for the CPU, with the reason if one is missing; loads oneDNN."""
     from singanet.ops.onednn.library import GAIN, INSTALL, find_library, has_wheel, load_library
 
-    there = Backend("numpy", True, np.__version__, "matrix products by NumPy's BLAS")
+    compiles, version = has_compiler(), compiler_version()
+    told = "functions compiled for this processor" if compiles else COMPILER
+    there = [
+        Backend("numpy", True, np.__version__, "matrix products by NumPy's BLAS"),
+        Backend("llvm", compiles, version, told),
+    ]
     path = find_library()
     if path is None:
         gain = f"; {GAIN}" if has_wheel() else ""
-        return [there, Backend("onednn", False, "", f"no libdnnl.so.3 found; {INSTALL}{gain}")]
+        return [*there, Backend("onednn", False, "", f"no libdnnl.so.3 found; {INSTALL}{gain}")]
     try:
         library = load_library(path)
     except BackendError as error:
-        return [there, Backend("onednn", False, "", str(error))]
-    return [there, Backend("onednn", True, library.version, f"{library.runtime}, {library.path}")]
+        return [*there, Backend("onednn", False, "", str(error))]
+    return [*there, Backend("onednn", True, library.version, f"{library.runtime}, {library.path}")]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from singanet.base.arguments import checked_count
 from singanet.errors import BackendError
-from singanet.ops.onednn import costs
+from singanet.ops import costs
+from singanet.ops.costs import ROUTES, Case
 from singanet.ops.onednn.base import Measured, OneDnnBase
-from singanet.ops.onednn.costs import ROUTES, Case
 from singanet.ops.onednn.library import INSTALL
 from singanet.program.prediction.compiled import ConstantNet
 from singanet.program.programs import programs_of

@@ -18,7 +18,7 @@ PACKAGE = Path(singanet.__file__).parent
 ASKS_FIRST = {
     "ops/numpy/pointwise.py",
     "ops/onednn/eltwise.py",
-    "ops/onednn/llvm.py",
+    "ops/llvm/kernels.py",
     "ops/onednn/products.py",
 }
 """Files of kernels that ask for extents above 1 first, or whether two arrays lie alike."""

@@ -42,7 +42,7 @@ from singanet.errors import ArgumentError, FileFormatError
 from singanet.keras import load_model as load_keras
 from singanet.onnx import load as load_onnx
 from singanet.onnx import save as save_onnx
-from singanet.ops.onednn import costs
+from singanet.ops import costs
 from singanet.optimizer import SGD, Adam, ClipByLayerNorm
 from singanet.optimizer.schedules import Step
 from singanet.report import recorders, write_report

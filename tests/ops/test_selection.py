@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from singanet.errors import BackendError, UnknownNameError
-from singanet.ops import backends, numpy_ops, selection
+from singanet.ops import backends, casts, numpy_ops, selection
+from singanet.ops.llvm import LlvmOps
 from singanet.ops.onednn import OneDnnOps, library
 from singanet.ops.window import Window
 
@@ -37,14 +38,35 @@ def test_numpy_by_name(monkeypatch, bad_file):
     assert selection.choose() is numpy_ops
 
 
-def test_numpy_where_there_is_nothing_else(nothing_found):
-    assert selection.choose() is numpy_ops
+@pytest.mark.parametrize(
+    ("compiles", "processor"), [(False, "x86_64"), (True, "arm64"), (True, "x86_64")]
+)
+def test_where_there_is_no_onednn(nothing_found, monkeypatch, compiles, processor):
+    monkeypatch.setattr(selection, "has_compiler", lambda: compiles)
+    monkeypatch.setattr(selection.platform, "machine", lambda: processor)
+    expected = "llvm" if compiles and processor == "x86_64" else "numpy"
+    assert selection.choose().name == expected
 
 
 def test_missing_by_name(nothing_found, monkeypatch):
     monkeypatch.setenv("SINGANET_OPS", "onednn")
     with pytest.raises(BackendError, match=r"pip install onednn-cpu-gomp"):
         selection.choose()
+
+
+@pytest.mark.parametrize("release", ["0.50.0", "0.44.1", ""])
+def test_llvm_by_name(nothing_found, monkeypatch, release):
+    monkeypatch.setenv("SINGANET_OPS", "llvm")
+    monkeypatch.setattr(casts, "compiler_version", lambda: release)
+    monkeypatch.setattr(selection, "compiler_version", lambda: release)
+    monkeypatch.setattr(selection, "has_compiler", casts.has_compiler.__wrapped__)
+    if release >= "0.45":
+        assert isinstance(selection.choose(), LlvmOps)
+        return
+    with pytest.raises(BackendError, match=rf"received {release or 'none'}.*llvmlite>=0.45"):
+        selection.choose()
+    _, missing, _ = backends()
+    assert (missing.name, missing.available) == ("llvm", False)
 
 
 def test_unknown_name(monkeypatch):
@@ -136,7 +158,7 @@ def test_places_to_look(monkeypatch, tmp_path):
 
 
 def test_backends_tell_what_is_missing(nothing_found):
-    there, missing = backends()
+    there, _, missing = backends()
     assert (there.name, there.available, there.version) == ("numpy", True, np.__version__)
     assert (missing.name, missing.available) == ("onednn", False)
     assert "pip install" in missing.detail
@@ -144,7 +166,7 @@ def test_backends_tell_what_is_missing(nothing_found):
 
 def test_backends_tell_what_is_wrong(nothing_found, monkeypatch, bad_file):
     monkeypatch.setattr(library, "find_library", lambda: bad_file)
-    _, broken = backends()
+    *_, broken = backends()
     assert not broken.available
     assert bad_file in broken.detail
 

@@ -11,7 +11,7 @@ import singanet
 from singanet.layers import Activation, BatchNormalization, Conv2D, Flatten
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import cpu_ops
-from singanet.ops.onednn.costs import Case
+from singanet.ops.costs import Case
 from singanet.ops.window import Window
 from singanet.program.prediction.compiled import ConstantNet
 from singanet.tuning import timing

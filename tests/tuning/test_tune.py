@@ -20,10 +20,10 @@ from singanet.layers import (
     Layer,
 )
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.ops import cpu_ops, numpy_ops
+from singanet.ops import costs, cpu_ops, numpy_ops
 from singanet.ops.casts import has_compiler
-from singanet.ops.onednn import OneDnnOps, costs
-from singanet.ops.onednn.costs import ROUTES
+from singanet.ops.costs import ROUTES
+from singanet.ops.onednn import OneDnnOps
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 from singanet.testing import strict_device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,9 +90,10 @@ class NumpyOps:
     def trim(self, prepared: bool = False) -> None:
         """See `Ops`: none is held."""
 
-    def remarks(self) -> list[str]:
-        """See `Ops`: whether there is a compiler."""
-        return ["compiles products of weights in few bits"] * (self.xp is np and has_compiler())
+    def remarks(self) -> Mapping[str, Sequence[str]]:
+        """See `Ops`: LLVM's multiply weights in few bits, where there is a compiler."""
+        compiled = {"llvm": ["multiplies weights in few bits"]}
+        return {"numpy": [], **(compiled if self.xp is np and has_compiler() else {})}
 
     def pass_on_nan(self, y: Array, x: Array) -> None:
         """See `Ops`: no kernel passes over NaN."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from singanet.ops.onednn import attending, conv, eltwise, llvm, normalise, pool, products, recurrent
+from singanet.ops.onednn import attending, conv, eltwise, normalise, pool, products, recurrent
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.calibration import measured
 from singanet.ops.onednn.library import Library, find_library, load_library
@@ -47,7 +47,7 @@ class OneDnnOps(OneDnnBase):
     depthwise_conv2d = conv.depthwise_conv2d
     depthwise_conv2d_backward_data = conv.depthwise_conv2d_backward_data
     depthwise_conv2d_backward_weights = conv.depthwise_conv2d_backward_weights
-    channels_last = llvm.channels_last
+    channels_last = eltwise.channels_last
     max_pool = pool.max_pool
     max_pool_backward = pool.max_pool_backward
     avg_pool = pool.avg_pool

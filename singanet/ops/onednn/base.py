@@ -16,14 +16,16 @@ import numpy as np
 from singanet.base.heap import small_pages
 from singanet.base.processes import free_in_children
 from singanet.errors import BackendError, FileAccessError
+from singanet.ops import costs
+from singanet.ops.costs import BUILT_IN, Case, Choices, Speeds
 from singanet.ops.kernel import Chooser, cheapest
+from singanet.ops.llvm.base import PlannedOps, in_memory_order, is_dense
+from singanet.ops.llvm.plans import Build
 from singanet.ops.numpy import NumpyOps
-from singanet.ops.onednn import costs
 from singanet.ops.onednn.binding import BF16, Algorithm, Arg
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.costs import ADDS_A_PASS, BUILT_IN, Case, Choices, Speeds
 from singanet.ops.onednn.library import Library, load_library
-from singanet.ops.onednn.runtime import Build, Runtime
+from singanet.ops.onednn.runtime import Runtime
 from singanet.ops.threads import changes, default_threads
 from singanet.types import Array, Parts
 
@@ -157,10 +159,7 @@ def _at(address: int, shape: tuple[int, int], kind: Any) -> Array:
     return np.frombuffer(raw, kind).reshape(shape)
 
 
-_F32 = np.dtype(np.float32)
-
-
-class OneDnnBase(NumpyOps):
+class OneDnnBase(PlannedOps):
     """What the kernels of the library at ``path`` use, which is loaded when the first is called.
 
     ``required`` says that oneDNN was asked for by name: a library that does not work is then an
@@ -169,8 +168,6 @@ class OneDnnBase(NumpyOps):
 
     name = "onednn"
     chooser: Chooser
-    narrow = False
-    """Whether kernels may multiply bfloat16, see `singanet.ops.onednn.products`."""
     stores = False
     """Whether programs keep in bfloat16 what none but such kernels touch."""
 
@@ -181,7 +178,6 @@ class OneDnnBase(NumpyOps):
         self.failure: BackendError | None = None
         self.chooser = Measured()
         self._calibration = Calibration()
-        self._local = threading.local()
 
     def library(self) -> Library | None:
         """The loaded library; None if it does not work and was not required."""
@@ -194,21 +190,9 @@ class OneDnnBase(NumpyOps):
             raise self.failure
         return None
 
-    def runtime(self) -> Runtime | None:
-        """The calling thread's runtime, made at its first kernel; None without a library."""
-        found: Runtime | None = getattr(self._local, "runtime", None)
-        if found is None or found.changes != changes():
-            library = self.library()
-            if library is None:
-                return None
-            found = self._local.runtime = Runtime(library, default_threads(), self.narrow)
-        return found
-
-    @property
-    def threads(self) -> int:
-        """The calling thread's runtime has so many; one without a library."""
-        runtime = self.runtime()
-        return 1 if runtime is None else runtime.threads
+    def _made(self) -> Runtime | None:
+        library = self.library()
+        return None if library is None else Runtime(library, default_threads(), self.narrow)
 
     def lane_count(self, samples: int, multiplications: int) -> int:
         """One, since the threads are the library's."""
@@ -228,60 +212,26 @@ class OneDnnBase(NumpyOps):
         runtime = self.runtime()
         return BUILT_IN if runtime is None else self._calibration.speeds(runtime, self.calibrate)
 
-    def passes(self, adds: int) -> int:
-        """What so many multiply-adds for each number of the first array are, see `runs`."""
-        # In float32 nothing has to be measured for it.
-        a_pass = self.speeds().narrow_adds_a_pass if self.narrow else ADDS_A_PASS
-        # Rounded: half a pass of arithmetic is more than waiting for memory, see `Call.passes`.
-        return 1 + (adds + a_pass // 2) // a_pass
-
     @staticmethod
     def calibrate(library: Library) -> Speeds:
         """Measure the speeds of this processor."""
         return BUILT_IN
 
-    def trim(self, prepared: bool = False) -> None:
-        """See `Ops`: the calling thread's scratch memory and plans."""
-        runtime: Runtime | None = getattr(self._local, "runtime", None)
-        if runtime is not None:
-            runtime.trim(prepared)
-
-    def remarks(self) -> list[str]:
+    def remarks(self) -> Mapping[str, Sequence[str]]:
         """See `Ops`: how many measured choices are in use, and whether bfloat16 is there."""
-        runtime, compiles = self.runtime(), super().remarks()
+        runtime = self.runtime()
         if runtime is None:
-            return compiles
+            return NumpyOps.remarks(self)
         told = [self.chooser.remark(runtime)] if isinstance(self.chooser, Measured) else []
         if runtime.library.bfloat16:
             speeds = self.speeds()
             gain = f"multiplies bfloat16 {speeds.narrow_gain:.1f} times as fast as float32"
             told.append(gain if speeds.narrow_pays else f'{gain}, too little for "auto"')
-        return [*told, *compiles]
+        return {**super().remarks(), self.name: told}
 
     def serves(self, least: int, *arrays: Array) -> bool:
-        """Whether a call is oneDNN's: float32 throughout, the first of ``least`` elements.
-
-        This is the one place that decides by type; what is smaller than ``least`` costs more to
-        hand over than NumPy needs to do it.
-        """
-        if arrays[0].size < least or self.failure is not None:
-            return False
-        return all(array.dtype == _F32 and array.size for array in arrays)
-
-    def runs(self, build: Build, key: tuple[Any, ...], *arrays: Array, passes: int = 1) -> bool:
-        """Run the plan of ``build`` and ``key`` on C-ordered ``arrays``, where there is one.
-
-        Every kernel of oneDNN is called here and nowhere else. ``passes`` tells how often about
-        the first array is gone over.
-        """
-        runtime = self.runtime()
-        if runtime is None:
-            return False
-        plan = runtime.plan(build, key, arrays[0].size * passes)
-        if plan is None:
-            return False
-        runtime.run(plan, arrays)
-        return True
+        """See `PlannedOps`: nothing is, without a library that works."""
+        return self.failure is None and super().serves(least, *arrays)
 
     def room(
         self, build: Build, key: tuple[Any, ...], operand: int, first: Array, passes: int = 1
@@ -296,10 +246,6 @@ class OneDnnBase(NumpyOps):
         with small_pages():
             made: Array = self.xp.empty(0 if plan is None else plan.sizes[operand], np.uint8)
         return made
-
-    def ordered(self, array: Array) -> Array:
-        """``array`` in C order, itself where it is so already."""
-        return array if array.flags.c_contiguous else self.xp.ascontiguousarray(array)
 
     def show_nan(self, y: Array, x: Array) -> None:
         """Put a NaN into each sample of ``y`` whose sample of the dense ``x`` holds one.
@@ -360,13 +306,3 @@ def _mark(y: Array, x: Array) -> None:
     """Put NaN into the first element of each sample of ``y`` whose sample of ``x`` holds one."""
     n = len(x)
     y.reshape(n, -1)[np.isnan(x).reshape(n, -1).any(axis=1), 0] = np.nan
-
-
-def is_dense(x: Array) -> bool:
-    """Whether the elements lie without gaps, in C order or channels last."""
-    return bool(in_memory_order(x).flags.c_contiguous)
-
-
-def in_memory_order(x: Array) -> Array:
-    """``x``, or where it is not in C order the view that is if its channels come last."""
-    return x.transpose(0, 2, 3, 1) if x.ndim == 4 and not x.flags.c_contiguous else x

@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from singanet.base.heap import LARGE, large_arrays_apart
-from singanet.base.kinds import PAGE
+from singanet.ops.llvm.plans import rounded
 from singanet.ops.onednn.binding import (
     BF16,
     F32,
@@ -140,32 +140,6 @@ def _apart(parts: Sequence[Callable[[], None]]) -> None:
             call()
 
 
-class Runnable(Protocol):
-    """What a runtime runs: stages of oneDNN, or NumPy's steps around products of oneDNN."""
-
-    threads: int
-    scratch: int
-    """The bytes of working memory that it needs."""
-
-    @property
-    def sizes(self) -> Sequence[int]:
-        """The bytes of each operand that only oneDNN reads, 0 of the others."""
-
-    @property
-    def reads(self) -> Sequence[int]:
-        """The numbers of the operands that it reads."""
-
-    @property
-    def writes(self) -> Sequence[int]:
-        """The numbers of the operands that it writes."""
-
-    def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """Run on the operands at ``addresses``, with `scratch` bytes to use at ``scratch``."""
-
-    def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
-        """What does `run` on these addresses when called, pointed at them once and for all."""
-
-
 class KernelPlan:
     """Stages that run one after the other on the operands' addresses.
 
@@ -224,11 +198,6 @@ def release(c: Any, memories: Sequence[Memory]) -> None:
     """Give memory objects back to oneDNN."""
     for memory in memories:
         c.dnnl_memory_destroy(memory)
-
-
-def rounded(size: int) -> int:
-    """``size`` up to whole pages, so that parts of the scratch do not share one."""
-    return -(-size // PAGE) * PAGE
 
 
 class NotOfferedError(Exception):

@@ -16,14 +16,15 @@ import numpy as np
 
 from singanet.base.heap import large_arrays_apart, once_in_a_process, trim
 from singanet.ops.casts import has_compiler
+from singanet.ops.costs import BUILT_IN, Case, Speeds
+from singanet.ops.llvm import winograd as llvm_tiles
+from singanet.ops.llvm.plans import SHARED, Build
 from singanet.ops.onednn.conv.direct import forward_plan
-from singanet.ops.onednn.costs import BUILT_IN, Case, Speeds
 from singanet.ops.onednn.library import Library
 from singanet.ops.onednn.products import product
-from singanet.ops.onednn.runtime import SHARED, Build, Runtime
-from singanet.ops.onednn.winograd import llvm_tiles
-from singanet.ops.onednn.winograd.tiled import POINTS, Tiles, products, tiles_of
-from singanet.ops.onednn.winograd.tiled import forward_plan as winograd_plan
+from singanet.ops.onednn.runtime import Runtime
+from singanet.ops.onednn.winograd import POINTS, Tiles, products, tiles_of
+from singanet.ops.onednn.winograd import forward_plan as winograd_plan
 from singanet.ops.threads import cores
 from singanet.ops.window import Window
 from singanet.types import Array

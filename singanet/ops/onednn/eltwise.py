@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from singanet.ops.kernel import Route, in_order
+from singanet.ops.llvm import kernels
+from singanet.ops.llvm.base import in_memory_order, is_dense
+from singanet.ops.llvm.plans import SHARED, Runnable
 from singanet.ops.numpy import pointwise as by_numpy
+from singanet.ops.numpy import windows
 from singanet.ops.numpy.pointwise import add_all as add_all_by_numpy
-from singanet.ops.onednn import llvm
-from singanet.ops.onednn.base import OneDnnBase, in_memory_order, is_dense
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Algorithm as Alg
 from singanet.ops.onednn.binding import Arg, Prop
-from singanet.ops.onednn.builder import Builder, NotOfferedError, Runnable
-from singanet.ops.onednn.runtime import SHARED
+from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.types import Array, Shape
 
 _CHEAP, _LONG, _LONGEST = 1 << 17, 1 << 14, 1 << 11
@@ -136,7 +138,7 @@ def _is_served_back(
 
 
 activation = in_order(
-    llvm.of_one, Route("onednn", _activation, _is_served), last=by_numpy.activation
+    kernels.of_one, Route("onednn", _activation, _is_served), last=by_numpy.activation
 )
 
 activation_backward = in_order(
@@ -155,7 +157,7 @@ sigmoid = in_order(
 add_all = in_order(Route("onednn", _add_all, _are_sums), last=add_all_by_numpy)
 
 combine = in_order(
-    llvm.of_sum,
+    kernels.of_sum,
     Route("onednn", _combine, _is_sum),
     last=by_numpy.combine,
 )
@@ -242,3 +244,32 @@ def _expect_in_place(build: Builder, desc: Any) -> None:
     """The result may lie where the second operand does: generated code has read both before."""
     if not build.implementation(desc).startswith("jit"):
         raise NotOfferedError("arithmetic")
+
+
+_IMAGES_LEAST = 1 << 13
+
+
+def _is_worth_moving(ops: OneDnnBase, x: Array) -> bool:
+    # With one channel, or one pixel, both orders are the same memory.
+    large = (
+        x.size >= _IMAGES_LEAST and x.flags.c_contiguous and x.ndim == 4 and 1 < x.shape[1] < x.size
+    )
+    return large and ops.serves(_IMAGES_LEAST, x)
+
+
+def _channels_last(ops: OneDnnBase, x: Array) -> Array | None:
+    n, c, h, w = x.shape
+    y: Array = ops.xp.empty((n, h, w, c), np.float32)
+    return y if ops.runs(_reorder, (n, c, h, w), x, y) else None
+
+
+channels_last = in_order(
+    Route("onednn", _channels_last, _is_worth_moving), last=windows.channels_last
+)
+
+
+def _reorder(build: Builder, n: int, c: int, h: int, w: int) -> None:
+    shape: Shape = (n, h, w, c)
+    source = build.rows((n, c, h, w), build.kind(0))
+    target = build.images(shape, build.kind(1))
+    build.reorder(source, build.operand(0, source), target, build.operand(1, target))

@@ -12,12 +12,12 @@ import numpy as np
 
 from singanet.ops.interface import Statistics
 from singanet.ops.kernel import Route, in_order
+from singanet.ops.llvm import kernels as compiled
+from singanet.ops.llvm.kernels import images_of, like
 from singanet.ops.numpy import normalise as by_numpy
-from singanet.ops.onednn import llvm as compiled
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Algorithm, Arg, Norm, Prop, Query
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.llvm import images_of, like
 from singanet.types import Array, Shape
 
 _LEAST = 512

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from singanet.ops.kernel import Route, in_order
+from singanet.ops.llvm import kernels as compiled
 from singanet.ops.numpy import pool as by_numpy
 from singanet.ops.numpy.windows import channels_first
-from singanet.ops.onednn import llvm as compiled
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import U8, Algorithm, Arg, Prop, Query, dims
 from singanet.ops.onednn.builder import Builder, NotOfferedError

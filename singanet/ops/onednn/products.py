@@ -25,83 +25,27 @@ import copy
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from singanet.base.heap import steps
 from singanet.errors import BackendError
-from singanet.ops.casts import has_compiler
+from singanet.ops.costs import Case, Speeds
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.interface import Ops
 from singanet.ops.kernel import Route, cheapest, in_order
+from singanet.ops.llvm import kernels
+from singanet.ops.llvm.kernels import is_worth_threads
+from singanet.ops.llvm.plans import SHARED
 from singanet.ops.narrow_products import any_rows, few_rows, prepared
 from singanet.ops.numpy import linear as by_numpy
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import BF16, F16, F32, S8, Arg, Query, Tag
 from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.costs import Case, Speeds
 from singanet.ops.onednn.library import INSTALL
-from singanet.ops.onednn.llvm import CompiledPlan
-from singanet.ops.onednn.runtime import SHARED, Runtime
+from singanet.ops.onednn.runtime import Runtime
 from singanet.types import Array, Shape
-
-if TYPE_CHECKING:
-    from singanet.ops.compiled.engine import CompiledFunction
-
-
-_SMALL = 1 << 17
-"""Multiply-adds up to which what oneDNN takes beside computing is a good part of the time."""
-_ALONE = 1 << 20
-"""Numbers of a matrix up to which one thread multiplies a row by it: some 50 microseconds."""
-
-
-def fits(ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False) -> bool:
-    """Whether it is a small product of float32, or one of a single row."""
-    rest = [] if bias is None else [bias]
-    return (
-        x.ndim == 2
-        and not ops.narrow
-        and len(x) * weight.size <= (_ALONE if len(x) == 1 else _SMALL)
-        and ops.serves(1, x, weight, *rest)
-        and has_compiler()
-    )
-
-
-def multiply(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False
-) -> Array | None:
-    """As `Ops.affine_constant`, with the matrix in panels of columns."""
-    from singanet.ops.compiled.pool import width_of
-
-    xp, (inputs, outputs) = ops.xp, weight.shape
-    width = width_of(outputs)
-    panels = -(-outputs // width)
-    line, whole = ops.zeros((panels * width,), x), ops.zeros((inputs, panels * width), x)
-    whole[:, :outputs] = weight
-    if bias is not None:
-        line[:outputs] = bias
-    packed = xp.ascontiguousarray(whole.reshape(inputs, panels, width).swapaxes(0, 1))
-    y: Array = xp.empty((len(x), outputs), x.dtype)
-    key = len(x), inputs, outputs, width, relu
-    return y if ops.runs(_product, key, y, ops.ordered(x), packed, line, passes=0) else None
-
-
-def _product(
-    build: Builder, rows: int, inputs: int, outputs: int, width: int, relu: bool
-) -> CompiledPlan:
-    """Operands: the products, the rows, the matrix in panels, the bias in as many columns."""
-    numbers = rows, inputs, outputs
-    return CompiledPlan(build, _function(width, relu), [[numbers]], reads=(1, 2, 3), writes=(0,))
-
-
-@cache
-def _function(width: int, relu: bool) -> CompiledFunction:
-    from singanet.ops.compiled import engine, pool
-
-    return engine.known(pool.product, width, relu)
-
 
 _STACKS_LEAST = 1 << 22
 """Multiply-adds from which waking oneDNN pays."""
@@ -174,15 +118,6 @@ _FEW = 2
 
 _ROUNDED = 1024
 """How often a number has to be multiplied for rounding it beforehand to pay, and not in blocks."""
-
-_GAIN = 4
-"""Times what sharing costs that a product takes alone, from which it is shared.
-
-From 2 on it would pay if both threads were awake and all that is read lay in both caches.
-"""
-
-_READ = 0.1
-"""Nanoseconds to read a number from beyond a core's own cache."""
 
 _COPIES = 0.0038
 """Of the reciprocals of rows and columns: from there on "gemm" reads factors where they lie."""
@@ -258,7 +193,7 @@ def _affine_constant(
         return None
     (m, k), n = x.shape, weight.shape[1]
     # The layout may depend on the number of threads: it has to be the same for both calls.
-    passes = SHARED if _is_worth_threads(ops, m, weight.size) else 0
+    passes = SHARED if is_worth_threads(ops, m, weight.size) else 0
     key = (m, k, n, turned, bias is not None, relu)
     packed = ops.room(_pack, key, 0, weight, passes)
     if not packed.size:
@@ -272,15 +207,6 @@ def _affine_constant(
     return y
 
 
-def _is_compiled(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, relu: bool = False
-) -> bool:
-    """Whether LLVM's function makes it, on one thread: a large matrix lies in the caches of all."""
-    if not fits(ops, x, weight, bias, relu):
-        return False
-    return not _is_worth_threads(ops, len(x), weight.size)
-
-
 matmul = in_order(Route("onednn", _matmul, _pays), last=by_numpy.matmul)
 
 add_matmul = in_order(
@@ -291,7 +217,7 @@ add_matmul = in_order(
 affine = in_order(Route("onednn", _affine, _is_large), last=by_numpy.affine)
 
 affine_constant = in_order(
-    Route("compiled", multiply, _is_compiled),
+    kernels.product,
     Route(
         "onednn",
         _affine_constant,
@@ -303,18 +229,6 @@ affine_constant = in_order(
     ),
     last=by_numpy.affine_constant,
 )
-
-
-def _is_worth_threads(ops: OneDnnBase, rows: int, weight: int) -> bool:
-    """Whether a product with so many numbers of a constant weight is to be shared.
-
-    With few rows the time goes into reading it, of which every core has its part in its own cache.
-    """
-    if ops.threads == 1:
-        return False
-    speeds = ops.speeds()
-    multiplied = speeds.narrow if ops.narrow else speeds.products
-    return weight * (rows * multiplied + _READ) >= _GAIN * speeds.shared
 
 
 def _turned(matrix: Array) -> bool | None:

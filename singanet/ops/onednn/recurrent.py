@@ -24,12 +24,13 @@ import numpy as np
 
 from singanet.base.kinds import PAGE, Ranges, union
 from singanet.ops.kernel import Route, in_order
+from singanet.ops.llvm.plans import SHARED, Build
 from singanet.ops.numpy import recurrent as by_numpy
 from singanet.ops.numpy.recurrent import state_buffer
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Algorithm, Arg, Prop, Query, RnnDirection
 from singanet.ops.onednn.builder import Builder, NotOfferedError
-from singanet.ops.onednn.runtime import SHARED, Build, Runtime
+from singanet.ops.onednn.runtime import Runtime
 from singanet.ops.window import RecurrentCase, RecurrentGradients, RecurrentStates
 from singanet.types import Array
 

@@ -14,7 +14,7 @@ from singanet.ops import numpy_ops
 from singanet.ops.compiled import normalise
 from singanet.ops.compiled.engine import compiled
 from singanet.ops.compiled.sizes import BACKWARD, FORWARD, GROUP, rows_of
-from singanet.ops.onednn.llvm import shared
+from singanet.ops.llvm.plans import shared
 
 EPSILON = 1e-3
 RELU = {False: np.nan, True: 0.0}

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
+from singanet.ops import costs
 from singanet.ops.casts import has_compiler
-from singanet.ops.onednn import OneDnnOps, calibration, costs
-from singanet.ops.onednn.costs import BUILT_IN, Case, Speeds, cache_size
-from singanet.ops.onednn.winograd import tiled as winograd
-from singanet.ops.onednn.winograd.tiled import POINTS
+from singanet.ops.costs import BUILT_IN, Case, Speeds, cache_size
+from singanet.ops.onednn import OneDnnOps, calibration, winograd
+from singanet.ops.onednn.winograd import POINTS
 from singanet.ops.threads import cores
 from singanet.ops.window import Window
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from singanet.ops import NumpyOps, numpy_ops
+from singanet.ops import costs as route_file
+from singanet.ops import costs as speeds
 from singanet.ops.casts import has_compiler
+from singanet.ops.costs import BUILT_IN, ROUTES, Case
 from singanet.ops.kernel import by_cost, cheapest
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn import costs as route_file
-from singanet.ops.onednn import costs as speeds
 from singanet.ops.onednn.conv import product
-from singanet.ops.onednn.costs import BUILT_IN, ROUTES, Case
 from singanet.ops.window import Window
 
 USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
@@ -204,18 +204,20 @@ def test_products_of_copied_windows_are_open_while_they_fit_the_cache(ops, chose
 def test_what_the_table_of_devices_tells(ops, path, monkeypatch):
     known = BUILT_IN._replace(direct=0.02, narrow=0.01)
     monkeypatch.setattr(OneDnnOps, "speeds", lambda self: known)
-    none = ops.remarks()
+    assert list(ops.remarks()) == [*numpy_ops.remarks(), "onednn"]
+    none = ops.remarks()["onednn"]
     assert "none measured: singanet tune" in none[0]
     beside = ["multiplies bfloat16 2.0 times as fast as float32"] * ops.library().bfloat16
-    assert none[1:] == [*beside, *numpy_ops.remarks()]
+    assert none[1:] == beside
     known = known._replace(narrow=0.02)
     if ops.library().bfloat16:
         told = 'multiplies bfloat16 1.0 times as fast as float32, too little for "auto"'
-        assert ops.remarks()[1] == told
+        assert ops.remarks()["onednn"][1] == told
     choose(ops, path, "forward", "winograd")
     fresh = OneDnnOps(ops.path, required=True)
     threads = ops.runtime().threads
-    assert fresh.remarks()[:1] == [f"1 convolutions as measured with {threads} threads, {path}"]
+    told = f"1 convolutions as measured with {threads} threads, {path}"
+    assert fresh.remarks()["onednn"][0] == told
     monkeypatch.setenv("SINGANET_ROUTES", "off")
-    off, *_ = OneDnnOps(ops.path, required=True).remarks()
+    off, *_ = OneDnnOps(ops.path, required=True).remarks()["onednn"]
     assert "SINGANET_ROUTES=off" in off

@@ -19,8 +19,9 @@ from singanet.layers import (
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops
 from singanet.ops.casts import has_compiler
-from singanet.ops.onednn import OneDnnOps, llvm
-from singanet.ops.onednn.winograd import llvm_tiles as tiles
+from singanet.ops.llvm import kernels as llvm
+from singanet.ops.llvm import winograd as tiles
+from singanet.ops.onednn import OneDnnOps
 from singanet.optimizer import SGD
 from singanet.training import Callback
 

@@ -10,8 +10,9 @@ from singanet.layers import Activation, BatchNormalization, Conv2D, Dense, Flatt
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
-from singanet.ops.onednn import OneDnnOps, llvm, set_threads
-from singanet.ops.onednn.llvm import CompiledPlan, shared
+from singanet.ops.llvm import kernels as llvm
+from singanet.ops.llvm.plans import CompiledPlan, shared
+from singanet.ops.onednn import OneDnnOps, set_threads
 from singanet.ops.onednn.products import narrowed
 from singanet.ops.workers import do
 from singanet.optimizer import SGD

@@ -10,7 +10,8 @@ from singanet.layers import Conv2D, Dense, Flatten, MaxPooling2D
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
-from singanet.ops.onednn import OneDnnOps, llvm, set_threads
+from singanet.ops.llvm import kernels as llvm
+from singanet.ops.onednn import OneDnnOps, set_threads
 from singanet.ops.onednn.products import narrowed
 from singanet.ops.window import Window
 from singanet.optimizer import SGD

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
 from singanet.ops.casts import has_compiler
-from singanet.ops.onednn import OneDnnOps, llvm
+from singanet.ops.llvm import kernels as llvm
+from singanet.ops.onednn import OneDnnOps
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
 

@@ -7,7 +7,8 @@ import pytest
 
 from singanet.ops import numpy_ops, threads
 from singanet.ops.casts import has_compiler
-from singanet.ops.onednn import OneDnnOps, products, set_threads
+from singanet.ops.llvm import kernels
+from singanet.ops.onednn import OneDnnOps, set_threads
 
 SIZES = [(1, 784, 512), (3, 5, 7), (300, 70, 1), (330, 1, 100), (9, 100, 37), (32, 784, 512)]
 
@@ -17,7 +18,7 @@ def compiler(request, monkeypatch):
     """Small ones are what LLVM makes of them, or oneDNN's and NumPy's."""
     if request.param == "compiled" and not has_compiler():
         pytest.skip("llvmlite is not installed")
-    monkeypatch.setattr(products, "has_compiler", lambda: request.param == "compiled")
+    monkeypatch.setattr(kernels, "has_compiler", lambda: request.param == "compiled")
     return request.param == "compiled"
 
 

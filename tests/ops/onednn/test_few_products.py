@@ -8,7 +8,8 @@ from singanet.layers import Activation, Dense
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.ops import threads
 from singanet.ops.casts import has_compiler
-from singanet.ops.onednn import OneDnnOps, products, set_threads
+from singanet.ops.llvm import kernels
+from singanet.ops.onednn import OneDnnOps, set_threads
 from singanet.ops.onednn.products import narrowed
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")
@@ -20,7 +21,7 @@ def draw(*shape, seed=0):
 
 def test_what_they_take(ops):
     def takes(m, k, n, kind=np.float32):
-        return products.fits(ops, draw(m, k).astype(kind), draw(k, n).astype(kind), None)
+        return kernels.is_small(ops, draw(m, k).astype(kind), draw(k, n).astype(kind), None)
 
     assert takes(1, 1024, 1024)
     assert not takes(1, 1025, 1024)
@@ -28,11 +29,11 @@ def test_what_they_take(ops):
     assert not takes(33, 64, 64)
     assert not takes(4, 64, 64, np.float64)
     assert not takes(0, 64, 64)
-    assert not products.fits(ops, draw(2, 3, 4), draw(4, 5), None)
-    assert not products.fits(ops, draw(2, 4), draw(4, 5), draw(5).astype(np.float64))
+    assert not kernels.is_small(ops, draw(2, 3, 4), draw(4, 5), None)
+    assert not kernels.is_small(ops, draw(2, 4), draw(4, 5), draw(5).astype(np.float64))
     library = ops.library()
     if library.bfloat16:
-        assert not products.fits(narrowed(ops, "test"), draw(4, 64), draw(64, 64), None)
+        assert not kernels.is_small(narrowed(ops, "test"), draw(4, 64), draw(64, 64), None)
 
 
 def net_of(widths, seed=0):
@@ -50,7 +51,7 @@ def test_predictors_and_nets_agree_with_and_without_them(ops, monkeypatch, rows)
     net, x = net_of((33, 70)), draw(rows, 20)
     expected = net.predict(x)
     for there in (True, False):
-        monkeypatch.setattr(products, "has_compiler", lambda there=there: there)
+        monkeypatch.setattr(kernels, "has_compiler", lambda there=there: there)
         predictor = net.predictor()
         made = [predictor(x) for _ in range(3)]
         np.testing.assert_allclose(made[0], expected, rtol=1e-5, atol=1e-6)
@@ -77,10 +78,10 @@ def test_a_matrix_that_threads_share_is_onednn_s(library_path, monkeypatch):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     set_threads(2)
     ops = OneDnnOps(library_path, required=True)
-    monkeypatch.setattr(products, "_is_worth_threads", lambda ops, rows, size: size > 5000)
+    monkeypatch.setattr(kernels, "is_worth_threads", lambda ops, rows, size: size > 5000)
     x, small, large = draw(1, 50), draw(50, 100), draw(50, 101)
     for weight in (small, large):
         y = ops.affine_constant(x, weight, None)
         np.testing.assert_allclose(y, x @ weight, rtol=1e-4, atol=1e-4)
-    assert products._is_compiled(ops, x, small, None)
-    assert not products._is_compiled(ops, x, large, None)
+    assert kernels._is_compiled(ops, x, small, None)
+    assert not kernels._is_compiled(ops, x, large, None)

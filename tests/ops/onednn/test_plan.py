@@ -119,7 +119,7 @@ def seen(watched):
 def test_every_kind_of_plan_is_there(watched):
     kinds = {type(plan).__name__ for _, plan, _, _ in watched.seen}
     compiled = {"CompiledPlan"} if has_compiler() else set()
-    assert kinds == {"KernelPlan", "WinogradPlan", *compiled}
+    assert kinds == {"KernelPlan", "StagedPlan", *compiled}
     assert watched.lacking <= ONLY_BY_AVX512
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.errors import FileAccessError
-from singanet.ops.onednn import costs
-from singanet.ops.onednn.costs import (
+from singanet.ops import costs
+from singanet.ops.costs import (
     KERNELS,
     ROUTES,
     Case,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from singanet.ops import threads
+from singanet.ops.llvm.plans import SHARED
 from singanet.ops.onednn import set_threads
 from singanet.ops.onednn.eltwise import sweep
-from singanet.ops.onednn.runtime import SHARED
 
 SIZES = (16_399, 280_001)
 ODD = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, -1e-42, 3e38, 1e-38)

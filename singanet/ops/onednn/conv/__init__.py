@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from singanet.ops.costs import Case
 from singanet.ops.kernel import NEVER, Route, by_cost, in_order
+from singanet.ops.llvm import winograd as llvm_tiles
+from singanet.ops.llvm.winograd import constant_case, data_case, forward_case, weights_case
 from singanet.ops.numpy import conv as by_numpy
+from singanet.ops.onednn import winograd
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.conv import blocked, direct, product
 from singanet.ops.onednn.conv.constant import constant
-from singanet.ops.onednn.costs import Case
-from singanet.ops.onednn.winograd import llvm_tiles
-from singanet.ops.onednn.winograd import tiled as winograd
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 
@@ -39,11 +40,6 @@ def _never(ops: OneDnnBase, case: Case) -> float:
     return NEVER
 
 
-def _are_served(ops: OneDnnBase, *operands: Array) -> bool:
-    images = operands[0].ndim == 4
-    return images and ops.serves(1, *operands) and ops.runtime() is not None
-
-
 def _of_volumes(run: Callable[..., Any]) -> Route:
     """The one route for volumes, which are no cases that anybody measures."""
 
@@ -51,42 +47,6 @@ def _of_volumes(run: Callable[..., Any]) -> Route:
         return a.ndim == 5 and ops.serves(1, a, b)
 
     return Route("direct", run, fits)
-
-
-def _forward_case(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window
-) -> Case | None:
-    operands = [x, weight] if bias is None else [x, weight, bias]
-    case = Case("forward", x.shape, weight.shape, window)
-    return case if _are_served(ops, *operands) else None
-
-
-def _data_case(
-    ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window
-) -> Case | None:
-    case = Case("data", x_shape, weight.shape, window)
-    return case if _are_served(ops, dy, weight) else None
-
-
-def _weights_case(
-    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
-) -> Case | None:
-    case = Case("weights", x.shape, weight_shape, window)
-    return case if _are_served(ops, x, dy) else None
-
-
-def _constant_case(
-    ops: OneDnnBase,
-    x: Array,
-    weight: Array,
-    bias: Array | None,
-    window: Window,
-    relu: bool = False,
-    add: Array | None = None,
-) -> Case | None:
-    beside = [array for array in (bias, add) if array is not None]
-    case = Case("constant", x.shape, weight.shape, window)
-    return case if _are_served(ops, x, weight, *beside) else None
 
 
 def _leaves_vectors_empty(ops: OneDnnBase, case: Case) -> float:
@@ -100,7 +60,7 @@ conv2d = by_cost(
     Route("direct", direct.forward, _always),
     Route("blocked", blocked.forward, blocked.fits, blocked.estimate),
     Route("numpy", by_numpy.conv2d, _always, _never),
-    case=_forward_case,
+    case=forward_case,
     last=in_order(_of_volumes(direct.forward), last=by_numpy.conv2d),
 )
 
@@ -111,7 +71,7 @@ conv2d_backward_data = by_cost(
     Route("direct", direct.data, _always),
     Route("blocked", blocked.data, blocked.fits, blocked.estimate),
     Route("numpy", by_numpy.conv2d_backward_data, _always, _leaves_vectors_empty),
-    case=_data_case,
+    case=data_case,
     last=in_order(_of_volumes(direct.data), last=by_numpy.conv2d_backward_data),
 )
 
@@ -121,7 +81,7 @@ conv2d_backward_weights = by_cost(
     Route("product", product.weights, product.fits, product.estimate),
     Route("direct", direct.weights, _always),
     Route("numpy", by_numpy.conv2d_backward_weights, _always, _never),
-    case=_weights_case,
+    case=weights_case,
     last=in_order(_of_volumes(direct.weights), last=by_numpy.conv2d_backward_weights),
 )
 
@@ -130,7 +90,7 @@ conv2d_constant = by_cost(
     Route("winograd", winograd.constant, winograd.fits, winograd.constant_estimate),
     Route("direct", constant, _always),
     Route("blocked", blocked.constant, blocked.fits, blocked.estimate),
-    case=_constant_case,
+    case=constant_case,
     last=by_numpy.conv2d_constant,
 )
 
@@ -170,7 +130,7 @@ def _depthwise_weights(
 depthwise_conv2d = by_cost(
     Route("direct", _depthwise, _always),
     Route("numpy", by_numpy.depthwise_conv2d, _always, _never),
-    case=lambda ops, x, weight, bias, window: _forward_case(
+    case=lambda ops, x, weight, bias, window: forward_case(
         ops, x, _by_output(weight), bias, _apart(window, weight.shape)
     ),
     last=by_numpy.depthwise_conv2d,
@@ -179,7 +139,7 @@ depthwise_conv2d = by_cost(
 depthwise_conv2d_backward_data = by_cost(
     Route("direct", _depthwise_data, _always),
     Route("numpy", by_numpy.depthwise_conv2d_backward_data, _always, _leaves_vectors_empty),
-    case=lambda ops, dy, weight, x_shape, window: _data_case(
+    case=lambda ops, dy, weight, x_shape, window: data_case(
         ops, dy, _by_output(weight), x_shape, _apart(window, weight.shape)
     ),
     last=by_numpy.depthwise_conv2d_backward_data,
@@ -188,7 +148,7 @@ depthwise_conv2d_backward_data = by_cost(
 depthwise_conv2d_backward_weights = by_cost(
     Route("direct", _depthwise_weights, _always),
     Route("numpy", by_numpy.depthwise_conv2d_backward_weights, _always, _never),
-    case=lambda ops, x, dy, shape, window: _weights_case(
+    case=lambda ops, x, dy, shape, window: weights_case(
         ops, x, dy, (shape[0] * shape[1], 1, *shape[2:]), _apart(window, shape)
     ),
     last=by_numpy.depthwise_conv2d_backward_weights,

@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
+from singanet.ops.costs import Case, is_read_often
 from singanet.ops.kernel import NEVER
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.conv import direct
 from singanet.ops.onednn.conv.constant import constant as constant_way
-from singanet.ops.onednn.costs import Case, is_read_often
 
 forward = partial(direct.forward, own=True)
 data = partial(direct.data, own=True)

@@ -9,11 +9,11 @@ from math import prod
 
 import numpy as np
 
+from singanet.ops.llvm.plans import SHARED
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import F32, Arg, Query
 from singanet.ops.onednn.builder import Builder, NotOfferedError
 from singanet.ops.onednn.conv.direct import forward_desc, kernel_shape
-from singanet.ops.onednn.runtime import SHARED
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from math import prod
 
 from singanet.base.heap import steps
+from singanet.ops.costs import Case
 from singanet.ops.kernel import NEVER
 from singanet.ops.numpy.windows import padded
 from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.costs import Case
 from singanet.ops.window import Window
 from singanet.types import Array, Shape
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
+from singanet.ops.costs import BUILT_IN, Case, Speeds, cache_size
 from singanet.ops.kernel import NEVER
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.conv import blocked
-from singanet.ops.onednn.costs import BUILT_IN, Case, Speeds, cache_size
 from singanet.ops.window import Window
 
 MINE = Speeds(0.01, 0.5, 0.2, 0.012, 5.0, 1.5, 0.003, 0.002, 0.3, 0.5, 9000.0)

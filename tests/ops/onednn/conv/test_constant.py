@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops, threads
+from singanet.ops.costs import BUILT_IN, Case
 from singanet.ops.onednn import OneDnnOps, set_threads
-from singanet.ops.onednn.costs import BUILT_IN, Case
-from singanet.ops.onednn.winograd import tiled
+from singanet.ops.onednn import winograd as tiled
 from singanet.ops.window import Window
 
 SAME = ((1, 1), (1, 1))

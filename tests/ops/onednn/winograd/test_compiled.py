@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from singanet.ops import numpy_ops
 from singanet.ops.casts import has_compiler
+from singanet.ops.costs import Case
+from singanet.ops.llvm import winograd as llvm_tiles
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.costs import Case
-from singanet.ops.onednn.winograd import llvm_tiles
 from singanet.ops.window import Window
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="llvmlite is not installed")

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
+from singanet.ops.llvm import winograd as llvm_tiles
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.winograd import llvm_tiles, tiled
-from singanet.ops.onednn.winograd.tiled import Tiles
+from singanet.ops.onednn import winograd as tiled
+from singanet.ops.onednn.winograd import Tiles
 from singanet.ops.window import Window
 from singanet.ops.workers import side_by_side
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from singanet.ops import window as wg
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import LANES, TILE_GROUP
-from singanet.ops.onednn.base import OneDnnBase
-from singanet.ops.onednn.builder import Builder
-from singanet.ops.onednn.costs import Case, cache_size
-from singanet.ops.onednn.winograd.tiled import Area, Stage, WinogradPlan
+from singanet.ops.costs import Case, cache_size
+from singanet.ops.kernel import Route
+from singanet.ops.llvm.base import PlannedOps
+from singanet.ops.llvm.plans import Area, Crew, Stage, StagedPlan
 from singanet.ops.window import Window
 from singanet.ops.workers import cuts
 from singanet.types import Array, Shape, Work
@@ -106,7 +106,7 @@ class Geometry(NamedTuple):
 
 
 def forward(
-    ops: OneDnnBase, x: Array, weight: Array, bias: Array | None, window: Window
+    ops: PlannedOps, x: Array, weight: Array, bias: Array | None, window: Window
 ) -> Array | None:
     """See `Ops.conv2d`."""
     geometry = _expected(Case("forward", x.shape, weight.shape, window))
@@ -118,7 +118,7 @@ def forward(
     return y.transpose(0, 3, 1, 2) if done else None
 
 
-def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array | None:
+def data(ops: PlannedOps, dy: Array, weight: Array, x_shape: Shape, window: Window) -> Array | None:
     """See `Ops.conv2d_backward_data`."""
     geometry = _expected(Case("data", x_shape, weight.shape, window))
     dx: Array = ops.xp.empty((geometry.n, *geometry.out), np.float32)
@@ -130,7 +130,7 @@ def data(ops: OneDnnBase, dy: Array, weight: Array, x_shape: Shape, window: Wind
 
 
 def weights(
-    ops: OneDnnBase, x: Array, dy: Array, weight_shape: Shape, window: Window
+    ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window
 ) -> Array | None:
     """See `Ops.conv2d_backward_weights`."""
     geometry = _expected(Case("weights", x.shape, weight_shape, window))
@@ -141,7 +141,7 @@ def weights(
 
 
 def constant(
-    ops: OneDnnBase,
+    ops: PlannedOps,
     x: Array,
     weight: Array,
     bias: Array | None,
@@ -163,12 +163,57 @@ def constant(
     return y.transpose(0, 3, 1, 2) if done else None
 
 
-def _passes(ops: OneDnnBase, geometry: Geometry) -> int:
+def _passes(ops: PlannedOps, geometry: Geometry) -> int:
     """What transforms and products are, for each number of the images that are made."""
     return _TRANSFORMS + ops.passes(geometry.image[2] * geometry.points // wg.TILE**2)
 
 
-def fits(ops: OneDnnBase, case: Case) -> bool:
+def _are_served(ops: PlannedOps, *operands: Array) -> bool:
+    images = operands[0].ndim == 4
+    return images and ops.serves(1, *operands) and ops.runtime() is not None
+
+
+def forward_case(
+    ops: PlannedOps, x: Array, weight: Array, bias: Array | None, window: Window
+) -> Case | None:
+    """The case of the operands; None where no plan serves them."""
+    operands = [x, weight] if bias is None else [x, weight, bias]
+    case = Case("forward", x.shape, weight.shape, window)
+    return case if _are_served(ops, *operands) else None
+
+
+def data_case(
+    ops: PlannedOps, dy: Array, weight: Array, x_shape: Shape, window: Window
+) -> Case | None:
+    """The case of the operands; None where no plan serves them."""
+    case = Case("data", x_shape, weight.shape, window)
+    return case if _are_served(ops, dy, weight) else None
+
+
+def weights_case(
+    ops: PlannedOps, x: Array, dy: Array, weight_shape: Shape, window: Window
+) -> Case | None:
+    """The case of the operands; None where no plan serves them."""
+    case = Case("weights", x.shape, weight_shape, window)
+    return case if _are_served(ops, x, dy) else None
+
+
+def constant_case(
+    ops: PlannedOps,
+    x: Array,
+    weight: Array,
+    bias: Array | None,
+    window: Window,
+    relu: bool = False,
+    add: Array | None = None,
+) -> Case | None:
+    """The case of the operands; None where no plan serves them."""
+    beside = [array for array in (bias, add) if array is not None]
+    case = Case("constant", x.shape, weight.shape, window)
+    return case if _are_served(ops, x, weight, *beside) else None
+
+
+def fits(ops: PlannedOps, case: Case) -> bool:
     """Whether the convolution is one for tiles, and there is a compiler."""
     return geometry_of(case) is not None and has_compiler()
 
@@ -197,7 +242,7 @@ def geometry_of(case: Case) -> Geometry | None:
     return Geometry(taps, n, (h, w, c), (oh, ow, f), (top, left))
 
 
-def estimate(ops: OneDnnBase, case: Case) -> float:
+def estimate(ops: PlannedOps, case: Case) -> float:
     """From the sizes, as a multiple of what the direct route takes; threads share either."""
     geometry, speeds = _expected(case), ops.speeds()
     (c, f), (height, width, outputs) = geometry.vectors, geometry.out
@@ -218,9 +263,9 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
     return _GAIN * taken / direct
 
 
-def forward_plan(build: Builder, geometry: Geometry, back: bool, bias: bool) -> WinogradPlan:
+def forward_plan(crew: Crew, geometry: Geometry, back: bool, bias: bool) -> StagedPlan:
     """Operands: outputs, images, kernels, the bias; ``back`` turns the kernels around."""
-    workers = _workers(build, geometry)
+    workers = _workers(crew, geometry)
     _prepare("enter", "convolution", taps=geometry.taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
@@ -230,10 +275,10 @@ def forward_plan(build: Builder, geometry: Geometry, back: bool, bias: bool) -> 
         return [enter, _convolving(geometry, areas, y, x, entered, line if bias else 0, 0, False)]
 
     buffers, shared = {"values": geometry.memory}, {"entered": 4 * geometry.entered}
-    return WinogradPlan(build.side_by_side, lay, buffers, 3 + bias, 0, workers, shared)
+    return StagedPlan(crew.side_by_side, lay, buffers, 3 + bias, 0, workers, shared)
 
 
-def enter_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
+def enter_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
     """Operands: the entered kernels, and the kernels."""
     _prepare("enter", taps=geometry.taps)
 
@@ -241,14 +286,12 @@ def enter_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
         entered, weight = areas[0].addresses
         return [_entering(geometry, False, entered, weight, 1)]
 
-    return WinogradPlan(build.side_by_side, lay, {}, 2, 0, 1)
+    return StagedPlan(crew.side_by_side, lay, {}, 2, 0, 1)
 
 
-def _entered_plan(
-    build: Builder, geometry: Geometry, bias: bool, add: bool, relu: bool
-) -> WinogradPlan:
+def _entered_plan(crew: Crew, geometry: Geometry, bias: bool, add: bool, relu: bool) -> StagedPlan:
     """Operands: the outputs, the images, the entered kernels, the bias, what is added."""
-    workers = _workers(build, geometry)
+    workers = _workers(crew, geometry)
     _prepare("convolution", taps=geometry.taps)
 
     def lay(areas: list[Area]) -> list[Stage]:
@@ -257,14 +300,14 @@ def _entered_plan(
         return [_convolving(geometry, areas, y, x, entered, line, other, relu)]
 
     buffers = {"values": geometry.memory}
-    return WinogradPlan(build.side_by_side, lay, buffers, 3 + bias + add, 0, workers)
+    return StagedPlan(crew.side_by_side, lay, buffers, 3 + bias + add, 0, workers)
 
 
-def _weights_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
+def _weights_plan(crew: Crew, geometry: Geometry) -> StagedPlan:
     """Operands: the gradients of the outputs, the images, the gradients of the kernels."""
     parts = geometry.parts
-    shares = len(parts) >= build.threads
-    workers = min(build.threads, len(parts)) if shares else build.threads
+    shares = len(parts) >= crew.threads
+    workers = min(crew.threads, len(parts)) if shares else crew.threads
     total, taps = 4 * geometry.totals, geometry.taps
     _prepare("weights", "leave", taps=taps)
 
@@ -291,7 +334,7 @@ def _weights_plan(build: Builder, geometry: Geometry) -> WinogradPlan:
         return [*stages, left]
 
     buffers, in_common = {"values": geometry.memory}, {"totals": total * len(parts)}
-    return WinogradPlan(build.side_by_side, lay, buffers, 3, 2, workers, in_common)
+    return StagedPlan(crew.side_by_side, lay, buffers, 3, 2, workers, in_common)
 
 
 def _in_turns(
@@ -337,8 +380,8 @@ def _convolving(
     return stage
 
 
-def _workers(build: Builder, geometry: Geometry) -> int:
-    return min(build.threads, geometry.groups)
+def _workers(crew: Crew, geometry: Geometry) -> int:
+    return min(crew.threads, geometry.groups)
 
 
 def _filled(count: int, size: int) -> int:
@@ -359,3 +402,19 @@ def _function(kind: str, taps: int) -> Callable[..., None]:
         return engine.known(tiles.leave, taps).call
     write = {"convolution": tiles.convolution, "weights": tiles.weights, "enter": tiles.enter}[kind]
     return engine.known(write, taps, tiles.WIDE if engine.is_wide() else tiles.NARROW).call
+
+
+def _where_it_pays(run: Callable[..., Array | None], case: Callable[..., Case | None]) -> Route:
+    """The route beside NumPy's kernels, which are no faster than the direct one."""
+
+    def pays(ops: PlannedOps, *operands: Any, **options: Any) -> bool:
+        this = case(ops, *operands, **options)
+        return this is not None and fits(ops, this) and estimate(ops, this) < 1
+
+    return Route("compiled", run, pays)
+
+
+conv2d = _where_it_pays(forward, forward_case)
+conv2d_backward_data = _where_it_pays(data, data_case)
+conv2d_backward_weights = _where_it_pays(weights, weights_case)
+conv2d_constant = _where_it_pays(constant, constant_case)

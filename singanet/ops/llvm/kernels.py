@@ -1,6 +1,4 @@
-"""Compiled kernels beside oneDNN's.
-
-Every image kernel takes its images through this, NumPy's too.
+"""Pooling, relu, batch normalisation and small products by functions that LLVM compiles.
 
 Each array is read twice at most, and a NaN shows where it comes from. There is no mask: the
 backward kernel computes again where y is above zero, from x and the beta that it is given for one.
@@ -8,113 +6,24 @@ backward kernel computes again where y is above zero, from x and the beta that i
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from itertools import chain
+from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from singanet.ops.casts import has_compiler
 from singanet.ops.compiled.sizes import BACKWARD, BLOCK, FORWARD, LANES, Rows, rows_of
-from singanet.ops.kernel import Route, in_order
-from singanet.ops.numpy import windows as by_numpy
+from singanet.ops.kernel import Route
+from singanet.ops.llvm.base import PlannedOps, is_dense
+from singanet.ops.llvm.plans import CompiledPlan, Crew, shared
 from singanet.ops.numpy.windows import channels_first
-from singanet.ops.onednn.base import OneDnnBase, is_dense
-from singanet.ops.onednn.builder import Builder
 from singanet.ops.window import Window
-from singanet.ops.workers import cuts
-from singanet.types import Array, Parts, Shape, Work
+from singanet.types import Array, Shape
 
 if TYPE_CHECKING:
     from singanet.ops.compiled.engine import CompiledFunction
-
-
-Stages = Sequence[Sequence[tuple[int, ...]]]
-"""The numbers of calls: those of a stage are made side by side, one stage after the other."""
-
-
-def shared(numbers: tuple[int, ...], counts: Sequence[int], threads: int) -> Stages:
-    """Calls with ``numbers`` and after them a range for each stage, of so many parts.
-
-    One call is of all stages; of several threads each has the parts of one.
-    """
-    if threads == 1:
-        return [[(*numbers, *chain.from_iterable((0, count) for count in counts))]]
-    stages = []
-    for stage, count in enumerate(counts):
-        before, after = (0, 0) * stage, (0, 0) * (len(counts) - stage - 1)
-        calls = [(*numbers, *before, *cut, *after) for cut in cuts(count, threads)]
-        stages += [calls] * bool(calls)
-    return stages
-
-
-class CompiledPlan:
-    """A plan like `KernelPlan`: calls of a function of operands, of scratch if any, and numbers."""
-
-    open, rounded = frozenset[int](), frozenset[int]()
-
-    def __init__(
-        self,
-        build: Builder,
-        function: CompiledFunction,
-        stages: Stages,
-        reads: tuple[int, ...],
-        writes: tuple[int, ...],
-        scratch: int = 0,
-    ) -> None:
-        self._call = function.briefly if build.brief else function.at_length
-        self._stages, self._side_by_side = stages, build.side_by_side
-        self.threads = max(map(len, stages))
-        self.reads, self.writes, self.scratch = reads, writes, scratch
-        self.sizes = (0,) * len({*reads, *writes})
-
-    def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """See `KernelPlan`."""
-        self.bound(addresses, scratch)()
-
-    def bound(self, addresses: Sequence[int], scratch: int) -> CompiledCalls:
-        """See `KernelPlan`."""
-        given = (*addresses, scratch) if self.scratch else tuple(addresses)
-        stages = [
-            [CompiledCall(self._call, (*given, *numbers)) for numbers in stage]
-            for stage in self._stages
-        ]
-        return CompiledCalls(stages, self._side_by_side)
-
-
-class CompiledCall:
-    """A call with arguments that stay."""
-
-    def __init__(self, function: Callable[[object], None], given: tuple[int, ...]) -> None:
-        self.given = (ctypes.c_int64 * len(given))(*given)
-        self.call = partial(function, ctypes.c_void_p(ctypes.addressof(self.given)))
-
-
-class CompiledCalls:
-    """The calls of stages; they leave OpenMP's threads as they are."""
-
-    threads = 0
-
-    def __init__(
-        self, stages: list[list[CompiledCall]], side_by_side: Callable[[Parts], None]
-    ) -> None:
-        self.stages = stages
-        self._parts: list[Work] = []
-        for stage in stages:
-            parts = [[each.call] for each in stage]
-            self._parts.append(parts[0][0] if len(parts) == 1 else partial(side_by_side, parts))
-
-    def __call__(self) -> None:
-        """Make them."""
-        for part in self._parts:
-            part()
-
-    def after(self, threads: int) -> list[Work]:
-        """See `Calls`."""
-        return self._parts
 
 
 POSITIONS = 256
@@ -125,7 +34,7 @@ _AXES = 3
 
 
 def _max_pool(
-    ops: OneDnnBase, x: Array, window: Window, keep: bool
+    ops: PlannedOps, x: Array, window: Window, keep: bool
 ) -> tuple[Array, Array | None] | None:
     images = ops.channels_last(x)
     n, *size, c = images.shape
@@ -137,7 +46,7 @@ def _max_pool(
     return channels_first(y), where
 
 
-def _compiled_pool_fits(ops: OneDnnBase, x: Array, window: Window, keep: bool) -> bool:
+def _compiled_pool_fits(ops: PlannedOps, x: Array, window: Window, keep: bool) -> bool:
     # oneDNN's may store bfloat16.
     return (
         x.shape[1] >= LANES
@@ -151,7 +60,7 @@ def _compiled_pool_fits(ops: OneDnnBase, x: Array, window: Window, keep: bool) -
 max_pool = Route("compiled", _max_pool, _compiled_pool_fits)
 
 
-def _max_forward(build: Builder, images: Shape, window: Window, keep: bool) -> CompiledPlan:
+def _max_forward(crew: Crew, images: Shape, window: Window, keep: bool) -> CompiledPlan:
     """Operands: images, maxima and, if they are kept, positions."""
     n, *size, c = images
     outs, before = window.out_size(*size), [pad for pad, _ in window.pads]
@@ -160,9 +69,9 @@ def _max_forward(build: Builder, images: Shape, window: Window, keep: bool) -> C
         # Of an image the depth is 1, and has no padding.
         front = 0 if values is before else 1
         numbers += [*[front] * (_AXES - len(values)), *values]
-    stages = shared(tuple(numbers), (n * math.prod(outs[:-1]),), build.threads)
+    stages = shared(tuple(numbers), (n * math.prod(outs[:-1]),), crew.threads)
     function = _function(1 if c < 2 * LANES else 2, keep)
-    return CompiledPlan(build, function, stages, reads=(0,), writes=(1, 2)[: 1 + keep])
+    return CompiledPlan(crew, function, stages, reads=(0,), writes=(1, 2)[: 1 + keep])
 
 
 @cache
@@ -175,17 +84,17 @@ def _function(vectors: int, keep: bool) -> CompiledFunction:
 """Elements from which the look for NaN that oneDNN's kernels need takes longer than a call."""
 
 
-def _relu(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> Array | None:
+def _relu(ops: PlannedOps, mode: str, x: Array, slope: float = 0.01) -> Array | None:
     y: Array = ops.xp.empty_like(x)
     return y if ops.runs(_relu_of, (x.size, 1), y, x) else None
 
 
-def _is_relu(ops: OneDnnBase, mode: str, x: Array, slope: float = 0.01) -> bool:
+def _is_relu(ops: PlannedOps, mode: str, x: Array, slope: float = 0.01) -> bool:
     return mode == "relu" and _is_served(ops, x)
 
 
 def _sum(
-    ops: OneDnnBase, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
+    ops: PlannedOps, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
 ) -> Array | None:
     a, b = arrays
     y: Array = ops.xp.empty_like(a)
@@ -193,7 +102,7 @@ def _sum(
 
 
 def _is_sum(
-    ops: OneDnnBase, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
+    ops: PlannedOps, mode: str, arrays: Sequence[Array], shape: Shape, relu: bool = False
 ) -> bool:
     if mode != "add" or not relu or len(arrays) != 2:
         return False
@@ -201,7 +110,7 @@ def _is_sum(
     return a.shape == b.shape and a.strides == b.strides and _is_served(ops, a, b)
 
 
-def _is_served(ops: OneDnnBase, *arrays: Array) -> bool:
+def _is_served(ops: PlannedOps, *arrays: Array) -> bool:
     # oneDNN's may store bfloat16.
     if ops.narrow or not ops.serves(_LEAST, *arrays):
         return False
@@ -212,13 +121,13 @@ of_one = Route("compiled", _relu, _is_relu)
 of_sum = Route("compiled", _sum, _is_sum)
 
 
-def _relu_of(build: Builder, size: int, terms: int) -> CompiledPlan:
+def _relu_of(crew: Crew, size: int, terms: int) -> CompiledPlan:
     """Operands: what is made, and the terms."""
     from singanet.ops.compiled.pool import BLOCK
 
-    stages = shared((size,), (-(-size // BLOCK),), build.threads)
+    stages = shared((size,), (-(-size // BLOCK),), crew.threads)
     reads = tuple(range(1, 1 + terms))
-    return CompiledPlan(build, _compiled_relu_function(terms), stages, reads, writes=(0,))
+    return CompiledPlan(crew, _compiled_relu_function(terms), stages, reads, writes=(0,))
 
 
 @cache
@@ -228,27 +137,7 @@ def _compiled_relu_function(terms: int) -> CompiledFunction:
     return engine.known(pool.relu_of, terms)
 
 
-_IMAGES_LEAST = 1 << 13
-
-
-def _is_worth_it(ops: OneDnnBase, x: Array) -> bool:
-    # With one channel, or one pixel, both orders are the same memory.
-    large = (
-        x.size >= _IMAGES_LEAST and x.flags.c_contiguous and x.ndim == 4 and 1 < x.shape[1] < x.size
-    )
-    return large and ops.serves(_IMAGES_LEAST, x)
-
-
-def _channels_last(ops: OneDnnBase, x: Array) -> Array | None:
-    n, c, h, w = x.shape
-    y: Array = ops.xp.empty((n, h, w, c), np.float32)
-    return y if ops.runs(_reorder, (n, c, h, w), x, y) else None
-
-
-channels_last = in_order(Route("onednn", _channels_last, _is_worth_it), last=by_numpy.channels_last)
-
-
-def images_of(ops: OneDnnBase, x: Array) -> Array:
+def images_of(ops: PlannedOps, x: Array) -> Array:
     """``x`` (N, C, H, W) channels-last; (N, C) as images of one pixel."""
     return ops.ordered(x)[:, None, None] if x.ndim == 2 else ops.channels_last(x)
 
@@ -256,13 +145,6 @@ def images_of(ops: OneDnnBase, x: Array) -> Array:
 def like(x: Array, images: Array) -> Array:
     """The channels-last ``images`` in the form of ``x``."""
     return images[:, 0, 0] if x.ndim == 2 else images.transpose(0, 3, 1, 2)
-
-
-def _reorder(build: Builder, n: int, c: int, h: int, w: int) -> None:
-    shape: Shape = (n, h, w, c)
-    source = build.rows((n, c, h, w), build.kind(0))
-    target = build.images(shape, build.kind(1))
-    build.reorder(source, build.operand(0, source), target, build.operand(1, target))
 
 
 VECTOR = 16
@@ -278,20 +160,20 @@ _RELU, _PLAIN = 0.0, float("nan")
 
 
 def _train(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float
+    ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float
 ) -> tuple[Array, ...] | None:
     return _trained(ops, x, gamma, beta, epsilon, False)
 
 
 def _train_relu(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float
+    ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float
 ) -> tuple[Array, ...] | None:
     made = _trained(ops, x, gamma, beta, epsilon, True)
     return None if made is None else (*made, beta)
 
 
 def _trained(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool
+    ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float, relu: bool
 ) -> tuple[Array, ...] | None:
     images = images_of(ops, x)
     y, mean, var, inverse = (ops.xp.empty_like(a) for a in (images, gamma, gamma, gamma))
@@ -303,20 +185,20 @@ def _trained(
 
 
 def _given(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+    ops: PlannedOps, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, ...] | None:
     return _by_given(ops, x, (gamma, beta, mean, var), epsilon, False)
 
 
 def _given_relu(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+    ops: PlannedOps, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> tuple[Array, ...] | None:
     made = _by_given(ops, x, (gamma, beta, mean, var), epsilon, True)
     return None if made is None else (*made, beta)
 
 
 def _by_given(
-    ops: OneDnnBase, x: Array, given: tuple[Array, ...], epsilon: float, relu: bool
+    ops: PlannedOps, x: Array, given: tuple[Array, ...], epsilon: float, relu: bool
 ) -> tuple[Array, ...] | None:
     images = images_of(ops, x)
     y, inverse = ops.xp.empty_like(images), ops.xp.empty_like(given[0])
@@ -327,13 +209,13 @@ def _by_given(
 
 
 def _back(
-    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+    ops: PlannedOps, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
 ) -> tuple[Array, ...] | None:
     return _slopes(ops, dy, x, (gamma, gamma, mean, inverse), fixed, False)
 
 
 def _back_relu(
-    ops: OneDnnBase,
+    ops: PlannedOps,
     dy: Array,
     x: Array,
     gamma: Array,
@@ -346,7 +228,7 @@ def _back_relu(
 
 
 def _slopes(
-    ops: OneDnnBase, dy: Array, x: Array, vectors: tuple[Array, ...], fixed: bool, relu: bool
+    ops: PlannedOps, dy: Array, x: Array, vectors: tuple[Array, ...], fixed: bool, relu: bool
 ) -> tuple[Array, ...] | None:
     images, gamma = images_of(ops, x), vectors[0]
     made = [ops.xp.empty_like(array) for array in (images, gamma, gamma)]
@@ -356,7 +238,7 @@ def _slopes(
     return like(x, made[0]), made[1], made[2]
 
 
-def _fits(ops: OneDnnBase, x: Array, *others: Array) -> bool:
+def _fits(ops: PlannedOps, x: Array, *others: Array) -> bool:
     beside = x.shape[1] % VECTOR == 0
     # oneDNN's may store bfloat16.
     if beside and ops.narrow:
@@ -371,24 +253,24 @@ def _sizes(x: Array) -> tuple[int, int]:
     return x.size // x.shape[1], x.shape[1]
 
 
-def _trains(ops: OneDnnBase, x: Array, gamma: Array, beta: Array, epsilon: float) -> bool:
+def _trains(ops: PlannedOps, x: Array, gamma: Array, beta: Array, epsilon: float) -> bool:
     return _fits(ops, x, gamma, beta)
 
 
 def _is_given(
-    ops: OneDnnBase, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
+    ops: PlannedOps, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, epsilon: float
 ) -> bool:
     return _fits(ops, x, gamma, beta, mean, var)
 
 
 def _goes_back(
-    ops: OneDnnBase, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
+    ops: PlannedOps, dy: Array, x: Array, gamma: Array, mean: Array, inverse: Array, fixed: bool
 ) -> bool:
     return _fits(ops, x, dy, gamma, mean, inverse)
 
 
 def _is_beta(
-    ops: OneDnnBase,
+    ops: PlannedOps,
     dy: Array,
     x: Array,
     gamma: Array,
@@ -409,25 +291,23 @@ batch_norm_relu_backward = Route("compiled", _back_relu, _is_beta)
 
 
 def _batch_norm_train(
-    build: Builder, pixels: int, channels: int, epsilon: float, relu: bool
+    crew: Crew, pixels: int, channels: int, epsilon: float, relu: bool
 ) -> CompiledPlan:
     """Operands: y, x, gamma, beta, mean, variance, inverse."""
     rows = rows_of(pixels, channels)
     counts = rows.parts, 1, 1, rows.parts
-    return _forward_plan(build, rows, epsilon, relu, counts, ((1, 2, 3), (0, 4, 5, 6)))
+    return _forward_plan(crew, rows, epsilon, relu, counts, ((1, 2, 3), (0, 4, 5, 6)))
 
 
-def _batch_norm(
-    build: Builder, pixels: int, channels: int, epsilon: float, relu: bool
-) -> CompiledPlan:
+def _batch_norm(crew: Crew, pixels: int, channels: int, epsilon: float, relu: bool) -> CompiledPlan:
     """Operands: y, x, gamma, beta, mean, variance, inverse."""
     rows = rows_of(pixels, channels)
     counts = 0, 0, 1, rows.parts
-    return _forward_plan(build, rows, epsilon, relu, counts, ((1, 2, 3, 4, 5), (0, 6)))
+    return _forward_plan(crew, rows, epsilon, relu, counts, ((1, 2, 3, 4, 5), (0, 6)))
 
 
 def _forward_plan(
-    build: Builder,
+    crew: Crew,
     rows: Rows,
     epsilon: float,
     relu: bool,
@@ -435,23 +315,23 @@ def _forward_plan(
     operands: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> CompiledPlan:
     numbers = *rows, _bits(epsilon), _bits(_RELU if relu else _PLAIN)
-    stages = shared(numbers, counts, _threads(build, rows))
-    return CompiledPlan(build, _forward(), stages, *operands, scratch=rows.scratch(FORWARD))
+    stages = shared(numbers, counts, _threads(crew, rows))
+    return CompiledPlan(crew, _forward(), stages, *operands, scratch=rows.scratch(FORWARD))
 
 
 def _batch_norm_backward(
-    build: Builder, pixels: int, channels: int, fixed: bool, relu: bool
+    crew: Crew, pixels: int, channels: int, fixed: bool, relu: bool
 ) -> CompiledPlan:
     """Operands: dx, dgamma, dbeta, dy, x, gamma, beta, mean, inverse."""
     rows = rows_of(pixels, channels)
     numbers = *rows, int(fixed), _bits(_RELU if relu else _PLAIN)
-    stages = shared(numbers, (1, rows.parts, 1, rows.parts), _threads(build, rows))
+    stages = shared(numbers, (1, rows.parts, 1, rows.parts), _threads(crew, rows))
     operands = (3, 4, 5, 6, 7, 8), (0, 1, 2)
-    return CompiledPlan(build, _backward(), stages, *operands, scratch=rows.scratch(BACKWARD))
+    return CompiledPlan(crew, _backward(), stages, *operands, scratch=rows.scratch(BACKWARD))
 
 
-def _threads(build: Builder, rows: Rows) -> int:
-    return max(1, min(build.threads, rows.parts // _PARTS))
+def _threads(crew: Crew, rows: Rows) -> int:
+    return max(1, min(crew.threads, rows.parts // _PARTS))
 
 
 def _bits(value: float) -> int:
@@ -471,3 +351,93 @@ def _backward() -> CompiledFunction:
     from singanet.ops.compiled import engine, normalise
 
     return engine.known(normalise.backward)
+
+
+_SMALL = 1 << 17
+"""Multiply-adds up to which what oneDNN takes beside computing is a good part of the time."""
+_ALONE = 1 << 20
+"""Numbers of a matrix up to which one thread multiplies a row by it: some 50 microseconds."""
+
+
+def is_small(
+    ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> bool:
+    """Whether it is a small product of float32, or one of a single row."""
+    rest = [] if bias is None else [bias]
+    return (
+        x.ndim == 2
+        and not ops.narrow
+        and len(x) * weight.size <= (_ALONE if len(x) == 1 else _SMALL)
+        and ops.serves(1, x, weight, *rest)
+        and has_compiler()
+    )
+
+
+def _multiply(
+    ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> Array | None:
+    """As `Ops.affine_constant`, with the matrix in panels of columns."""
+    from singanet.ops.compiled.pool import width_of
+
+    xp, (inputs, outputs) = ops.xp, weight.shape
+    width = width_of(outputs)
+    panels = -(-outputs // width)
+    line, whole = ops.zeros((panels * width,), x), ops.zeros((inputs, panels * width), x)
+    whole[:, :outputs] = weight
+    if bias is not None:
+        line[:outputs] = bias
+    packed = xp.ascontiguousarray(whole.reshape(inputs, panels, width).swapaxes(0, 1))
+    y: Array = xp.empty((len(x), outputs), x.dtype)
+    key = len(x), inputs, outputs, width, relu
+    return y if ops.runs(_product, key, y, ops.ordered(x), packed, line, passes=0) else None
+
+
+def _product(
+    crew: Crew, rows: int, inputs: int, outputs: int, width: int, relu: bool
+) -> CompiledPlan:
+    """Operands: the products, the rows, the matrix in panels, the bias in as many columns."""
+    numbers = rows, inputs, outputs
+    return CompiledPlan(
+        crew, _product_function(width, relu), [[numbers]], reads=(1, 2, 3), writes=(0,)
+    )
+
+
+@cache
+def _product_function(width: int, relu: bool) -> CompiledFunction:
+    from singanet.ops.compiled import engine, pool
+
+    return engine.known(pool.product, width, relu)
+
+
+_GAIN = 4
+"""Times what sharing costs that a product takes alone, from which it is shared.
+
+From 2 on it would pay if both threads were awake and all that is read lay in both caches.
+"""
+
+_READ = 0.1
+"""Nanoseconds to read a number from beyond a core's own cache."""
+
+
+def is_worth_threads(ops: PlannedOps, rows: int, weight: int) -> bool:
+    """Whether a product with so many numbers of a constant weight is to be shared.
+
+    With few rows the time goes into reading it, of which every core has its part in its own cache.
+    """
+    if ops.threads == 1:
+        return False
+    speeds = ops.speeds()
+    multiplied = speeds.narrow if ops.narrow else speeds.products
+    return weight * (rows * multiplied + _READ) >= _GAIN * speeds.shared
+
+
+def _is_compiled(
+    ops: PlannedOps, x: Array, weight: Array, bias: Array | None, relu: bool = False
+) -> bool:
+    """Whether LLVM's function makes it, on one thread: a large matrix lies in the caches of all."""
+    if not is_small(ops, x, weight, bias, relu):
+        return False
+    return not is_worth_threads(ops, len(x), weight.size)
+
+
+product = Route("compiled", _multiply, _is_compiled)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
@@ -13,104 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.ops import window as wg
+from singanet.ops.costs import Case
+from singanet.ops.llvm.plans import Area, Stage, StagedPlan
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.binding import Arg
-from singanet.ops.onednn.builder import Builder, KernelPlan, rounded
-from singanet.ops.onednn.costs import Case
+from singanet.ops.onednn.builder import Builder, KernelPlan
 from singanet.ops.window import Window
-from singanet.types import Array, Parts, Shape, Work
-
-Stage = list[list[Work]]
-"""What each worker does, one after the other; all of them are done before the next stage."""
+from singanet.types import Array, Shape, Work
 
 POINTS = wg.SPAN * wg.SPAN
-
-_NONE: Mapping[str, int] = {}
-
-
-class Area:
-    """Operands at their addresses, and working memory for buffers that are known by name."""
-
-    def __init__(
-        self,
-        addresses: Sequence[int],
-        scratch: int,
-        buffers: Mapping[str, int],
-        shared: Area | None,
-    ) -> None:
-        self._addresses = addresses
-        self._places: dict[str, int] = {} if shared is None else dict(shared._places)
-        for name, size in buffers.items():
-            self._places[name] = scratch
-            scratch += rounded(size)
-
-    @property
-    def addresses(self) -> Sequence[int]:
-        """Of the operands."""
-        return self._addresses
-
-    def place(self, name: str) -> int:
-        """The address of a buffer."""
-        return self._places[name]
-
-    def operand(self, number: int, *shape: int) -> Array:
-        """The operand as an array."""
-        return _at(self._addresses[number], shape)
-
-    def buffer(self, name: str, *shape: int) -> Array:
-        """The buffer, or the start of it, as an array."""
-        return _at(self._places[name], shape)
-
-    def product(self, plan: KernelPlan, y: Array, a: Array, b: Array) -> Work:
-        """A product on these arrays."""
-        addresses = [array.__array_interface__["data"][0] for array in (y, a, b)]
-        return plan.bound(addresses, self._places["product"])
-
-
-class WinogradPlan:
-    """A plan like `KernelPlan`, made of NumPy's steps and of products that are plans themselves.
-
-    ``lay`` turns an area for each worker into stages, which ``side_by_side`` has them do. Each has
-    ``buffers`` of its own, and all have the ``shared`` ones.
-    """
-
-    def __init__(
-        self,
-        side_by_side: Callable[[Parts], None],
-        lay: Callable[[list[Area]], list[Stage]],
-        buffers: Mapping[str, int],
-        operands: int,
-        writes: int,
-        workers: int,
-        shared: Mapping[str, int] = _NONE,
-    ) -> None:
-        self._side_by_side, self._lay = side_by_side, lay
-        self._buffers, self._shared = buffers, shared
-        self._each, self._common = (
-            sum(map(rounded, given.values())) for given in (buffers, shared)
-        )
-        self.sizes = (0,) * operands
-        self.writes = (writes,)
-        self.reads = tuple(k for k in range(operands) if k != writes)
-        self.scratch = self._common + workers * self._each
-        self.threads = workers
-
-    def run(self, addresses: Sequence[int], scratch: int) -> None:
-        """See `KernelPlan`."""
-        self.bound(addresses, scratch)()
-
-    def bound(self, addresses: Sequence[int], scratch: int) -> Callable[[], None]:
-        """See `KernelPlan`."""
-        common, first = Area(addresses, scratch, self._shared, None), scratch + self._common
-        places = [first + k * self._each for k in range(self.threads)]
-        stages = self._lay([Area(addresses, place, self._buffers, common) for place in places])
-        shared = self._side_by_side
-
-        def run() -> None:
-            for stage in stages:
-                shared(stage)
-
-        return run
 
 
 def in_steps(steps: Sequence[wg.Step]) -> Work:
@@ -134,11 +44,6 @@ def filled(target: Array, source: Array, top: int, left: int) -> list[Work]:
 
 def _copy(target: Array, source: Any) -> Work:
     return lambda: np.copyto(target, source)
-
-
-def _at(address: int, shape: Shape) -> Array:
-    raw: Any = (ctypes.c_char * (4 * prod(shape))).from_address(address)
-    return np.frombuffer(raw, np.float32).reshape(shape)
 
 
 _TAPS = 9
@@ -413,7 +318,7 @@ def estimate(ops: OneDnnBase, case: Case) -> float:
     return _GAIN * taken / direct
 
 
-def forward_plan(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
+def forward_plan(build: Builder, tiles: Tiles, back: bool) -> StagedPlan:
     """Operands: the outputs, the images, the kernels; ``back`` turns the kernels around."""
     c, f = tiles.image[2], tiles.out[2]
     matrix, grid = wg.of_kernels(back), prod(tiles.grid)
@@ -440,12 +345,12 @@ def forward_plan(build: Builder, tiles: Tiles, back: bool) -> WinogradPlan:
         return [first_stage, parts]
 
     scratch = most_scratch([*plans.values(), *enter.values()])
-    return WinogradPlan(
+    return StagedPlan(
         build.side_by_side, lay, {**tiles.buffers(), "product": scratch}, 3, 0, tiles.workers
     )
 
 
-def _backward_weights(build: Builder, tiles: Tiles) -> WinogradPlan:
+def _backward_weights(build: Builder, tiles: Tiles) -> StagedPlan:
     """Operands: the gradients of the outputs, the images, the gradients of the kernels."""
     c, f = tiles.image[2], tiles.out[2]
     matrix, grid = wg.to_kernels(), prod(tiles.grid)
@@ -474,7 +379,7 @@ def _backward_weights(build: Builder, tiles: Tiles) -> WinogradPlan:
         return [parts, end]
 
     scratch = most_scratch([*plans.values(), *leave.values()])
-    return WinogradPlan(
+    return StagedPlan(
         build.side_by_side, lay, {**tiles.buffers(), "product": scratch}, 3, 2, tiles.workers
     )
 
@@ -527,7 +432,7 @@ def constant_estimate(ops: OneDnnBase, case: Case) -> float:
     return _CONSTANT_GAIN * taken / direct
 
 
-def enter(build: Builder, kernels: int) -> WinogradPlan:
+def enter(build: Builder, kernels: int) -> StagedPlan:
     """Operands: the 36 values of each of the ``kernels``, and the kernels."""
     matrix, plan = wg.of_kernels(False), build.apart(enter_kernels, kernels, kernels)
 
@@ -535,12 +440,10 @@ def enter(build: Builder, kernels: int) -> WinogradPlan:
         values, taps = areas[0].operand(0, POINTS, kernels), areas[0].operand(1, kernels, 9)
         return [[[areas[0].product(plan, values, matrix, taps)]]]
 
-    return WinogradPlan(build.side_by_side, lay, {"product": plan.scratch}, 2, 0, 1)
+    return StagedPlan(build.side_by_side, lay, {"product": plan.scratch}, 2, 0, 1)
 
 
-def forward_entered(
-    build: Builder, tiles: Tiles, bias: bool, relu: bool, add: bool
-) -> WinogradPlan:
+def forward_entered(build: Builder, tiles: Tiles, bias: bool, relu: bool, add: bool) -> StagedPlan:
     """Operands: the outputs, the images, the entered kernels, the bias, what is added."""
     c, f = tiles.image[2], tiles.out[2]
     grid, shares = prod(tiles.grid), tiles.blocks()
@@ -567,7 +470,7 @@ def forward_entered(
     buffers = {name: size for name, size in tiles.buffers().items() if name != "kernels"}
     scratch = most_scratch(plans.values())
     operands = 3 + bias + add
-    return WinogradPlan(
+    return StagedPlan(
         build.side_by_side, lay, {**buffers, "product": scratch}, operands, 0, tiles.workers
     )
 

@@ -1,0 +1,39 @@
+"""Kernels by functions that LLVM compiles for this processor, which `singanet.ops.compiled` writes.
+
+They need no other library. oneDNN's kernels have the same routes, and choose among more.
+"""
+
+from __future__ import annotations
+
+from singanet.ops.kernel import in_order
+from singanet.ops.llvm import kernels, winograd
+from singanet.ops.llvm.base import PlannedOps
+from singanet.ops.numpy import conv, linear, normalise, pointwise, pool
+
+__all__ = ["LlvmOps"]
+
+
+class LlvmOps(PlannedOps):
+    """`NumpyOps` with LLVM's routes for the kernels where they are faster."""
+
+    name = "llvm"
+    affine_constant = in_order(kernels.product, last=linear.affine_constant)
+    activation = in_order(kernels.of_one, last=pointwise.activation)
+    combine = in_order(kernels.of_sum, last=pointwise.combine)
+    max_pool = in_order(kernels.max_pool, last=pool.max_pool)
+    batch_norm = in_order(kernels.batch_norm, last=normalise.batch_norm)
+    batch_norm_train = in_order(kernels.batch_norm_train, last=normalise.batch_norm_train)
+    batch_norm_backward = in_order(kernels.batch_norm_backward, last=normalise.batch_norm_backward)
+    batch_norm_relu = in_order(kernels.batch_norm_relu, last=normalise.batch_norm_relu)
+    batch_norm_relu_train = in_order(
+        kernels.batch_norm_relu_train, last=normalise.batch_norm_relu_train
+    )
+    batch_norm_relu_backward = in_order(
+        kernels.batch_norm_relu_backward, last=normalise.batch_norm_relu_backward
+    )
+    conv2d = in_order(winograd.conv2d, last=conv.conv2d)
+    conv2d_backward_data = in_order(winograd.conv2d_backward_data, last=conv.conv2d_backward_data)
+    conv2d_backward_weights = in_order(
+        winograd.conv2d_backward_weights, last=conv.conv2d_backward_weights
+    )
+    conv2d_constant = in_order(winograd.conv2d_constant, last=conv.conv2d_constant)

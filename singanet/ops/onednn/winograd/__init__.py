@@ -1,5 +1,0 @@
-"""Convolutions by Winograd's transforms."""
-
-from __future__ import annotations
-
-__all__: list[str] = []
