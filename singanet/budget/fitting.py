@@ -310,8 +310,8 @@ def _beside(
     trained = sum(param.nbytes for param in net.params() if param.trainable)
     return {
         "metrics": _shown(net, x, size, compiled),
-        "sums": trained * sum(stage.copies for stage in reducers if not stage.alone),
-        "state of other ranks": -sum(stage.spared(net) for stage in reducers if not stage.alone),
+        "sums": trained * sum(stage._copies for stage in reducers if not stage._alone),
+        "state of other ranks": -sum(stage._spared(net) for stage in reducers if not stage._alone),
         "batches": waiting * size * sample,
         "callbacks": copies * sum(sizes) + own,
         # Files are written one array at a time, which may lie in another order.

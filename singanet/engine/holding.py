@@ -125,7 +125,7 @@ def expect_trainable(plan: Plan) -> None:
 
 def expect_rounded_alike(params: Iterable[Param], chain: UpdateChain) -> None:
     """Errors: several ranks with the same ``params``, which each would round at random."""
-    if any(not stage.alone for stage in chain.reducers) and any(map(_is_random, params)):
+    if any(not stage._alone for stage in chain.reducers) and any(map(_is_random, params)):
         raise CallOrderError(
             "training on several ranks",
             expected="weights that all ranks round alike",

@@ -264,11 +264,11 @@ class Counts:
         layer is ``synchronized``.
         """
         reducer = next(iter(chain.reducers), None)
-        if reducer is None or reducer.alone or self.weight is None:
+        if reducer is None or reducer._alone or self.weight is None:
             return self
-        if reducer.by_itself and not synchronized:
+        if reducer._by_itself and not synchronized:
             return self
-        return self.with_numbers(reducer.totals(self.numbers))
+        return self.with_numbers(reducer._totals(self.numbers))
 
     @property
     def numbers(self) -> Array:

@@ -469,7 +469,7 @@ class Executor(metaclass=CheckedType):
             if program.optimizer is not None:
                 optimizers.append(program.optimizer)
                 chain = UpdateChain(program.optimizer)
-                if not all(stage.knows(program.view) for stage in chain.reducers):
+                if not all(stage._knows(program.view) for stage in chain.reducers):
                     chain.meet(program.view)
         ranks = ranks_of(self.net, *optimizers)
         return Trained(self.net, self._optimizers(), self._draws(), ranks)

@@ -177,12 +177,12 @@ class Offloaded(LayerByLayer):
         self._expect_own_process()
         self.bind(request.optimizer)
         chain = UpdateChain(request.optimizer)
-        several = [stage for stage in chain.reducers if not stage.alone]
+        several = [stage for stage in chain.reducers if not stage._alone]
         self._ends_late = bool(several)
-        self._updates_late = not all(stage.local for stage in several)
+        self._updates_late = not all(stage._local for stage in several)
         # Mixed precision has to be outermost, and servers of rows refuse what looks at values: what
         # they update goes back at the end of the step.
-        alone = chain.scaled is not None or any(stage.serves for stage in several)
+        alone = chain.scaled is not None or any(stage._serves for stage in several)
         if self._updates_late and not alone:
             request = request._replace(optimizer=self._behind_all(request.optimizer))
         self._sees_updates = self.rule is not None and request.on_layer is None

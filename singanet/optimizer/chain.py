@@ -200,7 +200,7 @@ class UpdateChain:
                 # It was inside of a reducer before.
                 stage.over_parts = None
             stage.meet(net, self.stages[:place])
-            in_parts = in_parts or (stage.waits and cast("Reducer", stage).in_parts)
+            in_parts = in_parts or (stage.waits and cast("Reducer", stage)._in_parts)
 
     # -- within a step ---------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class UpdateChain:
     def agree(self, refused: str | None) -> str | None:
         """The layer for which the step is ``refused``, here or on another process."""
         for reducer in self.reducers:
-            refused = reducer.agree(refused)
+            refused = reducer._agree(refused)
         return refused
 
     def conclude(self, refused: str | None) -> None:
@@ -331,7 +331,7 @@ def within_reduction(
 ) -> Wrapper:
     """``wrap`` of ``optimizer``, but inside of a reducer, which has to see gradients before."""
     if isinstance(optimizer, Wrapper) and optimizer.waits:
-        return cast("Reducer", optimizer).around(within_reduction(optimizer.optimizer, wrap))
+        return cast("Reducer", optimizer)._remade(within_reduction(optimizer.optimizer, wrap))
     return wrap(optimizer)
 
 
@@ -355,7 +355,7 @@ def without_reductions(optimizer: Optimizer | Wrapper) -> Optimizer | Wrapper:
     if not isinstance(optimizer, Wrapper):
         return optimizer
     if optimizer.waits:
-        return without_reductions(cast("Reducer", optimizer).inside)
+        return without_reductions(cast("Reducer", optimizer)._lone_optimizer)
     alone = copy(optimizer)
     alone.optimizer = without_reductions(optimizer.optimizer)
     return alone
@@ -583,7 +583,7 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
     """
     kind = type(optimizer)
     if first_rows is not None and isinstance(optimizer, Wrapper) and optimizer.waits:
-        own = cast("Reducer", optimizer).own_parts(first_rows)
+        own = cast("Reducer", optimizer)._own_parts(first_rows)
         if own is not None:
             return own
     if isinstance(optimizer, Wrapper) and kind.state_dict is Wrapper.state_dict:

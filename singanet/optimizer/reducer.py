@@ -285,11 +285,11 @@ class Reducer(Wrapper):
     """What the ranks talk through: `fit` agrees by it on all that is no gradient."""
     batch: SharedBatch
     """The shared batch as synchronized layers see it."""
-    serves: ClassVar[bool] = False
+    _serves: ClassVar[bool] = False
     """Whether it refuses stages around that have a part in what becomes of values."""
-    in_parts: ClassVar[bool] = False
+    _in_parts: ClassVar[bool] = False
     """Whether what it hands on may be parts of gradients, see `joined`."""
-    copies: ClassVar[int] = 2
+    _copies: ClassVar[int] = 2
     """Of what is trained, the copies that it holds at most: sums under way, what is sent."""
 
     reduction: Reduction
@@ -309,25 +309,25 @@ class Reducer(Wrapper):
         return True
 
     @property
-    def inside(self) -> Optimizer | Wrapper:
+    def _lone_optimizer(self) -> Optimizer | Wrapper:
         """The optimizer of a process that trains alone."""
         return self.optimizer
 
     @property
     @abstractmethod
-    def alone(self) -> bool:
+    def _alone(self) -> bool:
         """Whether gradients are handed on as they are, as there is no other process."""
 
-    def knows(self, net: Any) -> bool:
+    def _knows(self, net: Any) -> bool:
         """Whether ``net`` is the last net that it met."""
         return False
 
     @property
-    def local(self) -> bool:
+    def _local(self) -> bool:
         """Whether gradients are handed on as they are, and only `end` asks other processes."""
         return False
 
-    def settled(self, name: str, value: Array) -> Array:
+    def _settled(self, name: str, value: Array) -> Array:
         """The array behind the parameter ``value`` that the optimizer inside is to update."""
         values: Sequence[Array] = [value]
         for stage in self._around:
@@ -345,7 +345,7 @@ class Reducer(Wrapper):
         scale: Scale,
     ) -> Iterator[Handed]:
         """As `Wrapper.take`; what is not there yet comes later, or in `end`."""
-        if self.alone:
+        if self._alone:
             return super().take(names, values, grads, scale)
         check_lists(type(self).__name__, names, values, grads)
         if self._sums is None:
@@ -354,7 +354,7 @@ class Reducer(Wrapper):
 
     def end(self) -> None:
         """As `Wrapper.end`: what is left is waited for, and updated by."""
-        if self.alone:
+        if self._alone:
             return
         sums = self._sums or self._round_of("step")
         try:
@@ -364,11 +364,11 @@ class Reducer(Wrapper):
             self._sums = None
 
     @property
-    def by_itself(self) -> bool:
+    def _by_itself(self) -> bool:
         """Whether each process updates by its own gradients."""
-        return self.local
+        return self._local
 
-    def totals(self, counts: Array) -> Array:
+    def _totals(self, counts: Array) -> Array:
         """The ``counts`` of a batch's loss, summed over all processes.
 
         All processes call it, between a forward and its walk back.
@@ -382,18 +382,18 @@ class Reducer(Wrapper):
         """
         return total
 
-    def spared(self, net: Any) -> int:
+    def _spared(self, net: Any) -> int:
         """The bytes of state that other processes keep of the parameters of ``net``, and not it."""
         return 0
 
-    def own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
+    def _own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
         """The state that this process has, where each has a part of it; None for all of it.
 
         With which rows they begin goes to ``first_rows``, by name, 0 for a whole array.
         """
         return None
 
-    def own_rows(self, name: str) -> tuple[int, int] | None:
+    def _own_rows(self, name: str) -> tuple[int, int] | None:
         """Of a parameter that processes update in rows those of this one: (first, after the last).
 
         None for one that each may write as a whole.
@@ -407,10 +407,10 @@ class Reducer(Wrapper):
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Wrapper.previewed`: those of all processes, summed for it, and again for updates."""
-        return iter(items) if self.alone else self._round_of("preview").previewed(items)
+        return iter(items) if self._alone else self._round_of("preview").previewed(items)
 
     @abstractmethod
-    def agree(self, refused: str | None) -> str | None:
+    def _agree(self, refused: str | None) -> str | None:
         """The layer that vetoes the step on any rank, or None."""
 
     @abstractmethod
@@ -425,13 +425,13 @@ class Reducer(Wrapper):
         """
         average_state(net, self.comm, samples)
 
-    def share(self, net: Any) -> None:
+    def _share_batch(self, net: Any) -> None:
         """Tell the synchronized layers of ``net`` whose batch theirs is a part of."""
         for layer in net.layers:
             layer.share(self.batch)
 
     @abstractmethod
-    def around(self, optimizer: Optimizer | Wrapper) -> Reducer:
+    def _remade(self, optimizer: Optimizer | Wrapper) -> Reducer:
         """Another stage as this one, around ``optimizer``."""
 
 
@@ -612,7 +612,7 @@ class GradientRound:
             other = [name for name in names if name not in self._had]
             for stage in around if other else ():
                 stage.refresh(other, [by_name[name] for name in other])
-            value, settled = self._reducer.reduction.value, self._reducer.settled
+            value, settled = self._reducer.reduction.value, self._reducer._settled
             targets = [settled(name, value(name)) for name in names]
             cutting = self._reduction.cutting
             if cutting is None:

@@ -115,7 +115,7 @@ class ParameterServer(RankReducer):
     """
 
     comm: Communicator
-    meets_anew = True
+    _meets_anew = True
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class ParameterServer(RankReducer):
         self.snapshots = None if snapshots is None else path_of(snapshots, "snapshots")
         self.every = checked_count("ParameterServer", "every", every, 1)
         self._ranks = servers_of_job() if comm is None and servers is None else servers
-        self.rule = self._inside = optimizer
+        self.rule = self._inner = optimizer
         self._norms = Round(self, _PREVIEWED)
         self.servers: Servers | None = None
         self._state: Mapping[str, Array] | None = None
@@ -171,31 +171,31 @@ class ParameterServer(RankReducer):
                 advice="start it by singanet launch -n 3 --servers 1, or train by AllReduce",
             )
         several, recorded = consistency != "bsp", self._clip is None
-        self.reduction: Pushes = Pushes(self, self.expect_servers, several, recorded)
+        self.reduction: Pushes = Pushes(self, self._expect_servers, several, recorded)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the servers and what they hold; a copy loads the state into its own servers."""
         own = (
             {}
-            if self.alone
+            if self._alone
             else {"servers": None, "_rows": {}, "_state": self.state_dict() or None}
         )
         return {**super().__getstate__(), **own}
 
     @property
-    def alone(self) -> bool:
+    def _alone(self) -> bool:
         return self._ranks is None
 
     @property
-    def inside(self) -> Optimizer | Wrapper:
-        return self._inside
+    def _lone_optimizer(self) -> Optimizer | Wrapper:
+        return self._inner
 
     @property
     def restored(self) -> int:
         """The steps that had been taken by the snapshot that the servers began from, 0 for none."""
         return (self.servers and self.servers.restored) or 0
 
-    def around(self, optimizer: Optimizer | Wrapper) -> ParameterServer:
+    def _remade(self, optimizer: Optimizer | Wrapper) -> ParameterServer:
         chain = UpdateChain(optimizer)
         stages, inner = chain.stages, chain.rule
         if isinstance(inner, Taking):
@@ -221,11 +221,11 @@ class ParameterServer(RankReducer):
                 advice="leave one of them out, or train by AllReduce",
             )
         if self._ranks is None:
-            self.met(net, around)
+            self._meets(net, around)
             return
-        if self.is_new(net, around):
+        if self._is_new(net, around):
             self._serve(net, around, self._ranks)
-        if self.met(net, around):
+        if self._meets(net, around):
             self._open()
 
     def _serve(self, net: NetCore, around: Sequence[Wrapper], ranks: ServerRanks) -> None:
@@ -254,7 +254,7 @@ class ParameterServer(RankReducer):
         spread(self.comm, ((p.name, p.value) for p in others if not p.is_constant))
 
     def _open(self) -> None:
-        servers = self.expect_servers()
+        servers = self._expect_servers()
         params = self.order.params
         replicas = [(p, ops_for(p.value).host(self._held(p))) for p in params]
         servers.open(replicas, anew=self._state is not None)
@@ -270,16 +270,16 @@ class ParameterServer(RankReducer):
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
     ) -> Iterator[Handed]:
         """As `Reducer`; a worker without samples pushes no rows, where each's are an update."""
-        if not self.alone and self._clip is not None:
+        if not self._alone and self._clip is not None:
             scale = self._clip.of_push(float(scale))
-        if not self.alone and self.reduction.without_step:
+        if not self._alone and self.reduction.without_step:
             pairs = zip(values, grads, strict=True)
             grads = [None if served_by(value) is not None else grad for value, grad in pairs]
         return super().take(names, values, grads, scale)
 
-    def ended(self) -> None:
+    def _ended(self) -> None:
         self._count_exchanged()
-        super().ended()
+        super()._ended()
 
     @property
     def traffic(self) -> Traffic:
@@ -309,7 +309,7 @@ class ParameterServer(RankReducer):
 
     def _listen(self) -> None:
         """Join the sums that other workers make before they push, until none has a batch."""
-        while not self.by_itself:
+        while not self._by_itself:
             heard = announced(self.comm, "")
             kind = heard.wait().kind
             if not kind:
@@ -320,28 +320,28 @@ class ParameterServer(RankReducer):
             self._norms.join(heard)
             norm_of(GradientRound(self, self._norms, (), "preview", opened=True).previewed(()))
 
-    def agree(self, refused: str | None) -> str | None:
+    def _agree(self, refused: str | None) -> str | None:
         """As `Reducer`: each rank takes its own steps; one that is refused has no gradients."""
-        if refused is not None and not self.alone:
+        if refused is not None and not self._alone:
             self._count = 0.0
             self.end()
         return refused
 
     @property
-    def by_itself(self) -> bool:
+    def _by_itself(self) -> bool:
         return self.consistency != "bsp"
 
     def join(self) -> None:
         """As `Reducer`: others go on without this rank. Errors: `CallOrderError` before `meet`."""
-        if self.alone:
+        if self._alone:
             return
         self._expect_met()
-        self.expect_servers().leave(self._listen)
+        self._expect_servers().leave(self._listen)
         self._pull()
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: all have the values that the servers have."""
-        if not self.alone and self.has_met:
+        if not self._alone and self._has_met:
             self._push_gathered()
             self.comm.barrier("values that are the same on all ranks")
             if self._stale:
@@ -353,7 +353,7 @@ class ParameterServer(RankReducer):
         if any(isinstance(rows, CachedRows) for rows in self._rows.values()):
             for rows in self._rows.values():
                 rows.flush()
-            self.expect_servers().finish(1.0)
+            self._expect_servers().finish(1.0)
 
     def begin(self, count: float | None) -> float | None:
         """As `Wrapper.begin`. What rank 0 changed since all had the same goes to the servers."""
@@ -391,7 +391,7 @@ class ParameterServer(RankReducer):
 
     def _held(self, param: Param) -> Array:
         """The servers' array of ``param``, in its form here."""
-        return self.settled(param.name, param.value)
+        return self._settled(param.name, param.value)
 
     def prefetch(self, ids: Mapping[str, Array]) -> None:
         """Begin to pull the rows that the next step looks up, by the names of their parameters.
@@ -409,9 +409,9 @@ class ParameterServer(RankReducer):
 
     def loads(self) -> list[dict[str, Load]]:
         """By server and function what was asked of it: calls, bytes, rows, seconds."""
-        return self.expect_servers().loads()[0]
+        return self._expect_servers().loads()[0]
 
-    def expect_servers(self) -> Servers:
+    def _expect_servers(self) -> Servers:
         """The servers. Errors: `CallOrderError` before `meet`."""
         self._expect_met()
         assert self.servers is not None
@@ -424,7 +424,7 @@ class ParameterServer(RankReducer):
 
         All workers call it, so that the gradients in their caches are pushed first.
         """
-        if self.alone:
+        if self._alone:
             return super().state_dict()
         if self._state is not None or self.servers is None:
             return dict(self._state or {})
@@ -444,7 +444,7 @@ class ParameterServer(RankReducer):
 
         The values of rank 0 go to the servers then. All ranks have to do so.
         """
-        if self.alone:
+        if self._alone:
             super().load_state_dict(state)
             return
         self._state, self._met = dict(state), None

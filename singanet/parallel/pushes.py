@@ -50,7 +50,7 @@ class Pushes(Reduction):
 
     @property
     def settled(self) -> bool:
-        return self._recorded and self._owner.has_met
+        return self._recorded and self._owner._has_met
 
     @property
     def rank(self) -> int:
@@ -94,7 +94,7 @@ class Pushes(Reduction):
 
     def open(self, kind: RoundKind) -> None:
         """As `Reduction`. Errors: `CallOrderError` before `begin`."""
-        self._owner.expect_begun()
+        self._owner._expect_begun()
         self._told = False
 
     def start(
@@ -135,7 +135,7 @@ class Pushes(Reduction):
 
         Where gradients of all are one update, rows that only this one looked up are among it.
         """
-        return self._owner.count == 0 and self._apart
+        return self._owner._count == 0 and self._apart
 
     def test(self) -> None:
         # What waits for the step's last message would go without it.
@@ -158,7 +158,7 @@ class Pushes(Reduction):
             if name in parts:
                 part = parts[name]
                 if new is None or isinstance(new, RowSparse):
-                    self.lay(part, self._owner.settled(name, self.value(name)))
+                    self.lay(part, self._owner._settled(name, self.value(name)))
                 if isinstance(new, RowSparse):
                     part[new.indices] = new.rows
                 elif new is not None:
@@ -172,7 +172,7 @@ class Pushes(Reduction):
 
     def close(self, kind: RoundKind) -> None:
         self._tell()
-        self._owner.ended()
+        self._owner._ended()
         self._sparse |= self._found
         if any(len(entry) > 1 and self._found & {*entry} for entry in self._entries):
             self.group()
@@ -194,7 +194,7 @@ class Pushes(Reduction):
             self._told = True
             servers = self._servers()
             servers.follow()
-            servers.finish(self._owner.count)
+            servers.finish(self._owner._count)
 
     def _ask(
         self,

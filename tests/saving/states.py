@@ -311,7 +311,7 @@ class Going:
     def settle(self) -> None:
         """Unify the ranks, as before an evaluation or a file."""
         for stage in UpdateChain(self.optimizer).reducers:
-            if not stage.alone and getattr(stage, "has_met", True):
+            if not stage._alone and getattr(stage, "_has_met", True):
                 stage.unify(self.net)
 
     def values(self) -> dict[str, Any]:

@@ -37,8 +37,8 @@ class Hybrid(AllReduce):
     says.
     """
 
-    serves = True
-    meets_anew = True
+    _serves = True
+    _meets_anew = True
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class Hybrid(AllReduce):
         return {**super().__getstate__(), **own}
 
     @property
-    def alone(self) -> bool:
+    def _alone(self) -> bool:
         return self._ranks is None
 
-    def around(self, optimizer: Optimizer | Wrapper) -> Hybrid:
+    def _remade(self, optimizer: Optimizer | Wrapper) -> Hybrid:
         where = self.comm, self.window, self.dtype, self.consistency, self._ranks
         return type(self)(optimizer, *where)
 
@@ -93,7 +93,7 @@ class Hybrid(AllReduce):
 
         Errors: `ArgumentError` for stages that look at more than gradients.
         """
-        if self.is_new(net, around):
+        if self._is_new(net, around):
             for stage in (*around, *UpdateChain(self.optimizer).stages):
                 if not looks_at_gradients_alone(stage):
                     kind = type(stage).__name__
@@ -103,7 +103,7 @@ class Hybrid(AllReduce):
                         received=kind,
                         advice=f"use AllReduce with {kind}",
                     )
-            summed = not self.alone and self.consistency == "bsp"
+            summed = not self._alone and self.consistency == "bsp"
             if summed and to_serve(net):
                 self._expect_by_value()
             # What is summed first is clipped after it, where the sum is.
@@ -196,8 +196,8 @@ class Hybrid(AllReduce):
         assert self._holder is not None
         self._holder.load_state_dict({**state, **self._rule.hyper_state()})
 
-    def ended(self) -> None:
-        super().ended()
+    def _ended(self) -> None:
+        super()._ended()
         self._finish()
 
     def _finish(self) -> None:

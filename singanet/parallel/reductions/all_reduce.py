@@ -72,7 +72,7 @@ class AllReduce(RankReducer):
         """As `Wrapper.case`: which parameters are reduced together."""
         return self.order.version
 
-    def around(self, optimizer: Optimizer | Wrapper) -> AllReduce:
+    def _remade(self, optimizer: Optimizer | Wrapper) -> AllReduce:
         return type(self)(optimizer, self.comm, self.window, self.dtype)
 
     @property
@@ -86,10 +86,10 @@ class AllReduce(RankReducer):
         Errors: as `RankReducer`; `ArgumentError` for clipping around the reduction.
         """
         self._expect_outside(around)
-        if self.met(net, around):
+        if self._meets(net, around):
             self._sums = None
 
-    def agree(self, refused: str | None) -> str | None:
+    def _agree(self, refused: str | None) -> str | None:
         if self.comm.size == 1:
             return refused
         left = math.prod(stage.left for stage in self._around)

@@ -164,7 +164,7 @@ class Cut:
     def own_sources(
         self, rank: int, state: Sequence[Source], first_rows: dict[str, int]
     ) -> list[Source]:
-        """What ``rank`` writes of the ``state`` that it has; as `Reducer.own_parts`.
+        """What ``rank`` writes of the ``state`` that it has; as `Reducer._own_parts`.
 
         What is of no parameter all have, and so rank 0 writes it.
         """

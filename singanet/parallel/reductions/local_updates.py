@@ -88,7 +88,7 @@ class LocalUpdates(RankReducer):
     def _like(self, optimizer: Optimizer | Wrapper) -> LocalUpdates:
         """Another one with the same settings."""
 
-    def around(self, optimizer: Optimizer | Wrapper) -> LocalUpdates:
+    def _remade(self, optimizer: Optimizer | Wrapper) -> LocalUpdates:
         """As `Reducer`; both count the same steps."""
         made = self._like(optimizer)
         made._progress = self._progress
@@ -96,10 +96,10 @@ class LocalUpdates(RankReducer):
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. Errors: as `met`."""
-        if not self.alone and self.has_met and self.is_new(net, around):
+        if not self._alone and self._has_met and self._is_new(net, around):
             # Parameters that are frozen now would stay different on each rank.
             self._average_all()
-        self.met(net, around)
+        self._meets(net, around)
 
     def take(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
@@ -108,17 +108,17 @@ class LocalUpdates(RankReducer):
 
         Errors: `CallOrderError` before `meet` or `begin`.
         """
-        if not self.alone:
-            self.expect_begun()
+        if not self._alone:
+            self._expect_begun()
             if self._count == 0:
                 return
         yield names, values, grads, scale
 
     def end(self) -> None:
         """As `Wrapper.end`: the mean of all ranks' values, where it is due."""
-        if self.alone:
+        if self._alone:
             return
-        self.expect_begun()
+        self._expect_begun()
         self._said = False
         progress = self._progress
         weight = 1.0 if self._count is None else self._count
@@ -131,20 +131,20 @@ class LocalUpdates(RankReducer):
             self._average_next()
 
     @property
-    def local(self) -> bool:
+    def _local(self) -> bool:
         return True
 
     def previewed(self, items: Iterable[Any]) -> Iterator[Any]:
         """As `Reducer`: the rank's own."""
         yield from items
 
-    def agree(self, refused: str | None) -> str | None:
+    def _agree(self, refused: str | None) -> str | None:
         """As `Reducer`: each rank takes its own steps."""
         return refused
 
     def join(self) -> None:
         """As `Reducer`; then all values are averaged. Errors: `CallOrderError` before `meet`."""
-        if self.alone:
+        if self._alone:
             return
         self._expect_met()
         while announced(self.comm, "").wait().kind:
@@ -154,7 +154,7 @@ class LocalUpdates(RankReducer):
 
     def unify(self, net: Any, samples: float = 1.0) -> None:
         """As `Reducer`: all values are averaged."""
-        if not self.alone and self.has_met:
+        if not self._alone and self._has_met:
             self._average_all()
         super().unify(net, samples)
 
@@ -242,7 +242,7 @@ class LocalUpdates(RankReducer):
         """What the rule updates of ``param``, brought up to date with its value."""
         for stage in self._around:
             stage.refresh([param.name], [param.value])
-        return self.settled(param.name, param.value)
+        return self._settled(param.name, param.value)
 
     def _land(
         self,

@@ -215,7 +215,7 @@ class PowerSGD(AllReduce):
     `state_dict`, that of each rank its own, as `SparseAllReduce` has it.
     """
 
-    copies = 4
+    _copies = 4
     """With what is not sent yet, and the rows of it that are worked on."""
 
     def __init__(
@@ -256,7 +256,7 @@ class PowerSGD(AllReduce):
     def warm_start(self, flag: bool) -> None:
         self.reduction.directions.warm = bool(flag)
 
-    def around(self, optimizer: Optimizer | Wrapper) -> PowerSGD:
+    def _remade(self, optimizer: Optimizer | Wrapper) -> PowerSGD:
         """As `Reducer`; what is not sent yet is that of both."""
         given = self.rank, self.warm_start, self.error_feedback, self.gain, self.window
         made = PowerSGD(optimizer, self.comm, *given)

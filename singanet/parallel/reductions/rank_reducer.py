@@ -271,7 +271,7 @@ class RankReducer(Reducer):
     """
 
     comm: Communicator
-    meets_anew: ClassVar[bool] = False
+    _meets_anew: ClassVar[bool] = False
     """Whether a copy has to meet the copy of its net, since no server serves that yet."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -324,25 +324,25 @@ class RankReducer(Reducer):
         self._before = self.comm.exchanged
 
     @property
-    def alone(self) -> bool:
+    def _alone(self) -> bool:
         return self.comm.size == 1
 
-    def met(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
+    def _meets(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Whether ``net`` and what is ``around`` is new. They are compared with the others' then.
 
         All ranks have to come here at the same time, as with the same net and step they do. At the
         first meeting of a net the parameters of rank 0 become those of all.
         Errors: `RankError` where names, shapes, types, order, specs or settings differ.
         """
-        if not self.is_new(net, around):
+        if not self._is_new(net, around):
             return False
         UpdateChain(self.optimizer).follow(net)
         self._around = tuple(around)
         if self._by_default:
             self.comm = init(net.device)
             self.batch.comm = self.comm
-        self.share(net)
-        self.order.start(net, self.settled, any(stage.holds_all for stage in around))
+        self._share_batch(net)
+        self.order.start(net, self._settled, any(stage.holds_all for stage in around))
         if self.comm.size > 1:
             settings = settings_text(around[0] if around else self)
             facts = [*self.order.facts(self._rates()), settings]
@@ -363,22 +363,22 @@ class RankReducer(Reducer):
         own = [p for p in params if not p.storage.by_rows and not p.is_constant]
         spread(self.comm, ((p.name, p.value) for p in own))
         trained = [p for p in self.order.params if not p.storage.sliced]
-        masters = ((p.name, self.settled(p.name, p.value)) for p in trained)
+        masters = ((p.name, self._settled(p.name, p.value)) for p in trained)
         values = {id(p.value) for p in params}
         spread(self.comm, (pair for pair in masters if id(pair[1]) not in values))
 
-    def is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
+    def _is_new(self, net: NetCore, around: Sequence[Wrapper]) -> bool:
         """Whether `met` has something to compare."""
-        same = self.net is net and [*map(id, self._around)] == [*map(id, around)]
+        same = self._met_net is net and [*map(id, self._around)] == [*map(id, around)]
         return not same or self._met != (net.version, self._rates()) or self.order.lacks(net)
 
     @property
-    def net(self) -> NetCore | None:
+    def _met_net(self) -> NetCore | None:
         """The net of the last meeting, while it exists."""
         return None if self._net is None else self._net()
 
-    def knows(self, net: Any) -> bool:
-        return self.has_met and self.net is net
+    def _knows(self, net: Any) -> bool:
+        return self._has_met and self._met_net is net
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the nets that it has met: in another process it meets them again."""
@@ -391,8 +391,8 @@ class RankReducer(Reducer):
         vars(made).update(copy.deepcopy(self.__getstate__(), memo))
         nets = (memo.get(id(ref())) for ref in self._nets)
         made._nets = [weakref.ref(net) for net in nets if net is not None]
-        net = memo.get(id(self.net))
-        if net is not None and not self.meets_anew:
+        net = memo.get(id(self._met_net))
+        if net is not None and not self._meets_anew:
             made._net, made._met = weakref.ref(net), copy.deepcopy(self._met, memo)
         return made
 
@@ -408,7 +408,7 @@ class RankReducer(Reducer):
         self._before = self.comm.exchanged
         return count
 
-    def totals(self, counts: Array) -> Array:
+    def _totals(self, counts: Array) -> Array:
         """As `Reducer`: one small exchange."""
         self._expect_met()
         announced(self.comm, "count").wait()
@@ -429,7 +429,7 @@ class RankReducer(Reducer):
         """
         sums = frozenset(name for name, count in counts.items() if count is None)
         own = Counts(samples, {name: count or 0.0 for name, count in counts.items()}, sums, True)
-        return {} if self.alone else own.shares(own.with_numbers(self.totals(own.numbers)))
+        return {} if self._alone else own.shares(own.with_numbers(self._totals(own.numbers)))
 
     @property
     def exchanged(self) -> Exchanged:
@@ -451,7 +451,7 @@ class RankReducer(Reducer):
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Grad], scale: Scale
     ) -> Iterator[Handed]:
         """As `Reducer`. Errors: names that the net of the last `meet` does not train."""
-        if not self.alone:
+        if not self._alone:
             check_lists(type(self).__name__, names, values, grads)
             for name, value in zip(names, values, strict=True):
                 if name not in self.order.by_name and served_by(value) is None:
@@ -463,23 +463,18 @@ class RankReducer(Reducer):
                     )
         return super().take(names, values, grads, scale)
 
-    def ended(self) -> None:
+    def _ended(self) -> None:
         """Count a step whose round has ended."""
         self._said = False
         self.comm.step += 1
 
     @property
-    def count(self) -> float | None:
-        """The weight of the gradients of this rank, None for sums."""
-        return self._count
-
-    @property
-    def has_met(self) -> bool:
+    def _has_met(self) -> bool:
         """Whether it trains a net."""
         return self._met is not None
 
     def _expect_met(self) -> None:
-        if not self.has_met:
+        if not self._has_met:
             raise CallOrderError(
                 type(self).__name__,
                 expected="the net before its gradients",
@@ -487,7 +482,7 @@ class RankReducer(Reducer):
                 advice="call meet(net) on all ranks before the first forward",
             )
 
-    def expect_begun(self) -> None:
+    def _expect_begun(self) -> None:
         """Errors: `CallOrderError` before `meet`, or before `begin` of each step."""
         self._expect_met()
         if not self._said:

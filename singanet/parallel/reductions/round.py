@@ -78,7 +78,7 @@ class Round(Reduction):
     @property
     def settled(self) -> bool:
         """As `Reduction`: all ranks know how the gradients of all parameters come."""
-        return self._owner.has_met and self.order.is_settled()
+        return self._owner._has_met and self.order.is_settled()
 
     @property
     def share(self) -> float:
@@ -110,7 +110,7 @@ class Round(Reduction):
 
     def open(self, kind: RoundKind) -> None:
         """As `Reduction`. Errors: `CallOrderError` where the round before did not end."""
-        self._owner.expect_begun()
+        self._owner._expect_begun()
         if not self._ended:
             raise CallOrderError(
                 "AllReduce",
@@ -118,7 +118,7 @@ class Round(Reduction):
                 received="another step: that one was left by an error, and others may wait in it",
                 advice="end all ranks, and go on from a checkpoint",
             )
-        count = self._owner.count
+        count = self._owner._count
         self._begin(announced(self.comm, kind, count), 1.0 if count is None else float(count))
 
     def join(self, heard: Announcement) -> None:
@@ -267,7 +267,7 @@ class Round(Reduction):
             self._learnt = False
             self.order.group()
         if kind == "step":
-            self._owner.ended()
+            self._owner._ended()
 
     def _land(self) -> Any:
         """The flight that was begun first, done."""

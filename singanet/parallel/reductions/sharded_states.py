@@ -382,7 +382,7 @@ class Sharded(AllReduce):
     `by_parts`.
     """
 
-    in_parts = True
+    _in_parts = True
 
     def __init__(
         self,
@@ -417,35 +417,35 @@ class Sharded(AllReduce):
         self._share_cut(Cut(self.smallest))
 
     @property
-    def slices(self) -> bool:
+    def _has_slices(self) -> bool:
         """Whether ranks have slices of parameters."""
-        return self.level > 2 and not self.alone
+        return self.level > 2 and not self._alone
 
     def _share_cut(self, cut: Cut) -> None:
         self.reduction: ShardedRound = ShardedRound(self, self.window, cut, self.level > 1)
 
     @property
-    def cut(self) -> Cut:
+    def _cut(self) -> Cut:
         """Which part of each parameter is whose."""
         return self.reduction.cut
 
-    def around(self, optimizer: Optimizer | Wrapper) -> Sharded:
+    def _remade(self, optimizer: Optimizer | Wrapper) -> Sharded:
         """As `Reducer`; both have the same parts, as their rule is one."""
         made = type(self)(optimizer, self.comm, self.level, self.window, self.smallest)
-        made._share_cut(self.cut)
+        made._share_cut(self._cut)
         return made
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`. Errors: `ArgumentError` for parameters that are not in memory."""
-        if self.alone:
+        if self._alone:
             super().meet(net, around)
             return
-        if self.slices:
+        if self._has_slices:
             expect_whole_net(net)
-        for param in params_of(cast("Net", net)) if self.slices else net.params():
+        for param in params_of(cast("Net", net)) if self._has_slices else net.params():
             storage = param.storage
             # What is held in fewer bits is in memory, too.
-            here = storage.nbytes or storage.by_rows or (self.slices and storage.sliced)
+            here = storage.nbytes or storage.by_rows or (self._has_slices and storage.sliced)
             if storage.filled and param.nbytes and not here:
                 raise ArgumentError(
                     f"{type(self).__name__}, parameter {param.name!r}",
@@ -453,38 +453,38 @@ class Sharded(AllReduce):
                     received=f"one that is {param.storage.place}",
                     advice=f"{param.storage.way_back or 'keep it in memory'}, or use AllReduce",
                 )
-        if self.slices:
-            own = cast("Net", net), self.comm, self.cut
+        if self._has_slices:
+            own = cast("Net", net), self.comm, self._cut
             cut_net(*own, UpdateChain(self.optimizer), around)
         super().meet(net, around)
         for stage in UpdateChain(self.optimizer).stages:
             if stage.over_parts != self.joined:
                 # Assigned it counts as a change, after which all meet again.
                 stage.over_parts = self.joined
-        chain, cut = UpdateChain(self.optimizer), self.cut
+        chain, cut = UpdateChain(self.optimizer), self._cut
         planned = cut.planned(self.order.params, chain, self.comm.size)
         if cut.differs(planned) and not cut.loaded:
             whole = self.state_dict()
             cut.clear()
             super().load_state_dict(whole)
         cut.take(planned, self.order.params)
-        if self.slices:
+        if self._has_slices:
             follow_cut(self.order.params, planned)
         cut.cut_loaded(chain.rule, self.comm.rank)
 
-    def spared(self, net: NetCore) -> int:
+    def _spared(self, net: NetCore) -> int:
         params, chain = [*net.execution_plan().trained_params()], UpdateChain(self.optimizer)
-        return self.cut.spared(params, chain, self.comm.size)
+        return self._cut.spared(params, chain, self.comm.size)
 
     def join(self) -> None:
         """As `Reducer`. Errors: `RankError` where others have batches, and parameters slices."""
-        if self.slices:
+        if self._has_slices:
             self._expect_met()
-            listen(self.net)
+            listen(self._met_net)
         super().join()
 
     def joined(self, total: Any) -> Any:
-        if self.alone:
+        if self._alone:
             return total
         own = np.array([float(total)])
         (summed,) = self.comm.all_reduce(own, what="a sum over the parts of gradients").tolist()
@@ -494,28 +494,28 @@ class Sharded(AllReduce):
         """As `Wrapper`, of all ranks; all of them call it."""
         own = super().state_dict()
         rule = UpdateChain(self.optimizer).own_rule
-        if self.alone or not self.cut or rule is None:
+        if self._alone or not self._cut or rule is None:
             return own
-        made: dict[str, Array] = self.cut.whole(self.comm, rule, own)
+        made: dict[str, Array] = self._cut.whole(self.comm, rule, own)
         return made
 
-    def own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
+    def _own_parts(self, first_rows: dict[str, int]) -> list[Source] | None:
         """As `Reducer`: without any exchange."""
         rule = UpdateChain(self.optimizer).own_rule
-        if self.alone or not self.cut or rule is None:
+        if self._alone or not self._cut or rule is None:
             return None
-        if self.cut.loaded:
-            self.cut.cut_loaded(rule, self.comm.rank)
-        return self.cut.own_sources(self.comm.rank, state_sources(self.optimizer), first_rows)
+        if self._cut.loaded:
+            self._cut.cut_loaded(rule, self.comm.rank)
+        return self._cut.own_sources(self.comm.rank, state_sources(self.optimizer), first_rows)
 
-    def own_rows(self, name: str) -> tuple[int, int] | None:
-        if self.alone or not self.cut.has(name):
+    def _own_rows(self, name: str) -> tuple[int, int] | None:
+        if self._alone or not self._cut.has(name):
             return None
-        rows = self.cut.rows(name)
+        rows = self._cut.rows(name)
         return rows[self.comm.rank], rows[self.comm.rank + 1]
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """As `Wrapper`: ``state`` is whole, and each rank keeps its part from the next step on."""
         super().load_state_dict(state)
-        self.cut.loaded = True
+        self._cut.loaded = True
         changes.add()

@@ -304,7 +304,7 @@ class SparseAllReduce(AllReduce):
     has that of all. From the state of another rank it is left out.
     """
 
-    copies = 8
+    _copies = 8
     """With what is not sent yet, momentum, and magnitudes to choose among: measured."""
 
     def __init__(
@@ -414,7 +414,7 @@ class SparseAllReduce(AllReduce):
                 advice="leave momentum= out here, or there",
             )
 
-    def around(self, optimizer: Optimizer | Wrapper) -> SparseAllReduce:
+    def _remade(self, optimizer: Optimizer | Wrapper) -> SparseAllReduce:
         """As `Reducer`; what is not sent yet is that of both."""
         made = SparseAllReduce(
             optimizer,
@@ -445,9 +445,9 @@ class SparseAllReduce(AllReduce):
             self.reduction.unsent.expect_fit(order.params, order.like)
 
     @property
-    def alone(self) -> bool:
+    def _alone(self) -> bool:
         """As `Reducer`, but that a lone process sums momentum, too."""
-        return super().alone and not self.momentum
+        return super()._alone and not self.momentum
 
     def _chosen(self, values: Array, count: int) -> Array:
         """The places to send of ``values``, of which ``count`` are of gradients that are there."""
@@ -455,10 +455,10 @@ class SparseAllReduce(AllReduce):
             return np.arange(values.size)
         if self.threshold is not None:
             return reaching(values, self.threshold)
-        return largest(values, math.ceil(self.ratio_now * count))
+        return largest(values, math.ceil(self._ratio_now * count))
 
     @property
-    def ratio_now(self) -> float:
+    def _ratio_now(self) -> float:
         """The ratio of the next step."""
         ratio, done = self.ratio or 1.0, self.reduction.unsent.steps
         if done >= self.warm_up or ratio >= _FIRST:

@@ -72,7 +72,7 @@ def updates_of(
     held: HeldParameters,
 ) -> Updates | ReducedUpdates:
     """The recorder of the updates of ``chain``. Raises `NotRecordableError`."""
-    found = [stage for stage in chain.reducers if not (stage.alone or stage.local)]
+    found = [stage for stage in chain.reducers if not (stage._alone or stage._local)]
     if not found:
         return Updates(tape, chain, guard, trained, held)
     reduction = getattr(found[0], "reduction", None) if len(found) == 1 else None
@@ -125,7 +125,7 @@ class ReducedUpdates:
             tape.carry_on = reduction.test
         self.numbers, self.members = self._inner.numbers, self._inner.members
         written = self._writing()
-        for stage in self._inner.traced if reducer.in_parts else ():
+        for stage in self._inner.traced if reducer._in_parts else ():
             stage.over_parts = written.joined
 
     @property

@@ -319,7 +319,7 @@ class Updates:
         self._local: list[Reducer] = []
         for reducer in chain.reducers:
             guard.part(reducer)
-            if not reducer.alone:
+            if not reducer._alone:
                 self._local.append(reducer)
         self._why = refusal([*self.stages, self.rule])
         self._traced = TracedStages(tape, guard, self.stages, trained, self._why is None)

@@ -376,7 +376,7 @@ class FitRanks(World):
         cut = set()
         for stage in self.stages:
             for param in net.params():
-                rows, name = stage.own_rows(param.name), f"net/{param.name}"
+                rows, name = stage._own_rows(param.name), f"net/{param.name}"
                 if rows is None or param.storage.sliced:
                     continue
                 cut.add(name)

@@ -659,7 +659,7 @@ def test_a_threshold_replaces_the_warm_up_too():
     """It could not be put around another optimizer, as `fit` with ``clip`` does."""
     made = SparseAllReduce(SGD(lr=0.1), ratio=0.1, warm_up=3)
     made.threshold = 0.05
-    other = made.around(SGD(lr=0.1))
+    other = made._remade(SGD(lr=0.1))
     assert (other.ratio, other.threshold, other.warm_up) == (None, 0.05, 0)
 
 

@@ -60,7 +60,7 @@ class Doubled(Reduction):
 class Twins(Reducer):
     """Two processes in one."""
 
-    alone = False
+    _alone = False
     comm = exchanged = None
 
     def __init__(self, optimizer, entries, window=2):
@@ -74,13 +74,13 @@ class Twins(Reducer):
     def begin(self, count):
         self.reduction.told.append(("begin", count))
 
-    def agree(self, refused):
+    def _agree(self, refused):
         return refused
 
     def join(self):
         raise AssertionError
 
-    def around(self, optimizer):
+    def _remade(self, optimizer):
         return type(self)(optimizer, self.reduction.entries, self.reduction.window)
 
 
