@@ -484,7 +484,7 @@ class FeedForwardNet(Net):
 
         Layers stand below their sources, with shapes and parameter counts, and a note on shared
         parameters. Errors: another suffix, a place that cannot be written to
-        (`FileAccessError`), .png without Pillow (`BackendError`).
+        (`FileAccessError`), .png without the extra ``report`` (`BackendError`).
         """
         from singanet.picture import plot_net
 

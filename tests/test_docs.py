@@ -14,7 +14,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("**/*.md"))]
-NEEDED = {"scikit-learn.md": ["sklearn"], "tables.md": ["pandas"]}
+DRAWN = ("looking.md", "programs.md", "recipes.md", "training.md")
+NEEDED = {
+    "scikit-learn.md": ["sklearn"],
+    "tables.md": ["pandas"],
+    **{page: ["matplotlib", "jinja2"] for page in DRAWN},
+}
 """What pages are about that is no dependency."""
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 

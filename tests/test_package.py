@@ -23,7 +23,7 @@ from singanet.errors import BackendError
 ROOT = Path(__file__).resolve().parents[1]
 EXTRAS = [
     *("cupy", "torch", "keras", "PIL", "mpi4py", "onnx", "tqdm", "h5py", "google.protobuf"),
-    *("jinja2", "llvmlite", "tokenizers", "sklearn"),
+    *("jinja2", "llvmlite", "matplotlib", "tokenizers", "sklearn"),
 ]
 
 
@@ -47,6 +47,19 @@ def python(code):
         text=True,
     )
     return json.loads(run.stdout)
+
+
+def test_a_training_draws_nothing(tmp_path):
+    """Nor does it load what draws, whatever it records."""
+    code = (
+        "import json, sys, singanet\nfrom singanet.report import recorders\n"
+        "d = singanet.data.digits()\nnet = singanet.models.build('mlp', d.sample_shape, 10)\n"
+        "net.compile(singanet.optimizer.SGD(lr=0.1))\n"
+        f"told = dict(verbose=False, callbacks=recorders({str(tmp_path / 'run')!r}))\n"
+        "net.fit(d.x_train[:64], d.y_train[:64], **told)\n"
+        "print(json.dumps([n for n in ('matplotlib', 'jinja2') if n in sys.modules]))"
+    )
+    assert python(code) == []
 
 
 @pytest.mark.parametrize("name", ["singanet", "singanet.data"])

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_suffix
 from singanet.commands.nets import add_net_arguments, named_net
 
@@ -45,6 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     if arguments.out is not None:
         expect_suffix("--out", arguments.out, (".svg",))
+        package("--out", "matplotlib", REPORT)
     net = named_net("plan", arguments)
     published = isinstance(net, PretrainedNet)
     name, size = arguments.optimizer, arguments.batch_size

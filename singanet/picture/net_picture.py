@@ -7,17 +7,17 @@ a point in each, and rows are ordered by the mean position of their neighbours.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate, pairwise
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_suffix, path_of, replacing
-from singanet.errors import BackendError
+from singanet.picture.charts import PIXELS, sheet
 from singanet.summary.rows import Row, layer_rows, shape_text
 
 if TYPE_CHECKING:
@@ -326,140 +326,69 @@ def _size(lines: list[str]) -> tuple[float, float]:
 
 _SCALE = 2
 _LARGEST = 30_000
-_FILLS = {"plain": "#f3f5f7", "trained": "#dcebf9", "input": "#e4f2e4"}
-_PAGE, _INK, _FAINT, _LINE, _EDGE = "#fff", "#1b2530", "#46535f", "#71808e", "#9aa6b1"
-_PIECES = 10
 
 
 def write_png(drawing: Drawing, path: Path) -> None:
     """Write the picture, two pixels a unit, fewer where it were larger than 30,000.
 
-    Errors: `BackendError` without Pillow.
+    Errors: `BackendError` without the extra ``report``.
     """
-    try:
-        from PIL import Image, ImageDraw
-    except ImportError as error:
-        raise BackendError(
-            f"net.plot, {str(path)!r}",
-            expected="Pillow, which writes PNG",
-            received="no module PIL",
-            advice="pip install pillow, or plot to a .svg file",
-        ) from error
-    scale = min(_SCALE, _LARGEST / max(drawing.width, drawing.height))
-    size = (round(drawing.width * scale), round(drawing.height * scale))
-    image = Image.new("RGB", size, _PAGE)
-    pen = _Pen(ImageDraw.Draw(image), scale)
-    for line in drawing.lines:
-        pen.line(line)
-    for box in drawing.boxes:
-        pen.box(box)
-    image.save(path, format="PNG")
+    shapes = package("net.plot", "matplotlib.patches", REPORT)
+    paths = package("net.plot", "matplotlib.path", REPORT)
+    width, height = drawing.width, drawing.height
+    with sheet("net.plot", width, height) as figure:
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0.0, width), ylim=(height, 0.0))
+        axes.axis("off")
+        for line in drawing.lines:
+            codes = [paths.Path.MOVETO] + [paths.Path.CURVE4] * 3 * (len(line.points) - 1)
+            points = [line.points[0], *(p for piece in _curves(line.points) for p in piece)]
+            drawn = paths.Path(points, codes)
+            axes.add_patch(shapes.PathPatch(drawn, fill=False, ec=_LIGHT["line"], lw=1.0))
+            x, y = line.points[-1]
+            tip = [(x, y), (x - 4, y - 7), (x + 4, y - 7)]
+            axes.add_patch(shapes.Polygon(tip, fc=_LIGHT["line"], lw=0.0))
+            axes.text(x + 6, y - 4, line.label, size=_points(TEXT_SIZE))
+        for box in drawing.boxes:
+            (x, y), (wide, high) = box.corner, box.size
+            edge, dashes = (_LIGHT["ink"], (0, (4, 2.5))) if box.shared else (_LIGHT["edge"], "-")
+            axes.add_patch(
+                shapes.FancyBboxPatch(
+                    box.corner, wide, high, boxstyle="round,pad=0,rounding_size=6",
+                    fc=_LIGHT[box.style], ec=edge, linestyle=dashes, lw=0.9,
+                )
+            )  # fmt: skip
+            for k, text in enumerate(box.lines):
+                weight, size = ("bold", NAME_SIZE) if k == 0 else ("normal", TEXT_SIZE)
+                middle = y + 0.6 * PADDING + LINE_HEIGHT * (k + 0.5)
+                axes.text(
+                    x + wide / 2, middle, text, ha="center", va="center", weight=weight,
+                    size=_points(size), color=_LIGHT["ink" if k == 0 else "faint"],
+                )  # fmt: skip
+        scale = min(_SCALE, _LARGEST / max(width, height))
+        figure.savefig(path, format="png", dpi=PIXELS * scale)
 
 
-class _Pen:
-    """Draws in units of the drawing."""
-
-    def __init__(self, canvas: Any, scale: float) -> None:
-        from PIL import ImageFont
-
-        self.canvas = canvas
-        self.scale = scale
-        self.name_font = ImageFont.load_default(NAME_SIZE * scale)
-        self.font = ImageFont.load_default(TEXT_SIZE * scale)
-
-    def line(self, line: Line) -> None:
-        points = [line.points[0]]
-        for start, end in zip(line.points, line.points[1:], strict=False):
-            points += _curve(start, end)
-        self.canvas.line(self._all(points), fill=_LINE, width=round(1.4 * self.scale))
-        x, y = line.points[-1]
-        self.canvas.polygon(self._all([(x, y), (x - 4, y - 7), (x + 4, y - 7)]), fill=_LINE)
-        if line.label:
-            self._text((x + 13, y - 8), line.label, self.font, _FAINT)
-
-    def box(self, box: Box) -> None:
-        (x, y), (width, height) = box.corner, box.size
-        self.canvas.rounded_rectangle(
-            self._all([(x, y), (x + width, y + height)]),
-            radius=6 * self.scale,
-            fill=_FILLS[box.style],
-            outline=_INK if box.shared else _EDGE,
-            width=round(1.2 * self.scale),
-        )
-        for k, text in enumerate(box.lines):
-            middle = (x + width / 2, y + 0.6 * PADDING + LINE_HEIGHT * (k + 0.5))
-            font, ink = (self.name_font, _INK) if k == 0 else (self.font, _FAINT)
-            self._text(middle, text, font, ink)
-
-    def _text(self, middle: Point, text: str, font: Any, ink: str) -> None:
-        self.canvas.text(self._all([middle])[0], text, fill=ink, font=font, anchor="mm")
-
-    def _all(self, points: list[Point]) -> list[Point]:
-        return [(x * self.scale, y * self.scale) for x, y in points]
+def _points(pixels: float) -> float:
+    """A size of letters, which are somewhat wider here than those of browsers."""
+    return 0.9 * 72 / PIXELS * pixels
 
 
-def _curve(start: Point, end: Point) -> list[Point]:
-    """Points of the Bézier curve that leaves and arrives upright, without ``start``."""
-    (a, b), (c, d) = start, end
-    middle = (b + d) / 2
-    points = []
-    for k in range(1, _PIECES + 1):
-        t = k / _PIECES
-        s = 1 - t
-        share = 3 * s * t * t + t**3
-        y = s**3 * b + 3 * s * s * t * middle + 3 * s * t * t * middle + t**3 * d
-        points.append((a + (c - a) * share, y))
-    return points
+def _curves(points: Sequence[Point]) -> list[tuple[Point, Point, Point]]:
+    """Bézier curves from point to point, which leave and arrive upright, without the first."""
+    return [((a, (b + d) / 2), (c, (b + d) / 2), (c, d)) for (a, b), (c, d) in pairwise(points)]
 
 
-Colours = Mapping[str, str]
-
-LIGHT: Colours = {
-    "page": "#fff",
-    "card": "#f6f8fa",
-    "ink": "#18212b",
-    "faint": "#47535f",
-    "rule": "#d5dbe1",
-    "s0": "#0b5fa5",
-    "s1": "#b3430c",
-    "s2": "#1d7044",
-    "s3": "#7a3fa8",
-    "bad": "#b42318",
-}
-DARK: Colours = {
-    "page": "#11161c",
-    "card": "#1a2129",
-    "ink": "#eef2f6",
-    "faint": "#b9c4ce",
-    "rule": "#39444f",
-    "s0": "#6db8f7",
-    "s1": "#f5a368",
-    "s2": "#6fd09b",
-    "s3": "#cfa3f2",
-    "bad": "#ff8a7d",
-}
-"""Of charts and pages, for readers who prefer the one or the other."""
-
-
-def coloured(rules: str, light: Colours, dark: Colours | None = None) -> str:
+def coloured(rules: str, light: Mapping[str, str], dark: Mapping[str, str]) -> str:
     """CSS ``rules`` with the colours themselves for every ``var(--name)``.
 
     Programs other than browsers know no variables, and paint black instead. What browsers show to
     readers who prefer the dark stands in a media query, which others pass over.
     """
-    plain = _filled(rules, light)
-    if dark is None:
-        return plain
-    return f"{plain}@media (prefers-color-scheme:dark){{{_filled(rules, {**light, **dark})}}}"
-
-
-def variables(colours: Colours) -> str:
-    """``colours`` as CSS variables, for pages, which only browsers show."""
-    return ";".join(f"--{name}:{value}" for name, value in colours.items())
-
-
-def _filled(rules: str, colours: Colours) -> str:
-    return re.sub(r"var\(--(\w+)\)", lambda found: colours[found[1]], rules)
+    plain, other = rules, rules
+    for name, colour in light.items():
+        plain = plain.replace(f"var(--{name})", colour)
+        other = other.replace(f"var(--{name})", dark[name])
+    return f"{plain}@media (prefers-color-scheme:dark){{{other}}}"
 
 
 # Text on fills reaches a contrast of 7 : 1, and no meaning rests on colour alone.
@@ -512,11 +441,9 @@ def to_svg(drawing: Drawing) -> str:
 
 
 def _line(line: Line) -> str:
-    (x, y), *rest = line.points
-    end = line.points[-1]
+    (x, y), end = line.points[0], line.points[-1]
     path = f"M{x:.1f},{y:.1f}" + "".join(
-        f"C{a:.1f},{(b + d) / 2:.1f} {c:.1f},{(b + d) / 2:.1f} {c:.1f},{d:.1f}"
-        for (a, b), (c, d) in zip(line.points, rest, strict=False)
+        "C" + " ".join(f"{a:.1f},{b:.1f}" for a, b in piece) for piece in _curves(line.points)
     )
     tip = f'<path class="tip" d="M{end[0]:.1f},{end[1]:.1f}l-4,-7h8z"/>'
     label = escape(line.label)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -19,12 +19,13 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from singanet.base.extras import REPORT, package
 from singanet.base.files import path_of, replacing
 from singanet.base.kinds import bytes_text, megabytes, milliseconds, text_table
 from singanet.engine.recompute.by_layers import Decisions
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.optimizer.reducer import Traffic
-from singanet.picture.net_picture import coloured
+from singanet.picture.charts import label, sheet, svg_of, write_chart
 from singanet.program.ir import Buffer, Kernel, Phase
 from singanet.program.layout import (
     Layout,
@@ -198,16 +199,9 @@ def by_layer(report: Figures) -> dict[str, Share]:
     return shares(report, lambda kernel: kernel.layer or OUTSIDE)
 
 
-_WIDTH, _HEIGHT = 920, 460
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 34, 40
-_LEAST = 0.25
-"""Pixels; a buffer lower than that is not drawn."""
-
-# Fills differ in lightness as well as in hue, and each rectangle names its phase when pointed at.
-_LIGHT = {
-    "page": "#fff",
-    "ink": "#1b2530",
-    "faint": "#46535f",
+_WIDTH, _HEIGHT = 920.0, 460.0
+# Fills differ in lightness as well as in hue.
+_FILLS = {
     "input": "#8a97a3",
     "forward": "#9cc7ec",
     "loss": "#5a3b86",
@@ -216,95 +210,58 @@ _LIGHT = {
     "communication": "#b8377a",
     "update": "#2b7a4b",
 }
-_DARK = {"page": "#14191f", "ink": "#eef2f5", "faint": "#c3ccd4"}
-_RULES = """
-.sn-arena .page{fill:var(--page)}
-.sn-arena text{fill:var(--faint)}.sn-arena .title{fill:var(--ink);font-weight:600}
-.sn-arena .box{stroke:var(--page);stroke-width:.3}
-.sn-arena path{fill:none;stroke:var(--ink);stroke-width:1.2}
-.sn-arena line{stroke:var(--faint);stroke-opacity:.35}
-""" + "".join(f".sn-arena .{phase}{{fill:var(--{phase})}}" for phase in ("input", *PHASES))
-
-
-def plot_arena(report: Figures, path: str | PathLike[str] | None) -> str:
-    """`ProgramReport.plot`."""
-    svg = arena_svg(report)
-    if path is not None:
-        with replacing(path_of(path)) as beside:
-            beside.write_text(svg, encoding="utf-8")
-    return svg
+_LINE, _LETTER = 0.03, 0.006
+"""What a name takes of the height of the picture, and a letter of its width."""
 
 
 def arena_svg(report: Figures) -> str:
     """Rectangles from first to last use, at their offsets; a line for the bytes needed."""
-    scale = _Scale(max(len(report.kernels), 1), max(report.layout.nbytes, 1))
-    title = f"arena of {bytes_text(report.layout.nbytes)}, {len(report.kernels):,} kernels"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="sn-arena" role="img" '
-        f'aria-label="{title}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
-        f'height="{_HEIGHT}" font-family="system-ui,sans-serif" font-size="11">'
-        f"<style>{coloured(_RULES, _LIGHT, _DARK)}</style>",
-        '<rect class="page" width="100%" height="100%"/>',
-        f'<text class="title" x="{_LEFT}" y="18">{title}</text>',
-        *_axes(scale),
-        *_boxes(report, scale),
-        _needed(report, scale),
-        *_legend(report),
-        "</svg>\n",
-    ]
-    return "\n".join(parts)
-
-
-class _Scale:
-    """Where a kernel and an offset stand; ``kernels`` across, ``nbytes`` up."""
-
-    def __init__(self, kernels: int, nbytes: int) -> None:
-        self.kernels, self.nbytes = kernels, nbytes
-
-    def x(self, kernel: float) -> float:
-        return _LEFT + kernel / self.kernels * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(self, offset: float) -> float:
-        return _HEIGHT - _BOTTOM - offset / self.nbytes * (_HEIGHT - _TOP - _BOTTOM)
-
-
-def _axes(scale: _Scale) -> Iterator[str]:
-    from singanet.picture.line_chart import ticks
-
-    top = scale.nbytes / 10**6
-    for tick in (t for t in ticks(0, top) if 0 <= t <= top):
-        y = scale.y(tick * 10**6)
-        yield f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick:g} MB</text>'
-    for kernel in sorted({0, scale.kernels // 2, scale.kernels}):
-        x = scale.x(kernel)
-        yield f'<text x="{x:.1f}" y="{_HEIGHT - 22}" text-anchor="middle">{kernel}</text>'
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    yield f'<text x="{middle:.1f}" y="{_HEIGHT - 6}" text-anchor="middle">kernel</text>'
-
-
-def _boxes(report: Figures, scale: _Scale) -> Iterator[str]:
-    lives = lifetimes(report.kernels, report.buffers)
-    for number, (buffer, offset) in enumerate(
-        zip(report.buffers, report.layout.offsets, strict=True)
-    ):
-        first, last = int(lives.first[number]), int(lives.last[number])
-        if offset is None or first > last:
-            continue
-        low, high = scale.y(offset), scale.y(offset + buffer.nbytes)
-        if low - high < _LEAST:
-            continue
-        phase, layer = _made_in(report, number, first)
-        left, right = scale.x(max(first, 0)), scale.x(min(last + 1, scale.kernels))
-        words = escape(
-            f"{buffer.label or f'buffer {number}'}, {bytes_text(buffer.nbytes)}, {phase}"
-            f"{f' of {layer}' if layer else ''}, kernels {max(first, 0)} to "
-            f"{min(last, len(report.kernels) - 1)}"
-        )
-        yield (
-            f'<rect class="box {phase}" x="{left:.2f}" y="{high:.2f}" width="{right - left:.2f}" '
-            f'height="{low - high:.2f}"><title>{words}</title></rect>'
-        )
+    where, kernels = "report.plot", len(report.kernels)
+    size = report.layout.nbytes
+    with sheet(where, _WIDTH, _HEIGHT) as figure:
+        shape = package(where, "matplotlib.patches", REPORT).Rectangle
+        axes = figure.add_axes((0.08, 0.1, 0.9, 0.82))
+        axes.set(xlim=(0, max(kernels, 1)), ylim=(0, 1.02 * max(size, 1) / 10**6))
+        axes.set(xlabel="kernel", ylabel="MB")
+        axes.set_title(f"arena of {bytes_text(size)}, {kernels:,} kernels")
+        lives = lifetimes(report.kernels, report.buffers)
+        shown: set[str] = {kernel.phase for kernel in report.kernels}
+        for number, (buffer, offset) in enumerate(
+            zip(report.buffers, report.layout.offsets, strict=True)
+        ):
+            first, last = int(lives.first[number]), int(lives.last[number])
+            if offset is None or first > last:
+                continue
+            left, right = max(first, 0), min(last + 1, kernels)
+            phase, layer = _made_in(report, number, first)
+            shown.add(phase)
+            box = shape(
+                (left, offset / 10**6), right - left, buffer.nbytes / 10**6,
+                fc=_FILLS[phase], ec="white", lw=0.3, gid=f"{phase} {number} {label(buffer.label)}",
+            )  # fmt: skip
+            axes.add_patch(box)
+            name = buffer.label or layer or phase
+            wide = (right - left) / kernels if kernels else 1.0
+            if buffer.nbytes > _LINE * size and wide > _LETTER * len(name):
+                middle = ((left + right) / 2, (offset + buffer.nbytes / 2) / 10**6)
+                dark = phase in ("loss", "recompute", "communication", "update")
+                axes.text(
+                    *middle, label(name), ha="center", va="center", clip_on=True, size=6.75,
+                    color="white" if dark else "black",
+                )  # fmt: skip
+        if kernels:
+            axes.stairs(
+                [each / 10**6 for each in report.live_bytes],
+                color="black",
+                lw=0.9,
+                gid="needed bytes",
+            )
+        phases = [phase for phase in _FILLS if phase in shown]
+        axes.legend(
+            [shape((0, 0), 1, 1, fc=_FILLS[phase]) for phase in phases], phases,
+            loc="lower right", bbox_to_anchor=(1, 1), ncols=max(len(phases), 1), borderaxespad=0.2,
+        )  # fmt: skip
+        return svg_of(figure)
 
 
 def _made_in(report: Figures, number: int, first: int) -> tuple[str, str]:
@@ -314,28 +271,6 @@ def _made_in(report: Figures, number: int, first: int) -> tuple[str, str]:
     if first >= len(report.kernels):
         return "update", ""
     return report.kernels[first].phase, report.kernels[first].layer
-
-
-def _needed(report: Figures, scale: _Scale) -> str:
-    path = "".join(
-        f"{'M' if k == 0 else 'L'}{scale.x(k):.1f},{scale.y(size):.1f}H{scale.x(k + 1):.1f}"
-        for k, size in enumerate(report.live_bytes)
-    )
-    return f'<path d="{path}"><title>bytes needed at each kernel</title></path>' if path else ""
-
-
-def _legend(report: Figures) -> Iterator[str]:
-    shown = {kernel.phase for kernel in report.kernels}
-    names: list[str] = [phase for phase in PHASES if phase in shown]
-    if any(buffer.kind == "input" for buffer in report.buffers):
-        names.insert(0, "input")
-    right = float(_WIDTH - _RIGHT)
-    for name in reversed(names):
-        right -= 7.0 * len(name) + 26
-        yield (
-            f'<rect class="{name}" x="{right:.1f}" y="9" width="10" height="10"/>'
-            f'<text x="{right + 14:.1f}" y="18">{name}</text>'
-        )
 
 
 def memory_lines(report: Figures) -> list[str]:
@@ -406,23 +341,6 @@ def kernel_table(report: Figures, chosen: Iterable[int]) -> list[str]:
         rows.append([*names, megabytes(made[number]), *time])
     head = ["kernel", "name", "layer", "phase", "MB made", *([] if seconds is None else ["ms"])]
     return text_table(head, rows, names=4)
-
-
-def report_html(report: Figures) -> str:
-    """The figures of the memory, and a table of the phases."""
-    timed = report.seconds is not None
-    head = ["phase", "kernels", "MB made", *(["ms"] if timed else [])]
-    rows = [
-        [name, f"{share.kernels:,}", megabytes(share.nbytes)]
-        + ([milliseconds(share.seconds)] if timed else [])
-        for name, share in by_phase(report).items()
-    ]
-    titles = "".join(f"<th>{title}</th>" for title in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    words = "<br>".join(escape(line) for line in memory_lines(report))
-    return f"<p>{words}</p><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _part(seconds: float | None, whole: float) -> str:
@@ -531,13 +449,15 @@ class ProgramReport(Figures):
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """The arena over time as SVG: a rectangle a buffer, in the colour of its phase.
 
-        Returns the text, and writes it to ``path`` where one is given. Errors: `FileAccessError`.
+        Returns the text, and writes it to ``path``, a .svg file, where one is given. Errors:
+        `ArgumentError` for another suffix; `FileAccessError`; `BackendError` without the extra
+        ``report``.
         """
-        return plot_arena(self, path)
+        return write_chart(lambda: arena_svg(self), "report.plot", path)
 
     def _repr_html_(self) -> str:
         """The table of phases, for notebooks."""
-        return report_html(self)
+        return f"<pre>{escape(self.table(1))}</pre>"
 
 
 _LANES: dict[str, Callable[[Kernel], str]] = {

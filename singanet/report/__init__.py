@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from singanet.report.pages import LivePage, follow, write_comparison, write_report
+from singanet.report.pages import LivePage, follow, plot_confusion, write_comparison, write_report
 from singanet.report.reading import Run, RunNotes, read_run
-from singanet.report.recording import ConfusionLog, MemoryLog, plot_confusion, recorders
+from singanet.report.recording import ConfusionLog, MemoryLog, recorders
 
 __all__ = [
     "ConfusionLog",

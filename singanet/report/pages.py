@@ -2,45 +2,112 @@
 
 from __future__ import annotations
 
-import base64
 import heapq
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from html import escape
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from statistics import median_low
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from singanet.base.extras import REPORT, package
 from singanet.base.files import expect_inside, expect_suffix, is_held, path_of, paths_of, replacing
 from singanet.errors import ArgumentError, SingaNetError
-from singanet.picture.line_chart import MOST_LINES, RULES, line_chart, line_mark
-from singanet.picture.net_picture import DARK, LIGHT, variables
-from singanet.report.reading import COMPARISON, REPORT, Run, best_epoch, read_run
+from singanet.picture.charts import (
+    MOST_LINES,
+    MOST_NUMBERED,
+    SCHEMES,
+    LineChart,
+    confusion_chart,
+    data_of,
+    heat_map,
+    legend,
+    line_charts,
+    themed,
+    write_chart,
+)
+from singanet.report.reading import COMPARISON, Run, best_epoch, read_run
+from singanet.report.reading import REPORT as PAGE
 from singanet.training.callbacks import Callback
 from singanet.training.callbacks.trackers import flat
-from singanet.training.display import History
+from singanet.training.display import curves
 from singanet.training.files import check_folder
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_WHERE = "report"
 
 
-def document(title: str, sections: Iterable[str], every_seconds: int | None = None) -> str:
+class Grid(NamedTuple):
+    """Rows whose first cell is their name, under titles if there are any."""
+
+    rows: Sequence[Sequence[str]]
+    head: Sequence[str] = ()
+
+
+class Image(NamedTuple):
+    """A picture as SVG; ``alt`` says what it shows, ``note`` stands below it."""
+
+    svg: str
+    alt: str
+    note: str = ""
+
+
+class Images(NamedTuple):
+    """Pictures beside each other."""
+
+    images: Sequence[Image]
+
+
+class Words(NamedTuple):
+    """Text in columns."""
+
+    words: str
+
+
+class Details(NamedTuple):
+    """What is shown when the reader asks for it."""
+
+    summary: str
+    parts: Sequence[Part]
+
+
+Part = str | Grid | Images | Words | Details
+
+
+class Section(NamedTuple):
+    """A card under a heading; without ``parts`` it says ``nothing``."""
+
+    title: str
+    parts: Sequence[Part]
+    nothing: str = "not recorded in this run"
+
+
+@cache
+def _template() -> Any:
+    jinja2 = package(_WHERE, "jinja2", REPORT)
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return made.get_template("page.html")
+
+
+def document(title: str, sections: Iterable[Section], every_seconds: int | None = None) -> str:
     """The HTML text of a page, in light or dark as the reader prefers.
 
     A browser loads it anew ``every_seconds``, without a script and without losing the place.
     """
-    said = escape(title)
-    anew = f'<meta http-equiv="refresh" content="{every_seconds}">' if every_seconds else ""
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'{anew}<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{said}</title><style>{STYLE}</style></head>\n"
-        f"<body><main><h1>{said}</h1>\n" + "\n".join(sections) + "\n</main></body></html>\n"
+    page: str = _template().render(
+        title=title, sections=sections, every_seconds=every_seconds, schemes=SCHEMES, data=data_of
     )
+    return page
 
 
 def write_page(path: Path, html: str) -> None:
@@ -51,74 +118,16 @@ def write_page(path: Path, html: str) -> None:
         beside.write_bytes(html.encode("utf-8", errors="replace"))
 
 
-def section(title: str, content: str, nothing: str = "not recorded in this run") -> str:
-    """A card under a heading; where there is no ``content`` it says ``nothing``."""
-    return (
-        f"<section><h2>{escape(title)}</h2>"
-        f"{content or f'<p class=none>{escape(nothing)}</p>'}</section>"
-    )
-
-
-def details(title: str, content: str) -> str:
-    """What is shown when the reader asks for it."""
-    return f"<details><summary>{escape(title)}</summary>{content}</details>"
-
-
-# Text has a contrast of 7 : 1 or more against its ground in both schemes, lines of 3 : 1 or more;
-# lines differ in dashes and cells have numbers or names, so that nothing rests on hue.
-_COLOURS = (
-    f":root{{color-scheme:light dark;{variables(LIGHT)}}}"
-    f"@media (prefers-color-scheme:dark){{:root{{{variables(DARK)}}}}}"
-)
-_SHEET = """
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-main{max-width:1080px;margin:0 auto;padding:24px}
-h1{font-size:1.6em;margin:.2em 0}h2{font-size:1.2em;margin:0 0 .6em}
-h1,h2,p,figcaption{overflow-wrap:anywhere}
-section{background:var(--card);border:1px solid var(--rule);border-radius:8px;
-padding:16px;margin:16px 0}
-.scroll{overflow:auto;max-height:44em}
-.charts{display:flex;flex-wrap:wrap;gap:12px}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:3px 9px;text-align:right;border-bottom:1px solid var(--rule)}
-th:first-child,td:first-child,.facts td{text-align:left}th{color:var(--faint);font-weight:600}
-.matrix td{border:1px solid var(--rule);text-align:center;
-background:color-mix(in srgb,var(--s0) calc(var(--p)*40%),var(--card))}
-.matrix td.hit{font-weight:700;outline:2px solid var(--s0);outline-offset:-2px}
-pre{margin:0;font:12.5px/1.45 ui-monospace,monospace}
-figure{margin:0}figcaption{max-width:460px}
-p{margin:.3em 0}p.none,summary,caption,figcaption{color:var(--faint)}caption{text-align:left}
-details{margin-top:10px}summary{cursor:pointer}
-img{max-width:100%;border-radius:6px}
-.singanet-chart{max-width:100%;height:auto}
-"""
-STYLE = _COLOURS + _SHEET + RULES
-
-
-_MOST_CLASSES = 32
 _SHOWN_PAIRS = 25
+_MOST_CLASSES = 200
 LONGEST = 300
 """Characters of a name, which in objects within objects would grow from level to level."""
+_MB = 10**6
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in a frame that scrolls; every cell is escaped, the first of a row its name."""
-    titles = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
-        + "</tr>"
-        for name, *cells in rows
-    )
-    shown = f"<thead><tr>{titles}</tr></thead>" if head else ""
-    kind = "" if head else ' class="facts"'
-    return f'<div class="scroll"><table{kind}>{shown}<tbody>{body}</tbody></table></div>'
-
-
-def facts(values: Mapping[str, Any]) -> str:
+def facts(values: Mapping[str, Any]) -> Grid:
     """Names and values; objects in objects get names with dots."""
-    return table((), [(name, text(value)) for name, value in flat(values, LONGEST)])
+    return Grid([(name, text(value)) for name, value in flat(values, LONGEST)])
 
 
 def text(value: Any) -> str:
@@ -132,91 +141,36 @@ def text(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
-def confusion_table(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """The whole matrix, or of many classes the pairs most often confused."""
-    if len(labels) > _MOST_CLASSES:
-        return _pairs(labels, counts)
-    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in labels)
-    body = ""
-    for k, (label, row) in enumerate(zip(labels, counts, strict=True)):
-        total = max(sum(row), 1)
-        cells = "".join(
-            f'<td{" class=hit" if j == k else ""} style="--p:{count / total:.3f}">{count:,}</td>'
-            for j, count in enumerate(row)
-        )
-        right = f"{100 * row[k] / total:.1f} %"
-        body += f'<tr><th scope="row">{escape(label)}</th>{cells}<th>{right}</th></tr>'
-    return (
-        '<div class="scroll"><table class="matrix"><caption>rows: true classes; columns: classes '
-        "taken; last: share taken rightly</caption>"
-        f"<thead><tr><td></td>{head}<td></td></tr></thead><tbody>{body}</tbody></table></div>"
-    )
+def plot_confusion(
+    counts: Any, path: str | PathLike[str] | None = None, labels: Sequence[str] = ()
+) -> str:
+    """An SVG picture of ``counts`` (C, C), what `ConfusionMatrix` gives: rows the true classes.
 
-
-def _pairs(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    found = heapq.nlargest(
-        _SHOWN_PAIRS,
-        (
-            (count, labels[i], labels[j])
-            for i, row in enumerate(counts)
-            for j, count in enumerate(row)
-            if i != j and count
-        ),
-    )
-    rows = [(true, taken, f"{count:,}") for count, true, taken in found]
-    return table(("true class", "taken for", "times"), rows)
-
-
-_LONGEST = 44
-
-
-def heat_map(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float]]) -> str:
-    """Cells by row name and column, stronger for larger values, on a logarithmic scale.
-
-    What is not finite is crossed out; zero is empty.
+    Each cell is as strong as its share of its row, and beside a row is the share taken rightly.
+    Returns the text, and writes it to ``path``, a .svg file, where one is given; ``labels`` name
+    the classes, which are numbered else. Errors: `ArgumentError` for counts that are no square of
+    numbers >= 0, for more than 200 classes, for another number of labels, for another suffix;
+    `FileAccessError`; `BackendError` without the extra ``report``.
     """
-    logs = [math.log10(v) for line in rows.values() for v in line if v > 0 and math.isfinite(v)]
-    low, high = min(logs, default=0.0), max(logs, default=0.0)
-    left = 12 + 6.6 * max((len(_short(name)) for name in rows), default=0)
-    size = max(4.0, min(26.0, 640 / max(len(columns), 1)))
-    width, height = left + size * len(columns) + 12, 16 * len(rows) + 24
-    parts = [
-        f'<svg class="singanet-chart" role="img" aria-label="{escape(title)}" '
-        f'viewBox="0 0 {width:.0f} {height}" width="{width:.0f}" height="{height}">'
-    ]
-    for k, (name, line) in enumerate(rows.items()):
-        y = 16 * k
-        parts.append(
-            f'<text x="{left - 6:.1f}" y="{y + 12}" text-anchor="end">{escape(_short(name))}</text>'
+    where, matrix = "plot_confusion", np.asarray(counts)
+    square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
+    good = square and matrix.dtype.kind in "iuf" and np.isfinite(matrix).all() and matrix.size
+    if not good or (matrix < 0).any() or len(matrix) > _MOST_CLASSES:
+        raise ArgumentError(
+            f"{where}, counts",
+            expected=f"finite numbers >= 0 of shape (C, C), at most {_MOST_CLASSES} classes",
+            received=f"{matrix.dtype} of shape {matrix.shape}",
+            advice="pass what the metric ConfusionMatrix gives",
         )
-        for column, (label, value) in enumerate(zip(columns, line, strict=True)):
-            x = left + size * column
-            tip = f"<title>{escape(name)}, {escape(label)}: {value:.4g}</title>"
-            box = f'x="{x:.1f}" y="{y + 1}" width="{size - 1:.1f}" height="14"'
-            if not math.isfinite(value):
-                parts.append(
-                    f'<g>{tip}<rect class="bad" {box}/>'
-                    f'<path class="cross" d="M{x:.1f},{y + 1}l{size - 1:.1f},14"/></g>'
-                )
-            elif value > 0:
-                share = (math.log10(value) - low) / (high - low) if high > low else 1.0
-                fill = f'fill-opacity="{0.08 + 0.92 * share:.3f}"'
-                parts.append(f'<rect class="heat" {box} {fill}>{tip}</rect>')
-    for column in {0, len(columns) - 1} if columns else ():
-        x = left + size * (column + (column > 0))
-        end = "end" if column else "start"
-        if column or size * len(columns) > 130 or len(columns) == 1:
-            label = f'<text x="{x:.1f}" y="{height - 8}" text-anchor="{end}">'
-            parts.append(f"{label}{escape(columns[column])}</text>")
-    return "".join([*parts, "</svg>"])
-
-
-def _short(name: str) -> str:
-    """The end of a long ``name``, which says more: the cells say it whole when pointed at."""
-    return name if len(name) <= _LONGEST else "…" + name[1 - _LONGEST :]
-
-
-_MB = 10**6
+    names = [str(label) for label in labels] or [str(k) for k in range(len(matrix))]
+    if len(names) != len(matrix):
+        raise ArgumentError(
+            f"{where}, labels",
+            expected=f"{len(matrix)} names, one a class",
+            received=f"{len(names)}",
+            advice="leave labels out to number the classes",
+        )
+    return write_chart(lambda: confusion_chart(where, matrix, names), where, path)
 
 
 def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | None = None) -> Path:
@@ -224,40 +178,37 @@ def write_report(run_folder: str | PathLike[str], path: str | PathLike[str] | No
 
     Shows what `recorders` wrote, as far as it is there, in light or dark as the reader prefers.
     The page loads nothing, runs nothing, and forbids both. Errors: those of `read_run`;
-    `FileAccessError` where it cannot be written.
+    `FileAccessError` where it cannot be written; `BackendError` without the extra ``report``.
     """
     run = read_run(run_folder)
-    target = path_of(run_folder, "run_folder") / REPORT if path is None else path_of(path)
+    target = path_of(run_folder, "run_folder") / PAGE if path is None else path_of(path)
     if path is None:
         expect_inside(run.folder, target)
     write_page(target, page(run))
     return target
 
 
-def page(run: Run, before: str = "", every_seconds: int | None = None) -> str:
+def page(run: Run, before: Section | None = None, every_seconds: int | None = None) -> str:
     """The HTML text, with a section ``before`` the others; see `document`."""
     sections = [
         *([before] if before else []),
-        section("Result", _result(run)),
+        Section("Result", _result(run)),
         # Of language models alone.
-        *([section("Samples", facts(run.samples))] if run.samples else []),
-        section("Curves", _curves(run.history)),
-        section("Gradient norms by parameter", _gradients(run)),
-        section("Memory", _memory(run)),
-        section(
-            "Confusion matrix",
-            confusion_table(run.labels, run.confusion) if run.confusion else "",
-        ),
-        section("Net", _net(run)),
-        section("Configuration", facts(run.config) if run.config else ""),
+        *([Section("Samples", [facts(run.samples)])] if run.samples else []),
+        Section("Curves", _curves(run)),
+        Section("Gradient norms by parameter", _gradients(run)),
+        Section("Memory", _memory(run)),
+        Section("Confusion matrix", _confusion(run)),
+        Section("Net", _net(run)),
+        Section("Configuration", [facts(run.config)] if run.config else []),
     ]
     return document(f"Run {run.name}", sections, every_seconds)
 
 
-def _result(run: Run) -> str:
+def _result(run: Run) -> list[Part]:
     """The figures, how it ended, the best epoch and the last."""
     history = run.history
-    parts = [facts(run.figures)] if run.figures else []
+    parts: list[Part] = [facts(run.figures)] if run.figures else []
     if history:
         rows = {"last": len(history.epochs) - 1}
         best = best_row(run)
@@ -267,8 +218,8 @@ def _result(run: Run) -> str:
             (what, f"{history.epochs[k] + 1:,}", *map(text, history.row(k).values()))
             for what, k in rows.items()
         ]
-        parts += [f"<p>{escape(ending(run))}</p>", table(("", "epoch", *history), lines)]
-    return "".join(parts)
+        parts += [ending(run), Grid(lines, ("", "epoch", *history))]
+    return parts
 
 
 def best_row(run: Run) -> tuple[str, int] | None:
@@ -300,38 +251,38 @@ def ending(run: Run) -> str:
     return f"{epochs}, as asked for"
 
 
-def _curves(history: History) -> str:
+def _chart(chart: LineChart, note: str = "") -> Image:
+    svg = themed(line_charts(_WHERE, [chart]))
+    return Image(svg, f"{chart.title} by {chart.across}", note)
+
+
+def _curves(run: Run) -> list[Part]:
+    history = run.history
     if not history.epochs:
-        return ""
-    epochs = [epoch + 1.0 for epoch in history.epochs]
-    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for name, values in history.items():
-        points = list(zip(epochs, values, strict=True))
-        charts.setdefault(name.removeprefix("val_"), {})[name] = points
-    drawn = "".join(line_chart(title, "epoch", lines) for title, lines in charts.items())
+        return []
     rows = [
-        (text(int(epoch)), *(text(value) for value in history.row(k).values()))
-        for k, epoch in enumerate(epochs)
+        (text(epoch + 1), *map(text, history.row(k).values()))
+        for k, epoch in enumerate(history.epochs)
     ]
-    numbers = table(("epoch", *history), rows)
-    return f'<div class="charts">{drawn}</div>{details("numbers", numbers)}'
+    numbers = Details("numbers", [Grid(rows, ("epoch", *history))])
+    return [Images([_chart(chart) for chart in curves(history)]), numbers]
 
 
-def _gradients(run: Run) -> str:
-    if not run.layers:
-        return ""
+def _gradients(run: Run) -> list[Part]:
     names = dict.fromkeys(name for line in run.layers for name in line["parameters"])
+    if not names:
+        return []
     norms = {name: [_norm(line["parameters"].get(name)) for line in run.layers] for name in names}
     epochs = [f"epoch {line['epoch'] + 1}" for line in run.layers]
-    drawn = heat_map("mean gradient norm by parameter and epoch", epochs, norms)
     last = run.layers[-1]["parameters"]
     keys = ("gradient_norm", "gradient_norm_max", "weight_norm")
     rows = [(name, *(text(last[name].get(key)) for key in keys)) for name in last]
-    numbers = table(("last epoch", "mean norm", "largest norm", "norm of weights"), rows)
-    return (
-        "<p>Mean norm of the gradients in each epoch, stronger for larger, by powers of ten.</p>"
-        f'<div class="scroll">{drawn}</div>{details("numbers", numbers)}'
-    )
+    head = ("last epoch", "mean norm", "largest norm", "norm of weights")
+    return [
+        "Mean norm of the gradients in each epoch. Red is no finite number, empty is zero.",
+        Images([Image(themed(heat_map(_WHERE, epochs, norms)), "norms of gradients by epoch")]),
+        Details("numbers", [Grid(rows, head)]),
+    ]
 
 
 def _norm(figures: object) -> float:
@@ -339,34 +290,56 @@ def _norm(figures: object) -> float:
     return math.nan if value is None else float(value)
 
 
-def _memory(run: Run) -> str:
-    lines: dict[str, dict[str, list[tuple[float, float]]]] = {
-        "memory of the process, MB": {},
-        "gradients held together, MB": {},
+def _memory(run: Run) -> list[Part]:
+    charts = {
+        "process memory, MB": ("resident", "peak"),
+        "gradients held together, MB": ("gradients",),
     }
-    wanted = (("resident", 0), ("peak", 0), ("gradients", 1))
-    for key, chart in wanted:
-        points = [
-            (float(line["seconds"]), line[key] / _MB)
-            for line in run.memory
-            if line.get(key) is not None
-        ]
-        if points:
-            list(lines.values())[chart][key] = points
-    drawn = "".join(line_chart(title, "seconds", each) for title, each in lines.items() if each)
-    return f'<div class="charts">{drawn}</div>' if drawn else ""
+    drawn = []
+    for title, keys in charts.items():
+        lines = {
+            key: [(m["seconds"], m[key] / _MB) for m in run.memory if m.get(key) is not None]
+            for key in keys
+        }
+        if any(lines.values()):
+            drawn.append(_chart(LineChart(title, "seconds", lines)))
+    return [Images(drawn)] if drawn else []
 
 
-def _net(run: Run) -> str:
-    parts = []
-    if run.summary:
-        parts.append(f'<div class="scroll"><pre>{escape(run.summary)}</pre></div>')
+def _confusion(run: Run) -> list[Part]:
+    """The whole matrix, or of many classes the pairs most often confused."""
+    labels, counts = run.labels, run.confusion
+    if not counts:
+        return []
+    if len(labels) > MOST_NUMBERED:
+        found = heapq.nlargest(
+            _SHOWN_PAIRS,
+            (
+                (count, labels[i], labels[j])
+                for i, row in enumerate(counts)
+                for j, count in enumerate(row)
+                if i != j and count
+            ),
+        )
+        rows = [(true, taken, f"{count:,}") for count, true, taken in found]
+        return [Grid(rows, ("true class", "taken for", "times"))]
+    drawn = Image(themed(confusion_chart(_WHERE, np.array(counts), labels)), "confusion matrix")
+    numbers = Grid(
+        [(name, *map(text, row)) for name, row in zip(labels, counts, strict=True)], ("", *labels)
+    )
+    return [
+        "Rows: true classes; columns: classes taken; last: share taken rightly.",
+        Images([drawn]),
+        Details("numbers", [numbers]),
+    ]
+
+
+def _net(run: Run) -> list[Part]:
+    parts: list[Part] = [Words(run.summary)] if run.summary else []
     if run.picture:
         # As an image, in which nothing of a foreign file can act.
-        data = base64.b64encode(run.picture.encode()).decode()
-        image = f'<img alt="graph of the net" src="data:image/svg+xml;base64,{data}">'
-        parts.append(details("picture", f'<div class="scroll">{image}</div>'))
-    return "".join(parts)
+        parts.append(Details("picture", [Images([Image(run.picture, "graph of the net")])]))
+    return parts
 
 
 _SECONDS = 3
@@ -404,13 +377,16 @@ class LivePage(Callback):
     It shows what the other `recorders` have written, and the loss by step. It is written in one
     piece, no more often than every three seconds, and takes at most a twentieth of the time. What
     stands in its way while the net trains ends the page, with a warning, and not the training.
-    Without ``ends`` the run goes on behind the fit, until `finish` is called.
+    Without ``ends`` the run goes on behind the fit, until `finish` is called. Errors:
+    `BackendError` without the extra ``report``.
     """
 
     runs_last = True
     first_rank_only = True
 
     def __init__(self, folder: str | PathLike[str], ends: bool = True) -> None:
+        for name in ("matplotlib.figure", "jinja2"):
+            package("LivePage", name, REPORT)
         self.folder = path_of(folder, "folder")
         self.ends = ends
         self._curve = StepCurve()
@@ -420,7 +396,7 @@ class LivePage(Callback):
     def on_train_begin(self) -> None:
         """See that the page can be written, and nowhere else. Errors: `FileAccessError`."""
         check_folder(self.folder)
-        expect_inside(self.folder, self.folder / REPORT)
+        expect_inside(self.folder, self.folder / PAGE)
         self._curve, self._failed, self._begun = StepCurve(), False, True
         self._start, self._due = time.perf_counter(), 0.0
 
@@ -455,9 +431,9 @@ class LivePage(Callback):
         self._due = now + max(_SECONDS, (now - began) / _SHARE)
 
     def _write(self) -> None:
-        write_page(self.folder / REPORT, page(read_run(self.folder), self._progress(), _SECONDS))
+        write_page(self.folder / PAGE, page(read_run(self.folder), self._progress(), _SECONDS))
 
-    def _progress(self) -> str:
+    def _progress(self) -> Section:
         session, steps = self.session, self.session.data.expected
         # An epoch may have more than the one before, from which its length was told.
         known = steps is not None and session.batch <= steps
@@ -467,8 +443,8 @@ class LivePage(Callback):
             "steps in all": session.step,
             "seconds": round(time.perf_counter() - self._start, 1),
         }
-        chart = line_chart("loss", "step", {"loss": self._curve.points})
-        return section("Under way", _told(said) + f'<div class="charts">{chart}</div>')
+        chart = _chart(LineChart("loss", "step", {"loss": self._curve.points}))
+        return _under_way(said, Images([chart]))
 
     def _try(self, write: Callable[[], object]) -> None:
         try:
@@ -484,23 +460,23 @@ def follow(run_folder: str | PathLike[str], path: str | PathLike[str] | None = N
     It comes back when that has ended; a page is loaded anew until then. An interrupt leaves a page
     that is not. Errors: those of `write_report`.
     """
-    target = path_of(run_folder, "run_folder") / REPORT if path is None else path_of(path)
+    target = path_of(run_folder, "run_folder") / PAGE if path is None else path_of(path)
     try:
         while is_held(path_of(run_folder, "run_folder")):
             run = read_run(run_folder)
             if path is None:
                 expect_inside(run.folder, target)
-            write_page(target, page(run, section("Under way", _told({})), _SECONDS))
+            write_page(target, page(run, _under_way({}), _SECONDS))
             time.sleep(_SECONDS)
     finally:
         write_report(run_folder, path)
     return target
 
 
-def _told(said: Mapping[str, object]) -> str:
+def _under_way(said: Mapping[str, object], *charts: Images) -> Section:
     written = time.strftime("%Y-%m-%d %H:%M:%S")
     note = f"Loaded anew every {_SECONDS} seconds; where this stays the same, the process is gone."
-    return facts({**said, "page written": written}) + f"<p>{note}</p>"
+    return Section("Under way", [facts({**said, "page written": written}), note, *charts])
 
 
 _TIMES = 10.0
@@ -536,13 +512,14 @@ def write_comparison(
 def comparison(runs: Sequence[Run]) -> str:
     """The HTML text."""
     names = names_of([run.folder for run in runs])
+    ends = [(name, ending(run)) for name, run in zip(names, runs, strict=True)]
     return document(
         f"{len(runs)} runs",
         [
-            section("Runs", _runs(names, runs)),
+            Section("Runs", [Grid(ends)]),
             *_curves_of_runs(names, runs),
-            section("Settings that differ", _settings(names, runs)),
-            section("Results", _results(names, runs), "no run has recorded any"),
+            Section("Settings that differ", _settings(names, runs)),
+            Section("Results", _results(names, runs), "no run has recorded any"),
         ],
     )
 
@@ -561,34 +538,25 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _runs(names: Sequence[str], runs: Sequence[Run]) -> str:
-    """The legend of all charts, with how each run ended."""
-    lines = "".join(
-        f'<tr><td>{line_mark(k % MOST_LINES)}</td><th scope="row">{escape(name)}</th>'
-        f"<td>{escape(ending(run))}</td></tr>"
-        for k, (name, run) in enumerate(zip(names, runs, strict=True))
-    )
-    return f'<div class="scroll"><table class="facts"><tbody>{lines}</tbody></table></div>'
-
-
 def _measures(runs: Sequence[Run]) -> list[str]:
     """What any of the runs has measured, in the order of the first that has."""
     return list(dict.fromkeys(name for run in runs for name in run.history))
 
 
-def _curves_of_runs(names: Sequence[str], runs: Sequence[Run]) -> Iterator[str]:
-    """A section of charts for every so many runs as can be told apart."""
+def _curves_of_runs(names: Sequence[str], runs: Sequence[Run]) -> Iterator[Section]:
+    """A section of charts, under their legend, for every so many runs as can be told apart."""
     for start in range(0, len(runs), MOST_LINES):
         some = slice(start, start + MOST_LINES)
         own, title = names[some], "Curves"
         if len(runs) > MOST_LINES:
             title = f"Curves of {own[0]}" + (f" to {own[-1]}" if len(own) > 1 else "")
-        drawn = [_chart(measure, own, runs[some]) for measure in _measures(runs[some])]
-        content = f'<div class="charts">{"".join(drawn)}</div>' if drawn else ""
-        yield section(title, content, "no run has recorded any epoch")
+        drawn = [_of_runs(measure, own, runs[some]) for measure in _measures(runs[some])]
+        marks = Image(themed(legend(_WHERE, own)), f"lines: {', '.join(own)}")
+        parts = [Images([marks]), Images(drawn)] if drawn else []
+        yield Section(title, parts, "no run has recorded any epoch")
 
 
-def _chart(measure: str, names: Sequence[str], runs: Sequence[Run]) -> str:
+def _of_runs(measure: str, names: Sequence[str], runs: Sequence[Run]) -> Image:
     """A line for each run; those without the measure keep their look for the other charts."""
     found = {name: run.history.get(measure, []) for name, run in zip(names, runs, strict=True)}
     most = _most(found.values())
@@ -600,15 +568,13 @@ def _chart(measure: str, names: Sequence[str], runs: Sequence[Run]) -> str:
         ]
         for name, run in zip(names, runs, strict=True)
     }
-    drawn = line_chart(measure, "epoch", lines, with_legend=False)
     beyond = [name for name, values in found.items() if any(abs(v) > most for v in values)]
     notes = {
         "not measured by": [name for name in names if not found[name]],
         f"beyond {most:.3g}, and not drawn there:": beyond,
     }
     said = "; ".join(f"{note} {', '.join(which)}" for note, which in notes.items() if which)
-    caption = f"<figcaption>{escape(said)}</figcaption>" if said else ""
-    return f"<figure>{drawn}{caption}</figure>"
+    return _chart(LineChart(measure, "epoch", lines, legend=False), said)
 
 
 def _most(lines: Iterable[Sequence[float]]) -> float:
@@ -618,7 +584,7 @@ def _most(lines: Iterable[Sequence[float]]) -> float:
     return _TIMES * median_low(highest) if highest else 0.0
 
 
-def _settings(names: Sequence[str], runs: Sequence[Run]) -> str:
+def _settings(names: Sequence[str], runs: Sequence[Run]) -> list[Part]:
     """A row for each setting that is not the same everywhere."""
     configs = [dict(flat(run.config, LONGEST)) for run in runs]
     known = list(dict.fromkeys(name for config in configs for name in config))
@@ -633,8 +599,8 @@ def _settings(names: Sequence[str], runs: Sequence[Run]) -> str:
         said.append(f"No settings were recorded by {', '.join(missing)}.")
     if len(differ) > _MOST_ROWS:
         said.append(f"The first {_MOST_ROWS:,} of {len(differ):,} are shown.")
-    shown = table(("setting", *names), differ[:_MOST_ROWS]) if differ else ""
-    return f"{shown}<p>{escape(' '.join(filter(None, said)))}</p>"
+    tables: list[Part] = [Grid(differ[:_MOST_ROWS], ("setting", *names))] if differ else []
+    return [*tables, " ".join(filter(None, said))]
 
 
 def _shown(values: Sequence[tuple[bool, Any]]) -> list[str]:
@@ -644,7 +610,7 @@ def _shown(values: Sequence[tuple[bool, Any]]) -> list[str]:
     return short if len(set(short)) == len(set(exact)) else exact
 
 
-def _results(names: Sequence[str], runs: Sequence[Run]) -> str:
+def _results(names: Sequence[str], runs: Sequence[Run]) -> list[Part]:
     """Measures at the best and the last epoch, and the figures."""
     best = [best_row(run) for run in runs]
     rows = list[tuple[str, ...]]()
@@ -667,4 +633,4 @@ def _results(names: Sequence[str], runs: Sequence[Run]) -> str:
     figures = [dict(flat(run.figures, LONGEST)) for run in runs]
     for name in list(dict.fromkeys(name for each in figures for name in each))[:_MOST_ROWS]:
         rows.append((name, *(text(each.get(name)) for each in figures)))
-    return table(("", *names), rows) if rows else ""
+    return [Grid(rows, ("", *names))] if rows else []

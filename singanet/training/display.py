@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 from singanet.base.elsewhere import missing_attribute
 from singanet.base.kinds import bytes_text
-from singanet.picture.line_chart import line_chart, stand_alone, write_chart
+from singanet.picture.charts import LineChart, in_notebook, line_charts, write_chart
 
 INTERVAL = 0.1
 USUAL_WIDTH = 80
@@ -206,23 +206,22 @@ class History(dict[str, list[float]]):
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """An SVG picture with a chart a quantity, training and validation in one.
 
-        Returns its text, and writes it to ``path``, a .svg file, where one is given. Errors:
-        `ArgumentError` for another suffix; `FileAccessError`.
+        Returns its text, and writes it to ``path``, a .svg file, where one is given. Epochs are
+        counted from 1, as progress is shown. Errors: `ArgumentError` for another suffix;
+        `FileAccessError`; `BackendError` without the extra ``report``.
         """
-        return write_chart(_curves(self.epochs, self), "history.plot,", path)
+        where = "history.plot"
+        return write_chart(lambda: line_charts(where, curves(self)), where, path)
 
-    def _repr_html_(self) -> str:
-        """The picture, for notebooks."""
-        return self.plot()
+    def _repr_html_(self) -> str | None:
+        """The picture, for notebooks; without the extra ``report`` they show the text."""
+        return in_notebook("curves", self.plot)
 
 
-def _curves(epochs: Sequence[int], measures: Mapping[str, Sequence[float]]) -> str:
-    """An SVG with a chart a quantity beside the other, training and validation in one.
-
-    Stands alone, dark on white. Epochs are counted from 1, as progress is shown.
-    """
-    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for name, values in measures.items():
-        points = [(epoch + 1.0, value) for epoch, value in zip(epochs, values, strict=True)]
-        charts.setdefault(name.removeprefix("val_"), {})[name] = points
-    return stand_alone([line_chart(title, "epoch", lines) for title, lines in charts.items()])
+def curves(history: History) -> list[LineChart]:
+    """A chart a quantity, training and validation in one."""
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, values in history.items():
+        points = [(epoch + 1.0, v) for epoch, v in zip(history.epochs, values, strict=True)]
+        lines.setdefault(name.removeprefix("val_"), {})[name] = points
+    return [LineChart(title, "epoch", each) for title, each in lines.items()]

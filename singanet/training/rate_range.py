@@ -13,7 +13,7 @@ import numpy as np
 from singanet.base.arguments import checked_count
 from singanet.engine.model import Model
 from singanet.errors import ArgumentError, RankError
-from singanet.picture.line_chart import line_chart, stand_alone, write_chart
+from singanet.picture.charts import LineChart, in_notebook, line_charts, write_chart
 from singanet.training.callbacks import Callback
 from singanet.training.compiled import expect_compiled
 from singanet.training.fit import fit
@@ -69,7 +69,8 @@ class RateRange:
 
         Losses above twice those at the lowest rates are left out: beside them nothing is seen.
         Returns its text, and writes it to ``path``, a .svg file, where one is given. Errors:
-        `ArgumentError` for another suffix; `FileAccessError`.
+        `ArgumentError` for another suffix; `FileAccessError`; `BackendError` without the extra
+        ``report``.
         """
         top = 2.0 * max(map(abs, self.losses[: _first(len(self.losses))]))
         lines = {
@@ -80,12 +81,12 @@ class RateRange:
         if rate is not None:
             shown = [value for _, value in lines["loss"]]
             lines[f"suggested {rate:.2g}"] = [(rate, min(shown)), (rate, max(shown))]
-        svg = stand_alone([line_chart("", "learning rate", lines, by_powers=True)])
-        return write_chart(svg, "rate_range.plot,", path)
+        where, chart = "rate_range.plot", LineChart("", "learning rate", lines, by_powers=True)
+        return write_chart(lambda: line_charts(where, [chart]), where, path)
 
-    def _repr_html_(self) -> str:
-        """The picture, for notebooks."""
-        return self.plot()
+    def _repr_html_(self) -> str | None:
+        """The picture, for notebooks; without the extra ``report`` they show the text."""
+        return in_notebook("losses by rate", self.plot)
 
 
 def _first(steps: int) -> int:

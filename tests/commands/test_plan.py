@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from singanet.__main__ import main
+from tests.charts import HERE
 
 
 def test_it_prints_the_table_and_the_memory_over_a_step(capsys, tmp_path):
     picture = tmp_path / "arena.svg"
     argv = ["plan", "mlp", "--batch-size", "4", "--optimizer", "adam", "--memory-budget", "1GB"]
-    assert main([*argv, "--out", str(picture)]) == 0
+    assert main([*argv, *(["--out", str(picture)] if HERE else [])]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("batches of 4 within 1.00 GB: as it is\n")
     assert "optimizer state" in shown
     assert "forward fc1" in shown
-    assert picture.read_text("utf-8").startswith("<svg")
+    assert not HERE or picture.read_text("utf-8").startswith("<svg")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from singanet import FeedForwardNet, Input
 from singanet.errors import ArgumentError, BackendError, CallOrderError, FileAccessError
 from singanet.layers import Activation, Add, Concat, Conv2D, Dense, Flatten, Slice
 from singanet.models import build
+from tests.charts import NEEDED
 from tests.html_check import read_html
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -86,11 +87,13 @@ def test_the_file_is_the_text(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["net.SVG"]
 
 
+@NEEDED
 def test_png_has_the_same_proportions_and_is_not_empty(tmp_path):
-    image_of = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    from PIL import Image
+
     net = siamese()
     root = ElementTree.fromstring(net.plot(tmp_path / "net.png"))
-    with image_of.open(tmp_path / "net.png") as image:
+    with Image.open(tmp_path / "net.png") as image:
         assert image.format == "PNG"
         wanted = (2 * float(root.get("width")), 2 * float(root.get("height")))
         assert image.size == pytest.approx(wanted, abs=2)
@@ -98,9 +101,9 @@ def test_png_has_the_same_proportions_and_is_not_empty(tmp_path):
     assert {(228, 242, 228), (220, 235, 249)} <= {colour for _, colour in colours}
 
 
-def test_png_without_pillow_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(BackendError, match=r"pip install pillow"):
+def test_png_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.patches", None)
+    with pytest.raises(BackendError, match=r"net\.plot.*pip install 'singanet\[report\]'"):
         siamese().plot(tmp_path / "net.png")
     assert list(tmp_path.iterdir()) == []
 

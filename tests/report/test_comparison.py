@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -11,7 +10,10 @@ from singanet.__main__ import main
 from singanet.errors import ArgumentError, DataError, FileAccessError
 from singanet.report import recorders, write_comparison
 from singanet.report.pages import names_of
+from tests.charts import NEEDED, images, lines, without_images
 from tests.html_check import read_html
+
+pytestmark = NEEDED
 
 
 @pytest.fixture
@@ -32,19 +34,14 @@ def run(tmp_path):
 
 def page_of(folders, tmp_path):
     html = write_comparison(folders, tmp_path / "page.html").read_text("utf-8")
-    read_html(html)
+    read_html(without_images(html))
     return html
 
 
 def charts(html):
-    """Of every chart the lines by their names, each the x of its points, as it is drawn."""
-    found = {}
-    for drawn in re.findall(r"<figure>(<svg.*?</svg>)", html):
-        root = ElementTree.fromstring(drawn)
-        found[root.find("text").text] = {
-            line.find("title").text: line.get("points").split() for line in root.iter("polyline")
-        }
-    return found
+    """Of every chart the points of its lines by their names, as it is drawn."""
+    found = [(shown.removesuffix(" by epoch"), svg) for shown, svg in images(html)]
+    return {shown: lines(svg) for shown, svg in found if not shown.startswith("lines:")}
 
 
 def rows(html, title):
@@ -100,10 +97,7 @@ def test_a_run_that_left_its_range_hides_no_other(run, tmp_path):
     drawn = charts(html)["loss"]
     assert [len(points) for points in drawn.values()] == [2, 2, 1, 0]
     # As high as without the two, but for a scale that ends at 3 instead of 2.
-    heights = [
-        float(lines["a"][0].split(",")[1]) - float(lines["a"][1].split(",")[1])
-        for lines in (alone, drawn)
-    ]
+    heights = [each["a"][0][1] - each["a"][1][1] for each in (alone, drawn)]
     assert heights[1] / heights[0] == pytest.approx(2 / 3, abs=0.2)
     assert "not measured by none; beyond 20, and not drawn there: lost<" in html
 
@@ -161,7 +155,7 @@ def test_so_many_as_look_different_share_their_charts(run, tmp_path):
     assert re.findall("<h2>(Curves.*?)</h2>", html) == [
         "Curves of r0 to r15", "Curves of r16 to r31", "Curves of r32",
     ]  # fmt: skip
-    assert html.count("<polyline") == 33
+    assert sum(len(lines(svg)) for shown, svg in images(html) if "by epoch" in shown) == 33
     assert len(rows(html, "Results")["loss, last epoch"]) == 33
 
 

@@ -1,22 +1,19 @@
 from __future__ import annotations
 
-from xml.etree import ElementTree
-
 import numpy as np
 import pytest
 
 from singanet.errors import ArgumentError
 from singanet.metric import ConfusionMatrix
 from singanet.report import plot_confusion
+from tests.charts import NEEDED, SVG, groups, texts
+from tests.picture.test_charts import cells
+
+pytestmark = NEEDED
 
 
-def cells(svg):
-    root = ElementTree.fromstring(svg)
-    found = {}
-    for cell in root.findall(".//{*}rect[@class='heat']"):
-        what, count = cell.find("{*}title").text.rsplit(": ", 1)
-        found[what] = count, float(cell.get("fill-opacity"))
-    return root, found
+def counts(svg):
+    return {k: "".join(g.itertext()).strip() for k, g in groups(svg, "count").items()}
 
 
 def test_a_metric_becomes_a_picture(rng, tmp_path):
@@ -25,40 +22,37 @@ def test_a_metric_becomes_a_picture(rng, tmp_path):
     metric.update(scores, y)
     svg = plot_confusion(metric.result(), tmp_path / "matrix.svg", ["cat", "dog", "<b>"])
     assert (tmp_path / "matrix.svg").read_text("utf-8") == svg
-    root, found = cells(svg)
+    found, strong = counts(svg), cells(svg)[..., 3] / 255
     taken = scores.argmax(axis=1)
-    for i, true in enumerate(["cat", "dog", "<b>"]):
-        for j, other in enumerate(["cat", "dog", "<b>"]):
-            count = int(((y == i) & (taken == j)).sum())
-            said, strong = found[f"{true} taken for {other}"]
-            assert int(said) == count
-            assert strong == pytest.approx(0.03 + 0.45 * count / (y == i).sum(), abs=1e-3)
-    assert {"cat", "dog", "<b>"} <= {text.text for text in root.findall(".//{*}text")}
+    for i, j in np.ndindex(3, 3):
+        count = int(((y == i) & (taken == j)).sum())
+        assert int(found[f"{i} {j}"]) == count
+        assert strong[i, j] == pytest.approx(0.03 + 0.45 * count / (y == i).sum(), abs=5e-3)
+    assert {"cat", "dog", "<b>"} <= {*texts(svg)}
 
 
 def test_weighted_counts_empty_rows_and_many_classes():
-    _, found = cells(plot_confusion([[0.25, 1.5], [0, 0]]))
-    assert found["0 taken for 1"][0] == "1.5"
-    assert found["1 taken for 0"] == ("0", 0.03)
-    root, found = cells(plot_confusion(np.eye(40, dtype=int) * 12345))
-    assert len(found) == 1600
-    assert found["39 taken for 39"] == ("12,345", 1.0)
-    assert not root.findall(".//{*}text[@class='count']")
+    svg = plot_confusion([[0.25, 1.5], [0, 0]])
+    assert counts(svg) == {"0 0": "0.25", "0 1": "1.5", "1 0": "0", "1 1": "0"}
+    assert cells(svg)[1, 0, 3] == int(0.03 * 255)
+    svg = plot_confusion(np.eye(40, dtype=int) * 12345)
+    assert cells(svg).shape == (40, 40, 4)
+    assert cells(svg)[39, 39, 3] == 255
+    assert not counts(svg)
 
 
 def test_cells_are_wide_enough_for_their_numbers():
-    root, _ = cells(plot_confusion([[123456789, 1], [2, 3]]))
-    widths = {float(cell.get("width")) for cell in root.findall(".//{*}rect[@class='heat']")}
-    assert len(widths) == 1
-    assert widths.pop() > 60
+    found = groups(plot_confusion([[123456789, 1], [2, 3]]), "count")
+    left, right = (float(next(found[k].iter(f"{SVG}text")).get("x")) for k in ("0 0", "0 1"))
+    assert right - left > 45  # points, of 0.75 pixels
 
 
 @pytest.mark.parametrize(
-    "counts", [[], [1, 2], [[1, 2]], [[-1]], [[float("nan")]], [["x"]], np.eye(201)]
+    "wrong", [[], [1, 2], [[1, 2]], [[-1]], [[float("nan")]], [["x"]], np.eye(201)]
 )
-def test_what_is_no_matrix_of_counts(counts):
+def test_what_is_no_matrix_of_counts(wrong):
     with pytest.raises(ArgumentError, match=r"plot_confusion, counts.*\(C, C\)"):
-        plot_confusion(counts)
+        plot_confusion(wrong)
 
 
 def test_labels_and_files_that_do_not_fit(tmp_path):

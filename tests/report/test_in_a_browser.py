@@ -9,6 +9,7 @@ import pytest
 
 from singanet.report import read_run, recorders, write_report
 from singanet.report.pages import page, write_page
+from tests.charts import NEEDED
 from tests.report.test_page import SECTIONS
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -18,9 +19,12 @@ FLAGS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--hide-scrollbars", "--enable-logging=stderr",
 ]  # fmt: skip
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
-)
+pytestmark = [
+    NEEDED,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium"
+    ),
+]
 
 
 def browse(page, profile, *arguments):

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import pytest
 
-from singanet.errors import DataError, FileAccessError
-from singanet.report import read_run, recorders
+from singanet.errors import BackendError, DataError, FileAccessError
+from singanet.report import pages, read_run, recorders, write_comparison, write_report
 
 
 def test_reads_what_the_recorders_wrote(fit, net, tmp_path):
@@ -24,6 +25,25 @@ def test_reads_what_the_recorders_wrote(fit, net, tmp_path):
     assert run.memory[-1]["step"] == 12
     assert run.labels == ["a", "b", "c"]
     assert sum(map(sum, run.confusion)) == 20
+
+
+@pytest.mark.parametrize("missing", ["matplotlib.figure", "jinja2"])
+def test_without_the_extra_runs_are_recorded_and_pages_refused(fit, tmp_path, monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    pages._template.cache_clear()
+    fit(recorders(tmp_path / "a"), epochs=1)
+    fit(recorders(tmp_path / "b"), epochs=1)
+    before = {path: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    told = r"expected the package \w+; received .*; run: pip install 'singanet\[report\]'"
+    for refused in (
+        lambda: recorders(tmp_path / "a", live=True),
+        lambda: write_report(tmp_path / "a"),
+        lambda: write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "page.html"),
+    ):
+        with pytest.raises(BackendError, match=told):
+            refused()
+    assert before == {path: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_what_is_missing_is_empty(tmp_path):

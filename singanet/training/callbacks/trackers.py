@@ -11,6 +11,7 @@ from typing import Any
 
 from singanet.base.arguments import checked_count
 from singanet.base.described import Configurable
+from singanet.base.extras import package
 from singanet.base.files import path_of
 from singanet.base.version import VERSION
 from singanet.errors import ArgumentError, BackendError, ConfigError
@@ -18,20 +19,6 @@ from singanet.training.callbacks.callback import Callback
 from singanet.training.callbacks.stopping import Monitor
 from singanet.training.files import check_folder
 from singanet.training.session import Session
-
-
-def package(where: str, name: str, install: str) -> Any:
-    """The module ``name``. Errors: `BackendError` where it is missing, with what installs it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise BackendError(
-            where,
-            expected=f"the package {name}",
-            received=str(error),
-            advice=f"run: pip install {install}",
-        ) from error
-
 
 _WHERE = "OptunaPruning"
 

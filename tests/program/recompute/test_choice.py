@@ -16,6 +16,7 @@ from singanet.layers import Activation, Add, BatchNormalization, Conv2D, Dense, 
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.models import build
 from singanet.optimizer import SGD
+from tests.charts import HERE
 from tests.program import test_programs as nets
 from tests.program.dropping import drop_all
 from tests.program.replay.test_replayed_pass import gradient, inputs, python_net
@@ -197,7 +198,8 @@ def test_reports_tell_what_runs_again_and_what_that_saves():
     phase = report.phases()["recompute"]
     assert phase.kernels == report.recomputed_kernels
     assert phase.seconds > 0
-    assert "recompute" in report.plot()
+    if HERE:
+        assert "recompute" in report.plot()
     assert "recomputed" not in recorded(net, "none").report().table(0)
 
 

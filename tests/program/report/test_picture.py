@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import pytest
 
-from singanet.errors import FileAccessError
+from singanet.errors import ArgumentError, FileAccessError
 from singanet.program.ir import Buffer, Kernel
 from singanet.program.layout import plan_arena
-from singanet.program.report import ProgramReport
-from tests.program.report.test_report import KERNELS, report
+from singanet.program.report import PHASES, ProgramReport
+from tests.charts import NEEDED, SVG, groups, texts
+from tests.program.report.test_report import report
 from tests.program.steps import residual
 
-SVG = "{http://www.w3.org/2000/svg}"
+pytestmark = NEEDED
 
 
 def boxes(svg):
-    """Title → (left, top, width, height, class) of every buffer's rectangle."""
+    """Name → (left, top, width, height, phase) of every buffer's rectangle."""
     found = {}
-    for rect in ElementTree.fromstring(svg).iter(f"{SVG}rect"):
-        title = rect.find(f"{SVG}title")
-        if title is not None:
-            place = tuple(float(rect.get(key)) for key in ("x", "y", "width", "height"))
-            found[title.text.split(",")[0]] = (*place, rect.get("class"))
+    for phase in ("input", *PHASES):
+        for name, group in groups(svg, phase).items():
+            corners = re.findall(r"[ML] (\S+) (\S+)", group.find(f"{SVG}path").get("d"))
+            xs, ys = ([float(pair[k]) for pair in corners] for k in (0, 1))
+            place = (min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys))
+            number, _, label = name.partition(" ")
+            found[label or number] = (*place, phase)
     return found
 
 
 def test_every_buffer_of_the_arena_is_shown_for_as_long_as_it_is_needed():
     found = boxes(report().plot())
-    # "loss" is 4 bytes, too low to be seen; parameters are not in the arena.
-    assert set(found) == {"x", "y", "relu", "dy", "dw"}
+    # Parameters are not in the arena.
+    assert set(found) == {"x", "y", "relu", "loss", "dy", "dw"}
     wide = found["x"][2] / 4  # needed by kernels 0 to 3
     assert found["y"][2] == pytest.approx(2 * wide, abs=0.02)
     assert found["dw"][2] == pytest.approx(3 * wide, abs=0.02)
     assert found["dw"][3] == pytest.approx(3 * found["x"][3], abs=0.02)
     assert found["y"][1] == found["relu"][1]  # in place
     assert found["dw"][0] == pytest.approx(found["x"][0] + 3 * wide, abs=0.02)
-    classes = {name: box[4] for name, box in found.items()}
-    assert classes["x"] == "box input"
-    assert classes["relu"] == "box forward"
-    assert classes["dy"] == "box loss"
-    assert classes["dw"] == "box backward"
+    phases = {name: box[4] for name, box in found.items()}
+    assert phases["x"] == "input"
+    assert phases["relu"] == "forward"
+    assert phases["dy"] == "loss"
+    assert phases["dw"] == "backward"
+    assert {"x", "y", "relu", "dy", "dw"} <= {*texts(report().plot())}  # those that are large
 
 
 def test_rectangles_of_nothing_but_pairs_in_place_overlap():
@@ -61,16 +66,16 @@ def test_rectangles_of_nothing_but_pairs_in_place_overlap():
 
 
 def test_the_phases_are_named():
-    words = [text.text for text in ElementTree.fromstring(report().plot()).iter(f"{SVG}text")]
+    words = texts(report().plot())
     for phase in ("input", "forward", "loss", "backward", "communication", "update"):
         assert phase in words
-    assert any("arena of 6." in (text or "") for text in words)
+    assert any("arena of 6." in text for text in words)
 
 
 def test_the_line_shows_the_bytes_needed():
-    root = ElementTree.fromstring(report().plot())
-    (path,) = root.iter(f"{SVG}path")
-    assert path.get("d").count("H") == len(KERNELS)
+    (line,) = groups(report().plot(), "needed").values()
+    heights = re.findall(r"[ML] \S+ (\S+)", line.find(f"{SVG}path").get("d"))
+    assert len({*heights}) == 1 + len({*report().live_bytes})  # from the ground and back
 
 
 def test_labels_cannot_smuggle_markup():
@@ -91,3 +96,5 @@ def test_the_file_is_the_text(tmp_path):
     assert (tmp_path / "arena.svg").read_text(encoding="utf-8") == svg
     with pytest.raises(FileAccessError, match="missing"):
         report().plot(tmp_path / "missing" / "arena.svg")
+    with pytest.raises(ArgumentError, match=r"\.svg"):
+        report().plot(tmp_path / "arena.png")

@@ -1,0 +1,301 @@
+"""Charts by matplotlib, of the extra ``report``: as SVG that stands alone, or within a page."""
+
+from __future__ import annotations
+
+import base64
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from io import StringIO
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from singanet.base.extras import REPORT, package
+from singanet.base.files import expect_suffix, path_of, replacing
+
+LIGHT = {
+    "page": "#ffffff",
+    "card": "#f6f8fa",
+    "ink": "#18212b",
+    "faint": "#47535f",
+    "rule": "#d5dbe1",
+    "s0": "#0b5fa5",
+    "s1": "#b3430c",
+    "s2": "#1d7044",
+    "s3": "#7a3fa8",
+    "bad": "#b42318",
+}
+_DARK = {
+    "page": "#11161c",
+    "card": "#1a2129",
+    "ink": "#eef2f6",
+    "faint": "#b9c4ce",
+    "rule": "#39444f",
+    "s0": "#6db8f7",
+    "s1": "#f5a368",
+    "s2": "#6fd09b",
+    "s3": "#cfa3f2",
+    "bad": "#ff8a7d",
+}
+_RULES = [";".join(f"--{name}:{value}" for name, value in each.items()) for each in (LIGHT, _DARK)]
+SCHEMES = (
+    f":root{{color-scheme:light dark;{_RULES[0]}}}"
+    f"@media (prefers-color-scheme:dark){{:root{{{_RULES[1]}}}}}"
+)
+"""CSS variables of the colours, for readers who prefer the one or the other.
+
+Text has a contrast of 7 : 1 or more against its ground, lines of 3 : 1 or more.
+"""
+
+PIXELS = 96
+"""An inch: sizes are those of CSS."""
+_STYLE = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": LIGHT["rule"],
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": LIGHT["faint"],
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": LIGHT["ink"],
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9.75,
+    "axes.titleweight": "bold",
+    "axes.titley": 1.0,
+    "figure.dpi": PIXELS,
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8.25,
+    "grid.color": LIGHT["rule"],
+    "legend.frameon": False,
+    "legend.labelcolor": LIGHT["faint"],
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "singanet",  # and the same chart the same bytes
+    "text.color": LIGHT["faint"],
+    "text.parse_math": False,
+    "text.usetex": False,
+    "xtick.color": LIGHT["faint"],
+    "ytick.color": LIGHT["faint"],
+}
+_COLOURS = [LIGHT[f"s{k}"] for k in range(4)]
+_DASHES: list[Any] = ["-", (0, (3.5, 2)), (0, (1, 1.5)), (0, (4.5, 1.5, 1, 1.5))]
+MOST_LINES = len(_COLOURS) * len(_DASHES)
+"""That differ: in dashes as well as in colours, so that nothing rests on hue."""
+_WIDTH, _HEIGHT = 460.0, 250.0
+_MOST_POINTS = 24
+"""Above it the points of a line are not marked one by one."""
+_LARGEST = 1e100
+"""What is larger is not drawn: distances between such numbers may not be finite."""
+_LONGEST = 44
+_LETTER = 6.6
+
+Points = Sequence[tuple[float, float]]
+
+
+class LineChart(NamedTuple):
+    """Lines by name; ``across`` names the x axis, whose ticks are whole where every x is.
+
+    Points that are not finite are left out. ``by_powers`` places each x, all above 0, by its
+    logarithm. Up to `MOST_LINES` no two lines look the same.
+    """
+
+    title: str
+    across: str
+    lines: Mapping[str, Points]
+    by_powers: bool = False
+    legend: bool = True
+
+
+@contextmanager
+def sheet(where: str, width: float, height: float) -> Iterator[Any]:
+    """A figure of so many pixels, within which it has to be written: settings hold until then.
+
+    Errors: `BackendError` without the extra.
+    """
+    figure = package(where, "matplotlib.figure", REPORT)
+    with package(where, "matplotlib", REPORT).rc_context(_STYLE), warnings.catch_warnings():
+        # What shows the SVG has fonts of its own.
+        warnings.filterwarnings("ignore", "Glyph")
+        yield figure.Figure((width / PIXELS, height / PIXELS))
+
+
+def svg_of(figure: Any) -> str:
+    """The SVG text of a `sheet`, from its first tag on, as a page may have it."""
+    written = StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(written, format="svg", metadata=nothing)
+    found = written.getvalue()
+    return found[found.index("<svg") :]
+
+
+def themed(svg: str) -> str:
+    """``svg`` for an image of a page, in the colours that the page's reader prefers."""
+    for name, colour in LIGHT.items():
+        svg = re.sub(rf"\b(fill|stroke): {colour}", rf"\1: var(--{name})", svg)
+    # The page's ground is the image's too.
+    svg = svg.replace("fill: var(--page)", "fill: none", 1)
+    at = svg.index(">") + 1
+    return f"{svg[:at]}<style>{SCHEMES}</style>{svg[at:]}"
+
+
+def write_chart(draw: Callable[[], str], where: str, path: str | PathLike[str] | None) -> str:
+    """The SVG that ``draw`` gives, written to ``path`` where one is given.
+
+    Errors: `ArgumentError` for another suffix than .svg, before anything is drawn;
+    `FileAccessError`.
+    """
+    if path is None:
+        return draw()
+    target = path_of(path)
+    expect_suffix(f"{where},", target, (".svg",))
+    svg = draw()
+    with replacing(target) as beside:
+        beside.write_text(svg, encoding="utf-8")
+    return svg
+
+
+def data_of(svg: str) -> str:
+    """The address of an image, in which nothing can act."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def in_notebook(alt: str, draw: Callable[[], str]) -> str | None:
+    """What ``draw`` gives as HTML; None without the extra, so that notebooks show the text."""
+    if find_spec("matplotlib") is None:
+        return None
+    return f'<img alt="{alt}" src="{data_of(draw())}">'
+
+
+def label(name: str) -> str:
+    """``name`` as it can be written in a chart: of a long one the end, which says more."""
+    said = "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
+    return said if len(said) <= _LONGEST else "…" + said[1 - _LONGEST :]
+
+
+def line_charts(where: str, charts: Sequence[LineChart]) -> str:
+    """``charts`` beside each other. Errors: `BackendError` without the extra."""
+    count = max(len(charts), 1)
+    with sheet(where, count * _WIDTH, _HEIGHT) as figure:
+        for k, chart in enumerate(charts):
+            place = ((k + 0.12) / count, 0.17, 0.85 / count, 0.7)
+            _draw(figure.add_axes(place), chart, package(where, "matplotlib.ticker", REPORT))
+        return svg_of(figure)
+
+
+def legend(where: str, names: Sequence[str]) -> str:
+    """What the lines of a chart that has no legend look like, in their order."""
+    with sheet(where, 60 + _LETTER * max(len(label(name)) for name in names), 20 * len(names)) as f:
+        axes = f.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.axis("off")
+        lines = [axes.plot([], [], **_look(k))[0] for k in range(len(names))]
+        # Some versions leave names that begin with "_" out.
+        axes.legend(lines, [f" {label(name)}" for name in names], loc="center left", handlelength=4)
+        return svg_of(f)
+
+
+def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
+    drawn = {}
+    for k, (name, points) in enumerate(chart.lines.items()):
+        shown = [(x, y) for x, y in points if abs(x) < _LARGEST and abs(y) < _LARGEST]
+        marks = {"marker": "o", "markersize": 3} if len(shown) <= _MOST_POINTS else {}
+        xs, ys = [x for x, _ in shown], [y for _, y in shown]
+        drawn[name] = axes.plot(xs, ys, **_look(k), **marks, gid=f"line {label(name)}")[0]
+    axes.set_title(label(chart.title))
+    axes.set_xlabel(chart.across)
+    every = [x for points in chart.lines.values() for x, _ in points]
+    if chart.by_powers:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+    elif all(float(x).is_integer() for x in every):
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
+    if chart.legend and list(drawn) != [chart.title]:
+        names = [f" {label(name)}" for name in drawn]
+        axes.legend(
+            drawn.values(), names, loc="lower right", bbox_to_anchor=(1.0, 1.0),
+            ncols=max(len(names), 1), borderaxespad=0.2, columnspacing=1.2, handlelength=2.6,
+        )  # fmt: skip
+
+
+def _look(k: int) -> dict[str, Any]:
+    """Colour and dashes of the ``k``-th line: the first four differ in both."""
+    return {"color": _COLOURS[k % 4], "linestyle": _DASHES[(k + k // 4) % 4], "linewidth": 1.5}
+
+
+def heat_map(where: str, columns: Sequence[str], rows: Mapping[str, Sequence[float]]) -> str:
+    """Cells by row name and column, on a scale of powers of ten.
+
+    What is not finite is red; zero is empty.
+    """
+    values = np.array(list(rows.values()), np.float64)
+    told = values[(values > 1 / _LARGEST) & (values < _LARGEST)]
+    low, high = (told.min(), told.max()) if told.size else (1.0, 1.0)
+    left = 12 + _LETTER * max(len(label(name)) for name in rows)
+    wide = max(150.0, min(26.0 * len(columns), 640.0))
+    each = max(1, len(rows) // 400)  # of more rows not all have their name
+    high_px = 16.0 * len(rows) / each
+    width, height = left + wide + 90, high_px + 50
+    with sheet(where, width, height) as figure:
+        colours = package(where, "matplotlib.colors", REPORT)
+        scale = package(where, "matplotlib.cm", REPORT).ScalarMappable(
+            colours.LogNorm(low, high if high > low else 10 * low), "viridis"
+        )
+        cells = scale.to_rgba(np.clip(values, low, high), bytes=True)
+        cells[values == 0] = 0
+        cells[~np.isfinite(values)] = [255 * part for part in colours.to_rgba(LIGHT["bad"])]
+        axes = figure.add_axes((left / width, 34 / height, wide / width, high_px / height))
+        axes.imshow(cells, aspect="auto", interpolation="none")
+        axes.grid(visible=False)
+        names = [label(name) for name in rows]
+        axes.set_yticks(range(0, len(rows), each), names[::each])
+        ticks = sorted({0, len(columns) - 1})
+        axes.set_xticks(ticks, [label(columns[k]) for k in ticks])
+        beside = figure.add_axes(
+            ((left + wide + 12) / width, 34 / height, 12 / width, high_px / height)
+        )
+        figure.colorbar(scale, cax=beside, format="{x:g}")
+        return svg_of(figure)
+
+
+MOST_NUMBERED = 32
+"""Classes up to which each cell has its number: beyond, one could not read it."""
+
+
+def confusion_chart(where: str, counts: Any, names: Sequence[str]) -> str:
+    """Counts (C, C), rows the true classes; each cell is as strong as its share of its row."""
+    classes, shown = len(names), [label(name) for name in names]
+    said = [[f"{value:,.6g}" for value in row] for row in counts.tolist()]
+    numbered = classes <= MOST_NUMBERED
+    widest = max(len(cell) for row in said for cell in row)
+    side = max(26.0, 12 + _LETTER * widest) if numbered else 12.0
+    room = _LETTER * max(map(len, shown))
+    left, top, edge = 30 + room, 40 + 0.72 * room, side * classes
+    width, height = left + edge + 60 + 0.72 * room, top + edge + 14
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
+    with sheet(where, width, height) as figure:
+        place = (left / width, 14 / height, edge / width, edge / height)
+        axes = figure.add_axes(place)
+        cells = np.empty((classes, classes, 4))
+        cells[:] = package(where, "matplotlib.colors", REPORT).to_rgba(LIGHT["s0"])
+        # At most so strong that the number on it has a contrast of 4.5 : 1 to it.
+        cells[..., 3] = 0.03 + (0.45 if numbered else 0.97) * shares
+        axes.imshow(cells, aspect="auto", interpolation="none")
+        axes.grid(visible=False)
+        axes.set_ylabel("true class")
+        axes.set_xlabel("taken for")
+        axes.xaxis.set_label_position("top")
+        axes.xaxis.tick_top()
+        axes.set_yticks(range(classes), shown)
+        axes.set_xticks(range(classes), shown, rotation=45, ha="left", rotation_mode="anchor")
+        for k, row in enumerate(said):
+            right = f"{100 * shares[k, k]:.1f} %"
+            axes.text(classes - 0.3, k, right, va="center", gid=f"right {k}")
+            for j, cell in enumerate(row if numbered else ()):
+                strong = {"color": LIGHT["ink"], "weight": "bold" if j == k else "normal"}
+                axes.text(j, k, cell, ha="center", va="center", gid=f"count {k} {j}", **strong)
+        return svg_of(figure)

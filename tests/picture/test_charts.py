@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import sys
+from base64 import b64decode
+from io import BytesIO
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from singanet.errors import BackendError
+from singanet.picture.charts import MOST_LINES, LineChart, heat_map, legend, line_charts, themed
+from tests.charts import NEEDED, SVG, groups, lines, texts
+
+
+def drawn(shown, **options):
+    return line_charts("test", [LineChart("loss", "epoch", shown, **options)])
+
+
+def test_without_the_extra_the_line_that_installs_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(BackendError, match=r"test: .*matplotlib.*pip install 'singanet\[report\]'"):
+        drawn({})
+
+
+@NEEDED
+def test_points_stand_where_their_values_are():
+    found = lines(drawn({"loss": [(1, 0.0), (2, 1.0), (3, math.nan), (4, 0.5)]}))["loss"]
+    assert len(found) == 3
+    assert found[0][1] > found[2][1] > found[1][1]  # y grows downwards
+    assert found[2][1] == pytest.approx((found[0][1] + found[1][1]) / 2, abs=0.1)
+    steps = [b[0] - a[0] for a, b in itertools.pairwise(found)]
+    assert steps[1] == pytest.approx(2 * steps[0], abs=0.2)
+
+
+def look(group):
+    """Colour and dashes of the first path."""
+    style = next(group.iter(f"{SVG}path")).get("style")
+    return re.findall(r"(?:stroke|stroke-dasharray): ([^;]+)", style)
+
+
+@NEEDED
+def test_so_many_lines_all_look_different_and_as_in_their_legend():
+    names = [f"_run $k {k}" for k in range(MOST_LINES)]
+    shown = {name: [(k, k) for k in range(30)] for name in names}
+    svg = drawn(shown, legend=False)
+    looks = [look(group) for group in groups(svg, "line").values()]
+    assert list(groups(svg, "line")) == names
+    assert len({*map(tuple, looks)}) == MOST_LINES
+    assert not {*names} & {*texts(svg)}
+    svg = legend("test", names)
+    assert texts(svg) == names
+    marks = ElementTree.fromstring(svg).findall(f".//{SVG}g[@id='legend_1']/{SVG}g")
+    marks = [each for each in marks if each.get("id").startswith("line2d")]
+    assert [look(mark) for mark in marks] == looks
+    assert {*names[:2], "loss", "epoch"} <= {*texts(drawn({n: shown[n] for n in names[:2]}))}
+
+
+@NEEDED
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4, 7, 30])
+def test_epochs_have_no_fractions(epochs):
+    svg = drawn({"loss": [(k, 1 / k) for k in range(1, epochs + 1)]})
+    axis = ElementTree.fromstring(svg).find(f".//{SVG}g[@id='matplotlib.axis_1']")
+    *below, name = [text.text for text in axis.iter(f"{SVG}text")]
+    assert name == "epoch"
+    assert below
+    assert all(re.fullmatch(r"[-−]?\d+", text) for text in below)
+
+
+HUGE = [(1, 1.7e308), (2, -1.7e308), (3, 1.0)]
+
+
+@NEEDED
+@pytest.mark.parametrize(
+    "shown",
+    [
+        *({}, {"a": []}, {"a": [(1, math.inf)]}, {"a": [(1, 2.0)]}, {"a": HUGE}),
+        *({"a": [(1, 0.0), (2, 5e-324)]}, {"a": [(1, 1e-310), (2, 1e-310)]}, {"a": [(1e299, 1)]}),
+        *({"a": [(0, -9e299), (1, 9e299)]}, {"a": [(0, -9e99), (1, 9e99)]}),
+        {"$\\bad$": [(1, 1)], "\x00\ud800\n": [(2, 2)], "数": [(1, 0)], "a" * 9000: [(1, 1)]},
+    ],
+)
+def test_whatever_is_to_be_drawn_is_well_formed(shown):
+    root = ElementTree.fromstring(themed(drawn(shown)))
+    assert root.tag == f"{SVG}svg"
+    assert {"nan", "inf", "-inf"}.isdisjoint(" ".join(root.itertext()).split())
+
+
+@NEEDED
+def test_drawing_leaves_the_settings_of_matplotlib_as_they_were():
+    import matplotlib
+
+    before, loaded = matplotlib.rcParams.copy(), "matplotlib.pyplot" in sys.modules
+    assert drawn({"loss": [(1, 1)]}) == drawn({"loss": [(1, 1)]})
+    assert matplotlib.rcParams.copy() == before
+    assert ("matplotlib.pyplot" in sys.modules) == loaded
+
+
+def cells(svg):
+    """The first image of a heat map, as pixels."""
+    from PIL import Image
+
+    image = next(ElementTree.fromstring(svg).iter(f"{SVG}image"))
+    data = image.get("{http://www.w3.org/1999/xlink}href").partition(",")[2]
+    return np.asarray(Image.open(BytesIO(b64decode(data))).convert("RGBA"))
+
+
+@NEEDED
+def test_cells_are_coloured_by_powers_of_ten():
+    rows = {"a/w": [0.01, 0.1, 1.0], "b/w": [0.0, math.nan, 1e-2]}
+    found = cells(heat_map("test", ["epoch 1", "2", "epoch 3"], rows)).astype(int)
+    middle = cells(heat_map("test", ["1", "2", "3"], {"a": [1.0, 10.0, 100.0]}))[0]
+    assert found[0].tolist() == middle.tolist()  # as far apart from each other
+    assert found[0, 0].tolist() == found[1, 2].tolist()
+    assert found[1, 0, 3] == 0
+    assert found[1, 1].tolist() == [180, 35, 24, 255]
+    assert {"a/w", "b/w", "epoch 1", "epoch 3"} <= {
+        *texts(heat_map("test", ["epoch 1", "2", "epoch 3"], rows))
+    }
+
+
+@NEEDED
+@pytest.mark.parametrize("rows", [{"a": [2.0], "b": [2.0]}, {"a": [0.0]}, {"a": [5e-324, 1e299]}])
+def test_a_map_of_equal_values_or_of_none(rows):
+    svg = heat_map("test", ["1", "2"][: len(rows["a"])], rows)
+    assert "nan" not in "".join(texts(svg))
+
+
+@NEEDED
+def test_a_long_name_takes_no_room_from_the_cells():
+    name = "encoder/" * 30 + "weight"
+    svg = heat_map("test", ["epoch 1"], {name: [1.0]})
+    assert float(re.search(r'viewBox="0 0 (\S+) ', svg)[1]) < 500
+    assert "…" + name[-43:] in texts(svg)
