@@ -41,8 +41,8 @@ __all__: list[str] = []
 
 
 @dataclass(frozen=True, repr=False)
-class Figures:
-    """The figures of a program's report.
+class ProgramReport:
+    """Figures of a program; ``str`` gives them as tables, `as_dict` as data for JSON.
 
     ``seconds`` has the time of each kernel, None if they were not measured; ``notes`` name what
     does not run as kernels; ``kept_bytes`` is the size of the arena without recomputation;
@@ -118,251 +118,14 @@ class Figures:
         """Buffers whose last write nobody reads."""
         return sum(edge.target is None for edge in edges(self.kernels))
 
-
-PHASES: tuple[str, ...] = get_args(Phase)
-OUTSIDE = "(no layer)"
-"""Stands for the layer of kernels that belong to none."""
-
-
-class Share(NamedTuple):
-    """Kernels, the bytes in the arena that they are the first to write, and their seconds.
-
-    ``held`` are those of the bytes that are still needed when most is needed.
-    """
-
-    kernels: int
-    nbytes: int
-    held: int
-    seconds: float | None
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        """The fields by name."""
-        return {
-            "kernels": self.kernels,
-            "bytes": self.nbytes,
-            "held at the peak": self.held,
-            "seconds": self.seconds,
-        }
-
-
-def made_bytes(
-    kernels: Sequence[Kernel], buffers: Sequence[Buffer], at: int | None = None
-) -> list[int]:
-    """For each kernel the bytes of the planned buffers that it is the first to write.
-
-    With ``at`` only buffers count that are needed at that kernel; of two that share their memory
-    there, the read one.
-    """
-    counted = [buffer.planned for buffer in buffers]
-    if at is not None:
-        lives = lifetimes(kernels, buffers)
-        _, pairs = merge_in_place(kernels, buffers, lives)
-        here = (lives.first <= at) & (at <= lives.last)
-        for read, written in pairs:
-            here[written] &= not here[read]
-        counted = [planned and bool(now) for planned, now in zip(counted, here, strict=True)]
-    seen: set[int] = set()
-    made = []
-    for kernel in kernels:
-        fresh = [n for n in dict.fromkeys(kernel.writes) if n not in seen]
-        seen.update(fresh)
-        made.append(sum(buffers[n].nbytes for n in fresh if counted[n]))
-    return made
-
-
-def shares(report: Figures, key: Callable[[Kernel], str]) -> dict[str, Share]:
-    """The kernels gathered by ``key``, in the order in which the keys come first."""
-    kernels, buffers, seconds = report.kernels, report.buffers, report.seconds
-    members: dict[str, list[int]] = {}
-    for number, kernel in enumerate(kernels):
-        members.setdefault(key(kernel), []).append(number)
-    made, held = made_bytes(kernels, buffers), made_bytes(kernels, buffers, report.peak_kernel)
-    return {
-        name: Share(
-            kernels=len(numbers),
-            nbytes=sum(made[n] for n in numbers),
-            held=sum(held[n] for n in numbers),
-            seconds=None if seconds is None else float(sum(seconds[n] for n in numbers)),
-        )
-        for name, numbers in members.items()
-    }
-
-
-def by_phase(report: Figures) -> dict[str, Share]:
-    """Shares of the phases that there are, in the order of a step."""
-    found = shares(report, lambda kernel: kernel.phase)
-    return {phase: found[phase] for phase in PHASES if phase in found}
-
-
-def by_layer(report: Figures) -> dict[str, Share]:
-    """Shares of the layers, in the order in which they run forward."""
-    return shares(report, lambda kernel: kernel.layer or OUTSIDE)
-
-
-_WIDTH, _HEIGHT = 920.0, 460.0
-# Fills differ in lightness as well as in hue.
-_FILLS = {
-    "input": "#8a97a3",
-    "forward": "#9cc7ec",
-    "loss": "#5a3b86",
-    "recompute": "#4f7fb8",
-    "backward": "#d9812e",
-    "communication": "#b8377a",
-    "update": "#2b7a4b",
-}
-_LINE, _LETTER = 0.03, 0.006
-"""What a name takes of the height of the picture, and a letter of its width."""
-
-
-def arena_svg(report: Figures) -> str:
-    """Rectangles from first to last use, at their offsets; a line for the bytes needed."""
-    where, kernels = "report.plot", len(report.kernels)
-    size = report.layout.nbytes
-    with sheet(where, _WIDTH, _HEIGHT) as figure:
-        shape = package(where, "matplotlib.patches", REPORT).Rectangle
-        axes = figure.add_axes((0.08, 0.1, 0.9, 0.82))
-        axes.set(xlim=(0, max(kernels, 1)), ylim=(0, 1.02 * max(size, 1) / 10**6))
-        axes.set(xlabel="kernel", ylabel="MB")
-        axes.set_title(f"arena of {bytes_text(size)}, {kernels:,} kernels")
-        lives = lifetimes(report.kernels, report.buffers)
-        shown: set[str] = {kernel.phase for kernel in report.kernels}
-        for number, (buffer, offset) in enumerate(
-            zip(report.buffers, report.layout.offsets, strict=True)
-        ):
-            first, last = int(lives.first[number]), int(lives.last[number])
-            if offset is None or first > last:
-                continue
-            left, right = max(first, 0), min(last + 1, kernels)
-            phase, layer = _made_in(report, number, first)
-            shown.add(phase)
-            box = shape(
-                (left, offset / 10**6), right - left, buffer.nbytes / 10**6,
-                fc=_FILLS[phase], ec="white", lw=0.3, gid=f"{phase} {number} {label(buffer.label)}",
-            )  # fmt: skip
-            axes.add_patch(box)
-            name = buffer.label or layer or phase
-            wide = (right - left) / kernels if kernels else 1.0
-            if buffer.nbytes > _LINE * size and wide > _LETTER * len(name):
-                middle = ((left + right) / 2, (offset + buffer.nbytes / 2) / 10**6)
-                dark = phase in ("loss", "recompute", "communication", "update")
-                axes.text(
-                    *middle, label(name), ha="center", va="center", clip_on=True, size=6.75,
-                    color="white" if dark else "black",
-                )  # fmt: skip
-        if kernels:
-            axes.stairs(
-                [each / 10**6 for each in report.live_bytes],
-                color="black",
-                lw=0.9,
-                gid="needed bytes",
-            )
-        phases = [phase for phase in _FILLS if phase in shown]
-        axes.legend(
-            [shape((0, 0), 1, 1, fc=_FILLS[phase]) for phase in phases], phases,
-            loc="lower right", bbox_to_anchor=(1, 1), ncols=max(len(phases), 1), borderaxespad=0.2,
-        )  # fmt: skip
-        return svg_of(figure)
-
-
-def _made_in(report: Figures, number: int, first: int) -> tuple[str, str]:
-    """Phase and layer of the kernel that writes the buffer first."""
-    if report.buffers[number].kind == "input":
-        return "input", ""
-    if first >= len(report.kernels):
-        return "update", ""
-    return report.kernels[first].phase, report.kernels[first].layer
-
-
-def memory_lines(report: Figures) -> list[str]:
-    """The kernels and the memory of a program, as lines."""
-    layout, kernel = report.layout, report.peak_kernel
-    over = layout.nbytes / layout.lower_bound - 1 if layout.lower_bound else 0.0
-    where = "" if kernel is None else f", most at kernel {kernel}{_named(report, kernel)}"
-    again = []
-    if report.recomputed_kernels:
-        part = 1 - layout.nbytes / report.kept_bytes
-        again = [
-            f"recomputed by {report.recomputed_kernels:,} kernels; without, "
-            f"the arena takes {bytes_text(report.kept_bytes)}: {part:.0%} saved"
-        ]
-    return [
-        f"{len(report.kernels):,} kernels, {len(report.buffers):,} buffers, "
-        f"{report.edges:,} edges, {report.leaves:,} leaves",
-        f"arena {bytes_text(layout.nbytes)}, {over:.1%} above the least possible{where}",
-        f"before planning {bytes_text(layout.unplanned_bytes)}: {report.saved:.0%} saved; "
-        f"results in place: {len(layout.in_place):,}",
-        f"peak {bytes_text(report.peak_bytes)} = {bytes_text(layout.nbytes)} arena "
-        f"+ {bytes_text(report.outside_bytes)} parameters and constants",
-        *again,
-        *([] if report.launches is None else [f"a replay: {report.launches}"]),
-        *communication_lines(report),
-        *(f"note: {note}" for note in report.notes),
-    ]
-
-
-def communication_lines(report: Figures) -> list[str]:
-    """The traffic with other processes, and how much of it is beside computing."""
-    traffic = report.traffic
-    if traffic is None:
-        return []
-    return [
-        f"communication: {traffic.sums} sums of {bytes_text(traffic.nbytes)}, under way "
-        f"{milliseconds(traffic.busy)} ms, waited for {milliseconds(traffic.waited)} ms: "
-        f"{traffic.hidden:.0%} hidden"
-    ]
-
-
-def share_table(title: str, shares: dict[str, Share]) -> list[str]:
-    """A line for each name, with its part of the time where that was measured."""
-    timed = any(share.seconds is not None for share in shares.values())
-    whole = sum(share.seconds or 0.0 for share in shares.values())
-    rows = [
-        [
-            name,
-            f"{share.kernels:,}",
-            megabytes(share.nbytes),
-            megabytes(share.held),
-            *([milliseconds(share.seconds), _part(share.seconds, whole)] if timed else []),
-        ]
-        for name, share in shares.items()
-    ]
-    head = [title, "kernels", "MB made", "at peak", *(["ms", "%"] if timed else [])]
-    return text_table(head, rows)
-
-
-def kernel_table(report: Figures, chosen: Iterable[int]) -> list[str]:
-    """A line for each of the kernels ``chosen``."""
-    made, seconds = made_bytes(report.kernels, report.buffers), report.seconds
-    rows = []
-    for number in chosen:
-        kernel = report.kernels[number]
-        time = [] if seconds is None else [milliseconds(seconds[number])]
-        names = [str(number), kernel.name, kernel.layer or OUTSIDE, kernel.phase]
-        rows.append([*names, megabytes(made[number]), *time])
-    head = ["kernel", "name", "layer", "phase", "MB made", *([] if seconds is None else ["ms"])]
-    return text_table(head, rows, names=4)
-
-
-def _part(seconds: float | None, whole: float) -> str:
-    return f"{100 * (seconds or 0.0) / whole:.1f}" if whole else "0.0"
-
-
-def _named(report: Figures, number: int) -> str:
-    kernel = report.kernels[number]
-    layer = f" of layer {kernel.layer!r}" if kernel.layer else ""
-    return f" {kernel.name!r}{layer}, {kernel.phase}"
-
-
-class ProgramReport(Figures):
-    """Figures of a program; ``str`` gives them as tables, `as_dict` as data for JSON."""
-
     def phases(self) -> dict[str, Share]:
         """Kernels, bytes and seconds of forward, loss, backward, communication and update."""
-        return by_phase(self)
+        found = shares(self, lambda kernel: kernel.phase)
+        return {phase: found[phase] for phase in PHASES if phase in found}
 
     def layers(self) -> dict[str, Share]:
         """Kernels, bytes and seconds by layer."""
-        return by_layer(self)
+        return shares(self, lambda kernel: kernel.layer or OUTSIDE)
 
     def table(self, level: int = 1) -> str:
         """Text at one of the levels of SINGA's profiling.
@@ -444,7 +207,12 @@ class ProgramReport(Figures):
         ``lanes`` is "phase" or "layer". Returns the text, and writes it to ``path`` where one is
         given. Errors: other lanes, no seconds, `FileAccessError`.
         """
-        return write_trace(self, path, lanes)
+        events = trace_events(self, lanes)
+        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+        if path is not None:
+            with replacing(path_of(path)) as beside:
+                beside.write_text(text, encoding="utf-8")
+        return text
 
     def plot(self, path: str | PathLike[str] | None = None) -> str:
         """The arena over time as SVG: a rectangle a buffer, in the colour of its phase.
@@ -460,22 +228,236 @@ class ProgramReport(Figures):
         return f"<pre>{escape(self.table(1))}</pre>"
 
 
+PHASES: tuple[str, ...] = get_args(Phase)
+OUTSIDE = "(no layer)"
+"""Stands for the layer of kernels that belong to none."""
+
+
+class Share(NamedTuple):
+    """Kernels, the bytes in the arena that they are the first to write, and their seconds.
+
+    ``held`` are those of the bytes that are still needed when most is needed.
+    """
+
+    kernels: int
+    nbytes: int
+    held: int
+    seconds: float | None
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        """The fields by name."""
+        return {
+            "kernels": self.kernels,
+            "bytes": self.nbytes,
+            "held at the peak": self.held,
+            "seconds": self.seconds,
+        }
+
+
+def made_bytes(
+    kernels: Sequence[Kernel], buffers: Sequence[Buffer], at: int | None = None
+) -> list[int]:
+    """For each kernel the bytes of the planned buffers that it is the first to write.
+
+    With ``at`` only buffers count that are needed at that kernel; of two that share their memory
+    there, the read one.
+    """
+    counted = [buffer.planned for buffer in buffers]
+    if at is not None:
+        lives = lifetimes(kernels, buffers)
+        _, pairs = merge_in_place(kernels, buffers, lives)
+        here = (lives.first <= at) & (at <= lives.last)
+        for read, written in pairs:
+            here[written] &= not here[read]
+        counted = [planned and bool(now) for planned, now in zip(counted, here, strict=True)]
+    seen: set[int] = set()
+    made = []
+    for kernel in kernels:
+        fresh = [n for n in dict.fromkeys(kernel.writes) if n not in seen]
+        seen.update(fresh)
+        made.append(sum(buffers[n].nbytes for n in fresh if counted[n]))
+    return made
+
+
+def shares(report: ProgramReport, key: Callable[[Kernel], str]) -> dict[str, Share]:
+    """The kernels gathered by ``key``, in the order in which the keys come first."""
+    kernels, buffers, seconds = report.kernels, report.buffers, report.seconds
+    members: dict[str, list[int]] = {}
+    for number, kernel in enumerate(kernels):
+        members.setdefault(key(kernel), []).append(number)
+    made, held = made_bytes(kernels, buffers), made_bytes(kernels, buffers, report.peak_kernel)
+    return {
+        name: Share(
+            kernels=len(numbers),
+            nbytes=sum(made[n] for n in numbers),
+            held=sum(held[n] for n in numbers),
+            seconds=None if seconds is None else float(sum(seconds[n] for n in numbers)),
+        )
+        for name, numbers in members.items()
+    }
+
+
+_WIDTH, _HEIGHT = 920.0, 460.0
+# Fills differ in lightness as well as in hue.
+_FILLS = {
+    "input": "#8a97a3",
+    "forward": "#9cc7ec",
+    "loss": "#5a3b86",
+    "recompute": "#4f7fb8",
+    "backward": "#d9812e",
+    "communication": "#b8377a",
+    "update": "#2b7a4b",
+}
+_LINE, _LETTER = 0.03, 0.006
+"""What a name takes of the height of the picture, and a letter of its width."""
+
+
+def arena_svg(report: ProgramReport) -> str:
+    """Rectangles from first to last use, at their offsets; a line for the bytes needed."""
+    where, kernels = "report.plot", len(report.kernels)
+    size = report.layout.nbytes
+    with sheet(where, _WIDTH, _HEIGHT) as figure:
+        shape = package(where, "matplotlib.patches", REPORT).Rectangle
+        axes = figure.add_axes((0.08, 0.1, 0.9, 0.82))
+        axes.set(xlim=(0, max(kernels, 1)), ylim=(0, 1.02 * max(size, 1) / 10**6))
+        axes.set(xlabel="kernel", ylabel="MB")
+        axes.set_title(f"arena of {bytes_text(size)}, {kernels:,} kernels")
+        lives = lifetimes(report.kernels, report.buffers)
+        shown: set[str] = {kernel.phase for kernel in report.kernels}
+        for number, (buffer, offset) in enumerate(
+            zip(report.buffers, report.layout.offsets, strict=True)
+        ):
+            first, last = int(lives.first[number]), int(lives.last[number])
+            if offset is None or first > last:
+                continue
+            left, right = max(first, 0), min(last + 1, kernels)
+            phase, layer = _made_in(report, number, first)
+            shown.add(phase)
+            box = shape(
+                (left, offset / 10**6), right - left, buffer.nbytes / 10**6,
+                fc=_FILLS[phase], ec="white", lw=0.3, gid=f"{phase} {number} {label(buffer.label)}",
+            )  # fmt: skip
+            axes.add_patch(box)
+            name = buffer.label or layer or phase
+            wide = (right - left) / kernels if kernels else 1.0
+            if buffer.nbytes > _LINE * size and wide > _LETTER * len(name):
+                middle = ((left + right) / 2, (offset + buffer.nbytes / 2) / 10**6)
+                dark = phase in ("loss", "recompute", "communication", "update")
+                axes.text(
+                    *middle, label(name), ha="center", va="center", clip_on=True, size=6.75,
+                    color="white" if dark else "black",
+                )  # fmt: skip
+        if kernels:
+            axes.stairs(
+                [each / 10**6 for each in report.live_bytes],
+                color="black",
+                lw=0.9,
+                gid="needed bytes",
+            )
+        phases = [phase for phase in _FILLS if phase in shown]
+        axes.legend(
+            [shape((0, 0), 1, 1, fc=_FILLS[phase]) for phase in phases], phases,
+            loc="lower right", bbox_to_anchor=(1, 1), ncols=max(len(phases), 1), borderaxespad=0.2,
+        )  # fmt: skip
+        return svg_of(figure)
+
+
+def _made_in(report: ProgramReport, number: int, first: int) -> tuple[str, str]:
+    """Phase and layer of the kernel that writes the buffer first."""
+    if report.buffers[number].kind == "input":
+        return "input", ""
+    if first >= len(report.kernels):
+        return "update", ""
+    return report.kernels[first].phase, report.kernels[first].layer
+
+
+def memory_lines(report: ProgramReport) -> list[str]:
+    """The kernels and the memory of a program, as lines."""
+    layout, kernel = report.layout, report.peak_kernel
+    over = layout.nbytes / layout.lower_bound - 1 if layout.lower_bound else 0.0
+    where = "" if kernel is None else f", most at kernel {kernel}{_named(report, kernel)}"
+    again = []
+    if report.recomputed_kernels:
+        part = 1 - layout.nbytes / report.kept_bytes
+        again = [
+            f"recomputed by {report.recomputed_kernels:,} kernels; without, "
+            f"the arena takes {bytes_text(report.kept_bytes)}: {part:.0%} saved"
+        ]
+    return [
+        f"{len(report.kernels):,} kernels, {len(report.buffers):,} buffers, "
+        f"{report.edges:,} edges, {report.leaves:,} leaves",
+        f"arena {bytes_text(layout.nbytes)}, {over:.1%} above the least possible{where}",
+        f"before planning {bytes_text(layout.unplanned_bytes)}: {report.saved:.0%} saved; "
+        f"results in place: {len(layout.in_place):,}",
+        f"peak {bytes_text(report.peak_bytes)} = {bytes_text(layout.nbytes)} arena "
+        f"+ {bytes_text(report.outside_bytes)} parameters and constants",
+        *again,
+        *([] if report.launches is None else [f"a replay: {report.launches}"]),
+        *communication_lines(report),
+        *(f"note: {note}" for note in report.notes),
+    ]
+
+
+def communication_lines(report: ProgramReport) -> list[str]:
+    """The traffic with other processes, and how much of it is beside computing."""
+    traffic = report.traffic
+    if traffic is None:
+        return []
+    return [
+        f"communication: {traffic.sums} sums of {bytes_text(traffic.nbytes)}, under way "
+        f"{milliseconds(traffic.busy)} ms, waited for {milliseconds(traffic.waited)} ms: "
+        f"{traffic.hidden:.0%} hidden"
+    ]
+
+
+def share_table(title: str, shares: dict[str, Share]) -> list[str]:
+    """A line for each name, with its part of the time where that was measured."""
+    timed = any(share.seconds is not None for share in shares.values())
+    whole = sum(share.seconds or 0.0 for share in shares.values())
+    rows = [
+        [
+            name,
+            f"{share.kernels:,}",
+            megabytes(share.nbytes),
+            megabytes(share.held),
+            *([milliseconds(share.seconds), _part(share.seconds, whole)] if timed else []),
+        ]
+        for name, share in shares.items()
+    ]
+    head = [title, "kernels", "MB made", "at peak", *(["ms", "%"] if timed else [])]
+    return text_table(head, rows)
+
+
+def kernel_table(report: ProgramReport, chosen: Iterable[int]) -> list[str]:
+    """A line for each of the kernels ``chosen``."""
+    made, seconds = made_bytes(report.kernels, report.buffers), report.seconds
+    rows = []
+    for number in chosen:
+        kernel = report.kernels[number]
+        time = [] if seconds is None else [milliseconds(seconds[number])]
+        names = [str(number), kernel.name, kernel.layer or OUTSIDE, kernel.phase]
+        rows.append([*names, megabytes(made[number]), *time])
+    head = ["kernel", "name", "layer", "phase", "MB made", *([] if seconds is None else ["ms"])]
+    return text_table(head, rows, names=4)
+
+
+def _part(seconds: float | None, whole: float) -> str:
+    return f"{100 * (seconds or 0.0) / whole:.1f}" if whole else "0.0"
+
+
+def _named(report: ProgramReport, number: int) -> str:
+    kernel = report.kernels[number]
+    layer = f" of layer {kernel.layer!r}" if kernel.layer else ""
+    return f" {kernel.name!r}{layer}, {kernel.phase}"
+
+
 _LANES: dict[str, Callable[[Kernel], str]] = {
     "phase": lambda kernel: kernel.phase,
     "layer": lambda kernel: kernel.layer or OUTSIDE,
 }
 
 
-def write_trace(report: Figures, path: str | PathLike[str] | None, lanes: str) -> str:
-    """`ProgramReport.trace`."""
-    text = json.dumps({"traceEvents": trace_events(report, lanes), "displayTimeUnit": "ms"})
-    if path is not None:
-        with replacing(path_of(path)) as beside:
-            beside.write_text(text, encoding="utf-8")
-    return text
-
-
-def trace_events(report: Figures, lanes: str = "phase") -> list[dict[str, Any]]:
+def trace_events(report: ProgramReport, lanes: str = "phase") -> list[dict[str, Any]]:
     """The events: kernels one after the other, each in its lane, and the bytes needed with it."""
     if lanes not in _LANES:
         raise ArgumentError(
@@ -495,9 +477,9 @@ def trace_events(report: Figures, lanes: str = "phase") -> list[dict[str, Any]]:
     names = dict.fromkeys(map(lane_of, report.kernels))
     ordered = [phase for phase in PHASES if phase in names] if lanes == "phase" else list(names)
     number = {name: k for k, name in enumerate(ordered, 1)}
-    events = [_trace_export_named("process_name", 0, "program")]
+    events = [_metadata("process_name", 0, name="program")]
     for name, lane in number.items():
-        events.append(_trace_export_named("thread_name", lane, name))
+        events.append(_metadata("thread_name", lane, name=name))
         events.append(_metadata("thread_sort_index", lane, sort_index=lane))
     made, start = made_bytes(report.kernels, report.buffers), 0.0
     under_way: deque[dict[str, Any]] = deque()
@@ -526,10 +508,6 @@ def trace_events(report: Figures, lanes: str = "phase") -> list[dict[str, Any]]:
         elif kernel.phase == "communication" and kernel.name == "finish" and under_way:
             events.append({"ph": "e", "ts": start, **under_way.popleft()})
     return [{**event, "pid": report.rank} for event in events]
-
-
-def _trace_export_named(what: str, lane: int, name: str) -> dict[str, Any]:
-    return _metadata(what, lane, name=name)
 
 
 def _metadata(what: str, lane: int, **args: str | int) -> dict[str, Any]:
