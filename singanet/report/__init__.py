@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from singanet.report.pages import LivePage, follow, plot_confusion, write_comparison, write_report
-from singanet.report.reading import Run, RunNotes, read_run
-from singanet.report.recording import ConfusionLog, MemoryLog, recorders
+from singanet.report.reading import Run, read_run
+from singanet.report.recording import ConfusionLog, MemoryLog, RunNotes, recorders
 
 __all__ = [
     "ConfusionLog",

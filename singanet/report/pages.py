@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,18 +57,6 @@ class Image(NamedTuple):
     note: str = ""
 
 
-class Images(NamedTuple):
-    """Pictures beside each other."""
-
-    images: Sequence[Image]
-
-
-class Words(NamedTuple):
-    """Text in columns."""
-
-    words: str
-
-
 class Details(NamedTuple):
     """What is shown when the reader asks for it."""
 
@@ -75,7 +64,8 @@ class Details(NamedTuple):
     parts: Sequence[Part]
 
 
-Part = str | Grid | Images | Words | Details
+Part = str | Grid | list[Image] | Details
+"""Lines of text keep their form; a list is of pictures beside each other."""
 
 
 class Section(NamedTuple):
@@ -141,6 +131,17 @@ def text(value: Any) -> str:
     return "–" if value is None else str(value)
 
 
+def expect_labels(where: str, labels: Sequence[str], classes: int) -> None:
+    """Errors: `ArgumentError` for another number of ``labels`` than ``classes``."""
+    if len(labels) != classes:
+        raise ArgumentError(
+            f"{where}, labels",
+            expected=f"{classes} names, one a class",
+            received=f"{len(labels)}",
+            advice="leave labels out to number the classes",
+        )
+
+
 def plot_confusion(
     counts: Any, path: str | PathLike[str] | None = None, labels: Sequence[str] = ()
 ) -> str:
@@ -163,13 +164,7 @@ def plot_confusion(
             advice="pass what the metric ConfusionMatrix gives",
         )
     names = [str(label) for label in labels] or [str(k) for k in range(len(matrix))]
-    if len(names) != len(matrix):
-        raise ArgumentError(
-            f"{where}, labels",
-            expected=f"{len(matrix)} names, one a class",
-            received=f"{len(names)}",
-            advice="leave labels out to number the classes",
-        )
+    expect_labels(where, names, len(matrix))
     return write_chart(lambda: confusion_chart(where, matrix, names), where, path)
 
 
@@ -265,7 +260,7 @@ def _curves(run: Run) -> list[Part]:
         for k, epoch in enumerate(history.epochs)
     ]
     numbers = Details("numbers", [Grid(rows, ("epoch", *history))])
-    return [Images([_chart(chart) for chart in curves(history)]), numbers]
+    return [[_chart(chart) for chart in curves(history)], numbers]
 
 
 def _gradients(run: Run) -> list[Part]:
@@ -280,7 +275,7 @@ def _gradients(run: Run) -> list[Part]:
     head = ("last epoch", "mean norm", "largest norm", "norm of weights")
     return [
         "Mean norm of the gradients in each epoch. Red is no finite number, empty is zero.",
-        Images([Image(themed(heat_map(_WHERE, epochs, norms)), "norms of gradients by epoch")]),
+        [Image(themed(heat_map(_WHERE, epochs, norms)), "norms of gradients by epoch")],
         Details("numbers", [Grid(rows, head)]),
     ]
 
@@ -303,7 +298,7 @@ def _memory(run: Run) -> list[Part]:
         }
         if any(lines.values()):
             drawn.append(_chart(LineChart(title, "seconds", lines)))
-    return [Images(drawn)] if drawn else []
+    return [drawn] if drawn else []
 
 
 def _confusion(run: Run) -> list[Part]:
@@ -329,16 +324,16 @@ def _confusion(run: Run) -> list[Part]:
     )
     return [
         "Rows: true classes; columns: classes taken; last: share taken rightly.",
-        Images([drawn]),
+        [drawn],
         Details("numbers", [numbers]),
     ]
 
 
 def _net(run: Run) -> list[Part]:
-    parts: list[Part] = [Words(run.summary)] if run.summary else []
+    parts: list[Part] = [run.summary] if run.summary else []
     if run.picture:
         # As an image, in which nothing of a foreign file can act.
-        parts.append(Details("picture", [Images([Image(run.picture, "graph of the net")])]))
+        parts.append(Details("picture", [[Image(run.picture, "graph of the net")]]))
     return parts
 
 
@@ -444,7 +439,7 @@ class LivePage(Callback):
             "seconds": round(time.perf_counter() - self._start, 1),
         }
         chart = _chart(LineChart("loss", "step", {"loss": self._curve.points}))
-        return _under_way(said, Images([chart]))
+        return _under_way(said, [chart])
 
     def _try(self, write: Callable[[], object]) -> None:
         try:
@@ -473,7 +468,7 @@ def follow(run_folder: str | PathLike[str], path: str | PathLike[str] | None = N
     return target
 
 
-def _under_way(said: Mapping[str, object], *charts: Images) -> Section:
+def _under_way(said: Mapping[str, object], *charts: list[Image]) -> Section:
     written = time.strftime("%Y-%m-%d %H:%M:%S")
     note = f"Loaded anew every {_SECONDS} seconds; where this stays the same, the process is gone."
     return Section("Under way", [facts({**said, "page written": written}), note, *charts])
@@ -524,18 +519,11 @@ def comparison(runs: Sequence[Run]) -> str:
     )
 
 
-def names_of(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
-    parts = [folder.resolve().parts for folder in folders]
-    names = list[str]()
-    for own in parts:
-        others = [each for each in parts if each != own]
-        count = next(
-            (n for n in range(1, len(own)) if all(own[-n:] != each[-n:] for each in others)),
-            len(own),
-        )
-        names.append(str(Path(*own[-count:])))
-    return names
+def names_of(folders: Iterable[Path]) -> list[str]:
+    """The ends of the paths that tell them apart."""
+    whole = [folder.resolve() for folder in folders]
+    above = os.path.commonpath([folder.parent for folder in whole])
+    return [str(folder.relative_to(above)) for folder in whole]
 
 
 def _measures(runs: Sequence[Run]) -> list[str]:
@@ -552,7 +540,7 @@ def _curves_of_runs(names: Sequence[str], runs: Sequence[Run]) -> Iterator[Secti
             title = f"Curves of {own[0]}" + (f" to {own[-1]}" if len(own) > 1 else "")
         drawn = [_of_runs(measure, own, runs[some]) for measure in _measures(runs[some])]
         marks = Image(themed(legend(_WHERE, own)), f"lines: {', '.join(own)}")
-        parts = [Images([marks]), Images(drawn)] if drawn else []
+        parts: list[Part] = [[marks], drawn] if drawn else []
         yield Section(title, parts, "no run has recorded any epoch")
 
 

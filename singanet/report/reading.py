@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,12 +14,10 @@ from types import NoneType
 from typing import Any
 
 from singanet.base.arguments import Budget, is_int, read_json
-from singanet.base.files import expect_inside, explained, hold, let_go, path_of, replacing
+from singanet.base.files import expect_inside, explained, path_of
 from singanet.errors import ArgumentError, DataError, FileAccessError
-from singanet.training.callbacks import Callback, Monitor
-from singanet.training.callbacks.trackers import about, as_json
+from singanet.training.callbacks import Monitor
 from singanet.training.display import History
-from singanet.training.files import check_folder
 
 CONFIG = "config.json"
 """How the run was set up: one JSON object; objects in it are sections."""
@@ -266,87 +263,6 @@ def _not(path: Path, expected: str, received: str) -> DataError:
     )
 
 
-_OF_EPOCHS = (HISTORY, LAYERS, MEMORY, CONFUSION, FIGURES)
-"""Files that are written later, and by other callbacks, if these are there."""
-
-
-class RunNotes(Callback):
-    """Writes ``config.json``, ``summary.txt`` and ``net.svg`` to ``folder`` before the first step.
-
-    At the end ``outcome.json``: why the training ended, and which epoch was the best by what
-    another callback monitors, else by the loss. The folder is this training's meanwhile: a second
-    one is refused, and so are files that are links to elsewhere. Where another run was written to
-    the folder before, its files go: a resumed training is the same run.
-
-    The configuration holds ``settings`` as they are given and what the fit knows: optimizer and
-    loss, each as its `to_config` has it, epochs, seed, type, device. What is no JSON type is
-    written as Python shows it.
-    """
-
-    first_rank_only = True
-
-    def __init__(
-        self, folder: str | PathLike[str], settings: Mapping[str, Any] | None = None
-    ) -> None:
-        self.folder = path_of(folder, "folder")
-        self.settings = dict(settings or {})
-        self._begun = False
-
-    def on_train_begin(self) -> None:
-        """Claim the folder and write. Errors: `FileAccessError`."""
-        self.claim()
-        self._begun = False
-        (self.folder / REPORT).unlink(missing_ok=True)
-        self.write()
-
-    def on_epoch_begin(self, epoch: int) -> None:
-        """Remove what another run has left, once it is known that this one is not resumed."""
-        if not (self._begun or self.session.resumed):
-            for name in _OF_EPOCHS:
-                (self.folder / name).unlink(missing_ok=True)
-        self._begun = True
-
-    def claim(self) -> None:
-        """Lock the folder, and see that it can be written to, and to nowhere else."""
-        check_folder(self.folder)
-        hold(self.folder, self.session, self)
-        for name in (*WRITTEN, REPORT):
-            expect_inside(self.folder, self.folder / name)
-
-    def write(self) -> None:
-        """Write what is known at the start."""
-        (self.folder / OUTCOME).unlink(missing_ok=True)
-        net: Any = self.session.net
-        _write(
-            self.folder / CONFIG, json.dumps(about(self.session, self.settings), indent=2) + "\n"
-        )
-        _write(self.folder / SUMMARY, net.summary() + "\n")
-        net.plot(self.folder / PICTURE)
-
-    def on_train_end(self) -> None:
-        """Write the outcome, where there was any epoch, and let go of the folder."""
-        try:
-            if self.session.history.epochs:
-                text = json.dumps(as_json(self._outcome()), indent=2) + "\n"
-                _write(self.folder / OUTCOME, text)
-        finally:
-            let_go(self.folder, self)
-
-    def _outcome(self) -> dict[str, Any]:
-        session = self.session
-        watched = [getattr(callback, "monitor", None) for callback in session.callbacks]
-        monitor = next((each for each in watched if isinstance(each, Monitor)), None)
-        name, mode = ("auto", "auto") if monitor is None else (monitor.name, monitor.mode)
-        error = session.error
-        return {
-            "epochs": len(session.history.epochs),
-            "of": session.epochs,
-            "stopped": session.stopped,
-            "error": None if error is None else f"{type(error).__name__}: {error}"[:500],
-            **best_epoch(session.history, name, mode, session.compiled.metrics),
-        }
-
-
 def best_epoch(
     history: History,
     name: str = "auto",
@@ -368,8 +284,3 @@ def best_epoch(
     for epoch, value in zip(history.epochs, history[monitor.name], strict=True):
         best = epoch if monitor.better(value) else best
     return {"monitor": monitor.name, "best_epoch": best, "best": monitor.best}
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")

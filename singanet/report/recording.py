@@ -9,19 +9,111 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TextIO
 
-from singanet.base.files import explained, path_of, replacing
-from singanet.errors import ArgumentError
+from singanet.base.files import expect_inside, explained, hold, let_go, path_of, replacing
 from singanet.loss import SoftmaxCrossEntropy
 from singanet.metric import ConfusionMatrix
-from singanet.report.pages import LivePage
-from singanet.report.reading import CONFUSION, HISTORY, LAYERS, MEMORY, RunNotes
+from singanet.net import FeedForwardNet
+from singanet.report.pages import LivePage, expect_labels
+from singanet.report.reading import (
+    CONFIG,
+    CONFUSION,
+    FIGURES,
+    HISTORY,
+    LAYERS,
+    MEMORY,
+    OUTCOME,
+    PICTURE,
+    REPORT,
+    SUMMARY,
+    WRITTEN,
+    best_epoch,
+)
 from singanet.training.batches import output_names
-from singanet.training.callbacks import Callback, CSVLogger, LayerStatistics
+from singanet.training.callbacks import Callback, CSVLogger, LayerStatistics, Monitor
+from singanet.training.callbacks.trackers import about, as_json
 from singanet.training.evaluation import on_device
 from singanet.training.files import check_folder
 from singanet.training.measures import Measures, batch_length
 from singanet.training.resident import peak_bytes, resident_bytes
 from singanet.types import Array, Gradient
+
+_OF_EPOCHS = (HISTORY, LAYERS, MEMORY, CONFUSION, FIGURES)
+"""Files that are written later, and by other callbacks, if these are there."""
+
+
+class RunNotes(Callback):
+    """Writes ``config.json``, ``summary.txt`` and ``net.svg`` to ``folder`` before the first step.
+
+    At the end ``outcome.json``: why the training ended, and which epoch was the best by what
+    another callback monitors, else by the loss. The folder is this training's meanwhile: a second
+    one is refused, and so are files that are links to elsewhere. Where another run was written to
+    the folder before, its files go: a resumed training is the same run.
+
+    The configuration holds ``settings`` as they are given and what the fit knows: optimizer and
+    loss, each as its `to_config` has it, epochs, seed, type, device. What is no JSON type is
+    written as Python shows it.
+    """
+
+    first_rank_only = True
+
+    def __init__(
+        self, folder: str | PathLike[str], settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder = path_of(folder, "folder")
+        self.settings = dict(settings or {})
+        self._begun = False
+
+    def on_train_begin(self) -> None:
+        """Claim the folder and write. Errors: `FileAccessError`."""
+        self.claim()
+        self._begun = False
+        (self.folder / REPORT).unlink(missing_ok=True)
+        self.write()
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """Remove what another run has left, once it is known that this one is not resumed."""
+        if not (self._begun or self.session.resumed):
+            for name in _OF_EPOCHS:
+                (self.folder / name).unlink(missing_ok=True)
+        self._begun = True
+
+    def claim(self) -> None:
+        """Lock the folder, and see that it can be written to, and to nowhere else."""
+        check_folder(self.folder)
+        hold(self.folder, self.session, self)
+        for name in (*WRITTEN, REPORT):
+            expect_inside(self.folder, self.folder / name)
+
+    def write(self) -> None:
+        """Write what is known at the start."""
+        (self.folder / OUTCOME).unlink(missing_ok=True)
+        net: Any = self.session.net
+        _write(self.folder / CONFIG, json.dumps(about(self.session, self.settings), indent=2))
+        _write(self.folder / SUMMARY, net.summary())
+        if isinstance(net, FeedForwardNet):  # what is trained like a net need not be a graph
+            net.plot(self.folder / PICTURE)
+
+    def on_train_end(self) -> None:
+        """Write the outcome, where there was any epoch, and let go of the folder."""
+        try:
+            if self.session.history.epochs:
+                _write(self.folder / OUTCOME, json.dumps(as_json(self._outcome()), indent=2))
+        finally:
+            let_go(self.folder, self)
+
+    def _outcome(self) -> dict[str, Any]:
+        session = self.session
+        watched = [getattr(callback, "monitor", None) for callback in session.callbacks]
+        monitor = next((each for each in watched if isinstance(each, Monitor)), None)
+        name, mode = ("auto", "auto") if monitor is None else (monitor.name, monitor.mode)
+        error = session.error
+        return {
+            "epochs": len(session.history.epochs),
+            "of": session.epochs,
+            "stopped": session.stopped,
+            "error": None if error is None else f"{type(error).__name__}: {error}"[:500],
+            **best_epoch(session.history, name, mode, session.compiled.metrics),
+        }
 
 
 class ConfusionLog(Callback):
@@ -47,7 +139,7 @@ class ConfusionLog(Callback):
             check_folder(self.path.parent)
         classes = self._classes()
         if classes is not None and self.labels:
-            _expect_labels(self.path, self.labels, classes)
+            expect_labels(f"file {str(self.path)!r}", self.labels, classes)
 
     def on_train_end(self) -> None:
         """Count and write."""
@@ -76,21 +168,9 @@ class ConfusionLog(Callback):
 def write_confusion(path: Path, counts: Array, labels: Sequence[str] = ()) -> None:
     """Write ``counts`` (C, C), rows the true classes. Errors: another number of labels."""
     if labels:
-        _expect_labels(path, labels, len(counts))
+        expect_labels(f"file {str(path)!r}", labels, len(counts))
     names = list(labels) or [str(k) for k in range(len(counts))]
-    with replacing(path) as beside:
-        text = json.dumps({"labels": names, "counts": counts.tolist()})
-        beside.write_text(text + "\n", encoding="utf-8")
-
-
-def _expect_labels(path: Path, labels: Sequence[str], classes: int) -> None:
-    if len(labels) != classes:
-        raise ArgumentError(
-            f"file {str(path)!r}, labels",
-            expected=f"{classes} names, one a class",
-            received=f"{len(labels)}",
-            advice="leave labels out to number the classes",
-        )
+    _write(path, json.dumps({"labels": names, "counts": counts.tolist()}))
 
 
 class MemoryLog(Callback):
@@ -197,3 +277,8 @@ def recorders(
         ConfusionLog(folder / CONFUSION, labels),
         *([LivePage(folder)] if live else []),
     ]
+
+
+def _write(path: Path, text: str) -> None:
+    with replacing(path) as beside:
+        beside.write_text(text + "\n", encoding="utf-8")
