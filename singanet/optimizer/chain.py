@@ -19,7 +19,6 @@ import numpy as np
 
 from singanet.base.elsewhere import is_library
 from singanet.base.heap import address
-from singanet.checkpoint.entry import Source, sources_of
 from singanet.errors import ArgumentError
 from singanet.ops import ops_for
 from singanet.optimizer.element_wise import ElementWise
@@ -34,6 +33,7 @@ from singanet.params.storage import Place, place_of
 from singanet.types import Array, RowSparse
 
 if TYPE_CHECKING:
+    from singanet.checkpoint.entry import Source
     from singanet.optimizer.mixed_precision import ScaledUpdates
     from singanet.optimizer.reducer import Reducer
     from singanet.params.grads import LayerGradients
@@ -581,6 +581,8 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
     next step. With ``first_rows`` an optimizer that several processes have parts of gives those of
     this one, and says there with which rows they begin.
     """
+    from singanet.checkpoint.entry import sources_of
+
     kind = type(optimizer)
     if first_rows is not None and isinstance(optimizer, Wrapper) and optimizer.waits:
         own = cast("Reducer", optimizer)._own_parts(first_rows)
@@ -603,6 +605,8 @@ def state_sources(optimizer: Any, first_rows: dict[str, int] | None = None) -> l
 
 def _of_parameter(state: ParamState, slots: tuple[str, ...]) -> list[Source]:
     """As `singanet.optimizer.state.dump` has them."""
+    from singanet.checkpoint.entry import Source
+
     step = np.array(state.step, np.int64)
     found = [Source(f"{state.name}/step", (), np.dtype("<i8"), lambda: step)]
     sizes, types = state.kinds()

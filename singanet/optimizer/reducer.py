@@ -7,12 +7,11 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from singanet.base.collectives import Collectives, SharedBatch, gathered
-from singanet.checkpoint.entry import Source
 from singanet.errors import ArgumentError, CallOrderError
 from singanet.ops import ops_for
 from singanet.optimizer.hyper import Scale, on_host
@@ -21,6 +20,9 @@ from singanet.optimizer.state import Grad, check_lists
 from singanet.optimizer.wrapper import Handed, Wrapper
 from singanet.params.storage import is_served
 from singanet.types import Array, RowSparse
+
+if TYPE_CHECKING:
+    from singanet.checkpoint.entry import Source
 
 
 def average_state(net: Any, comm: Collectives, samples: float) -> None:
