@@ -362,13 +362,13 @@ def test_the_package_is_the_command(capsys):
 
 
 def test_a_warning_is_one_line_without_a_place(monkeypatch, capsys):
-    from singanet.commands import models
+    from singanet.commands import looking_commands
 
-    def odd():
+    def models():
         warnings.warn("something odd", stacklevel=2)
         return 0
 
-    monkeypatch.setattr(models, "_run", lambda arguments: odd())
+    monkeypatch.setattr(looking_commands, "models", models)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["models"]) == 0

@@ -1,7 +1,29 @@
-"""The commands of ``singanet``, one a module; each imports what it needs when it is run."""
+"""The commands of ``singanet``, by family; each imports what it needs when it is run."""
 
 from __future__ import annotations
 
-from singanet.commands.parser import CommandParser, make_parser
+from singanet import __version__
+from singanet.commands import file_commands, looking_commands, trained_commands, training_commands
+from singanet.commands.launch_command import launch
+from singanet.commands.parser import CommandParser, RootParser, completion
 
 __all__ = ["CommandParser", "make_parser"]
+
+
+def make_parser() -> CommandParser:
+    """The parser of the command line.
+
+    It sets ``command``, a function of the parsed arguments to an exit status.
+    """
+    root, files, looking = RootParser(__version__), file_commands, looking_commands
+    training, trained = training_commands, trained_commands
+    root.add(training.train, without=())
+    root.add(training.finetune, training.PUBLISHED, without=training.NOT_OF_TEXTS)
+    for function in (
+        *(launch, trained.evaluate, trained.predict, trained.sample, trained.generate),
+        *(trained.embed, looking.report, training.bench, training.tune, looking.models),
+        *(looking.summary, looking.plan, looking.devices, files.inspect, files.convert),
+        *(files.diff, completion),
+    ):
+        root.add(function)
+    return root

@@ -1,33 +1,21 @@
-"""The parser of the command line."""
+"""The parser of the command line: each command is a function, its arguments are the options."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
+import re
+from collections.abc import Callable, Collection
+from inspect import Parameter, cleandoc, signature
+from typing import Annotated, Any, NoReturn
 
-from singanet import __version__
-from singanet.commands import (
-    bench,
-    completion,
-    devices,
-    embed,
-    evaluate,
-    files,
-    finetune,
-    generate,
-    launch,
-    models,
-    plan,
-    predict,
-    report,
-    sample,
-    summary,
-    train,
-    tune,
-)
-from singanet.errors import did_you_mean
+from singanet.errors import BackendError, did_you_mean
+from singanet.runs.run_options import OPTIONS, OptionHint, RunOptions, options_of
 
 USAGE_ERROR = 2
+
+
+class UsageError(Exception):
+    """Words of a command that do not go together; its parser says so."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -47,16 +35,147 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def make_parser() -> CommandParser:
-    """Each command sets ``command``, a function of the parsed arguments to an exit status."""
-    root = CommandParser(prog="singanet", description="Train and look at feed-forward nets.")
-    root.add_argument("--version", action="version", version=f"singanet {__version__}")
-    commands = root.add_subparsers(
-        title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
-    )
-    for module in (
-        *(train, finetune, launch, evaluate, predict, sample, generate, embed, report, bench, tune),
-        *(models, summary, plan, devices, files, completion),
-    ):
-        module.add_command(commands)
-    return root
+class RootParser(CommandParser):
+    """The parser of all words; ``commands`` are the parsers of the commands by name."""
+
+    def __init__(self, version: str) -> None:
+        super().__init__(prog="singanet", description="Train and look at feed-forward nets.")
+        self.add_argument("--version", action="version", version=f"singanet {version}")
+        self._added: Any = self.add_subparsers(
+            title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
+        )
+        self.commands: dict[str, CommandParser] = self._added.choices
+
+    def add(
+        self,
+        function: Callable[..., int],
+        *before: OptionHint,
+        without: Collection[str] | None = None,
+    ) -> None:
+        """Add ``function`` as a command; it returns the exit status.
+
+        Its docstring is the help. Arguments before ``*`` stand without dashes, ``root`` gets this
+        parser. Of a function that trains the fields of `RunOptions` are options too, with
+        ``before`` them, and but for those ``without``: it gets those alone that are given, since
+        files can say the others.
+        """
+        text, _, rest = cleandoc(function.__doc__ or "").partition("\n\n")
+        help = text[:1].lower() + text[1:].rstrip(".")
+        parser: CommandParser = self._added.add_parser(
+            function.__name__, help=help, epilog=" ".join(rest.split())
+        )
+        for option in before:
+            _add_option(parser, option, None, True, argparse.SUPPRESS)
+        told, parameters = options_of(function), signature(function).parameters
+        for name, option in told.items():
+            bare = parameters[name].kind is Parameter.POSITIONAL_OR_KEYWORD
+            _add_option(parser, option, parameters[name].default, bare)
+        left_out = OPTIONS.keys() if without is None else without
+        for name, option in OPTIONS.items():
+            if name not in left_out:
+                usual = getattr(RunOptions, name)
+                _add_option(parser, option, usual, name == "model", argparse.SUPPRESS)
+
+        def call(given: argparse.Namespace) -> int:
+            arguments = {name: value for name, value in vars(given).items() if name != "command"}
+            for name, option in told.items():
+                option.check(arguments[name])
+            try:
+                return function(**arguments, **({"root": self} if "root" in parameters else {}))
+            except UsageError as error:
+                message = str(error)
+            parser.error(message)
+
+        parser.set_defaults(command=call)
+
+
+def _add_option(
+    parser: CommandParser, option: OptionHint, usual: Any, bare: bool, default: Any = None
+) -> None:
+    """Add ``option``, whose value is ``usual``, or ``default`` where it is not given.
+
+    With ``bare`` it stands without dashes.
+    """
+    needed = usual is Parameter.empty
+    default = usual if default is None and not needed else default
+    if option.kind is bool:
+        flag, action = f"--{'no-' * usual}{option.flag}", f"store_{not usual}".lower()
+        shown = {"dest": option.name, "default": default, "help": option.help}
+        parser.add_argument(flag, action=action, **shown)
+        return
+    kind = option.kind
+    more: dict[str, Any] = {"type": _READERS.get(kind, kind), "default": default}
+    if bare:
+        names = [option.name]
+        more |= {"nargs": "+"} if option.several else {} if needed else {"nargs": "?"}
+    else:
+        names = [*option.short, f"--{option.flag}"]
+        more |= {"dest": option.name, "required": needed}
+        more |= {"action": "append"} if option.several else {}
+    more |= option.more
+    parser.add_argument(*names, metavar=option.metavar, help=option.help, **more)
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """``1,28,28`` as a tuple. Errors: those that argparse reports."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        expected = "expected ints such as 1,28,28"
+        raise argparse.ArgumentTypeError(f"{expected}; received {text!r}") from None
+
+
+def weights(text: str) -> dict[int, float]:
+    """``0=1,3=5`` as a dict. Errors: those that argparse reports."""
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        found = {int(key): float(value) for key, value in pairs}
+        if len(found) == len(pairs):
+            return found
+    except ValueError:
+        pass
+    expected = "expected classes with weights, each once, such as 0=1,3=5"
+    raise argparse.ArgumentTypeError(f"{expected}; received {text!r}")
+
+
+_READERS: dict[type, Callable[[str], Any]] = {tuple: shape, dict: weights}
+"""What makes a value of the text on the command line, where it is not the type itself."""
+
+
+def completion(
+    shell: Annotated[str, None, None, {"choices": ("bash", "zsh", "fish")}], *, root: RootParser
+) -> int:
+    """Print a script that completes commands in a shell.
+
+    In bash: eval "$(singanet completion bash)", in zsh the same with zsh, in fish: singanet
+    completion fish | source. The package shtab makes them.
+    """
+    try:
+        import shtab
+    except ImportError as error:
+        raise BackendError(
+            "singanet completion",
+            expected="the package shtab",
+            received=str(error),
+            advice="run: pip install shtab",
+        ) from error
+    from singanet.models.registry import ENTRIES
+    from singanet.runs.optimizers import USUAL_RATES
+    from singanet.runs.optimizers import WAYS as REDUCED
+    from singanet.training.steps import WAYS
+
+    models = [entry.name for entry in ENTRIES]
+    words: dict[str, list[Any]] = {"program": ["train", *models], "model": models}
+    words |= {"parallel": [*REDUCED], "optimizer": [*USUAL_RATES], "clip_by": [*WAYS]}
+    for parser in root.commands.values():
+        for action in parser._actions:
+            known = words.get(action.dest, [])
+            if _FILES.search(str(action.metavar)):
+                known = [*known, *shtab.Optional.FILE]
+            action.choices = action.choices or known or None
+    print(shtab.complete(root, shell))
+    return 0
+
+
+_FILES = re.compile("FILE|FOLDER|DIR|DATA|IN|OUT")
+"""What is in the metavar of an option that a path may be given to."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from typing import Any
 from singanet.base.arguments import is_int
 from singanet.base.files import expect_inside, explained, let_go, replacing
 from singanet.errors import (
-    ArgumentError,
-    BackendError,
     DataError,
     FileAccessError,
+    SingaNetError,
     UnknownNameError,
     UnsafeFileError,
     did_you_mean,
@@ -24,16 +22,16 @@ from singanet.errors import (
 )
 from singanet.net import FeedForwardNet
 from singanet.report import RunNotes, read_run, recorders
-from singanet.report.reading import CONFIG, FIGURES, HISTORY, MEMORY
+from singanet.report.reading import CONFIG, HISTORY, MEMORY
 from singanet.runs.recipe import no_folder, own_recipe
-from singanet.runs.run_options import KINDS, LASTING, RunOptions, kinds_in_files, option
+from singanet.runs.run_options import LASTING, OPTIONS, RunOptions, refusal
 from singanet.runs.tasks import Task
 from singanet.saving.nets import distinct_params
 from singanet.saving.whole_model import LONGEST, MODEL, decoded, described, naming
 from singanet.training.callbacks import Callback
 from singanet.training.files import furthest
 
-OPTIONS, NET = "options", "net"
+_SAID, _NET = "options", "net"
 """The sections of the configuration: what the user said, and how the net is built."""
 
 _LEAST = 2
@@ -48,12 +46,12 @@ def expect_no_run(folder: Path) -> None:
     found = [folder / name for name in (CONFIG, HISTORY) if (folder / name).exists()]
     found += sorted(folder.glob("epoch-*.npz")) if folder.is_dir() else []
     if found:
-        raise FileAccessError(
-            f"folder {str(folder)!r}",
-            expected="a new folder, or one without a run",
-            received=f"one with {found[0].name}",
-            advice="add --resume to go on with it, or choose another folder",
+        expected, advice = "a new folder, or one without a run", "choose another folder"
+        received, advice = (
+            f"one with {found[0].name}",
+            f"add --resume to go on with it, or {advice}",
         )
+        raise refusal(f"folder {str(folder)!r}", expected, received, advice, FileAccessError)
 
 
 def has_state(folder: Path) -> bool:
@@ -112,10 +110,7 @@ def folder_callbacks(
     folder: Path, options: RunOptions, task: Task, description: bytes | None = None
 ) -> list[Callback]:
     """The callbacks that record the run, and the ``description`` of its net if that is new."""
-    settings = {
-        OPTIONS: options.lasting(),
-        NET: {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options},
-    }
+    settings = {_SAID: options.lasting(), _NET: task.settings}
     notes = LateNotes(folder, settings)
     notes.resume, notes.description, notes.note = options.resume, description, task.note
     others = (RunNotes, *task.not_recorded)
@@ -141,19 +136,17 @@ def cut_log(path: Path) -> None:
         beside.write_text("".join(kept), encoding="utf-8")
 
 
-def write_outcome(folder: Path, figures: dict[str, Any]) -> None:
-    """Write what came out."""
-    with replacing(folder / FIGURES) as beside:
-        beside.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-
-
 def saved_options(folder: Path) -> dict[str, Any]:
     """The options of the run in ``folder``, for `RunOptions`. Errors: there is none of ours."""
-    found = _section(folder, OPTIONS)
+    found = _section(folder, _SAID)
     options = {name: value for name, value in found.items() if name in LASTING}
-    wrong = [k for k, v in options.items() if v is not None and type(v) not in kinds_in_files(k)]
+    wrong = [
+        name
+        for name, value in options.items()
+        if value is not None and type(value) not in LASTING[name].kinds_in_files
+    ]
     if wrong or (options.get("model") is None) == (options.get("from_") is None):
-        raise _not_ours(folder, f"{OPTIONS} with {wrong[0] if wrong else 'no model'!r}")
+        raise _not_ours(folder, f"{_SAID} with {wrong[0] if wrong else 'no model'!r}")
     return options
 
 
@@ -176,21 +169,18 @@ def described_net(folder: Path) -> FeedForwardNet:
     claimed = _LEAST * sum(prod(param.shape) for param in params)
     sizes = [each.stat().st_size for each in folder.glob("*.npz") if each.is_file()]
     if sizes and claimed > max(sizes):
-        raise UnsafeFileError(
-            where,
-            expected=f"a net with parameters of at most {max(sizes)} bytes, as a checkpoint has",
-            received=f"one of {claimed} bytes or more",
-            advice="take the run folder as singanet train left it",
-        )
+        expected = f"a net with parameters of at most {max(sizes)} bytes, as a checkpoint has"
+        advice = "take the run folder as singanet train left it"
+        raise refusal(where, expected, f"one of {claimed} bytes or more", advice, UnsafeFileError)
     return net
 
 
 def saved_settings(folder: Path) -> dict[str, Any]:
     """The arguments of `singanet.models.build` beside name and seed. Errors as above."""
-    settings = dict(_section(folder, NET))
+    settings = dict(_section(folder, _NET))
     shape, classes = settings.get("input_shape"), settings.get("num_classes")
     if not isinstance(shape, list) or not all(is_int(n) for n in [*shape, classes]):
-        raise _not_ours(folder, f"{NET} of another form")
+        raise _not_ours(folder, f"{_NET} of another form")
     settings["input_shape"] = tuple(shape)
     return settings
 
@@ -202,18 +192,10 @@ def _section(folder: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def _not_ours(folder: Path, received: str) -> FileAccessError:
-    return FileAccessError(
-        f"folder {str(folder)!r}",
-        expected=f"a {CONFIG} that singanet train wrote",
-        received=received,
-        advice="train with singanet train MODEL --out RUN_DIR first",
-    )
-
-
-_LONGEST, _MOST_DOTS = 1 << 16, 64
-_NAMES = {option(field.name).replace("-", "_"): field.name for field in fields(RunOptions)}
-"""Keys of a file, with underscores, and what `RunOptions` calls them."""
+def _not_ours(folder: Path, received: str) -> SingaNetError:
+    expected = f"a {CONFIG} that singanet train wrote"
+    advice = "train with singanet train MODEL --out RUN_DIR first"
+    return refusal(f"folder {str(folder)!r}", expected, received, advice, FileAccessError)
 
 
 def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +211,7 @@ def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
     options |= given
     if options.get("resume"):
         if options.get("out") is None:
-            raise no_folder("--resume")
+            raise no_folder("resume")
         saved = saved_options(options["out"])
         _expect_the_same(saved, options)
         options = saved | options
@@ -250,12 +232,15 @@ def _expect_the_same(saved: Mapping[str, Any], given: Mapping[str, Any]) -> None
     for name in _SETTLED:
         before = saved.get(name) if saved.get(name) is not None else usual.get(name)
         if given.get(name, before) != before:
-            raise ArgumentError(
-                "MODEL" if name == "model" else f"--{option(name)}",
-                expected=f"{before!r}, with which the run was begun",
-                received=repr(given[name]),
-                advice="leave it out, or begin a run in another folder",
-            )
+            where = "MODEL" if name == "model" else f"--{OPTIONS[name].flag}"
+            expected = f"{before!r}, with which the run was begun"
+            advice = "leave it out, or begin a run in another folder"
+            raise refusal(where, expected, repr(given[name]), advice)
+
+
+_LONGEST, _MOST_DOTS = 1 << 16, 64
+_NAMES = {each.flag.replace("-", "_"): each for each in OPTIONS.values()}
+"""The options by the key of a file, with underscores."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -265,64 +250,41 @@ def read_config(path: Path) -> dict[str, Any]:
     `UnknownNameError` for a key that is no option.
     """
     options: dict[str, Any] = {}
-    for key, value in _parsed(path).items():
+    where = f"--config {str(path)!r}"
+    for key, value in _parsed(path, where).items():
         said = key.replace("-", "_")
         if said not in _NAMES:
-            raise UnknownNameError(
-                f"--config {str(path)!r}",
-                expected=f"keys among {one_of(_NAMES, 30)}",
-                received=repr(key),
-                advice=did_you_mean(said, _NAMES, "leave it out"),
-            )
-        name = _NAMES[said]
-        kinds = kinds_in_files(name)
-        if name in options or type(value) not in kinds or "\0" in str(value):
-            raise DataError(
-                f"--config {str(path)!r}, key {key!r}",
-                expected=f"a value of type {kinds[0].__name__}, once",
-                received=f"{type(value).__name__} {value!r}"[:80],
-                advice="write it as on the command line; only texts are quoted",
-            )
-        options[name] = Path(value) if KINDS[name] is Path else value
+            advice = did_you_mean(said, _NAMES, "leave it out")
+            expected = f"keys among {one_of(_NAMES, 30)}"
+            raise refusal(where, expected, repr(key), advice, UnknownNameError)
+        option = _NAMES[said]
+        kinds = option.kinds_in_files
+        if option.name in options or type(value) not in kinds or "\0" in str(value):
+            expected = f"a value of type {kinds[0].__name__}, once"
+            received = f"{type(value).__name__} {value!r}"[:80]
+            advice = "write it as on the command line; only texts are quoted"
+            raise refusal(f"{where}, key {key!r}", expected, received, advice, DataError)
+        options[option.name] = Path(value) if option.kind is Path else value
     return options
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parsed(path: Path, where: str) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
-        try:
-            import tomli as tomllib
-        except ImportError as error:
-            raise BackendError(
-                "--config",
-                expected="Python 3.11 or the package tomli",
-                received=str(error),
-                advice="run: pip install tomli",
-            ) from error
+        import tomli as tomllib
     try:
         with path.open("rb") as file:
             text = file.read(_LONGEST + 1)
         # A key of many parts takes a reader of TOML memory by the square of them.
-        if len(text) > _LONGEST or max(map(_dots, text.splitlines()), default=0) > _MOST_DOTS:
+        dots = max((line.count(b".") for line in text.splitlines()), default=0)
+        if len(text) > _LONGEST or dots > _MOST_DOTS:
             raise ValueError(f"more than {_LONGEST} bytes, or {_MOST_DOTS} dots in a line")
         return dict(tomllib.loads(text.decode("utf-8")))
     except OSError as error:
-        raise FileAccessError(
-            f"--config {str(path)!r}",
-            expected="a file that can be read",
-            received=error.strerror or str(error),
-            advice="check the path",
-        ) from error
+        expected, received = "a file that can be read", error.strerror or error
+        raise refusal(where, expected, received, "check the path", FileAccessError) from error
     # TOML's errors, those of its encoding, and lists within lists.
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"--config {str(path)!r}",
-            expected="TOML: lines such as epochs = 20",
-            received=str(error).splitlines()[0][:120],
-            advice="texts stand in quotes",
-        ) from error
-
-
-def _dots(line: bytes) -> int:
-    return line.count(b".")
+        expected, received = "TOML: lines such as epochs = 20", str(error).splitlines()[0][:120]
+        raise refusal(where, expected, received, "texts stand in quotes", DataError) from error

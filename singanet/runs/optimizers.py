@@ -10,69 +10,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from singanet.errors import ArgumentError, UnknownNameError, did_you_mean, one_of
-from singanet.optimizer import (
-    LAMB,
-    SGD,
-    AccumulatingAdam,
-    AccumulatingSGD,
-    Adadelta,
-    Adafactor,
-    AdaGrad,
-    AdaLomo,
-    Adam,
-    Adamax,
-    AdamW,
-    AMSGrad,
-    BlockCoordinate,
-    FactoredAdam,
-    GaLore,
-    Lion,
-    NAdam,
-    Nesterov,
-    Optimizer,
-    RAdam,
-    RMSProp,
-    Wrapper,
-)
+from singanet import optimizer as rules
+from singanet import parallel
+from singanet.errors import one_of
 from singanet.optimizer.averaged import blocks_of
 from singanet.optimizer.reducer import Reducer
 from singanet.optimizer.schedules import Cosine, WarmUp
-from singanet.parallel import (
-    AllReduce,
-    Hybrid,
-    LocalSGD,
-    ParameterServer,
-    PartialUpdate,
-    PowerSGD,
-    Sharded,
-    SparseAllReduce,
-)
+from singanet.runs.run_options import OptionHint, positive, refusal, unknown
 from singanet.training.callbacks import Callback
 from singanet.training.course import StopTraining
 from singanet.training.measures import batch_length
 from singanet.types import Array, Gradient
 
-_MAKERS: dict[str, tuple[Callable[..., Optimizer], float]] = {
-    "sgd": (partial(SGD, momentum=0.9), 0.05),
-    "nesterov": (partial(Nesterov, momentum=0.9), 0.05),
-    "adam": (Adam, 0.001),
-    "adamw": (AdamW, 0.001),
-    "amsgrad": (AMSGrad, 0.001),
-    "nadam": (NAdam, 0.001),
-    "radam": (RAdam, 0.001),
-    "adamax": (Adamax, 0.002),
-    "adadelta": (Adadelta, 1.0),
-    "adagrad": (AdaGrad, 0.01),
-    "rmsprop": (RMSProp, 0.001),
-    "adafactor": (Adafactor, 0.01),
-    "adalomo": (AdaLomo, 0.001),
-    "factored_adam": (FactoredAdam, 0.001),
-    "galore": (GaLore, 0.001),
-    "lamb": (LAMB, 0.002),
-    "lion": (Lion, 0.0001),
-    "accumulating_sgd": (AccumulatingSGD, 0.05),
-    "accumulating_adam": (AccumulatingAdam, 0.001),
+_MAKERS: dict[str, tuple[Callable[..., rules.Optimizer], float]] = {
+    "sgd": (partial(rules.SGD, momentum=0.9), 0.05),
+    "nesterov": (partial(rules.Nesterov, momentum=0.9), 0.05),
+    "adam": (rules.Adam, 0.001),
+    "adamw": (rules.AdamW, 0.001),
+    "amsgrad": (rules.AMSGrad, 0.001),
+    "nadam": (rules.NAdam, 0.001),
+    "radam": (rules.RAdam, 0.001),
+    "adamax": (rules.Adamax, 0.002),
+    "adadelta": (rules.Adadelta, 1.0),
+    "adagrad": (rules.AdaGrad, 0.01),
+    "rmsprop": (rules.RMSProp, 0.001),
+    "adafactor": (rules.Adafactor, 0.01),
+    "adalomo": (rules.AdaLomo, 0.001),
+    "factored_adam": (rules.FactoredAdam, 0.001),
+    "galore": (rules.GaLore, 0.001),
+    "lamb": (rules.LAMB, 0.002),
+    "lion": (rules.Lion, 0.0001),
+    "accumulating_sgd": (rules.AccumulatingSGD, 0.05),
+    "accumulating_adam": (rules.AccumulatingAdam, 0.001),
 }
 
 USUAL_RATES = {name: rate for name, (_, rate) in _MAKERS.items()}
@@ -88,7 +57,7 @@ _TURN = 50
 
 def in_blocks(
     name: str, lr: float, weight_decay: float, names: Iterable[str], steps: int, seed: int
-) -> BlockCoordinate:
+) -> rules.BlockCoordinate:
     """The optimizer ``name`` for one block of the parameters ``names`` at a time.
 
     Its rate stays ``lr``, since the state of a block begins anew with each turn. Of ``steps`` steps
@@ -96,39 +65,24 @@ def in_blocks(
     """
     make_optimizer(name, lr, weight_decay, 1, 0)
     turn = max(1, min(_TURN, steps // max(1, len(blocks_of(names)))))
-    return BlockCoordinate(_MAKERS[name][0](lr=lr, weight_decay=weight_decay), turn, seed=seed)
+    return rules.BlockCoordinate(
+        _MAKERS[name][0](lr=lr, weight_decay=weight_decay), turn, seed=seed
+    )
 
 
 def make_optimizer(
     name: str, lr: float, weight_decay: float, steps: int, warm_up: int, accumulate: int = 1
-) -> Optimizer:
+) -> rules.Optimizer:
     """The optimizer ``name``, its rate rising to ``lr`` and falling to 0 over ``steps``.
 
     The rise takes ``warm_up`` of them, the fall is half a cosine. Steps are changes of the
     parameters, of ``accumulate`` micro-batches each. Errors: an unknown name; a rate that is not
-    a positive number; a weight decay that is negative.
+    a positive number.
     """
     if name not in _MAKERS:
-        raise UnknownNameError(
-            f"optimizer {name!r}",
-            expected=f"one of {one_of(_MAKERS)}",
-            received=repr(name),
-            advice=did_you_mean(name, _MAKERS, "choose one of these"),
-        )
-    if not 0.0 < lr < math.inf:
-        raise ArgumentError(
-            "--lr",
-            expected="a positive number",
-            received=str(lr),
-            advice=f"{USUAL_RATES[name]} is usual for {name}",
-        )
-    if not 0.0 <= weight_decay < math.inf:
-        raise ArgumentError(
-            "--weight-decay",
-            expected="0 or more",
-            received=str(weight_decay),
-            advice="0.0005 is usual for images",
-        )
+        raise unknown(f"optimizer {name!r}", name, _MAKERS, "choose one of these")
+    rate = positive(f"{USUAL_RATES[name]} is usual for {name}")
+    OptionHint("lr", float, bound=rate).check(lr)
     make = partial(_MAKERS[name][0], every=accumulate) if name in FOLDING else _MAKERS[name][0]
     # The last step of the rise is the first of the fall.
     rise = max(min(warm_up, steps) - 1, 0)
@@ -148,15 +102,15 @@ class ReducerMaker(NamedTuple):
 
 
 REDUCERS = {
-    "allreduce": ReducerMaker(AllReduce, {}, {}),
-    "half": ReducerMaker(AllReduce, {}, {"dtype": "float16"}),
-    "sparse": ReducerMaker(SparseAllReduce, {"ratio": "ratio"}, {}),
-    "sharded": ReducerMaker(Sharded, {}, {"level": 2}),
-    "powersgd": ReducerMaker(PowerSGD, {}, {}),
-    "partial": ReducerMaker(PartialUpdate, {"every": "partitions"}, {}),
-    "local": ReducerMaker(LocalSGD, {"every": "every"}, {}),
-    "ps": ReducerMaker(ParameterServer, {}, {}, served=True),
-    "hybrid": ReducerMaker(Hybrid, {}, {}, served=True),
+    "allreduce": ReducerMaker(parallel.AllReduce, {}, {}),
+    "half": ReducerMaker(parallel.AllReduce, {}, {"dtype": "float16"}),
+    "sparse": ReducerMaker(parallel.SparseAllReduce, {"ratio": "ratio"}, {}),
+    "sharded": ReducerMaker(parallel.Sharded, {}, {"level": 2}),
+    "powersgd": ReducerMaker(parallel.PowerSGD, {}, {}),
+    "partial": ReducerMaker(parallel.PartialUpdate, {"every": "partitions"}, {}),
+    "local": ReducerMaker(parallel.LocalSGD, {"every": "every"}, {}),
+    "ps": ReducerMaker(parallel.ParameterServer, {}, {}, served=True),
+    "hybrid": ReducerMaker(parallel.Hybrid, {}, {}, served=True),
 }
 
 
@@ -169,22 +123,15 @@ WAYS = (*REDUCERS, PIPELINE)
 def check_reducer(name: str, ratio: float | None, every: int | None) -> None:
     """Errors: an unknown name; an option that this way does not have, or out of range."""
     if name not in WAYS:
-        raise UnknownNameError(
-            f"--parallel {name!r}",
-            expected=f"one of {one_of(WAYS)}",
-            received=repr(name),
-            advice=did_you_mean(name, WAYS, "allreduce sums all gradients as they are"),
-        )
+        advice = "allreduce sums all gradients as they are"
+        raise unknown(f"--parallel {name!r}", name, WAYS, advice)
     for option, value, most in (("ratio", ratio, 1.0), ("every", every, float("inf"))):
         having = [each for each, way in REDUCERS.items() if option in way.options]
         having += [PIPELINE] * (option == "every")
         if value is not None and not (name in having and 0 < value <= most):
-            raise ArgumentError(
-                f"--{option}",
-                expected=f"a positive number, with --parallel {' or '.join(having)}",
-                received=f"{value} with --parallel {name}",
-                advice=f"leave --{option} out",
-            )
+            expected = f"a positive number, with --parallel {' or '.join(having)}"
+            received = f"{value} with --parallel {name}"
+            raise refusal(f"--{option}", expected, received, f"leave --{option} out")
 
 
 def expect_servers(name: str, servers: int) -> None:
@@ -192,16 +139,16 @@ def expect_servers(name: str, servers: int) -> None:
     served = name in REDUCERS and REDUCERS[name].served
     if served != bool(servers):
         having = [each for each, way in REDUCERS.items() if way.served]
-        raise ArgumentError(
-            "--servers",
-            expected=f"ranks that hold parameters, with --parallel {one_of(having)}",
-            received=f"{servers} with --parallel {name}",
-            advice="write singanet launch -n 3 --servers 1 train MODEL --parallel ps",
-        )
+        expected = f"ranks that hold parameters, with --parallel {one_of(having)}"
+        advice = "write singanet launch -n 3 --servers 1 train MODEL --parallel ps"
+        raise refusal("--servers", expected, f"{servers} with --parallel {name}", advice)
 
 
 def reduced(
-    optimizer: Optimizer | Wrapper, name: str, ratio: float | None = None, every: int | None = None
+    optimizer: rules.Optimizer | rules.Wrapper,
+    name: str,
+    ratio: float | None = None,
+    every: int | None = None,
 ) -> Reducer:
     """``optimizer`` behind the stage ``name``, between all processes that were started."""
     check_reducer(name, ratio, every)

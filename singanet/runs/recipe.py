@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from singanet.base.files import replacing
 from singanet.base.kinds import checked_bytes
-from singanet.errors import ArgumentError, did_you_mean, one_of
+from singanet.errors import SingaNetError
 from singanet.models import Recipe, find
 from singanet.optimizer.mixed_precision import as_precision
 from singanet.runs.optimizers import USUAL_RATES, check_reducer, make_optimizer
-from singanet.runs.run_options import RunOptions, is_published, option
-from singanet.runs.tasks.task import held
+from singanet.runs.published import is_published
+from singanet.runs.run_options import OPTIONS, RunOptions, refusal, unknown
 from singanet.training.batches import checked_class_weight
-from singanet.training.options import LEAST
 
 
 def check_writable(path: Path | None, option: str = "--json") -> None:
@@ -25,18 +25,16 @@ def check_writable(path: Path | None, option: str = "--json") -> None:
         return
     folder = path.resolve().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ArgumentError(
-            f"{option} {str(path)!r}",
-            expected="a file in a folder that exists and can be written to",
-            received="a folder" if path.is_dir() else str(path),
-            advice="create the folder first, or choose another place",
-        )
+        expected = "a file in a folder that exists and can be written to"
+        received = "a folder" if path.is_dir() else path
+        advice = "create the folder first, or choose another place"
+        raise refusal(f"{option} {str(path)!r}", expected, received, advice)
 
 
 def write_json(path: Path, figures: dict[str, Any]) -> None:
     """Write ``figures`` to ``path``, whole or not at all. Errors: `FileAccessError`."""
     with replacing(path) as beside:
-        beside.write_text(json.dumps(figures, indent=2) + "\n")
+        beside.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 FINE_TUNING = Recipe(epochs=10, optimizer="adam", lr=0.001, weight_decay=0.0)
@@ -61,14 +59,13 @@ def own_recipe(model: str | None, from_: str | None, method: str | None = None) 
     """
     if (model is None) == (from_ is None):
         received = "neither" if model is None else f"both: {model!r} and {from_!r}"
-        raise _wrong("MODEL, --from", "one of them", received, "a file's net needs no MODEL")
+        raise refusal("MODEL, --from", "one of them", received, "a file's net needs no MODEL")
     if model is not None:
         return find(model).recipe
     if from_ is None or not is_published(from_):
         return FINE_TUNING
     if method is not None and method not in TUNINGS:
-        advice = did_you_mean(method, TUNINGS, "leave it out")
-        raise _wrong("--method", f"one of {one_of(TUNINGS)}", repr(method), advice)
+        raise unknown("--method", method, TUNINGS, "leave it out")
     return TUNINGS[method or "full"]
 
 
@@ -76,16 +73,14 @@ def checked_recipe(options: RunOptions) -> Recipe:
     """The own recipe with what the user said; everything that can be is checked here."""
     own = own_recipe(options.model, options.from_, options.method)
     optimizer = options.optimizer or own.optimizer
-    same = optimizer == own.optimizer
-    usual_decay = own.weight_decay if same else 0.0
-    recipe = Recipe(
-        epochs=own.epochs if options.epochs is None else options.epochs,
-        batch_size=own.batch_size if options.batch_size is None else options.batch_size,
-        optimizer=optimizer,
-        lr=usual_rate(options) if options.lr is None else options.lr,
-        weight_decay=usual_decay if options.weight_decay is None else options.weight_decay,
-        augment=own.augment,
-    )
+    usual = {
+        "optimizer": optimizer,
+        "lr": usual_rate(options),
+        "weight_decay": own.weight_decay if optimizer == own.optimizer else 0.0,
+    }
+    said = {name: getattr(options, name) for name in ("epochs", "batch_size", "lr", "weight_decay")}
+    given = {name: value for name, value in said.items() if value is not None}
+    recipe = replace(own, **{**usual, **given})
     _check(options, recipe)
     make_optimizer(recipe.optimizer, recipe.lr, recipe.weight_decay, steps=1, warm_up=0)
     check_writable(options.json)
@@ -111,34 +106,20 @@ def class_weights(options: RunOptions, classes: int = 2**31) -> dict[int, float]
     try:
         by_class = None if given is None else {int(k): w for k, w in given.items()}
     except (TypeError, ValueError):
-        raise ArgumentError(
-            "--class-weight",
-            expected="numbers of classes with their weights",
-            received=str(given)[:80],
-            advice="write 0=1,3=5",
-        ) from None
+        expected, received = "numbers of classes with their weights", str(given)[:80]
+        raise refusal("--class-weight", expected, received, "write 0=1,3=5") from None
     strange = [key for key in by_class or () if not 0 <= key < classes]
     if strange:
         expected = f"classes from 0 to {classes - 1}, which the data have"
-        raise _wrong("--class-weight", expected, str(strange[0]), "leave it out")
+        raise refusal("--class-weight", expected, str(strange[0]), "leave it out")
     return checked_class_weight(by_class)
 
 
 def _check(options: RunOptions, recipe: Recipe) -> None:
-    """Numbers in their ranges, and a folder where one is needed."""
-    counts = {**LEAST, "keep": 1, "save_every": 1, "early_stopping": 0, "seed": 0}
-    said = vars(options) | vars(recipe)
-    for name, least in counts.items():
-        if said[name] is not None and said[name] < least:
-            expected = "a positive number" if least else "0 or more"
-            raise _wrong(f"--{option(name)}", expected, str(said[name]), f"pass {least} or more")
-    if options.clip is not None and not options.clip > 0:
-        raise _wrong("--clip", "a positive number", str(options.clip), "1 is usual")
+    """Options that depend on each other, and a folder where one is needed."""
     if options.initial_epoch >= recipe.epochs:
         expected = f"less than the {recipe.epochs} of --epochs, which counts them too"
-        raise _wrong("--initial-epoch", expected, str(options.initial_epoch), "raise --epochs")
-    if options.kept_back:
-        held(2**31, options.kept_back)
+        raise refusal("--initial-epoch", expected, options.initial_epoch, "raise --epochs")
     class_weights(options)
     check_reducer(options.parallel, options.ratio, options.every)
     as_precision(options.mixed_precision)
@@ -146,21 +127,13 @@ def _check(options: RunOptions, recipe: Recipe) -> None:
         checked_bytes("--memory-budget", options.memory_budget)
     elif options.offload_folder is not None:
         advice = "add --memory-budget SIZE"
-        raise _wrong("--offload-folder", "a budget, that the net may need it for", "none", advice)
-    needing = {
-        "--resume": options.resume,
-        "--save-every": options.save_every is not None,
-        "--live": options.live,
-    }
-    for name, given in needing.items():
-        if given and options.out is None:
+        raise refusal("--offload-folder", "a budget, that the net may need it for", "none", advice)
+    for name in ("resume", "save_every", "live"):
+        if getattr(options, name) and options.out is None:
             raise no_folder(name)
 
 
-def no_folder(option: str) -> ArgumentError:
+def no_folder(name: str) -> SingaNetError:
     """The error for an option that needs ``--out``."""
-    return _wrong(option, "a run folder", "none", "add --out RUN_DIR")
-
-
-def _wrong(what: str, expected: str, received: str, advice: str) -> ArgumentError:
-    return ArgumentError(what, expected=expected, received=received, advice=advice)
+    flag = f"--{OPTIONS[name].flag}"
+    return refusal(flag, "a run folder", "none", "add --out RUN_DIR")

@@ -18,29 +18,18 @@ from singanet.base.processes import LEAVING
 from singanet.checkpoint import write_state
 from singanet.data import Batch, Dataset
 from singanet.data.npz_files import read_npz
-from singanet.errors import ArgumentError, DataError, one_of
+from singanet.errors import ArgumentError, DataError, SingaNetError, one_of
 from singanet.models import Recipe, build, find
 from singanet.net import FeedForwardNet
 from singanet.optimizer import Optimizer, Wrapper
 from singanet.parallel import Pipeline, init
 from singanet.parallel.initialize import servers
 from singanet.report import LivePage
-from singanet.runs.folder import (
-    described_net,
-    expect_no_run,
-    folder_callbacks,
-    has_state,
-    write_outcome,
-)
-from singanet.runs.optimizers import (
-    FOLDING,
-    PIPELINE,
-    FiniteLoss,
-    RunFigures,
-    in_blocks,
-    make_optimizer,
-    reduced,
-)
+from singanet.report.reading import FIGURES
+from singanet.runs import optimizers as rules
+from singanet.runs.folder import described_net, expect_no_run, folder_callbacks, has_state
+from singanet.runs.optimizers import PIPELINE, FiniteLoss, RunFigures
+from singanet.runs.published import expect_no_texts, is_published, published_task
 from singanet.runs.recipe import (
     check_writable,
     checked_recipe,
@@ -48,10 +37,8 @@ from singanet.runs.recipe import (
     usual_rate,
     write_json,
 )
-from singanet.runs.run_options import RunOptions, is_published
-from singanet.runs.tasks import Task, load_task
-from singanet.runs.tasks.published import expect_no_texts, published_task
-from singanet.runs.tasks.task import BatchShare
+from singanet.runs.run_options import RunOptions, refusal
+from singanet.runs.tasks import BatchShare, Task, load_task
 from singanet.runs.trained import seeded_net, task_for
 from singanet.saving.whole_model import MODEL, description, encoded
 from singanet.training.callbacks import (
@@ -169,8 +156,7 @@ def _begun(options: RunOptions, resumes: bool) -> tuple[FeedForwardNet, Task, by
     if options.from_ is None:
         name = str(options.model)
         task = load_task(find(name), options.data)
-        arguments = task.input_shape, task.num_classes, options.seed
-        return build(name, *arguments, **task.options), task, None
+        return build(name, seed=options.seed, **task.settings), task, None
     if resumes and options.out is not None:
         net = described_net(options.out)
         return net, task_for(net, options.from_, options.data), None
@@ -193,25 +179,28 @@ def _fit(
     steps = options.steps_per_epoch
     steps = task.steps(batches) if steps is None else steps
     if options.accumulate > epochs * steps:
-        raise ArgumentError(
-            "--accumulate",
-            expected=f"at most {epochs * steps}, the batches of the whole run",
-            received=str(options.accumulate),
-            advice="else no parameter would ever change",
-        )
+        expected = f"at most {epochs * steps}, the batches of the whole run"
+        received = options.accumulate
+        raise refusal("--accumulate", expected, received, "else no parameter would ever change")
+    within: dict[str, Any] = {}
+    if options.memory_budget is not None:
+        within = {"batch_size": recipe.batch_size, "memory_budget": options.memory_budget}
+        within["offload_folder"] = options.offload_folder
     # The rate follows the changes of the parameters, and rises in the first epoch.
     updates = max(1, steps // options.accumulate)
     numbers = recipe.optimizer, recipe.lr, recipe.weight_decay
     rule: Optimizer | Wrapper
     if options.method == "blocks":
         trained = [param.name for param in net.execution_plan().trained_params()]
-        rule = in_blocks(*numbers, trained, epochs * updates, options.seed)
+        rule = rules.in_blocks(*numbers, trained, epochs * updates, options.seed)
     else:
-        rule = make_optimizer(
+        rule = rules.make_optimizer(
             *numbers, steps=epochs * updates, warm_up=updates, accumulate=options.accumulate
         )
     alone = task.part.world_size == 1 and servers() is None
-    optimizer = rule if alone else reduced(rule, options.parallel, options.ratio, options.every)
+    optimizer = (
+        rule if alone else rules.reduced(rule, options.parallel, options.ratio, options.every)
+    )
     net.compile(optimizer, metrics=task.metrics, mixed_precision=options.mixed_precision)
     return net.fit(
         batches,
@@ -224,22 +213,11 @@ def _fit(
         resume=options.out if resumes else None,
         clip=options.clip,
         clip_by=options.clip_by,
-        accumulate=1 if recipe.optimizer in FOLDING else options.accumulate,
+        accumulate=1 if recipe.optimizer in rules.FOLDING else options.accumulate,
         steps_per_epoch=options.steps_per_epoch,
         verbose=not options.quiet,
-        **_within(options, recipe),
+        **within,
     )
-
-
-def _within(options: RunOptions, recipe: Recipe) -> dict[str, Any]:
-    """What `fit` has to know to keep a budget of memory, if there is one."""
-    if options.memory_budget is None:
-        return {}
-    return {
-        "batch_size": recipe.batch_size,
-        "memory_budget": options.memory_budget,
-        "offload_folder": options.offload_folder,
-    }
 
 
 def _tested(
@@ -267,7 +245,7 @@ def _tested(
         "seconds": trained.seconds,
         "samples_per_second": samples / trained.seconds,
         "peak_gradient_bytes": trained.peak,
-        "parameter_bytes": parameter_bytes(net),
+        "parameter_bytes": sum(param.nbytes for param in net.params()),
     }
     for name in task.metrics or ():
         figures[f"test_{name}"] = tested.logs[name]
@@ -276,25 +254,18 @@ def _tested(
     if comm.rank == 0:
         task.end(net, figures)
     if options.out is not None and comm.rank == 0:
-        write_outcome(options.out, figures)
+        write_json(options.out / FIGURES, figures)
     if options.json is not None and comm.rank == 0:
         write_json(options.json, figures)
     return RunResult(figures, task.report(tested))
 
 
-def parameter_bytes(net: FeedForwardNet) -> int:
-    """Bytes of all parameters, running state included."""
-    return sum(param.nbytes for param in net.params())
-
-
-def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> DivergedError:
+def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> SingaNetError:
     smaller = f"pass a smaller one, for example {rate / 10:g}, or --clip 1, or check the data"
-    return DivergedError(
-        "--lr",
-        expected="a learning rate at which the loss stays finite",
-        received=f"loss {loss} in epoch {epoch} at --lr {rate:g}",
-        advice=smaller if rate <= usual else f"leave it out, which is --lr {usual:g}",
-    )
+    expected = "a learning rate at which the loss stays finite"
+    received = f"loss {loss} in epoch {epoch} at --lr {rate:g}"
+    advice = smaller if rate <= usual else f"leave it out, which is --lr {usual:g}"
+    return refusal("--lr", expected, received, advice, DivergedError)
 
 
 SUFFIXES = (".csv", ".npz")
@@ -313,12 +284,10 @@ def bare_samples(data: str | None) -> Array | None:
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
         names = ["x"]  # what is wrong is said by the reader below
     if not {"x", "x_test"} & {*names}:
-        raise DataError(
-            f"data file {data!r}",
-            expected="an array x of samples, or x_test",
-            received=f"{one_of(names, 6) or 'an empty archive'}",
-            advice="write it with numpy.savez(path, x=samples); labels are not needed",
-        )
+        expected = "an array x of samples, or x_test"
+        received = f"{one_of(names, 6) or 'an empty archive'}"
+        advice = "write it with numpy.savez(path, x=samples); labels are not needed"
+        raise refusal(f"data file {data!r}", expected, received, advice, DataError)
     x = read_npz(Path(data), ("x" if "x" in names else "x_test",)).popitem()[1]
     # Samples of a data set are checked and scaled; labels there must be.
     labels = np.zeros(len(x) if x.ndim else 0, np.int32)

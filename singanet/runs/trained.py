@@ -16,13 +16,7 @@ from singanet.base.files import expect_inside, replacing
 from singanet.data import Tokenizer
 from singanet.data.image_sets import open_data_file
 from singanet.engine.step import probabilities_of
-from singanet.errors import (
-    ArgumentError,
-    DataError,
-    FileAccessError,
-    SingaNetError,
-    StateMismatchError,
-)
+from singanet.errors import DataError, FileAccessError, SingaNetError, StateMismatchError
 from singanet.loss import (
     CategoricalCrossEntropy,
     Loss,
@@ -37,10 +31,16 @@ from singanet.pretrained.config import NAME
 from singanet.pretrained.source import CONFIG as MODEL_CONFIG
 from singanet.report.reading import CONFIG
 from singanet.runs.folder import described_net, saved_options, saved_settings
+from singanet.runs.published import (
+    MODEL,
+    is_published,
+    model_in,
+    published_task,
+    tokenizer_for,
+)
 from singanet.runs.recipe import FINE_TUNING
-from singanet.runs.run_options import MODEL, RunOptions, is_published, model_in, tokenizer_for
+from singanet.runs.run_options import RunOptions, refusal
 from singanet.runs.tasks import Task, load_task
-from singanet.runs.tasks.published import published_task
 from singanet.saving.whole_model import is_model_file, save_model
 from singanet.training.files import furthest
 from singanet.types import Array, Shape
@@ -86,12 +86,8 @@ def task_for(
     """
     entry = learner(net, path)
     if data is None:
-        raise ArgumentError(
-            "--data",
-            expected="data, which a model file does not name",
-            received="none",
-            advice="add --data, a name such as digits or an .npz file",
-        )
+        advice = "add --data, a name such as digits or an .npz file"
+        raise refusal("--data", "data, which a model file does not name", "none", advice)
     task = load_task(entry, data, for_testing=for_testing)
     _expect_fitting(task, entry)
     if net.loss is None:
@@ -117,13 +113,12 @@ def learner(net: FeedForwardNet, path: str | os.PathLike[str]) -> ModelEntry:
             name = f"the net of {path}"
             return ModelEntry(name, "", "", {}, shape, out[-1], task, FINE_TUNING)
         received = f"shape {shape} to {out}, loss {type(net.loss).__name__}"
-    raise ArgumentError(
-        f"file {str(path)!r}",
-        expected="a net of one input and one output that tells classes apart by softmax "
-        "cross-entropy, or gives samples back by SquaredError",
-        received=received,
-        advice="train and test another one by net.fit and net.evaluate",
+    expected = (
+        "a net of one input and one output that tells classes apart by softmax cross-entropy, "
+        "or gives samples back by SquaredError"
     )
+    advice = "train and test another one by net.fit and net.evaluate"
+    raise refusal(f"file {str(path)!r}", expected, received, advice)
 
 
 def _task(loss: object, shape: object, out: Shape) -> str | None:
@@ -154,7 +149,7 @@ def _expect_fitting(task: Task, entry: ModelEntry) -> None:
         received += f" and {many} classes"
     if found != shape or not fits:
         advice = "bring them to the net's shape, or take another net"
-        raise DataError(f"data {task.name!r}", expected=wanted, received=received, advice=advice)
+        raise refusal(f"data {task.name!r}", wanted, received, advice, DataError)
 
 
 def _usual_loss(net: FeedForwardNet, task: str) -> Loss:
@@ -211,12 +206,9 @@ def trained(
     if known:
         options = saved_options(folder)
     elif model is None:
-        raise ArgumentError(
-            f"file {str(path)!r}",
-            expected="a run folder, a file in one, or the name of a model",
-            received="none",
-            advice="add --model NAME, one that singanet models lists",
-        )
+        expected = "a run folder, a file in one, or the name of a model"
+        advice = "add --model NAME, one that singanet models lists"
+        raise refusal(f"file {str(path)!r}", expected, "none", advice)
     else:
         options = {"model": model}
     if known and options.get("from_") is not None and _of_published(folder, options):
@@ -225,22 +217,16 @@ def trained(
     entry = find(options["model"]) if begun is None else learner(begun, options["from_"])
     usual = options.get("data")
     if entry.task == "text" and known and data not in (None, usual):
-        raise DataError(
-            f"data {data!r}",
-            expected=f"{usual or 'plays'!r}, whose characters the net was trained on",
-            received=repr(data),
-            advice="leave --data out",
-        )
+        expected = f"{usual or 'plays'!r}, whose characters the net was trained on"
+        raise refusal(f"data {data!r}", expected, repr(data), "leave --data out", DataError)
     task = load_task(entry, usual if data is None else data, for_testing=True)
-    settings = saved_settings(folder) if known else _settings(task)
+    settings = saved_settings(folder) if known else task.settings
     shape = tuple(settings["input_shape"])
     if shape != tuple(task.input_shape):
-        raise DataError(
-            f"data {task.name!r}",
-            expected=f"samples of shape {shape}, those of the net",
-            received=f"shape {tuple(task.input_shape)}",
-            advice="bring them to the net's shape",
-        )
+        expected = f"samples of shape {shape}, those of the net"
+        received = f"shape {tuple(task.input_shape)}"
+        advice = "bring them to the net's shape"
+        raise refusal(f"data {task.name!r}", expected, received, advice, DataError)
     net = _built(folder, options, settings) if begun is None else begun
     if options.get("mixed_precision") == "float16":
         net.as_type("float16")
@@ -277,16 +263,10 @@ def _published(
 
 
 def _built(folder: Path, options: Mapping[str, Any], settings: Mapping[str, Any]) -> FeedForwardNet:
-    arguments = dict(settings)
-    shape, classes = arguments.pop("input_shape"), arguments.pop("num_classes")
     try:
-        return build(options["model"], shape, classes, options.get("seed", 0), **arguments)
+        return build(options["model"], seed=options.get("seed", 0), **settings)
     except SingaNetError as error:
         raise error.within(f"folder {str(folder)!r}") from error
-
-
-def _settings(task: Task) -> dict[str, Any]:
-    return {"input_shape": task.input_shape, "num_classes": task.num_classes, **task.options}
 
 
 def _weights(path: Path, best: bool) -> Path:
@@ -299,13 +279,9 @@ def _weights(path: Path, best: bool) -> Path:
     return found[0]
 
 
-def _missing(path: Path) -> FileAccessError:
-    return FileAccessError(
-        f"file {str(path)!r}",
-        expected="a run folder or a file of weights",
-        received="no such file or folder",
-        advice="check the path",
-    )
+def _missing(path: Path) -> SingaNetError:
+    expected, received = "a run folder or a file of weights", "no such file or folder"
+    return refusal(f"file {str(path)!r}", expected, received, "check the path", FileAccessError)
 
 
 def lines_of(path: Path) -> list[str]:
@@ -315,14 +291,12 @@ def lines_of(path: Path) -> list[str]:
     try:
         lines = raw.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise _refused(
-            f"text file {str(path)!r}, line {raw[: error.start].count(10) + 1}",
-            "text in UTF-8",
-            f"the byte 0x{raw[error.start]:02x}",
-            "convert the file to UTF-8",
-        ) from None
+        line, byte = raw[: error.start].count(10) + 1, f"the byte 0x{raw[error.start]:02x}"
+        where, advice = f"text file {str(path)!r}, line {line}", "convert the file to UTF-8"
+        raise refusal(where, "text in UTF-8", byte, advice, DataError) from None
     if lines == [""]:
-        raise _refused(f"text file {str(path)!r}", "a sentence a line", "none", "check the file")
+        where = f"text file {str(path)!r}"
+        raise refusal(where, "a sentence a line", "none", "check the file", DataError)
     return lines
 
 
@@ -338,12 +312,10 @@ def embedded(
     place = model_in(model)
     net = pretrained.load(place, inputs=["input_ids", "attention_mask"])
     if net.ports().outputs != [(NAME, 0)]:
-        raise ArgumentError(
-            f"model {str(model)!r}",
-            expected="a folder of sentence-transformers, which modules.json tells",
-            received=str((net.config.get("architectures") or ["another model"])[0]),
-            advice="take such a folder; for hidden states call pretrained.load in Python",
-        )
+        expected = "a folder of sentence-transformers, which modules.json tells"
+        received = (net.config.get("architectures") or ["another model"])[0]
+        advice = "take such a folder; for hidden states call pretrained.load in Python"
+        raise refusal(f"model {str(model)!r}", expected, received, advice)
     tokenizer = tokenizer_for(net, place)
     rows = _ids(tokenizer, texts, net.most_steps, cut)
     order = sorted(range(len(rows)), key=lambda k: -len(rows[k]))
@@ -363,12 +335,9 @@ def _ids(tokenizer: Tokenizer, texts: list[str], most: int | None, cut: bool) ->
         ids = tokenizer.encode(text)
         if most is not None and len(ids) > most:
             if not cut:
-                raise _refused(
-                    f"line {number} of the texts",
-                    f"at most {most} tokens, the steps that the model takes",
-                    str(len(ids)),
-                    "shorten it, or pass --cut",
-                )
+                expected = f"at most {most} tokens, the steps that the model takes"
+                advice = "shorten it, or pass --cut"
+                raise refusal(f"line {number} of the texts", expected, len(ids), advice, DataError)
             # What the model puts behind a text stays there.
             ids = np.concatenate([ids[: most - len(after)], after])
         rows.append(ids)
@@ -388,7 +357,3 @@ def write_rows(path: Path, rows: Array) -> None:
     """Write ``rows`` as a .npy file, whole or not at all. Errors: `FileAccessError`."""
     with replacing(path) as beside, beside.open("wb") as file:
         np.save(file, rows, allow_pickle=False)
-
-
-def _refused(where: str, expected: str, received: str, advice: str) -> DataError:
-    return DataError(where, expected=expected, received=received, advice=advice)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import io
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from singanet import layers
 from singanet.checkpoint import FORMATS, convert, diff, inspect, open_state, write_state
-from singanet.commands.files import add_commands
+from singanet.commands import make_parser
 from singanet.errors import ArgumentError, ChecksumError
 from singanet.net import FeedForwardNet
 
@@ -134,11 +136,13 @@ def test_negative_zero_and_nan_are_compared_by_their_bits(tmp_path):
 
 
 def run(*words):
-    shown = []
-    parser = argparse.ArgumentParser()
-    add_commands(parser.add_subparsers(), lambda name: net_of(int(name)), shown.append)
-    arguments = parser.parse_args([str(word) for word in words])
-    return arguments.command(arguments), shown[0]
+    """The exit status of a command, and what it prints; ``--model`` 3 is a net of that width."""
+    arguments, shown = make_parser().parse_args([str(word) for word in words]), io.StringIO()
+    with (
+        contextlib.redirect_stdout(shown),
+        mock.patch("singanet.commands.file_commands._net", lambda name: net_of(int(name))),
+    ):
+        return arguments.command(arguments), shown.getvalue().removesuffix("\n")
 
 
 def test_convert_to_other_types(tmp_path):

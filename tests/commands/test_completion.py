@@ -1,9 +1,10 @@
-"""Shell completion; bash, zsh and fish are asked themselves where they are installed."""
+"""Shell completion by shtab; the shells are asked themselves where they are installed."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -28,6 +29,7 @@ COMMANDS = (
 
 
 def script(shell, capsys):
+    pytest.importorskip("shtab")
     assert main(["completion", shell]) == 0
     return capsys.readouterr().out
 
@@ -44,7 +46,7 @@ def completed(capsys, *words):
     quoted = " ".join(f"'{word}'" for word in words)
     text = (
         script("bash", capsys)
-        + f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _singanet\n"
+        + f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_singanet\n"
         + 'printf "%s\\n" "${COMPREPLY[@]}"\n'
     )
     done = subprocess.run(
@@ -79,9 +81,13 @@ def test_bash_completes_models_options_and_their_values(capsys):
     assert completed(capsys, "singanet", "train", "--parallel", "all") == ["allreduce"]
 
 
-def test_bash_leaves_files_to_itself(capsys):
+def test_bash_offers_files_where_a_path_is_wanted(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights.npz").touch()
+    for words in (["inspect", "wei"], ["evaluate", "wei"], ["train", "mlp", "--data", "wei"]):
+        assert completed(capsys, "singanet", *words) == ["weights.npz"]
+    assert completed(capsys, "singanet", "summary", "wei") == ["weights.npz"]
     assert completed(capsys, "singanet", "inspect", "no-such") == []
-    assert "complete -o default -F _singanet singanet" in script("bash", capsys)
 
 
 @pytest.mark.parametrize("name", ["zsh", "fish"])
@@ -100,10 +106,11 @@ def test_other_shells_are_told_of_options_and_values(name, capsys):
     assert "save-every" in text
 
 
-def test_help_texts_cannot_break_out_of_their_quotes(capsys):
-    for line in script("fish", capsys).splitlines():
-        bare = line.replace("\\\\", "").replace("\\'", "")
-        assert bare.count("'") % 2 == 0
+def test_without_shtab_it_is_refused_by_name(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    said = refused("completion", "bash")
+    assert "expected the package shtab" in said
+    assert "pip install shtab" in said
 
 
 def test_another_shell_is_refused(refused):

@@ -22,4 +22,4 @@ def test_nothing_is_imported_that_is_not_needed(argv):
     heavy = ("training", "parallel", "launch", "checkpoint", "report")
     heavy = (*(f"singanet.{room}" for room in heavy), "h5py", "tqdm")
     assert [name for name in loaded if name.startswith(heavy)] == []
-    assert "singanet.commands.train" in loaded
+    assert "singanet.commands.training_commands" in loaded

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from singanet.report.pages import write_page
 from singanet.runs.folder import saved_options
 from singanet.runs.optimizers import USUAL_RATES
 from singanet.runs.run import run
-from singanet.runs.run_options import RunOptions, option
+from singanet.runs.run_options import OPTIONS, RunOptions
 from singanet.runs.tasks import Classification
 from singanet.runs.trained import trained
 from singanet.training.files import read_training
@@ -410,7 +410,7 @@ def test_every_option_has_its_key(small, tmp_path):
     assert_same(saved(out), saved(tmp_path / "file"))
     # All that RunOptions has was said, but for a budget, which is refused beside mixed precision,
     # and what other ways of several processes have.
-    names = {option(field.name) for field in fields(RunOptions)}
+    names = {option.flag for option in OPTIONS.values()}
     assert names - {*said} == {
         *("model", "from", "data", "out", "resume", "json", "class-weight", "shuffle", "quiet"),
         "live",
@@ -465,9 +465,9 @@ def test_a_live_page_ends_with_the_figures(small, tmp_path, monkeypatch, refused
     monkeypatch.setattr("singanet.report.pages.write_page", seen)
     argv = ["train", "mlp", "--data", small, "--epochs", "2", "--quiet"]
     assert main([*argv, "--out", str(run), "--live"]) == 0
-    *pages, _ = pages
-    assert len(pages) >= 2  # after the first step, and before the test
-    assert all('http-equiv="refresh"' in html for html in pages)
+    *before, _ = pages
+    assert len(before) >= 2  # after the first step, and before the test
+    assert all('http-equiv="refresh"' in html for html in before)
     last = (run / "report.html").read_text("utf-8")
     assert "refresh" not in last
     assert "test_accuracy" in last

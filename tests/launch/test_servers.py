@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from singanet.commands.launch import add_command
+from singanet.__main__ import main
 from singanet.errors import ArgumentError
 from singanet.runs.optimizers import expect_servers
 
@@ -103,9 +102,6 @@ def test_servers_are_asked_for_where_they_are_needed():
 
 
 def test_one_rank_has_to_train(capsys):
-    parser = ArgumentParser()
-    add_command(parser.add_subparsers())
-    arguments = parser.parse_args(["launch", "-n", "2", "--servers", "2", "train", "mlp"])
     with pytest.raises(SystemExit):
-        arguments.command(arguments)
+        main(["launch", "-n", "2", "--servers", "2", "train", "mlp"])
     assert "of 2 ranks one has to train" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from singanet.decoding import Sampling
 from singanet.errors import ArgumentError, UnknownNameError
 from singanet.layers import Layer, Traits
 from singanet.models import build
-from singanet.runs.tasks.published import before_stops, sampled
+from singanet.runs.published import before_stops, sampled
 
 TEXT = TextDataset("abcdefgh" * 40)
 

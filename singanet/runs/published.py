@@ -1,9 +1,10 @@
-"""Fine-tuning of published models."""
+"""Published models: the places and words of them, texts from them, and their fine-tuning."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -17,26 +18,112 @@ from singanet.data import Chat, TextDataset, TextFolder, Tokenizer
 from singanet.data.tokens import TokenLoader
 from singanet.data.tokens.text_files import TextFiles
 from singanet.decoding import Decoder, Drafter, Sampling, Writer
+from singanet.engine.adapting import pairs_from_config, pairs_to_config
 from singanet.errors import ArgumentError, DataError, one_of
 from singanet.models import ModelEntry, Recipe
 from singanet.net import FeedForwardNet
 from singanet.pretrained import PretrainedNet
 from singanet.pretrained.adapter import expect_savable
+from singanet.pretrained.loading import make
+from singanet.pretrained.source import CONFIG, open_source, read_settings
 from singanet.report import ConfusionLog, read_run
 from singanet.report.reading import SAMPLES
-from singanet.runs.run_options import (
-    MODEL,
-    RunOptions,
-    drawn_net,
-    ends_of,
-    expect_causal,
-    model_in,
-    option,
-    tokenizer_for,
-)
-from singanet.runs.tasks.task import EpochResult, Task
+from singanet.runs.run_options import OPTIONS, RunOptions, refusal
+from singanet.runs.tasks import EpochResult, Task
 from singanet.training.callbacks import LayerStatistics
 from singanet.types import Array
+
+MODEL = "model"
+"""The folder, within that of a run, of the model that was fine-tuned."""
+
+_GENERATION = "generation_config.json"
+
+
+def is_published(path: str | os.PathLike[str]) -> bool:
+    """Whether a published model is at ``path``: a folder, a GGUF file, or a run that made one."""
+    place = model_in(path)
+    if not place.is_dir():
+        return place.suffix.lower() == ".gguf" and place.is_file()
+    if not (place / CONFIG).is_file():
+        return any(place.glob("*.gguf"))
+    settings = read_settings(place, CONFIG)
+    return isinstance(settings, dict) and "model_type" in settings
+
+
+def model_in(path: str | os.PathLike[str]) -> Path:
+    """Where the model is that ``path`` names: there, or in the run folder that ``path`` is."""
+    made = Path(path) / MODEL
+    return made if (made / CONFIG).is_file() else Path(path)
+
+
+def drawn_net(
+    path: str | os.PathLike[str],
+    inputs: Sequence[str] | None = None,
+    like: PretrainedNet | None = None,
+) -> PretrainedNet:
+    """The net of the model at ``path``, its arrays not read: for looking at. Errors: of `load`.
+
+    Its parameters are zeros, or those of ``like``, another net of the model, with its pairs.
+    """
+    with open_source(model_in(path)) as source:
+        names = source.reader.entries
+        net = make(source.config, source.where, names, inputs, source.sentence).net
+    if like is not None:
+        layers = list({id(node.layer): node.layer for node in net.nodes()}.values())
+        pairs_from_config(layers, pairs_to_config(like.layers))
+        theirs = {param.name: param for param in like.params()}
+        for layer in layers:
+            for param in layer.params.values():
+                param.storage = theirs[param.name].storage
+    # As after a load, which draws no values; zeros take no memory until they are touched.
+    with net.filled_by(lambda param: np.zeros(param.shape, net.dtype)):
+        net.execution_plan()
+    return net
+
+
+def expect_causal(net: PretrainedNet, path: str | os.PathLike[str]) -> None:
+    """Errors: `ArgumentError` for a model that foretells no next word."""
+    ports = net.ports()
+    if net.loss is None or ports.inputs[0] != "input_ids" or ports.outputs != [("logits", 0)]:
+        names = net.config.get("architectures") or [net.config.get("model_type")]
+        expected = "a causal model, such as a LlamaForCausalLM"
+        advice = "take a model that writes; `singanet embed` takes those of sentences"
+        raise refusal(f"model {str(path)!r}", expected, names[0], advice)
+
+
+def tokenizer_for(net: PretrainedNet, path: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of the model at ``path``. Errors: `DataError` where it has more tokens."""
+    tokenizer = pretrained.tokenizer(model_in(path))
+    words = net.config.get("vocab_size")
+    if isinstance(words, int) and tokenizer.vocabulary_size > words:
+        expected = f"a tokenizer of at most {words} tokens, for which the net has rows"
+        received = f"{tokenizer.vocabulary_size}"
+        advice = "take the tokenizer that was published with the model"
+        raise refusal(f"model {str(path)!r}", expected, received, advice, DataError)
+    return tokenizer
+
+
+def draft_for(tokenizer: Tokenizer, path: str | os.PathLike[str], ahead: int) -> Drafter:
+    """The model at ``path`` as a draft for one with this ``tokenizer``. Errors: another one."""
+    place = model_in(path)
+    net = pretrained.load(place, inputs=["input_ids"])
+    expect_causal(net, place)
+    if tokenizer_for(net, place).backend.get_vocab() != tokenizer.backend.get_vocab():
+        expected = "a model with the tokenizer of the one that writes"
+        advice = "take a smaller model of the same family"
+        raise refusal(f"--draft {str(path)!r}", expected, "one with other tokens", advice)
+    return Drafter(net, ahead)
+
+
+def ends_of(net: PretrainedNet, tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids with which a text or an answer ends, as any of the model's files says."""
+    told: list[Any] = [tokenizer.eos_id, net.config.get("eos_token_id")]
+    beside = net.origin.files.get(_GENERATION)
+    if beside is not None:
+        settings = read_settings(beside.parent, _GENERATION)
+        told.append(settings.get("eos_token_id") if isinstance(settings, dict) else None)
+    each = (ids if isinstance(ids, list) else [ids] for ids in told)
+    return frozenset(end for ids in each for end in ids if isinstance(end, int))
 
 
 def sampled(
@@ -54,7 +141,7 @@ def sampled(
     Errors, at once: a number out of range; characters that the text does not have; another net.
     """
     if not prompt:
-        raise _wrong("--prompt", "at least one character", "none", "leave it out")
+        raise refusal("--prompt", "at least one character", "none", "leave it out")
     drawn = _drawn(net, data.encode(prompt), length, sampling or Sampling(), seed)
     return (data.decode(np.array([new])) for new in drawn)
 
@@ -80,9 +167,9 @@ def streamed(
     most = getattr(net, "most_steps", None)
     if not len(ids) or (most is not None and len(ids) > most):
         expected = f"1 to {most} tokens" if most is not None else "at least one token"
-        raise _wrong("the prompt", expected, str(len(ids)), "shorten it, or give it some words")
+        raise refusal("the prompt", expected, str(len(ids)), "shorten it, or give it some words")
     if "" in stops:
-        raise _wrong("--stop", "a text", "none", "leave it out")
+        raise refusal("--stop", "a text", "none", "leave it out")
     told = _texts(_drawn(net, ids, length, sampling, seed, draft), tokenizer, ends)
     return before_stops(told, stops) if stops else told
 
@@ -134,9 +221,9 @@ def _drawn(
 ) -> Iterator[int]:
     """So many ids after ``ids``; errors at once."""
     if length < 1:
-        raise _wrong("--length", "a positive number", str(length), "500 is usual")
+        raise refusal("--length", "a positive number", str(length), "500 is usual")
     if seed < 0:
-        raise _wrong("--seed", "0 or more", str(seed), "pass another seed")
+        raise refusal("--seed", "0 or more", str(seed), "pass another seed")
     spare = 0 if draft is None else draft.spare
     rng = np.random.default_rng(seed)
     writer = Writer(Decoder(net, spare=spare), [ids], sampling, rng, draft)
@@ -146,10 +233,6 @@ def _drawn(
 def start_of(data: TextDataset) -> str:
     """What a text may begin after: a new line, or of a text without any its first character."""
     return "\n" if "\n" in data.characters else data.decode(data.train[:1])
-
-
-def _wrong(what: str, expected: str, received: str, advice: str) -> ArgumentError:
-    return ArgumentError(what, expected=expected, received=received, advice=advice)
 
 
 USUAL_LENGTH, SAMPLE, USUAL_RANK = 512, 48, 8
@@ -165,11 +248,11 @@ def expect_no_texts(options: RunOptions) -> None:
     """Errors: `ArgumentError` for an option of published models where none is trained."""
     given = [name for name in _OWN if getattr(options, name) is not None]
     if given or not options.pack:
-        raise ArgumentError(
-            f"--{option(given[0]) if given else 'no-pack'}",
-            expected="a published model to fine-tune",
-            received=options.subject,
-            advice="leave it out",
+        raise refusal(
+            f"--{OPTIONS[given[0]].flag if given else 'no-pack'}",
+            "a published model to fine-tune",
+            options.subject,
+            "leave it out",
         )
 
 
@@ -202,21 +285,13 @@ def _expect_complete(options: RunOptions) -> None:
     for name, expected in needs.items():
         if getattr(options, name) is None:
             advice = f"add --{name}"
-            raise ArgumentError(f"--{name}", expected=expected, received="none", advice=advice)
+            raise refusal(f"--{name}", expected, "none", advice)
     if options.rank is not None and options.method != "lora":
-        raise ArgumentError(
-            "--rank",
-            expected="--method lora, whose pairs have one",
-            received=f"--method {options.method or 'full'}",
-            advice="leave it out",
-        )
+        expected = "--method lora, whose pairs have one"
+        raise refusal("--rank", expected, f"--method {options.method or 'full'}", "leave it out")
     if not options.kept_back:
-        raise ArgumentError(
-            "--validation-split",
-            expected="a share above 0, by which the tuned model is judged",
-            received="0",
-            advice="name a file with --validation instead",
-        )
+        expected = "a share above 0, by which the tuned model is judged"
+        raise refusal("--validation-split", expected, "0", "name a file with --validation instead")
 
 
 def _inputs(place: Path, pack: bool) -> Sequence[str]:
@@ -234,12 +309,8 @@ def _length(given: int | None, net: PretrainedNet) -> int:
     most = net.most_steps
     length = min(USUAL_LENGTH, most or USUAL_LENGTH) if given is None else given
     if length < 1 or (most is not None and length > most):
-        raise ArgumentError(
-            "--length",
-            expected="1 or more" if most is None else f"1 to {most}, the steps of the model",
-            received=str(length),
-            advice="longer texts go on in another row",
-        )
+        expected = "1 or more" if most is None else f"1 to {most}, the steps of the model"
+        raise refusal("--length", expected, length, "longer texts go on in another row")
     return length
 
 
@@ -268,7 +339,7 @@ class PublishedTexts(Task):
             self._test = self._test.keep_back(options.kept_back)
 
     @classmethod
-    def load(cls, data: str | None, entry: ModelEntry) -> Task:
+    def load(cls, data: str | None, entry: ModelEntry, for_testing: bool = False) -> Task:
         """Not by a ready net's entry: see `published_task`."""
         raise NotImplementedError(entry.name)
 
@@ -297,14 +368,7 @@ class PublishedTexts(Task):
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False
     ) -> TokenLoader:
         """Rows in an order that ``seed`` decides; all batches are full."""
-        rows, rest = divmod(recipe.batch_size, self.part.world_size)
-        if rest:
-            raise ArgumentError(
-                "--batch-size",
-                expected=f"a multiple of {self.part.world_size}, the processes that share it",
-                received=str(recipe.batch_size),
-                advice=f"pass {recipe.batch_size - rest + self.part.world_size}",
-            )
+        rows = self.rows_here(recipe)
         loader = self._loader(self.name, rows, shuffle, self.part)
         if self._options.validation is None:
             loader.keep_back(self._options.kept_back)
@@ -327,13 +391,11 @@ class PublishedTexts(Task):
             loss, _ = net.evaluate(x, y) if count else (0.0, None)
             total, tokens = total + (loss or 0.0) * count, tokens + count
         if not tokens:
-            raise DataError(
-                f"data {self.name!r}",
-                expected="texts to validate with",
-                received="none among those that are kept back",
-                advice="name a file with --validation, or keep more back",
-            )
-        return EpochResult(total / tokens, None, tokens)
+            expected = "texts to validate with"
+            received = "none among those that are kept back"
+            advice = "name a file with --validation, or keep more back"
+            raise refusal(f"data {self.name!r}", expected, received, advice, DataError)
+        return EpochResult(total / tokens, None)
 
     def begin(self, net: FeedForwardNet) -> None:
         """The perplexity and a sample before."""
@@ -402,12 +464,8 @@ def is_chat(path: str) -> bool:
     for block in range(len(files.blocks)):
         for record in files.records(block):
             return "text" not in record.entry
-    raise DataError(
-        f"data {path!r}",
-        expected="texts or conversations",
-        received="none",
-        advice=f"check the files: {one_of(map(str, files.sizes), 3)}",
-    )
+    advice = f"check the files: {one_of(map(str, files.sizes), 3)}"
+    raise refusal(f"data {path!r}", "texts or conversations", "none", advice, DataError)
 
 
 def perplexity(loss: float) -> float:

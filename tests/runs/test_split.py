@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from singanet.errors import ArgumentError, DataError
 from singanet.models import find
-from singanet.runs.tasks import load_task
-from singanet.runs.tasks.task import split
+from singanet.runs.tasks import load_task, split
 
 
 @given(st.integers(2, 300), st.floats(0.01, 0.9), st.integers(0, 9))

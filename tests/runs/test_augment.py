@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from singanet.data import ArrayLoader
-from singanet.runs.tasks.images import AugmentedImages, shifted
+from singanet.runs.tasks import AugmentedImages, shifted
 
 
 def test_shifted_images_move_and_zeros_come_in(rng):

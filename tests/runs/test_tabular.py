@@ -11,8 +11,7 @@ from singanet.errors import ArgumentError, DataError, UnknownNameError
 from singanet.models import Recipe, find
 from singanet.runs.run import run
 from singanet.runs.run_options import RunOptions
-from singanet.runs.tasks import load_task
-from singanet.runs.tasks.task import EpochResult
+from singanet.runs.tasks import EpochResult, load_task
 
 ENTRY = find("wide_deep")
 
@@ -78,6 +77,6 @@ def test_other_data_are_refused(data):
 
 def test_the_report_tells_accuracy_and_loss():
     task = load_task(ENTRY, None)
-    assert task.report(EpochResult(0.5, 0.75, 100)) == "test accuracy 0.7500  test loss 0.5000"
-    report = task.report(EpochResult(0.5, 0.75, 100, {"auc": 0.8}))
+    assert task.report(EpochResult(0.5, 0.75)) == "test accuracy 0.7500  test loss 0.5000"
+    report = task.report(EpochResult(0.5, 0.75, {"auc": 0.8}))
     assert report == "test accuracy 0.7500  test AUC 0.8000  test loss 0.5000"

@@ -10,8 +10,7 @@ from singanet.errors import DataError
 from singanet.models import Recipe, find
 from singanet.runs.run import run
 from singanet.runs.run_options import RunOptions
-from singanet.runs.tasks import load_task
-from singanet.runs.tasks.task import EpochResult
+from singanet.runs.tasks import EpochResult, load_task
 
 
 @pytest.fixture
@@ -49,7 +48,7 @@ def test_labels_a_sample_and_labels_a_pixel_are_for_other_nets(small):
 
 def test_the_report_tells_accuracy_intersection_over_union_and_loss(small):
     task = load_task(find("unet"), small)
-    result = EpochResult(0.12345, 0.98765, 236, {"iou": 0.5})
+    result = EpochResult(0.12345, 0.98765, {"iou": 0.5})
     assert task.report(result) == "test accuracy 0.9877  test IoU 0.5000  test loss 0.1235"
 
 

@@ -6,9 +6,7 @@ import numpy as np
 
 from singanet.data import ArrayLoader
 from singanet.models import Recipe, find
-from singanet.runs.tasks import load_task
-from singanet.runs.tasks.images import AugmentedImages
-from singanet.runs.tasks.task import EpochResult
+from singanet.runs.tasks import AugmentedImages, EpochResult, load_task
 
 
 def test_the_digits_come_where_no_data_are_named():
@@ -41,6 +39,6 @@ def test_images_are_augmented_where_the_recipe_says_so(tmp_path):
 
 def test_the_report_tells_accuracy_and_loss():
     task = load_task(find("mlp"), "digits")
-    result = EpochResult(loss=0.12345, metric=0.98765, samples=355)
+    result = EpochResult(loss=0.12345, metric=0.98765)
     assert task.report(result) == "test accuracy 0.9877  test loss 0.1235"
     assert task.accuracy(result) == 0.98765

@@ -8,8 +8,7 @@ import pytest
 from singanet.data import TextDataset
 from singanet.errors import DataError, UnknownNameError
 from singanet.models import Recipe, find
-from singanet.runs.tasks import load_task
-from singanet.runs.tasks.task import EpochResult, Text
+from singanet.runs.tasks import EpochResult, Text, load_task
 
 ENTRY = find("char_rnn")
 
@@ -69,5 +68,5 @@ def test_data_of_another_kind_are_refused(data, said):
 
 
 def test_the_report_tells_nats_a_character():
-    report = load_task(ENTRY, None).report(EpochResult(1.23456, 0.5, 100))
+    report = load_task(ENTRY, None).report(EpochResult(1.23456, 0.5))
     assert report == "validation loss 1.2346 nats per character  test accuracy 0.5000"

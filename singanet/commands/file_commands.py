@@ -1,0 +1,163 @@
+"""The commands about files of weights: ``inspect``, ``convert`` and ``diff``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from singanet.runs.run_options import refusal
+
+
+def inspect(
+    file: Annotated[Path, "FILE"],
+    *,
+    table: Annotated[bool, "", "read no array, only the table"] = False,
+) -> int:
+    """List the arrays of a checkpoint."""
+    if file.suffix.lower() == ".onnx":
+        from singanet.onnx import inspect as inspect_graph
+
+        print(inspect_graph(file))
+        return 0
+    from singanet.checkpoint.tools import inspect
+
+    print(inspect(file, values=not table))
+    return 0
+
+
+def diff(a: Annotated[Path, "A"], b: Annotated[Path, "B"]) -> int:
+    """Compare two checkpoints of any formats."""
+    from singanet.checkpoint.tools import diff
+
+    difference = diff(a, b)
+    print(difference.text)
+    return 0 if difference.equal else 1
+
+
+def convert(
+    source: Annotated[Path, "IN"],
+    target: Annotated[str, "OUT", "its suffix says the format"],
+    *,
+    model: Annotated[str | None, "NAME|RUN_DIR|FILE", "whose names and layouts to use"] = None,
+    format: Annotated[str | None, "FORMAT", "instead of OUT's suffix"] = None,
+    dtype: Annotated[
+        str | None, "TYPE", "of floats: float32, float16, bfloat16; q8_0 in a .gguf"
+    ] = None,
+    opset: Annotated[int | None, "N", "of an .onnx file, 17 to 23"] = None,
+) -> int:
+    """Write a checkpoint in another format, or a net as an ONNX graph."""
+    print(_converted(source, _target(target, format), model, format, dtype, opset))
+    return 0
+
+
+def _converted(
+    source: Path,
+    target: Path,
+    model: str | None,
+    format: str | None,
+    dtype: str | None,
+    opset: int | None,
+) -> str:
+    """What was done, in words."""
+    from singanet.checkpoint.tools import convert
+    from singanet.errors import StateMismatchError
+    from singanet.runs.trained import convert_whole
+
+    suffix, done = target.suffix.lower(), None
+    if suffix == ".onnx" and dtype is None:
+        return _as_graph(source, target, model, opset)
+    if opset is not None:
+        expected = "--opset with an .onnx file alone"
+        raise refusal(f"convert to {str(target)!r}", expected, f"--opset {opset}", "leave it out")
+    if suffix == ".gguf" and model is None:
+        done = _as_gguf(source, target, dtype)
+    if done is None and model is None and dtype is None:
+        done = convert_whole(source, target, format)
+    if done is not None:
+        return done
+    net = None if model is None else _net(model)
+    try:
+        return convert(source, target, net, format, dtype)
+    except StateMismatchError as error:
+        raise error.advising("name the net whose weights they are with --model") from error
+
+
+def _target(given: str, format: str | None) -> Path:
+    """The path ``given``. Errors: a folder, and a name without a suffix or format.
+
+    `net.save` would write SINGA's two files beside such a name, which hardly anyone asks for.
+    """
+    path = Path(given)
+    if given.endswith(("/", os.sep)) or path.is_dir():
+        received = "a folder"
+    elif format is None and not path.suffix:
+        received = "a name without a suffix"
+    else:
+        return path
+    raise refusal(
+        f"convert to {given!r}",
+        "a file whose suffix says the format, or --format",
+        received,
+        "write for example OUT.safetensors, or OUT.safetensors.index.json for a folder of shards;"
+        " --format snapshot writes SINGA's files",
+    )
+
+
+def _as_gguf(source: Path, target: Path, dtype: str | None) -> str | None:
+    """Write the published model at ``source`` as llama.cpp reads it; None where there is none.
+
+    Errors: those of `pretrained.save` for such a file.
+    """
+    from singanet.runs.published import is_published, model_in
+
+    place = model_in(source)
+    if not place.is_dir() or not is_published(place):
+        return None
+    from singanet import pretrained
+
+    net = pretrained.load(place)
+    pretrained.save(net, target, dtype)
+    return f"{target}: {len(net.origin.arrays)} arrays, the config and the tokenizer"
+
+
+def _as_graph(source: Path, target: Path, model: str | None, opset: int | None) -> str:
+    """Write the net at ``source``, or of ``model`` with the weights there, as an ONNX graph.
+
+    Errors: weights alone without a net; those of reading and of `onnx.save`.
+    """
+    from singanet.onnx import save
+    from singanet.runs.trained import is_whole, run_net, whole_net
+    from singanet.saving.predictor import load_predictor
+    from singanet.saving.whole_model import PREDICTOR, is_model_file
+    from singanet.training.files import furthest
+
+    net: Any
+    given: dict[str, Any] = {} if opset is None else {"opset": opset}
+    found = source.is_file()
+    if model is not None:
+        net = _net(model)
+        net.load(source)
+    elif found and is_model_file(source, PREDICTOR):
+        net = load_predictor(source)
+    elif source.is_dir():
+        net = run_net(source)
+        net.load(furthest(source))
+    elif not found or is_whole(source):
+        net = whole_net(source)
+    else:
+        expected = "a net for an ONNX graph: a file of a whole model or of a predictor"
+        advice = "name the net whose weights they are with --model"
+        raise refusal(f"convert of {str(source)!r}", expected, "weights alone", advice)
+    save(net, target, **given)
+    return f"{target}: an ONNX graph"
+
+
+def _net(name: str) -> Any:
+    """The net called by ``--model``: of a run, a file, or a ready one."""
+    from singanet.models import build
+    from singanet.runs.trained import is_whole, run_net, whole_net
+
+    if Path(name).is_dir():
+        return run_net(Path(name))
+    return whole_net(name) if is_whole(name) else build(name)

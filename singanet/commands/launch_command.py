@@ -1,0 +1,155 @@
+"""``singanet launch``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from singanet.commands.parser import RootParser, UsageError
+from singanet.errors import FileAccessError
+from singanet.runs.run_options import refusal
+
+_FINAL = frozenset({2, 3})
+"""Exit statuses of ``train`` that another attempt would have too."""
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """The sizes that ``text`` has, () for none. Errors: `argparse.ArgumentTypeError`."""
+    least, _, most = text.partition(":")
+    if text and not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not the least and the most ranks, such as 2:4"
+        )
+    return (int(least), int(most)) if text else ()
+
+
+def launch(
+    program: Annotated[
+        list[str], "train MODEL ... | SCRIPT ...", None, {"nargs": argparse.REMAINDER}
+    ],
+    *,
+    ranks: Annotated[int | None, "N", "how many processes; of an allocation, all", ("-n",)] = None,
+    servers: Annotated[int, "N", "so many of them hold parameters"] = 0,
+    hosts: Annotated[Path | None, "FILE", "machines: lines such as node1 slots=4"] = None,
+    restarts: Annotated[int, "N", "begin anew so often where it fails"] = 0,
+    elastic: Annotated[
+        tuple[int, int] | None,
+        "MIN:MAX",
+        "where a rank dies, begin anew from the last checkpoint with as many ranks as can work, "
+        "and with more when they can",
+        {"type": _sizes},
+    ] = None,
+    log_dir: Annotated[Path | None, "DIR", "what ranks other than 0 write: rank-1.log"] = None,
+    trace: Annotated[Path | None, "FILE", "a Chrome trace, a process a rank"] = None,
+    patience: Annotated[float, "S", "end it where a rank is stopped for so long; 5 seconds"] = 5.0,
+    stall: Annotated[
+        float, "S", "tell which ranks have waited for so long, and for what; 60 seconds"
+    ] = 60.0,
+    deadline: Annotated[float, "S", "a wait of so long is an error; 300 seconds"] = 300.0,
+    rest: Annotated[
+        float,
+        "S",
+        "with --elastic, rest a slot whose rank died; twice as long each time; 10 seconds",
+    ] = 10.0,
+    root: RootParser,
+) -> int:
+    """Train in several processes: singanet launch -n 4 train MODEL, or a script.
+
+    What follows is `train` with its arguments, or a Python script with its own. Where a rank fails
+    the others are ended, and the exit status is its.
+    """
+    from singanet.launch import JobOptions, launch
+
+    count = _all_slots(hosts, elastic) if ranks is None else ranks
+    numbers = {"n": count, "servers": servers, "restarts": restarts, "patience": patience}
+    numbers |= {"stall": stall, "deadline": deadline, "rest": rest}
+    for name, value in numbers.items():
+        if not value >= (least := int(name == "n")):
+            dashes = "-" if name == "n" else "--"
+            raise UsageError(f"argument {dashes}{name}: {value} is less than {least}")
+    if servers >= count:
+        raise UsageError(f"argument --servers: of {count} ranks one has to train")
+    if elastic is not None and not elastic[0] <= count <= elastic[1]:
+        raise UsageError(f"argument -n: {count} is not within {elastic[0]}:{elastic[1]}")
+    if servers and elastic is not None:
+        whose = "whose parameters no other rank has"
+        raise UsageError(f"argument --elastic: not with --servers, {whose}")
+    if not program:
+        raise UsageError("the following arguments are required: train MODEL, or a script")
+    final = frozenset({2})
+    resumed: Callable[[Sequence[str]], Sequence[str]] = _as_it_is
+    if program[0] == "train":
+        final, resumed = _FINAL, _resumed(root, program, restarts, elastic, servers)
+        program = ["-m", "singanet", *program]
+    elif not os.path.isfile(program[0]):
+        raise refusal(
+            f"singanet launch, {program[0]!r}",
+            "train with its arguments, or a Python script",
+            "another command" if program[0] in root.commands else "no such file",
+            "ranks share the work of a training; run other commands without launch",
+            FileAccessError,
+        )
+    return launch(
+        JobOptions(
+            count,
+            program,
+            hosts=hosts,
+            restarts=restarts,
+            servers=servers,
+            log_dir=log_dir,
+            trace=trace,
+            patience=patience,
+            stall=stall,
+            deadline=deadline,
+            final=final,
+            resumed=resumed,
+            sizes=elastic,
+            rest=rest,
+        )
+    )
+
+
+def _all_slots(hosts: Path | None, sizes: tuple[int, int] | None) -> int:
+    """The slots of ``hosts``, or of the allocation that this is in.
+
+    With ``sizes`` no more than their most, which this machine has, too. Errors: there are none.
+    """
+    from singanet.launch.hosts import allocated, read_hosts
+
+    found = allocated(os.environ) if hosts is None else read_hosts(hosts)
+    slots = sum(host.slots for host in found)
+    if sizes is not None:
+        return min(max(slots, sizes[0]), sizes[1]) if found else sizes[1]
+    if not found:
+        needed = "-n/--ranks, outside of an allocation"
+        raise UsageError(f"the following arguments are required: {needed}")
+    return slots
+
+
+def _as_it_is(program: Sequence[str]) -> Sequence[str]:
+    return program
+
+
+def _resumed(
+    root: RootParser, program: Sequence[str], restarts: int, elastic: Any, servers: int
+) -> Callable[[Sequence[str]], Sequence[str]]:
+    """What makes of a training the one that goes on with it.
+
+    Errors: those of its options, here and not by each rank, before anything is started; restarts
+    without checkpoints.
+    """
+    from singanet.runs.folder import gathered
+    from singanet.runs.optimizers import expect_servers
+
+    given = vars(root.commands["train"].parse_args(program[1:]))
+    options = gathered({key: value for key, value in given.items() if key != "command"})
+    if (restarts or elastic) and options.get("out") is None:
+        expected = "a run folder, from whose last checkpoint a restart goes on"
+        advice = "add --out RUN_DIR to the options of train"
+        raise refusal("--restarts" if restarts else "--elastic MIN:MAX", expected, "none", advice)
+    expect_servers(str(options.get("parallel", "allreduce")), servers)
+    going_on = [] if "resume" in options else ["--resume"]
+    return lambda words: [*words, *going_on]

@@ -1,0 +1,148 @@
+"""The commands that look: ``summary``, ``plan``, ``report``, ``models`` and ``devices``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+from singanet.runs.run_options import refusal
+
+if TYPE_CHECKING:
+    from singanet.net import FeedForwardNet
+
+Named: TypeAlias = Annotated[str, "MODEL|RUN_DIR|FILE|FOLDER"]
+InputShape: TypeAlias = Annotated[tuple[int, ...] | None, "C,H,W"]
+Classes: TypeAlias = Annotated[int | None, "N"]
+
+
+def named_net(
+    command: str, name: str, input_shape: tuple[int, ...] | None, classes: int | None
+) -> FeedForwardNet:
+    """The net for ``singanet command``: a ready one, a run's, a file's or a published one.
+
+    Errors: an unknown name; a shape beside a run or file.
+    """
+    from singanet.runs.published import drawn_net, is_published
+    from singanet.runs.trained import is_whole, run_net, whole_net
+
+    path = Path(name)
+    whole, published = is_whole(path), is_published(path)
+    if not (whole or published or path.is_dir()):
+        from singanet.models import build, entries
+
+        if path.is_file() and name not in {entry.name for entry in entries()}:
+            raise refusal(
+                f"file {str(path)!r}",
+                "a ready net, a run folder, a published folder or a file of `save_model`",
+                "another file",
+                "name its net as singanet models lists it; singanet inspect lists the arrays of a"
+                " file of weights",
+            )
+        return build(name, input_shape, classes)
+    if input_shape is not None or classes is not None:
+        expected = "a folder or model file alone, which says how its net is built"
+        received = "--input-shape or --classes as well"
+        raise refusal(f"singanet {command}", expected, received, "leave them out")
+    return drawn_net(path) if published else whole_net(path) if whole else run_net(path)
+
+
+def summary(
+    model: Named,
+    *,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    batch_size: Annotated[int | None, "N", "show the memory of a step of so many samples"] = None,
+) -> int:
+    """Print the layers of a ready net, of a run's or a model file's."""
+    net = named_net("summary", model, input_shape, classes)
+    print(net.summary(batch_size))
+    return 0
+
+
+def plan(
+    model: Named,
+    *,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    batch_size: Annotated[int | None, "N", "samples; 32, of a published model 1"] = None,
+    optimizer: Annotated[
+        str | None, "NAME", "as for train; sgd, of a published model adafactor"
+    ] = None,
+    tokens: Annotated[int | None, "N", "of each sample of a net that takes any number"] = None,
+    memory_budget: Annotated[
+        str | None, "SIZE", "such as 600MB; left out, every way is shown"
+    ] = None,
+    allow: Annotated[
+        str, "NAME,...", "recompute, micro-batches, light-state, offload; the first two"
+    ] = "recompute,micro-batches",
+    out: Annotated[Path | None, "FILE.svg", "write a picture of the arena"] = None,
+) -> int:
+    """Print how a training keeps within a number of bytes, and what that costs."""
+    from singanet.base.extras import REPORT, package
+    from singanet.base.files import expect_suffix
+    from singanet.pretrained import PretrainedNet
+    from singanet.runs.optimizers import make_optimizer
+
+    if out is not None:
+        expect_suffix("--out", out, (".svg",))
+        package("--out", "matplotlib", REPORT)
+    net = named_net("plan", model, input_shape, classes)
+    usual, size = ("adafactor", 1) if isinstance(net, PretrainedNet) else ("sgd", 32)
+    name = usual if optimizer is None else optimizer
+    rule = make_optimizer(name, 1e-3, 0.0, steps=1, warm_up=0)
+    ways, most = allow.replace("light-", "light ").split(","), net.most_steps
+    if tokens is not None and most is not None and tokens > most:
+        expected = f"at most {most}, the steps that the model takes"
+        raise refusal("--tokens", expected, tokens, "pass fewer")
+    size = size if batch_size is None else batch_size
+    made = net.plan(size, rule, memory_budget, tokens, allow=ways)
+    print(f"{made}\n\n{made.picture()}")
+    if out is not None:
+        made.chosen.step.report.plot(out)
+    return 0
+
+
+def report(
+    run_dirs: Annotated[list[Path], "RUN_DIR"],
+    *,
+    out: Annotated[
+        Path | None,
+        "FILE",
+        "instead of report.html in the folder, of several comparison.html here",
+    ] = None,
+    live: Annotated[
+        bool, "", "of one run: write it anew every few seconds as long as the training goes on"
+    ] = False,
+) -> int:
+    """Show a run, or several together, as one HTML page."""
+    from singanet.report import follow, write_comparison, write_report
+    from singanet.report.reading import COMPARISON
+
+    several = len(run_dirs) > 1
+    if live and several:
+        advice = "leave it out to compare runs as far as they are"
+        raise refusal("--live", "one run folder", len(run_dirs), advice)
+    if several:
+        print(write_comparison(run_dirs, out or COMPARISON))
+    else:
+        print((follow if live else write_report)(run_dirs[0], out))
+    return 0
+
+
+def models() -> int:
+    """List the ready nets."""
+    from singanet.models.registry import ENTRIES
+
+    width = max(len(entry.name) for entry in ENTRIES)
+    print(f"{'model'.ljust(width)}  parameters  description")
+    for entry in ENTRIES:
+        print(f"{entry.name.ljust(width)}  {entry.parameters:>10,}  {entry.description}")
+    return 0
+
+
+def devices() -> int:
+    """List the devices and kernels that are there."""
+    from singanet.device import describe
+
+    print(describe())
+    return 0

@@ -1,0 +1,215 @@
+"""The commands that use a trained net: ``evaluate``, ``predict``, ``sample`` and the like."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+Weights: TypeAlias = Annotated[Path, "RUN_DIR|FILE", "a run folder, a model file, or weights"]
+Whose: TypeAlias = Annotated[
+    str | None, "NAME", "whose weights they are, where no run folder tells"
+]
+Data: TypeAlias = Annotated[
+    str | None, "DATA", "as for train; left out, what the run was trained on"
+]
+Best: TypeAlias = Annotated[bool, "", "the run's best weights, not its newest"]
+
+Temperature: TypeAlias = Annotated[
+    float, "F", "1 draws as the net expects, less is safer, 0 takes the likeliest; 0.8"
+]
+TopK: TypeAlias = Annotated[int | None, "N", "draw among the N likeliest alone"]
+TopP: TypeAlias = Annotated[float | None, "F", "among the fewest that have this probability"]
+Seed: TypeAlias = Annotated[int, "N", "of the draws; 0"]
+
+BATCH = 256
+
+
+def evaluate(
+    path: Weights,
+    *,
+    model: Whose = None,
+    data: Data = None,
+    best: Best = False,
+    json: Annotated[Path | None, "FILE", "write the figures here"] = None,
+) -> int:
+    """Test a trained net."""
+    from singanet.runs.recipe import check_writable, write_json
+    from singanet.runs.trained import trained
+
+    check_writable(json)
+    net, task = trained(path, model, data, best)
+    if task.metrics is not None:
+        net.compile("sgd", metrics=task.metrics)
+    result = task.evaluate(net)
+    if json is not None:
+        figures = {"data": task.name, "test_loss": result.loss}
+        write_json(json, {**figures, "test_accuracy": task.accuracy(result)})
+    print(task.report(result))
+    return 0
+
+
+def predict(
+    path: Weights,
+    *,
+    model: Whose = None,
+    data: Data = None,
+    best: Best = False,
+    out: Annotated[Path, "FILE", "FILE.csv or FILE.npz"],
+) -> int:
+    """Write what a trained net makes of samples.
+
+    The samples are those for testing of DATA: of an .npz file the array x, or where there is none
+    x_test. A CSV file has a row a sample: its number, its likeliest class, the probabilities; an
+    .npz file the arrays prediction and class.
+    """
+    from singanet.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
+    from singanet.runs.published import PublishedTexts
+    from singanet.runs.run import bare_samples, check_target, write_predictions
+    from singanet.runs.run_options import refusal
+    from singanet.runs.trained import is_whole, trained, whole_net
+
+    check_target(out)
+    x = bare_samples(data)
+    samples: Any
+    if x is not None and model is None and is_whole(path):
+        net, samples = whole_net(path), x
+    else:
+        net, task = trained(path, model, data if x is None else None, best)
+        if isinstance(task, PublishedTexts):
+            expected = "a net that makes something of each sample"
+            received = "a tuned language model, which has a number for each word at each token"
+            advice = f"call `singanet generate {path}`, or `singanet evaluate` for its perplexity"
+            raise refusal("singanet predict", expected, received, advice)
+        samples = task.test_batches() if x is None else x
+    made = net.predictor()(samples, BATCH)
+    of_classes = (SoftmaxCrossEntropy, CategoricalCrossEntropy)
+    write_predictions(out, made, isinstance(net.loss, of_classes) and made.ndim == 2)
+    print(f"{out}: {len(made):,} predictions of shape {tuple(made.shape[1:])}")
+    return 0
+
+
+def sample(
+    path: Weights,
+    *,
+    model: Whose = None,
+    data: Data = None,
+    best: Best = False,
+    prompt: Annotated[
+        str | None, "TEXT", "what it begins with; a new line, where the text has any"
+    ] = None,
+    length: Annotated[int, "N", "characters; 500"] = 500,
+    temperature: Temperature = 0.8,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = 0,
+) -> int:
+    """Let a trained language model write.
+
+    Each character is drawn by what the net expects after those before it. The same seed gives the
+    same text.
+    """
+    from singanet.decoding import Sampling
+    from singanet.runs.published import sampled, start_of
+    from singanet.runs.run_options import refusal
+    from singanet.runs.tasks import Text
+    from singanet.runs.trained import trained
+
+    net, task = trained(path, model, data, best)
+    if not isinstance(task, Text):
+        expected = "a language model, such as char_rnn or transformer_lm"
+        raise refusal(f"{str(path)!r}", expected, "another kind of net", "use singanet predict")
+    start = start_of(task.data) if prompt is None else prompt
+    drawn = sampled(net, task.data, start, length, Sampling(temperature, top_k, top_p), seed)
+    print((prompt or "").lstrip("\n"), end="")
+    for character in drawn:
+        print(character, end="", flush=True)
+    print()
+    return 0
+
+
+def generate(
+    model: Annotated[
+        str, "FOLDER|FILE.gguf|RUN_DIR", "of a published model, or of a run of finetune"
+    ],
+    prompt: Annotated[str, "TEXT", "what is asked, or what the text begins with"],
+    *,
+    raw: Annotated[bool, "", "write on, without the chat template"] = False,
+    system: Annotated[str | None, "TEXT", "what the template is told before all"] = None,
+    length: Annotated[int, "N", "tokens at most; 500"] = 500,
+    stop: Annotated[
+        list[str] | None, "TEXT", "end before this text; may be given several times"
+    ] = None,
+    draft: Annotated[
+        str | None,
+        "FOLDER",
+        "a smaller model with the same tokenizer, which writes ahead; the text is drawn as without "
+        "it, and how many of its tokens were taken is told at the end",
+    ] = None,
+    ahead: Annotated[int, "N", "tokens that --draft writes at a time; 4"] = 4,
+    temperature: Temperature = 0.8,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = 0,
+) -> int:
+    """Let a published language model answer or write on.
+
+    A model with a chat template is asked by it, another one writes on. The text is shown as it
+    comes, up to the model's own end. The same seed gives the same text.
+    """
+    from singanet import pretrained
+    from singanet.decoding import Sampling
+    from singanet.runs.published import (
+        draft_for,
+        ends_of,
+        expect_causal,
+        model_in,
+        streamed,
+        tokenizer_for,
+    )
+
+    sampling = Sampling(temperature, top_k, top_p)
+    place = model_in(model)
+    net = pretrained.load(place, inputs=["input_ids"])
+    expect_causal(net, place)
+    tokenizer = tokenizer_for(net, place)
+    chats = tokenizer.chat_template is not None and not raw
+    told = [("system", system), ("user", prompt)] if chats else []
+    messages = [{"role": role, "content": text} for role, text in told if text is not None]
+    ids = tokenizer.prompt(messages) if chats else tokenizer.encode(prompt)
+    ends = ends_of(net, tokenizer)
+    helper = None if draft is None else draft_for(tokenizer, draft, ahead)
+    texts = streamed(net, tokenizer, ids, length, sampling, seed, ends, stop or (), helper)
+    if not chats:
+        print(prompt, end="", flush=True)
+    for text in texts:
+        print(text, end="", flush=True)
+    print()
+    if helper is not None and helper.offered:
+        share = f"{helper.taken} of {helper.offered} tokens, {helper.acceptance:.0%}"
+        print(f"taken of the draft: {share}", file=sys.stderr)
+    return 0
+
+
+def embed(
+    model: Annotated[str, "FOLDER", "of a model of sentence-transformers"],
+    texts: Annotated[Path, "FILE", "UTF-8, a sentence a line"],
+    *,
+    out: Annotated[Path, "FILE.npy"],
+    batch_size: Annotated[int, "N", "sentences at once; 32"] = 32,
+    cut: Annotated[bool, "", "cut sentences longer than the model reads"] = False,
+) -> int:
+    """Write the embeddings of sentences, one a line of a file.
+
+    Of each line comes a row (dimensions,) of float32, pooled and scaled as the folder says.
+    """
+    from singanet.base.files import expect_suffix
+    from singanet.runs.recipe import check_writable
+    from singanet.runs.trained import embedded, lines_of, write_rows
+
+    expect_suffix("--out", out, [".npy"])
+    check_writable(out, "--out")
+    rows = embedded(model, lines_of(texts), batch_size, cut)
+    write_rows(out, rows)
+    print(f"{out}: {len(rows):,} embeddings of {rows.shape[1]} dimensions")
+    return 0

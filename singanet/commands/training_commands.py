@@ -1,0 +1,196 @@
+"""The commands that train: ``train``, ``finetune``, ``tune`` and ``bench``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any, TypeAlias
+
+from singanet.base.processes import LEAVING
+from singanet.commands.looking_commands import Classes, InputShape, Named, named_net
+from singanet.commands.parser import UsageError
+from singanet.runs.run_options import OptionHint, RunOptions, positive
+
+_WORDS = {2: "interrupted", 15: "terminated"}
+DIVERGED = 3
+
+NOT_OF_TEXTS = ("model", "from_", "class_weight", "drop_last", "initial_epoch")
+"""Options that a published model does not have."""
+
+PUBLISHED = OptionHint("from_", str, "FOLDER|FILE.gguf", "of a published causal model")
+
+Config: TypeAlias = Annotated[Path | None, "FILE", "TOML with these options; those here win"]
+
+
+def train(*, config: Config = None, **given: Any) -> int:
+    """Train a ready net, or that of a file, and print its test accuracy.
+
+    The rate rises to its highest in the first epoch and then falls to 0. A signal to end (Ctrl-C)
+    is heeded after the step in work, its state saved with --out. The exit status is 3 where the
+    loss is no longer finite.
+    """
+    return _trained("train", "MODEL, or --from FILE", config=config, **given)
+
+
+def finetune(*, config: Config = None, **given: Any) -> int:
+    """Train a published language model on texts or conversations.
+
+    DATA is .txt or .jsonl, a file or a folder: texts, of which every token is learnt, or
+    conversations, of which the answers are. RUN_DIR/model is the tuned model, as transformers
+    reads it. It goes on with --out RUN_DIR --resume.
+    """
+    return _trained("finetune", "FOLDER", config=config, **given)
+
+
+def _trained(command: str, needed: str, **given: Any) -> int:
+    from singanet.parallel import init
+    from singanet.runs.folder import gathered
+    from singanet.runs.run import DivergedError, RunInterrupted, run
+
+    options = gathered(given)
+    if not {"model", "from_"} & options.keys():
+        raise UsageError(f"the following arguments are required: {needed}")
+    try:
+        result = run(RunOptions(**options))
+    except RunInterrupted as stop:
+        number, how = int(stop.number), ""
+        if stop.folder is not None:
+            how = f"; go on with: singanet {command} --out {stop.folder} --resume"
+        # The launcher goes on with it, and says so.
+        if not LEAVING.begun:
+            print(f"singanet: {_WORDS[number]}{how}", file=sys.stderr)
+        return 128 + number
+    except DivergedError as error:
+        print(f"singanet: {error}", file=sys.stderr)
+        return DIVERGED
+    if init().rank == 0:
+        print(f"{result.report}  {result.figures['seconds']:.1f} s")
+    return 0
+
+
+def tune(
+    model: Named,
+    *,
+    input_shape: InputShape = None,
+    classes: Classes = None,
+    batch_size: Annotated[int, "N", "samples in a step"],
+    again: Annotated[bool, "", "measure what was measured before as well"] = False,
+) -> int:
+    """Measure by which kernels each convolution of a net is fastest here."""
+    net = named_net("tune", model, input_shape, classes)
+    print(net.tune_kernels(batch_size, again=again))
+    return 0
+
+
+Do: TypeAlias = Callable[[Any, Any], object]
+"""What is done with the inputs and labels of a batch."""
+
+
+def bench(
+    model: Annotated[str, "MODEL"],
+    *,
+    data: Annotated[str | None, "DATA", "as for train"] = None,
+    batch_size: Annotated[int | None, "N"] = None,
+    rounds: Annotated[int, "N", "how often; 5", positive("pass 1")] = 5,
+    seconds: Annotated[float, "F", "of each round; 1", positive("pass 1")] = 1.0,
+) -> int:
+    """Measure samples per second of a ready net."""
+    from dataclasses import replace
+    from statistics import median
+
+    from singanet.models import build, find
+    from singanet.runs.optimizers import make_optimizer
+    from singanet.runs.recipe import checked_recipe
+    from singanet.runs.tasks import load_task
+
+    entry = find(model)
+    recipe = checked_recipe(RunOptions(entry.name, batch_size=batch_size))
+    task = load_task(entry, data)
+    net = build(entry.name, seed=0, **task.settings)
+    # Images are shifted before the clock runs: it is the net that is measured.
+    batches = list(task.train_batches(replace(recipe, augment=False), 0))
+    optimizer = make_optimizer("sgd", 1e-6, 0.0, steps=1, warm_up=0)
+    print(f"{entry.name} on {task.name}, batches of {recipe.batch_size}, {rounds} rounds")
+    ways: dict[str, tuple[Do, list[Any]]] = {
+        "train": (lambda x, y: net.step(x, y, optimizer), batches),
+        "predict": (lambda x, y: net.predict(x), batches),
+    }
+    predictor: Any = net.predictor()
+    ways["predictor"] = lambda x, y: predictor(x), batches
+    peer, without = _onnx_runtime(predictor, batches)
+    if peer is not None:
+        ways["ONNX Runtime"] = peer
+    for what, taken in _interleaved(ways, rounds, seconds).items():
+        rates = sorted(taken)
+        spread = f"{rates[0]:,.0f} to {rates[-1]:,.0f}"
+        print(f"{what:<13}{median(rates):>12,.0f} samples/s  ({spread})")
+    if without:
+        print(f"ONNX Runtime is not beside: {without}")
+    return 0
+
+
+def _onnx_runtime(
+    predictor: Any, batches: Sequence[Any]
+) -> tuple[tuple[Do, list[Any]] | None, str]:
+    """Predictions by ONNX Runtime of the same graph with as many threads, or why there are none.
+
+    With the ``batches`` in the types that it asks for.
+    """
+    import tempfile
+
+    from singanet import onnx
+    from singanet.errors import ArgumentError
+    from singanet.ops.threads import default_threads
+
+    try:
+        import onnxruntime
+    except ImportError:
+        return None, "pip install onnxruntime"
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = default_threads(), 1
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "net.onnx")
+        try:
+            onnx.save(predictor, file)
+        except ArgumentError as error:
+            return None, str(error).splitlines()[0]
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    types = {
+        given.name: "float32" if given.type == "tensor(float)" else given.type[7:-1]
+        for given in session.get_inputs()
+    }
+
+    def fed(x: Any) -> dict[str, Any]:
+        arrays = x if isinstance(x, dict) else {next(iter(types)): x}
+        return {name: array.astype(types[name]) for name, array in arrays.items()}
+
+    return (lambda x, y: session.run(None, x), [(fed(x), y) for x, y in batches]), ""
+
+
+def _interleaved(
+    ways: Mapping[str, tuple[Do, Sequence[Any]]], rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    """Samples a second of each way in each round, the ways in turn, after a batch that warms up."""
+    sources = {name: cycle(batches) for name, (_, batches) in ways.items()}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for name, (do, _) in ways.items():
+        do(*next(sources[name]))
+    for _ in range(rounds):
+        for name, (do, _) in ways.items():
+            rates[name].append(_rate(do, sources[name], seconds))
+    return rates
+
+
+def _rate(do: Do, source: Iterator[Any], seconds: float) -> float:
+    samples, start = 0, perf_counter()
+    end = start + seconds
+    while True:
+        x, y = next(source)
+        do(x, y)
+        samples += len(y)
+        now = perf_counter()
+        if now >= end:
+            return samples / (now - start)
