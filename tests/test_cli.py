@@ -341,6 +341,7 @@ def test_devices_lists_the_kernels(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [
         ["cpu", "numpy"],
+        ["cpu", "llvm"],
         ["cpu", "onednn"],
         ["cuda", "cupy"],
     ]
