@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,6 +19,8 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Halves
 from singanet.parallel.reductions.rank_reducer import Announcement, RankReducer, announced
 from singanet.parallel.reductions.round import Round
+from singanet.params.param import Param
+from singanet.types import Array
 
 
 class AllReduce(RankReducer):
@@ -72,8 +74,36 @@ class AllReduce(RankReducer):
         """As `Wrapper.case`: which parameters are reduced together."""
         return self.order.version
 
+    def _settings(self) -> tuple[Any, ...]:
+        """The arguments after ``comm``, as they are now."""
+        return self.window, self.dtype
+
     def _remade(self, optimizer: Optimizer | Wrapper) -> AllReduce:
-        return type(self)(optimizer, self.comm, self.window, self.dtype)
+        """As `Reducer`; what is not sent yet is that of both."""
+        made = type(self)(optimizer, self.comm, *self._settings())
+        made.reduction.unsent = self.reduction.unsent
+        return made
+
+    def turn(self, params: Sequence[Param], other: bool) -> None:
+        """As `Wrapper.turn`, for gradients that were not sent yet."""
+        if self.reduction.unsent is not None:
+            self.reduction.unsent.turn(params, other)
+
+    def own_state(self) -> dict[str, Array]:
+        """As `Wrapper.own_state`: what was not sent yet."""
+        unsent = self.reduction.unsent
+        return {} if unsent is None else unsent.state(self.comm.rank, self.comm.size)
+
+    def _is_own(self, key: str) -> bool:
+        return self.reduction.unsent is not None and self.reduction.unsent.is_own(key)
+
+    def _parsed(self, own: Mapping[str, Array]) -> Any:
+        unsent = self.reduction.unsent
+        return None if unsent is None else unsent.parsed(own, self.comm.rank, self.comm.size)
+
+    def _take(self, parsed: Any) -> None:
+        if self.reduction.unsent is not None:
+            self.reduction.unsent.take(parsed)
 
     @property
     def overflowed(self) -> int:
@@ -83,11 +113,15 @@ class AllReduce(RankReducer):
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `Reducer`. The parameters of rank 0 become those of all, at the first meeting.
 
-        Errors: as `RankReducer`; `ArgumentError` for clipping around the reduction.
+        Errors: as `RankReducer`; `ArgumentError` for clipping around the reduction; `ShapeError`
+        where what was not sent is of another net.
         """
         self._expect_outside(around)
-        if self._meets(net, around):
+        unsent, new = self.reduction.unsent, self._meets(net, around)
+        if new:
             self._sums = None
+        if unsent is not None:
+            unsent.expect_fit(self.order.params, self.order.like, new)
 
     def _agree(self, refused: str | None) -> str | None:
         if self.comm.size == 1:

@@ -10,29 +10,29 @@ from typing import Any
 import numpy as np
 
 from singanet.base.arguments import checked_count
-from singanet.engine.model import NetCore
 from singanet.optimizer.hyper import at, checked
 from singanet.optimizer.optimizer import Optimizer
-from singanet.optimizer.reducer import RoundKind
 from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator, Request
 from singanet.parallel.reductions.all_reduce import AllReduce
-from singanet.parallel.reductions.rank_reducer import RankReducer
-from singanet.parallel.reductions.round import Round, Unsent, is_unsent
+from singanet.parallel.reductions.round import Unsent, UnsentRound
 from singanet.params.param import Param
 from singanet.types import Array, Shape
+
+_SLOT = "direction"
 
 _ROWS = 1 << 8
 """Rows of what was sent that are taken off at a time."""
 
 
-class Directions:
-    """By parameter a matrix (columns, ``rank``): what rows of the last sum were made of.
+class Directions(Unsent):
+    """What was not sent, and where to begin: by parameter a matrix (columns, ``rank``).
 
     All ranks have the same. A parameter of more than two axes is a matrix (shape[0], the rest).
     """
 
-    def __init__(self, rank: int, warm: bool, gain: float) -> None:
+    def __init__(self, where: str, feedback: bool, rank: int, warm: bool, gain: float) -> None:
+        super().__init__(where, feedback)
         self.rank, self.warm, self.gain = rank, warm, gain
         self.kept: dict[str, Array] = {}
 
@@ -43,6 +43,26 @@ class Directions:
         rows, columns = shape[0], prod(shape[1:])
         rank = min(self.rank, rows, columns)
         return rank if rank * (rows + columns) * self.gain <= rows * columns else 0
+
+    def turn(self, params: Sequence[Param], other: bool, *beside: dict[str, Any]) -> None:
+        super().turn(params, other, self.kept, *beside)
+
+    def state(self, rank: int, size: int) -> dict[str, Array]:
+        kept = {f"{name}/{_SLOT}": array.copy() for name, array in self.kept.items()}
+        return super().state(rank, size) | kept
+
+    def is_own(self, key: str) -> bool:
+        return super().is_own(key) or key.rpartition("/")[2] == _SLOT
+
+    def parsed(self, own: Mapping[str, Array], rank: int, size: int) -> Any:
+        kept = {k: np.array(own[k]) for k in own if k.rpartition("/")[2] == _SLOT}
+        rest = {key: array for key, array in own.items() if key not in kept}
+        by_name = {key.rpartition("/")[0]: array for key, array in kept.items()}
+        return super().parsed(rest, rank, size), by_name
+
+    def take(self, parsed: Any) -> None:
+        unsent, self.kept = parsed
+        super().take(unsent)
 
     def of(self, name: str, shape: Shape, dtype: np.dtype[Any], step: int) -> Array:
         """Those to begin with: the last, or random ones of the ``step``."""
@@ -59,30 +79,14 @@ class Directions:
         return found.astype(dtype, copy=False)
 
 
-class PowerRound(Round):
-    """A `Round` in which of a matrix M only P = M Q and then Q = Mᵀ P are summed, few columns each.
+class PowerRound(UnsentRound):
+    """A round in which of a matrix M only P = M Q and then Q = Mᵀ P are summed, few columns each.
 
     P is made orthonormal in between, and the sum of all M is P Qᵀ. What that is not of this rank's
     M is ``unsent``. Of an entry there are two messages, in the first one also what is sent whole.
     """
 
-    def __init__(
-        self, owner: RankReducer, window: int, unsent: Unsent, directions: Directions
-    ) -> None:
-        super().__init__(owner, window)
-        self.unsent, self.directions, self._keeps = unsent, directions, True
-
-    def module(self, like: Array) -> Any:
-        """As `Reduction`: products are made on the host."""
-        return np
-
-    def open(self, kind: RoundKind) -> None:
-        super().open(kind)
-        self._keeps = kind == "step"
-
-    def close(self, kind: RoundKind) -> None:
-        super().close(kind)
-        self.unsent.steps += kind == "step"
+    unsent: Directions
 
     def _hear(self) -> None:
         super()._hear()
@@ -93,7 +97,7 @@ class PowerRound(Round):
         parts = self.parts(names, buffer)
         whole, jobs = [], []
         for k, (name, part) in enumerate(parts.items()):
-            if not self.directions.rank_of(part.shape):
+            if not self.unsent.rank_of(part.shape):
                 whole.append(part.reshape(-1))
                 continue
             flag = buffer[buffer.size - len(parts) + k :][:1]
@@ -118,7 +122,7 @@ class _Matrix:
         self._mine: Array | None = None
         if flag[0] and owner.weight:
             self._mine = owner.unsent.plus(name, part, 1.0, keeps, alone=False).reshape(shape)
-        self._start = owner.directions.of(name, part.shape, part.dtype, owner.unsent.steps)
+        self._start = owner.unsent.of(name, part.shape, part.dtype, owner.unsent.steps)
         rank = self._start.shape[1]
         self.columns = np.zeros((shape[0], rank), part.dtype)
         self.rows = np.zeros((shape[1], rank), part.dtype)
@@ -143,7 +147,7 @@ class _Matrix:
         """Once ``rows`` are those of all: the sum."""
         np.matmul(self.columns, self.rows.T, out=self._part.reshape(len(self._part), -1))
         if self._flag[0] and self._keeps:
-            self._owner.directions.kept[self._name] = self.rows
+            self._owner.unsent.kept[self._name] = self.rows
 
 
 class _TwoSums(Request):
@@ -197,9 +201,6 @@ def _spread(message: Array, arrays: Sequence[Array]) -> None:
         start += array.size
 
 
-_SLOT = "direction"
-
-
 class PowerSGD(AllReduce):
     """`AllReduce` of matrices by ``rank`` columns and rows (Vogels et al. 2019).
 
@@ -232,11 +233,11 @@ class PowerSGD(AllReduce):
         where = type(self).__name__
         self.rank = checked_count(where, "rank", rank, 1)
         self.gain = at(checked(where, "gain", gain, 0.0), 0)
-        directions = Directions(self.rank, bool(warm_start), self.gain)
-        self._begin_with(Unsent(where, bool(error_feedback)), directions)
+        given = bool(error_feedback), self.rank, bool(warm_start), self.gain
+        self.reduction: PowerRound = PowerRound(self, self.window, Directions(where, *given))
 
-    def _begin_with(self, unsent: Unsent, directions: Directions) -> None:
-        self.reduction: PowerRound = PowerRound(self, self.window, unsent, directions)
+    def _settings(self) -> tuple[Any, ...]:
+        return self.rank, self.warm_start, self.error_feedback, self.gain, self.window
 
     @property
     def error_feedback(self) -> bool:
@@ -250,43 +251,8 @@ class PowerSGD(AllReduce):
     @property
     def warm_start(self) -> bool:
         """Whether a step begins with the directions of the one before."""
-        return self.reduction.directions.warm
+        return self.reduction.unsent.warm
 
     @warm_start.setter
     def warm_start(self, flag: bool) -> None:
-        self.reduction.directions.warm = bool(flag)
-
-    def _remade(self, optimizer: Optimizer | Wrapper) -> PowerSGD:
-        """As `Reducer`; what is not sent yet is that of both."""
-        given = self.rank, self.warm_start, self.error_feedback, self.gain, self.window
-        made = PowerSGD(optimizer, self.comm, *given)
-        made._begin_with(self.reduction.unsent, self.reduction.directions)
-        return made
-
-    def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`, for gradients that were not sent yet and the directions kept."""
-        self.reduction.unsent.turn(params, other, self.reduction.directions.kept)
-
-    def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `AllReduce`. Errors: `ShapeError` where what was not sent is of another net."""
-        super().meet(net, around)
-        self.reduction.unsent.expect_fit(self.order.params, self.order.like)
-
-    def own_state(self) -> dict[str, Array]:
-        """As `Wrapper.own_state`: what was not sent yet, and where all ranks begin."""
-        kept = self.reduction.directions.kept
-        found = {f"{name}/{_SLOT}": array.copy() for name, array in kept.items()}
-        return self.reduction.unsent.state(self.comm.rank, self.comm.size) | found
-
-    def _is_own(self, key: str) -> bool:
-        return is_unsent(key) or key.rpartition("/")[2] == _SLOT
-
-    def _parsed(self, own: Mapping[str, Array]) -> Any:
-        rest = {key: array for key, array in own.items() if is_unsent(key)}
-        unsent = self.reduction.unsent.parsed(rest, self.comm.rank, self.comm.size)
-        kept = {k.rpartition("/")[0]: np.array(own[k]) for k in own if k not in rest}
-        return unsent, kept
-
-    def _take(self, parsed: Any) -> None:
-        unsent, self.reduction.directions.kept = parsed
-        self.reduction.unsent.take(unsent)
+        self.reduction.unsent.warm = bool(flag)

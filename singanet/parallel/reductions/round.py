@@ -56,6 +56,8 @@ class Round(Reduction):
         self._owner, self.order = owner, owner.order
         self.window, self.halves, self.traffic = window, halves, Traffic()
         self.weight = self.mean = 1.0
+        self.unsent: Unsent | None = None
+        """What is kept of gradients for the next step, if they are not sent whole."""
         self._ended = True
         self._announcement: Announcement | None = None
         self._flying: deque[Flight] = deque()
@@ -323,7 +325,7 @@ class Unsent:
         self.sums: dict[str, Array] = {}
         self.momenta: dict[str, Array] = {}
         self.steps = 0
-        self._owners = Owners()
+        self._owners, self._loaded = Owners(), False
 
     def turn(self, params: Sequence[Param], other: bool, *beside: dict[str, Any]) -> None:
         """As `Wrapper.turn`; ``beside`` are other dicts by parameter that turn with it."""
@@ -368,9 +370,14 @@ class Unsent:
             kept[name] = found
         return found
 
-    def expect_fit(self, params: Iterable[Param], like: Callable[[Param], Array]) -> None:
-        """Errors: `ShapeError` where what is kept is of other parameters."""
-        for param in params:
+    def expect_fit(
+        self, params: Iterable[Param], like: Callable[[Param], Array], new: bool
+    ) -> None:
+        """Errors: `ShapeError` where what is kept is of others than ``params``.
+
+        It is looked at if these are ``new``, or if something was loaded.
+        """
+        for param in params if new or self._loaded else ():
             found = self.sums.get(param.name, self.momenta.get(param.name))
             if found is not None and found.size != like(param).size:
                 raise ShapeError(
@@ -379,6 +386,7 @@ class Unsent:
                     received=f"{found.size}",
                     advice=f"load the state of the same net, or make a new {self._where}",
                 )
+        self._loaded = False
 
     # -- saving -----------------------------------------------------------------------------------
 
@@ -420,9 +428,31 @@ class Unsent:
     def take(self, parsed: Any) -> None:
         """Go on from what `parsed` gave."""
         self._owners.forget()
+        self._loaded = True
         self.steps, self.sums, self.momenta = parsed
 
+    def is_own(self, key: str) -> bool:
+        """Whether ``key`` is one of `state`."""
+        return key == _WHOSE or key.rpartition("/")[2] in _PARTS
 
-def is_unsent(key: str) -> bool:
-    """Whether ``key`` of a state is of `Unsent`."""
-    return key == _WHOSE or key.rpartition("/")[2] in _PARTS
+
+class UnsentRound(Round):
+    """A `Round` that sends a part of the gradients; a preview changes nothing of the rest."""
+
+    unsent: Unsent
+
+    def __init__(self, owner: RankReducer, window: int, unsent: Unsent) -> None:
+        super().__init__(owner, window)
+        self.unsent, self._keeps = unsent, True
+
+    def module(self, like: Array) -> Any:
+        """As `Reduction`: what is sent is chosen on the host."""
+        return np
+
+    def open(self, kind: RoundKind) -> None:
+        super().open(kind)
+        self._keeps = kind == "step"
+
+    def close(self, kind: RoundKind) -> None:
+        super().close(kind)
+        self.unsent.steps += kind == "step"

@@ -22,8 +22,7 @@ from singanet.optimizer.wrapper import Wrapper
 from singanet.parallel.communicators.communicator import Communicator
 from singanet.parallel.reductions.all_reduce import AllReduce
 from singanet.parallel.reductions.rank_reducer import RankReducer
-from singanet.parallel.reductions.round import Flight, Round, Unsent, is_unsent, listed
-from singanet.params.param import Param
+from singanet.parallel.reductions.round import Flight, Unsent, UnsentRound, listed
 from singanet.types import Array, RowSparse
 
 Choice = Callable[[Array, int], Array]
@@ -36,8 +35,8 @@ _NONE, _DENSE = -1, 0
 """How a rank's gradient of a parameter comes; above 0 are rows, one less than the number."""
 
 
-class SparseRound(Round):
-    """A `Round` to which each rank gives some elements of an entry, all in one message.
+class SparseRound(UnsentRound):
+    """A round to which each rank gives some elements of an entry, all in one message.
 
     A message is the number of elements and a number a parameter (int32), the places of the
     elements in the entry laid end to end (uint32), and their values; then of each row-sparse
@@ -47,8 +46,8 @@ class SparseRound(Round):
     """
 
     def __init__(self, owner: RankReducer, window: int, unsent: Unsent, choice: Choice) -> None:
-        super().__init__(owner, window)
-        self.unsent, self._choice, self._keeps = unsent, choice, True
+        super().__init__(owner, window, unsent)
+        self._choice = choice
         # Of this step the largest element and whether any was sent; the steps before without one.
         self._found, self._passed = 0.0, False
         self._silent: int | None = 0
@@ -62,14 +61,6 @@ class SparseRound(Round):
     def settled(self) -> bool:
         """As `Reduction`; not where a lone process sums momentum."""
         return self.comm.size > 1 and super().settled
-
-    def module(self, like: Array) -> Any:
-        """As `Reduction`: what is chosen from is on the host."""
-        return np
-
-    def open(self, kind: RoundKind) -> None:
-        super().open(kind)
-        self._keeps = kind == "step"
 
     def prepare(self, names: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
         """As `Reduction`. Errors: row-sparse gradients with ``momentum``."""
@@ -124,7 +115,6 @@ class SparseRound(Round):
         super().close(kind)
         if kind != "step":
             return
-        self.unsent.steps += 1
         if self._found and not self._passed and self._silent is not None:
             self._silent += 1
             if self._silent == _SILENT:
@@ -414,27 +404,7 @@ class SparseAllReduce(AllReduce):
                 advice="leave momentum= out here, or there",
             )
 
-    def _remade(self, optimizer: Optimizer | Wrapper) -> SparseAllReduce:
-        """As `Reducer`; what is not sent yet is that of both."""
-        made = SparseAllReduce(
-            optimizer,
-            self.comm,
-            self.ratio,
-            self.threshold,
-            self.error_feedback,
-            self.momentum,
-            self.warm_up,
-            self.window,
-        )
-        made.reduction.unsent = self.reduction.unsent
-        return made
-
-    def turn(self, params: Sequence[Param], other: bool) -> None:
-        """As `Wrapper.turn`, for gradients that were not sent yet."""
-        self.reduction.unsent.turn(params, other)
-
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
-        """As `AllReduce`. Errors: `ShapeError` where what was not sent is of another net."""
         super().meet(net, around)
         order = self.order
         if not order.kinds:
@@ -442,7 +412,10 @@ class SparseAllReduce(AllReduce):
             # same from the first step on, also of a training that was resumed.
             order.kinds = dict.fromkeys((param.name for param in order.params), "dense")
             order.group()
-            self.reduction.unsent.expect_fit(order.params, order.like)
+
+    def _settings(self) -> tuple[Any, ...]:
+        kept = self.error_feedback, self.momentum
+        return self.ratio, self.threshold, *kept, self.warm_up, self.window
 
     @property
     def _alone(self) -> bool:
@@ -464,19 +437,6 @@ class SparseAllReduce(AllReduce):
         if done >= self.warm_up or ratio >= _FIRST:
             return ratio
         return _FIRST * float((ratio / _FIRST) ** (done / self.warm_up))
-
-    def own_state(self) -> dict[str, Array]:
-        """As `Wrapper.own_state`: what was not sent yet."""
-        return self.reduction.unsent.state(self.comm.rank, self.comm.size)
-
-    def _is_own(self, key: str) -> bool:
-        return is_unsent(key)
-
-    def _parsed(self, own: Mapping[str, Array]) -> Any:
-        return self.reduction.unsent.parsed(own, self.comm.rank, self.comm.size)
-
-    def _take(self, parsed: Any) -> None:
-        self.reduction.unsent.take(parsed)
 
 
 def _within(name: str, value: Any) -> float:

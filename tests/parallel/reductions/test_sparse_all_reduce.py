@@ -491,7 +491,8 @@ def test_the_state_of_another_rank_leaves_out_what_that_had_not_sent():
     assert "w/weight/unsent" not in other
 
 
-def test_state_that_does_not_fit_is_refused_and_nothing_changed():
+@pytest.mark.parametrize("later", [False, True])
+def test_state_that_does_not_fit_is_refused_and_nothing_changed(later):
     first, _ = together(state_of)
     with communicators(2) as comms:
         optimizer = SparseAllReduce(SGD(lr=0.1, momentum=0.9), comms[0])
@@ -501,10 +502,12 @@ def test_state_that_does_not_fit_is_refused_and_nothing_changed():
         assert sorted(optimizer.state_dict()) == ["*/unsent"]
 
     def meets(comm):
-        optimizer = SparseAllReduce(SGD(lr=0.1, momentum=0.9), comm)
+        optimizer, net = SparseAllReduce(SGD(lr=0.1, momentum=0.9), comm), one_matrix(4, 4)
+        if later:
+            optimizer.meet(net)
         if not comm.rank:
             optimizer.load_state_dict(first)
-        optimizer.meet(one_matrix(4, 4))
+        optimizer.meet(net)
 
     with pytest.raises((ShapeError, RankError), match="16 elements|failed"):
         together(meets)
