@@ -369,44 +369,35 @@ class ByLayers:
 
     @property
     def updated(self) -> bool:
-        """As `Carrier`."""
         return self.chain.updated
 
     def norm(self) -> TwoPasses | None:
-        """As `Carrier`."""
         norm = self.chain.norm
         return None if norm is None or not norm.due() else norm
 
     def rehearsed(self) -> AbstractContextManager[None]:
-        """As `Carrier`."""
         return self.net.rehearsal()
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
-        """As `Carrier`."""
         made = self._forward()
         seen = Seen(self.seen.y, None, self.seen.weight) if again else self.seen
         return made.backward(self.net, gradients_of_loss(self.net, made, seen, self.chain), ())
 
     def do(self, name: str, function: Callable[[], object]) -> None:
-        """As `Carrier`."""
         function()
 
     def look(self, taken: Taken, layer: str, finite: Array) -> None:
-        """As `Carrier`."""
         taken.look(layer, finite)
 
     def agree(self, taken: Taken) -> None:
-        """As `Carrier`."""
         taken.agree()
 
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
     ) -> AbstractContextManager[None]:
-        """As `Carrier`."""
         return norm.knowing(items)
 
     def update(self, items: Iterable[LayerGradients]) -> None:
-        """As `Carrier`."""
         look, scaled = self._on_layer, self.chain.scaled
         if look is not None and scaled is not None:
             self.chain.apply(items, lambda item: look(scaled.unscaled(item)))

@@ -145,7 +145,6 @@ class AvgPooling3D(AvgPooling):
 
 @lru_cache(maxsize=16)
 def _pooled(sizes: Shape, out: Shape) -> tuple[Array, Array]:
-    """See `AdaptivePooling.found`."""
     cells = [
         [range(i * n // o, -(-(i + 1) * n // o)) for i in range(o)]
         for o, n in zip(out, sizes, strict=True)

@@ -52,7 +52,6 @@ class Linear:
     settles = True
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
-        """See `Scaling`."""
         return plain_speeds(size, theta) / self.factor, 1.0
 
 
@@ -71,11 +70,9 @@ class Dynamic:
 
     @property
     def longest(self) -> int:
-        """See `Scaling`."""
         return self.original_max_position_embeddings
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
-        """See `Scaling`."""
         over = max(steps / self.original_max_position_embeddings, 1.0) - 1.0
         grown = (1.0 + self.factor * over) ** (size / (size - 2.0)) if size > 2 else 1.0
         return plain_speeds(size, theta * grown), 1.0
@@ -103,7 +100,6 @@ class Yarn:
     settles = True
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
-        """See `Scaling`."""
         first, last = (self._pair(size, theta, turns) for turns in (self.beta_fast, self.beta_slow))
         if self.truncate:
             first, last = floor(first), ceil(last)
@@ -141,7 +137,6 @@ class Llama3:
     settles = True
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
-        """See `Scaling`."""
         plain = plain_speeds(size, theta)
         turns = self.original_max_position_embeddings * plain / (2 * pi)
         low, high = self.low_freq_factor, self.high_freq_factor
@@ -167,16 +162,13 @@ class LongRope:
 
     @property
     def longest(self) -> int:
-        """See `Scaling`."""
         return self.original_max_position_embeddings
 
     @property
     def pairs(self) -> int:
-        """See `Scaling`."""
         return len(self.short_factor)
 
     def speeds(self, size: int, theta: float, steps: int) -> tuple[Array, float]:
-        """See `Scaling`."""
         original = self.original_max_position_embeddings
         by = self.long_factor if steps > original else self.short_factor
         gain = self.attention_factor

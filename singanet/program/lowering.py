@@ -157,7 +157,6 @@ class OnHost:
     beside = 0
 
     def memory(self, size: int) -> Array:
-        """As `Lowering`."""
         return np.empty(size, np.uint8)
 
     def start(self, memory: Array) -> int:
@@ -165,7 +164,6 @@ class OnHost:
         return -address(memory) % ALIGNMENT
 
     def array(self, ref: Ref, memory: Array, start: int) -> Array:
-        """As `Lowering`."""
         return ref.array(memory, start)
 
     def outside(self, outside: Mapping[Ref, Array]) -> Mapping[Ref, Array]:
@@ -184,7 +182,6 @@ class OnHost:
         return tuple([ready_in_parts(call, array_of) for call in calls])
 
     def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
-        """As `Lowering`."""
         ready_call(call, array_of)()
 
     def returning(self, function: Any, named: Mapping[str, Any]) -> Lowered:
@@ -199,7 +196,6 @@ class OnHost:
         """As `Lowering`: none."""
 
     def fill(self, target: Array, value: Any) -> None:
-        """As `Lowering`."""
         np.copyto(target, value)
 
 

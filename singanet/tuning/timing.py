@@ -45,7 +45,6 @@ class OpenRoutes:
         self.case: Case | None = None
 
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """See `Chooser`."""
         self.case = case
         self.estimates.setdefault(case, estimates)
         return direct(estimates)
@@ -60,7 +59,6 @@ class OneRoute:
         self._case, self._route = case, route
 
     def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """See `Chooser`."""
         mine = case == self._case and self._route in estimates
         return self._route if mine else cheapest(estimates)
 

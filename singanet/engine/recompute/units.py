@@ -343,7 +343,6 @@ class _Chain:
         return self._ops(self._schedules.actions(budget - self.base))
 
     def segments(self) -> list[UnitOp]:
-        """As `Plans`."""
         count = len(self.stages)
         length = max(round(count**0.5), 1)
         starts = list(range(0, count, length))

@@ -138,7 +138,6 @@ class Pipeline:
 
     @property
     def placed(self) -> Placed:
-        """As `NetExecutor`."""
         return cast("Placed", self)
 
     def __repr__(self) -> str:

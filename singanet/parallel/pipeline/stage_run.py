@@ -307,7 +307,6 @@ class MicroBatchedStep:
 
     @property
     def updated(self) -> bool:
-        """As `Carrier`."""
         return self._behind.updated
 
     def norm(self) -> TwoPasses | None:
@@ -334,15 +333,12 @@ class MicroBatchedStep:
         return popped(items)
 
     def do(self, name: str, function: Callable[[], object]) -> None:
-        """As `Carrier`."""
         function()
 
     def look(self, taken: Taken, layer: str, finite: Array) -> None:
-        """As `Carrier`."""
         taken.look(layer, finite)
 
     def agree(self, taken: Taken) -> None:
-        """As `Carrier`."""
         mine = np.array(float(taken.refused))
         if self._row.all_reduce(mine, what="whether all gradients are finite"):
             taken.look("of another stage", np.array(False))

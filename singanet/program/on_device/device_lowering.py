@@ -64,7 +64,6 @@ class OnDevice:
         return 0
 
     def array(self, ref: Ref, memory: Any, start: int) -> Any:
-        """As `Lowering`."""
         kind: Any = self._xp.ndarray
         return kind(ref.shape, ref.dtype, memory.data + (start + ref.offset), ref.strides)
 
@@ -92,7 +91,6 @@ class OnDevice:
         return self.array(Ref(ref.token, offset, near.shape, near.strides, near.dtype), far, 0)
 
     def ready(self, calls: Sequence[Call], array_of: Callable[[Ref], Array]) -> Replayed:
-        """As `Lowering`."""
         ready = [self._ready(call, array_of) for call in calls]
         groups = [Group(self._numbers.bring, (), "numbers")]
         for kind, group in groupby(zip(calls, ready, strict=True), _kind):
@@ -110,11 +108,9 @@ class OnDevice:
         return Replayed(groups, self._wait)
 
     def once(self, call: Call, array_of: Callable[[Ref], Array]) -> None:
-        """As `Lowering`."""
         self._bringing((call, self._ready(call, array_of)))()
 
     def returning(self, function: Any, named: Mapping[str, Any]) -> Lowered:
-        """As `Lowering`."""
         return returning(self._xp, function, named)
 
     def _bringing(self, pair: tuple[Call, Ready]) -> Ready:
@@ -206,7 +202,6 @@ class OnDevice:
                 on_device(self._xp, call.function, call.keywords)
 
     def singly(self, calls: Any) -> Iterator[Ready]:
-        """As `Lowering`."""
         each: Iterator[Ready] = calls.singly()
         return each
 
@@ -214,7 +209,6 @@ class OnDevice:
         self._xp.cuda.get_current_stream().synchronize()
 
     def launches(self, calls: Any) -> Launches:
-        """As `Lowering`."""
         found: Launches = calls.launches()
         return found
 

@@ -306,7 +306,6 @@ class RecordedStep:
         self.updated = False
 
     def norm(self) -> TwoPasses | None:
-        """As `Carrier`."""
         return self._norm
 
     @contextmanager
@@ -336,7 +335,6 @@ class RecordedStep:
             value[...] = old
 
     def walked(self, again: bool) -> Iterator[LayerGradients]:
-        """As `Carrier`."""
         items = self._walked(again)
         scaled = self._updates.chain.scaled is not None
         return _traced(self._tape, items) if again or scaled else items
@@ -377,11 +375,9 @@ class RecordedStep:
     def knowing(
         self, norm: TwoPasses, items: Iterable[LayerGradients]
     ) -> AbstractContextManager[None]:
-        """As `Carrier`."""
         return norm.knowing(items)
 
     def update(self, items: Iterable[LayerGradients]) -> None:
-        """As `Carrier`."""
         for item in items:
             if item[0]:
                 self._updates.record(item)
