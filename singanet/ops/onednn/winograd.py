@@ -1,4 +1,4 @@
-"""Winograd convolution by oneDNN."""
+"""Winograd convolution by NumPy's transforms around oneDNN's products, where LLVM is missing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from singanet.ops import window as wg
+from singanet.ops.casts import has_compiler
 from singanet.ops.costs import Case
 from singanet.ops.llvm.plans import Area, Stage, StagedPlan
 from singanet.ops.onednn.base import OneDnnBase
@@ -269,8 +270,11 @@ def weights(
 
 
 def fits(ops: OneDnnBase, case: Case) -> bool:
-    """Whether the convolution is one for tiles."""
-    return tiles_of(case, ops.threads) is not None
+    """Whether the convolution is one for tiles, and there is no compiler, whose are faster.
+
+    benchmarks/route_left_out.py.
+    """
+    return not has_compiler() and tiles_of(case, ops.threads) is not None
 
 
 def expect_tiles(ops: OneDnnBase, case: Case) -> Tiles:

@@ -6,7 +6,7 @@ import pytest
 
 from singanet.errors import BackendError
 from singanet.ops.kernel import in_order
-from singanet.ops.onednn import OneDnnOps, find_library, load_library
+from singanet.ops.onednn import OneDnnOps, find_library, load_library, winograd
 from singanet.ops.onednn.base import Measured
 
 
@@ -20,6 +20,12 @@ def library_path():
     except BackendError as error:
         pytest.skip(str(error))
     return path
+
+
+@pytest.fixture
+def python_tiles(monkeypatch):
+    """Opens Winograd's route by NumPy's transforms beside LLVM's, as where LLVM is missing."""
+    monkeypatch.setattr(winograd, "has_compiler", lambda: False)
 
 
 @pytest.fixture

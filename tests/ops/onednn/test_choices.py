@@ -15,6 +15,8 @@ from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn.conv import product
 from singanet.ops.window import Window
 
+pytestmark = pytest.mark.usefixtures("python_tiles")
+
 USUAL = Window((3, 3), (1, 1), ((1, 1), (1, 1)))
 X, WEIGHT = (2, 5, 9, 10), (6, 5, 3, 3)
 

@@ -73,7 +73,7 @@ def test_without_a_bias(ops, case):
 
 @pytest.mark.parametrize(("relu", "add"), AFTER)
 @pytest.mark.parametrize("case", ["same", "many tiles", "uneven tiles", "few pixels, large weight"])
-def test_by_tiles(ops, chosen, case, relu, add):
+def test_by_tiles(python_tiles, ops, chosen, case, relu, add):
     chosen.always = "winograd"
     check(ops, case, relu, add)
     assert chosen.found == ["winograd"]
@@ -96,7 +96,7 @@ class Tiles:
 
 @pytest.mark.skipif(threads.cores() < 2, reason="one core")
 @pytest.mark.parametrize("case", CASES)
-def test_two_threads(library_path, monkeypatch, case):
+def test_two_threads(python_tiles, library_path, monkeypatch, case):
     monkeypatch.setattr(threads, "_setting", threads._Setting())
     set_threads(2)
     ops = OneDnnOps(library_path, required=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from singanet.ops import numpy_ops
+from singanet.ops.costs import Case
 from singanet.ops.llvm import winograd as llvm_tiles
 from singanet.ops.onednn import OneDnnOps
 from singanet.ops.onednn import winograd as tiled
@@ -18,6 +19,8 @@ from singanet.ops.window import Window
 from singanet.ops.workers import side_by_side
 
 SAME = ((1, 1), (1, 1))
+pytestmark = pytest.mark.usefixtures("python_tiles")
+
 USUAL = Window((3, 3), (1, 1), SAME)
 PADS = [SAME, ((0, 0), (0, 0)), ((2, 0), (1, 2))]
 SIZES = [
@@ -125,6 +128,12 @@ def test_errors_of_workers_come_out_when_all_are_done():
     with pytest.raises(ZeroDivisionError):
         side_by_side([[late], [fail, late]])
     assert done == [1, 1]
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_is_open_without_a_compiler(ops, monkeypatch, compiles):
+    monkeypatch.setattr(tiled, "has_compiler", lambda: compiles)
+    assert tiled.fits(ops, Case("forward", (2, 8, 6, 6), (8, 8, 3, 3), USUAL)) is not compiles
 
 
 @pytest.mark.parametrize("threads", [1, 2])
