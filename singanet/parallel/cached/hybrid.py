@@ -84,9 +84,8 @@ class Hybrid(AllReduce):
     def _alone(self) -> bool:
         return self._ranks is None
 
-    def _remade(self, optimizer: Optimizer | Wrapper) -> Hybrid:
-        where = self.comm, self.window, self.dtype, self.consistency, self._ranks
-        return type(self)(optimizer, *where)
+    def _settings(self) -> tuple[Any, ...]:
+        return self.window, self.dtype, self.consistency, self._ranks
 
     def meet(self, net: NetCore, around: Sequence[Wrapper] = ()) -> None:
         """As `AllReduce`; Embeddings that were not are served from now on.
