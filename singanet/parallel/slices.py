@@ -334,7 +334,7 @@ class Gathered(LayerByLayer):
     def step(self, net: Any, request: StepRequest) -> tuple[float, float | None]:
         """As `NetExecutor`; updates go to slices, and nothing is gathered for them."""
         stages = UpdateChain(request.optimizer).stages
-        sliced = any(getattr(stage, "slices", False) for stage in stages)
+        sliced = any(getattr(stage, "_has_slices", False) for stage in stages)
         known = all(is_library(type(stage)) for stage in stages)
         self.gathers.put_back()
         self.gathers.by_slices = sliced and known and request.on_layer is None
