@@ -123,6 +123,7 @@ def test_types_and_data_files_lie_in_the_package():
     package = Path(singanet.__file__).parent
     assert (package / "py.typed").is_file()
     assert (package / "data" / "files" / "NOTICE.md").is_file()
+    assert (package / "report" / "page.html").is_file()
 
 
 def test_versions_agree():

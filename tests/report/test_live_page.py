@@ -160,13 +160,15 @@ def test_a_run_of_another_process_is_followed_until_it_ends(tmp_path, monkeypatc
     user = object()
     hold(tmp_path, object(), user)
     monkeypatch.setattr(pages, "_SECONDS", 0.01)
-    ended = threading.Thread(target=main, args=(["report", str(tmp_path), "--live"],))
+    ended = threading.Thread(target=main, args=(["report", str(tmp_path), "--live"],), daemon=True)
     ended.start()
     path = tmp_path / "report.html"
     while not path.exists() or "refresh" not in path.read_text("utf-8"):
+        assert ended.is_alive()
         time.sleep(0.01)
     (tmp_path / "history.csv").write_text("epoch,loss\n0,1\n1,0.03125\n")
     while "0.03125" not in path.read_text("utf-8"):
+        assert ended.is_alive()
         time.sleep(0.01)
     let_go(tmp_path, user)
     ended.join(30)
