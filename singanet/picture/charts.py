@@ -216,9 +216,12 @@ def _draw(axes: Any, chart: LineChart, ticker: Any) -> None:
         axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
     if chart.legend and list(drawn) != [chart.title]:
         names = [f" {label(name)}" for name in drawn]
+        fits = len(chart.title) + sum(map(len, names)) <= _LONGEST - 4 * len(names)
+        beside = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "ncols": max(len(names), 1)}
+        within = {"loc": "best", "labelspacing": 0.2}
         axes.legend(
-            drawn.values(), names, loc="lower right", bbox_to_anchor=(1.0, 1.0),
-            ncols=max(len(names), 1), borderaxespad=0.2, columnspacing=1.2, handlelength=2.6,
+            drawn.values(), names, borderaxespad=0.2, columnspacing=1.2, handlelength=2.6,
+            **(beside if fits else within),
         )  # fmt: skip
 
 

@@ -60,6 +60,16 @@ def test_so_many_lines_all_look_different_and_as_in_their_legend():
 
 
 @NEEDED
+@pytest.mark.parametrize(("title", "beside"), [("loss", True), ("loss_of_the_second_head", False)])
+def test_a_legend_that_is_too_long_for_the_title_stands_below_it(title, beside):
+    svg = line_charts("test", [LineChart(title, "epoch", {title: [], f"val_{title}": []})])
+    found = [each for each in ElementTree.fromstring(svg).iter(f"{SVG}text") if title in each.text]
+    heights = [float(each.get("y")) for each in found]
+    assert len(heights) == 3
+    assert (max(heights) - min(heights) < 5) == beside
+
+
+@NEEDED
 @pytest.mark.parametrize("epochs", [1, 2, 3, 4, 7, 30])
 def test_epochs_have_no_fractions(epochs):
     svg = drawn({"loss": [(k, 1 / k) for k in range(1, epochs + 1)]})

@@ -101,6 +101,15 @@ def test_png_has_the_same_proportions_and_is_not_empty(tmp_path):
     assert {(228, 242, 228), (220, 235, 249)} <= {colour for _, colour in colours}
 
 
+@NEEDED
+def test_any_name_can_be_drawn_as_png(tmp_path):
+    net = FeedForwardNet(seed=0)
+    for name in ("$\\bad$", "数"):
+        net.add(Dense(name, 3, input_sample_shape=(3,) if name[0] == "$" else None))
+    net.plot(tmp_path / "net.png")
+    assert (tmp_path / "net.png").stat().st_size > 1000
+
+
 def test_png_without_matplotlib_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.patches", None)
     with pytest.raises(BackendError, match=r"net\.plot.*pip install 'singanet\[report\]'"):
