@@ -67,6 +67,21 @@ def test_the_architecture_has_the_rooms_in_their_order():
     assert set(re.findall(r"\w+", contract[1])) <= set(re.findall(r"\w+", tree))
 
 
+def test_the_face_of_a_large_room_is_its_map():
+    """In five lines at most, of files that are there."""
+    seen = 0
+    for face in (ROOT / "singanet").glob("*/__init__.py"):
+        told = ast.get_docstring(ast.parse(face.read_text("utf-8"))).partition("\n\n")[2]
+        files = {path.stem for path in face.parent.iterdir()}
+        if len(files) > 14 and face.parent.name != "commands":
+            named = set(re.findall(r"`(\w+)`", told))
+            assert 1 < told.count("\n") + 1 <= 5, face
+            assert len(named) > 4, face
+            assert named <= files, (face, named - files)
+            seen += 1
+    assert seen > 8
+
+
 def test_each_how_to_is_short():
     page = (DOCS / "architecture.md").read_text("utf-8")
     how_tos = re.findall(r"^## (Add [^\n]+)\n(.*?)(?=^## )", page, re.M | re.S)

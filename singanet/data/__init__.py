@@ -1,4 +1,9 @@
-"""Data sets, and loaders that hand out their batches."""
+"""Data sets, and loaders that hand out their batches.
+
+`dataset` and `table` are what is loaded; `loaders`, `folder_loader`, `prefetch`, `text` and
+`tokens` hand out batches, changed by `transforms`. `sets`, `image_sets` and `named_sets` are data
+sets; `npz_files` and `pickles` read theirs; `files` come with the package.
+"""
 
 from __future__ import annotations
 

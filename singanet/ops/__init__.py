@@ -1,4 +1,10 @@
-"""Kernels: the only door to hardware."""
+"""Kernels: the only door to hardware.
+
+`interface` tells every kernel, `kernel` its routes, `window` the cases, `selection` which backend
+serves: `numpy`, `llvm` (written by `compiled`) or `onednn`, by `costs`. `held` and
+`narrow_products` are weights in few bits, `casts` float16; `threads`, `workers` and `blas` share
+out work, `draws` numbers; `transfers` go to a device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Optimizers, and what goes beside them: schedules, regularizers, constraints, clipping."""
+"""Optimizers, and what goes beside them: schedules, regularizers, constraints, clipping.
+
+`optimizer`, `element_wise` and `state` are the base; rules: `sgd`, `adam`, `factored`. Around one
+stand, by `wrapper` and in a `chain`: `clipping`, `accumulating`, `averaged`, `mixed_precision` and
+the `reducer` between ranks. `schedules` and `hyper` are settings that change, `regularization`
+holds penalties and constraints.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Several processes that train one net."""
+"""Several processes that train one net.
+
+`initialize` gives the communicator, one of `communicators`; `reductions` are what ranks do with
+gradients. Parameters may lie in `slices`, in one `split` layer, on the ranks of a `pipeline`, or
+with servers: `parameter_server` and `pushes` on the side of workers, `server`, and `cached`
+tables.
+"""
 
 from __future__ import annotations
 

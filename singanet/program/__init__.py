@@ -1,4 +1,10 @@
-"""Recorded programs: the kernel calls of a step, with their memory planned."""
+"""Recorded programs: the kernel calls of a step, with their memory planned.
+
+`trace` records a step, `compile` makes of its calls (`ir`) a program, by `cost`, `recompute`,
+`join_lanes`, `narrow` and `layout`; `lowering` and `lower_sweeps` make functions, `replay` runs
+them while the `guard` holds. `programs` and `program` are what users have, `report` and `memory`
+tell of them; `on_device`, `prediction` and `tangent` are other uses.
+"""
 
 from __future__ import annotations
 

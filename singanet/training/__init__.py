@@ -1,4 +1,10 @@
-"""Training: `fit` with its callbacks and history."""
+"""Training: `fit` with its callbacks and history.
+
+`options`, `feeding`, `batches` and `compiled` (names: `named_outputs`) are what a fit begins with;
+a `session` with its `course` and `ranks` goes through it, by `steps` and `hooks`. `measures`,
+`evaluation` and `display` tell how it goes, `callbacks` watch. `files`, `restore` and `resident`
+are about what stays, `rate_range` tries rates.
+"""
 
 from __future__ import annotations
 
