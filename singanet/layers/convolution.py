@@ -9,7 +9,14 @@ from typing import Any
 
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.geometry import Windowed, expect_groups, expect_pads, sizes
+from singanet.layers.geometry import (
+    Border,
+    Extents,
+    Windowed,
+    expect_groups,
+    expect_pads,
+    sizes,
+)
 from singanet.layers.layer import Layer, ParamSpecs, expect_int, expect_one_input, expect_one_of
 from singanet.ops.interface import Ops
 from singanet.ops.window import Pads, Sizes, Window
@@ -27,11 +34,11 @@ class Convolving(Windowed):
     def __init__(
         self,
         name: str,
-        kernel: Any,
-        stride: Any,
+        kernel: Extents,
+        stride: Extents,
         border_mode: str,
-        pad: Any,
-        dilation: Any,
+        pad: Border | None,
+        dilation: Extents,
         input_sample_shape: GivenShape | None,
         use_bias: bool,
         W_specs: ParamSpecs,
@@ -92,16 +99,16 @@ class Convolution(Convolving):
         self,
         name: str,
         nb_kernels: int,
-        kernel: Any = 3,
-        stride: Any = 1,
+        kernel: Extents = 3,
+        stride: Extents = 1,
         border_mode: str = "same",
         *,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: Any = None,
+        pad: Border | None = None,
         input_sample_shape: GivenShape | None = None,
-        dilation: Any = 1,
+        dilation: Extents = 1,
         groups: int = 1,
         padding_mode: str = "zeros",
     ) -> None:
@@ -176,17 +183,17 @@ class TransposedConvolution(Convolving):
         self,
         name: str,
         nb_kernels: int,
-        kernel: Any = 3,
-        stride: Any = 1,
+        kernel: Extents = 3,
+        stride: Extents = 1,
         border_mode: str = "same",
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: Any = None,
-        output_padding: Any = None,
+        pad: Border | None = None,
+        output_padding: Extents | None = None,
         input_sample_shape: GivenShape | None = None,
         *,
-        dilation: Any = 1,
+        dilation: Extents = 1,
         groups: int = 1,
     ) -> None:
         window = kernel, stride, border_mode, pad, dilation
@@ -195,21 +202,22 @@ class TransposedConvolution(Convolving):
         self.groups = expect_int(name, "groups", groups)
         self._slide(replace(self.window, groups=groups))
         strides, of_keras = self.window.stride, pad is None and border_mode.startswith("keras_")
-        if output_padding is None and not of_keras:
-            full = pad is None and border_mode == "same"
-            output_padding = tuple(s - 1 for s in strides) if full else 0
-        if output_padding is not None:
-            output_padding = sizes(name, "output_padding", output_padding, self.axes, 0)
+        extras = output_padding
+        if extras is not None:
+            extras = sizes(name, "output_padding", extras, self.axes, 0)
         if of_keras:
-            cuts = _cuts_of_keras(self.window, border_mode == "keras_same", output_padding)
+            cuts = _cuts_of_keras(self.window, border_mode == "keras_same", extras)
             self._slide(replace(self.window, pads=tuple((b, max(a, 0)) for b, a in cuts)))
-            output_padding = tuple(max(-after, 0) for _, after in cuts)
-        self.output_padding: Sizes = output_padding
+            extras = tuple(max(-after, 0) for _, after in cuts)
+        elif extras is None:
+            full = pad is None and border_mode == "same"
+            extras = tuple(s - 1 if full else 0 for s in strides)
+        self.output_padding: Sizes = extras
         if any(extra >= s for extra, s in zip(self.output_padding, strides, strict=True)):
             raise ArgumentError(
                 f"layer {name!r}, argument output_padding",
                 expected=f"less than the stride {strides}",
-                received=repr(output_padding),
+                received=repr(extras),
                 advice="more than that adds rows that no input reaches",
             )
 
@@ -249,20 +257,13 @@ class TransposedConvolution(Convolving):
         y = y if bias is None else ops.add(y, bias.reshape(-1, *ones), out=y)
         return self.as_sample(y, self.out_shapes)
 
-    def backward(self, ctx: Context, dy: Array) -> tuple[Array | None, dict[str, Array]]:
-        """Gradients of x, weight and bias; x is the only array kept."""
-        ops, x, dy = ctx.ops, ctx.saved["x"], self.as_image(dy)
-        weight = self._kernels(ctx, x)
-        grads = {}
-        if ctx.needs_param_grads:
-            dw = ops.conv2d_backward_weights(dy, x, weight.shape, self._inner)
-            grads["weight"] = dw.reshape(len(weight), -1)
-            if self.use_bias:
-                grads["bias"] = ops.channel_sum(dy)
-        if not ctx.needs_input_grad:
-            return None, grads
-        dx = ops.conv2d(dy, weight, None, self._inner)
-        return self.as_sample(dx, self.in_shapes), grads
+    def _by(self, ops: Ops) -> tuple[Any, Any, Any]:
+        """Those of the convolution from output to input, the other way round."""
+        return (
+            ops.conv2d_backward_data,
+            lambda dy, weight, x_shape, window: ops.conv2d(dy, weight, None, window),
+            lambda x, dy, shape, window: ops.conv2d_backward_weights(dy, x, shape, window),
+        )
 
     def _kernels(self, ctx: Context, x: Array) -> Array:
         """The weight as (C, F/groups, kh, kw): that of the convolution from output to input."""
@@ -326,17 +327,17 @@ class DepthwiseConvolution(Convolving):
     def __init__(
         self,
         name: str,
-        kernel: Any = 3,
-        stride: Any = 1,
+        kernel: Extents = 3,
+        stride: Extents = 1,
         border_mode: str = "same",
         depth_multiplier: int = 1,
         use_bias: bool = True,
         W_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: Any = None,
+        pad: Border | None = None,
         input_sample_shape: GivenShape | None = None,
         *,
-        dilation: Any = 1,
+        dilation: Extents = 1,
     ) -> None:
         window = kernel, stride, border_mode, pad, dilation
         super().__init__(name, *window, input_sample_shape, use_bias, W_specs, b_specs)
@@ -389,18 +390,18 @@ class SeparableConvolution(Windowed):
         self,
         name: str,
         nb_kernels: int,
-        kernel: Any = 3,
-        stride: Any = 1,
+        kernel: Extents = 3,
+        stride: Extents = 1,
         border_mode: str = "same",
         depth_multiplier: int = 1,
         use_bias: bool = True,
         depthwise_specs: ParamSpecs = None,
         pointwise_specs: ParamSpecs = None,
         b_specs: ParamSpecs = None,
-        pad: Any = None,
+        pad: Border | None = None,
         input_sample_shape: GivenShape | None = None,
         *,
-        dilation: Any = 1,
+        dilation: Extents = 1,
     ) -> None:
         super().__init__(name, kernel, stride, border_mode, pad, dilation, input_sample_shape)
         self.nb_kernels = expect_int(name, "nb_kernels", nb_kernels)
@@ -495,7 +496,7 @@ class Pad(Layer):
     def __init__(
         self,
         name: str,
-        pad: int | Sequence[int | tuple[int, int]],
+        pad: Border,
         value: float = 0.0,
         input_sample_shape: GivenShape | None = None,
         *,
@@ -575,7 +576,7 @@ class Cropping(Layer):
     def __init__(
         self,
         name: str,
-        crop: int | Sequence[int | tuple[int, int]],
+        crop: Border,
         input_sample_shape: GivenShape | None = None,
     ) -> None:
         super().__init__(name, input_sample_shape)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeAlias
 
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError, one_of
@@ -12,12 +13,20 @@ from singanet.types import Array, GivenShape, Shape
 
 __all__ = [
     "MEANINGS",
+    "Border",
+    "Extents",
     "Windowed",
     "expect_groups",
     "expect_image",
     "expect_pads",
     "sizes",
 ]
+
+Extents: TypeAlias = "int | Sequence[int]"
+"""A number for every axis, or one for each."""
+
+Border: TypeAlias = "int | Sequence[int | Sequence[int]]"
+"""Positions on both sides of every axis, or for each axis on both sides or (before, after)."""
 
 MEANINGS = {
     1: "(channels, length)",
@@ -134,11 +143,11 @@ class Windowed(Layer, metaclass=WindowType):
     def __init__(
         self,
         name: str,
-        kernel: Any,
-        stride: Any,
+        kernel: Extents,
+        stride: Extents,
         border_mode: str,
-        pad: Any,
-        dilation: Any,
+        pad: Border | None,
+        dilation: Extents,
         input_sample_shape: GivenShape | None,
         ceil: bool = False,
     ) -> None:

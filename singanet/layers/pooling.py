@@ -12,7 +12,7 @@ import numpy as np
 from singanet.base.arguments import is_int
 from singanet.errors import ArgumentError
 from singanet.layers.context import Context
-from singanet.layers.geometry import MEANINGS, Windowed, expect_image, sizes
+from singanet.layers.geometry import MEANINGS, Border, Extents, Windowed, expect_image, sizes
 from singanet.layers.layer import Layer, expect_one_of
 from singanet.ops import Ops
 from singanet.ops.kernel import in_float32
@@ -25,14 +25,14 @@ class Pooling(Windowed):
     def __init__(
         self,
         name: str,
-        kernel: Any = 3,
-        stride: Any = None,
+        kernel: Extents = 3,
+        stride: Extents | None = None,
         border_mode: str = "same",
-        pad: Any = None,
+        pad: Border | None = None,
         input_sample_shape: GivenShape | None = None,
         *,
         ceil_mode: bool = False,
-        dilation: Any = 1,
+        dilation: Extents = 1,
     ) -> None:
         stride = kernel if stride is None else stride
         super().__init__(
@@ -75,10 +75,10 @@ class AvgPooling(Pooling):
     def __init__(
         self,
         name: str,
-        kernel: Any = 3,
-        stride: Any = None,
+        kernel: Extents = 3,
+        stride: Extents | None = None,
         border_mode: str = "same",
-        pad: Any = None,
+        pad: Border | None = None,
         input_sample_shape: GivenShape | None = None,
         *,
         ceil_mode: bool = False,
@@ -388,7 +388,7 @@ class Upsampling2D(Layer):
     def __init__(
         self,
         name: str,
-        size: Any = 2,
+        size: Extents = 2,
         mode: str = "nearest",
         input_sample_shape: GivenShape | None = None,
     ) -> None:
