@@ -1,4 +1,8 @@
-"""Measured speeds of kernels and the files that keep them."""
+"""The one table of what kernels cost on a machine, and the file that keeps it.
+
+An estimate goes by `Speeds`, which `singanet.ops.onednn.calibration` measures at the first need. A
+route that `singanet.tuning` measured for a `Case` is taken whatever is estimated.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,17 @@ import hashlib
 import json
 import os
 import platform
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
-from singanet.base.processes import cache_folder
+from singanet.base.processes import cache_folder, free_in_children
+from singanet.errors import FileAccessError
+from singanet.ops.kernel import cheapest
 from singanet.ops.threads import limit
 from singanet.ops.window import Window
 from singanet.types import Shape
@@ -124,6 +132,95 @@ BUILT_IN = Speeds(0.0162, 0.6, 0.0, 0.0182, 2.1, 0.74, 0.004, 0.004, 0.3, 0.55, 
 
 On an AMD EPYC, 244 kernels, four of five within a quarter; elsewhere they are measured.
 """
+
+
+class Costs:
+    """What kernels cost here: speeds to estimate by, and the routes that were measured.
+
+    Both are read from the file when a convolution first asks.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._choices: dict[int, Choices] | None = None
+        self._speeds: Speeds | None = None
+        self._lock = free_in_children(threading.Lock())
+
+    def speeds(self, runtime: Any, measure: Callable[[Any], Speeds]) -> Speeds:
+        """The speeds in the file, where they are kept for the next process once measured.
+
+        Without such a file the speeds are built in: speeds measured anew in each process would
+        choose other routes, and give other bits, in each.
+        """
+        if self._speeds is None:
+            with self._lock:
+                self._speeds = self._speeds or self._found(runtime.library, measure)
+        return self._speeds
+
+    def _found(self, library: Any, measure: Callable[[Any], Speeds]) -> Speeds:
+        path = path_of(library.version)
+        if path is None:
+            return BUILT_IN
+        known = read_speeds(library.version)
+        if known is not None:
+            return known
+        with suppress(FileAccessError):
+            return keep_speeds(path, library.version, measure(library))
+        return BUILT_IN
+
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`: as measured, else the cheapest by estimate."""
+        runtime = ops.runtime()
+        chosen = "" if runtime is None else self.choices(runtime).get(case, "")
+        return chosen if chosen in estimates else cheapest(estimates)
+
+    def choices(self, runtime: Any) -> Choices:
+        """The measured routes for the number of threads of ``runtime``."""
+        if self._choices is None:
+            self._choices = read(runtime.library.version)
+        return self._choices.get(runtime.threads, _NONE)
+
+    def adopt(self, choices: Choices, runtime: Any) -> None:
+        """Use these from now on, besides those that there are."""
+        joined = {**self.choices(runtime), **choices}
+        self._choices = {**(self._choices or {}), runtime.threads: joined}
+        self.version += 1
+
+    def remark(self, runtime: Any) -> str:
+        """How many choices are in use, and where they lie."""
+        count, path = len(self.choices(runtime)), path_of(runtime.library.version)
+        if path is None:
+            return f"convolutions as estimated, {why_none()}"
+        if not count:
+            return "convolutions as estimated, none measured: singanet tune"
+        return f"{count} convolutions as measured with {runtime.threads} threads, {path}"
+
+
+_NONE: Choices = {}
+
+
+def direct(estimates: Mapping[str, float]) -> str:
+    """oneDNN's own convolution where it is open, else the cheapest."""
+    return "direct" if "direct" in estimates else cheapest(estimates)
+
+
+class Estimated:
+    """Takes the cheapest route that multiplies bfloat16, or float32 in tiles if that is cheaper.
+
+    If there are neither the cheapest of all.
+    """
+
+    version = 0
+
+    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
+        """See `Chooser`: estimates are multiples of what float32 takes by the direct route."""
+        speeds: Speeds = ops.speeds()
+        rates = {
+            "direct": speeds.narrow_direct / speeds.direct,
+            "product": speeds.narrow / speeds.direct,
+            "compiled": 1.0,
+        }
+        return cheapest({k: rates[k] * v for k, v in estimates.items() if k in rates} or estimates)
 
 
 VARIABLE = "SINGANET_ROUTES"

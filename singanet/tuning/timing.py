@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from singanet.engine.backward import arrays_in
-from singanet.ops.costs import Case, cache_size
+from singanet.ops.costs import Case, cache_size, direct
 from singanet.ops.kernel import cheapest, kernels_by_cost
-from singanet.ops.onednn.base import direct
 from singanet.program.compile import compile_tape
 from singanet.program.ir import Call, map_arrays
 from singanet.program.layout import ALIGNMENT

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from singanet.base.arguments import checked_count
 from singanet.errors import BackendError
 from singanet.ops import costs
-from singanet.ops.costs import ROUTES, Case
-from singanet.ops.onednn.base import Measured, OneDnnBase
+from singanet.ops.costs import ROUTES, Case, Costs
+from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.library import INSTALL
 from singanet.program.prediction.compiled import ConstantNet
 from singanet.program.programs import programs_of
@@ -133,7 +133,7 @@ def _measured(
     return rows
 
 
-def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
+def _tunable(net: Net) -> tuple[Costs, Runtime, Path]:
     """The choices of the net's kernels, their runtime, and the file. Errors: `BackendError`."""
     ops = net.device.ops
     if not ops.on_host:
@@ -145,7 +145,7 @@ def _tunable(net: Net) -> tuple[Measured, Runtime, Path]:
         )
     runtime = ops.runtime() if isinstance(ops, OneDnnBase) else None
     chooser = ops.chooser if isinstance(ops, OneDnnBase) else None
-    if runtime is None or not isinstance(chooser, Measured):
+    if runtime is None or not isinstance(chooser, Costs):
         narrow = isinstance(ops, OneDnnBase) and ops.narrow
         kernels = f"the kernels {ops.name!r} on {net.device.name}"
         raise BackendError(

@@ -11,8 +11,8 @@ from singanet.__main__ import main
 from singanet.device import describe
 from singanet.ops import cpu_ops
 from singanet.ops.casts import has_compiler
+from singanet.ops.costs import Costs
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.base import Measured
 from singanet.tuning import timing
 
 
@@ -23,7 +23,7 @@ def path(tmp_path, monkeypatch):
         pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp")
     named = tmp_path / "routes.json"
     monkeypatch.setenv("SINGANET_ROUTES", str(named))
-    monkeypatch.setattr(ops, "chooser", Measured())
+    monkeypatch.setattr(ops, "chooser", Costs())
     return named
 
 

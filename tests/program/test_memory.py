@@ -254,12 +254,12 @@ def test_functions_of_a_step_are_in_memory_when_it_is_told(make, monkeypatch):
     engine = pytest.importorskip("singanet.ops.compiled.engine")
     pytest.importorskip("llvmlite")
     from singanet.ops import narrow_products as held
+    from singanet.ops.costs import Costs
     from singanet.ops.llvm import winograd as transforms
-    from singanet.ops.onednn.base import Measured
 
     # Whatever this processor's speeds are.
     monkeypatch.setattr(
-        Measured,
+        Costs,
         "choose",
         lambda self, ops, case, estimates: (
             "compiled" if "compiled" in estimates else next(iter(estimates))

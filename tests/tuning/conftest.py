@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from singanet.ops import cpu_ops
+from singanet.ops.costs import Costs
 from singanet.ops.onednn import OneDnnOps
-from singanet.ops.onednn.base import Measured
 
 
 @pytest.fixture
@@ -17,5 +17,5 @@ def path(tmp_path, monkeypatch):
         pytest.skip("no oneDNN library here: pip install onednn-cpu-gomp")
     named = tmp_path / "routes.json"
     monkeypatch.setenv("SINGANET_ROUTES", str(named))
-    monkeypatch.setattr(ops, "chooser", Measured())
+    monkeypatch.setattr(ops, "chooser", Costs())
     return named

@@ -1,4 +1,4 @@
-"""The base of oneDNN's kernels and the choice between them.
+"""The base of oneDNN's kernels.
 
 NumPy's arithmetic would hold the arrays between it in float32.
 """
@@ -6,19 +6,15 @@ NumPy's arithmetic would hold the arrays between it in float32.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from singanet.base.heap import small_pages
-from singanet.base.processes import free_in_children
-from singanet.errors import BackendError, FileAccessError
-from singanet.ops import costs
-from singanet.ops.costs import BUILT_IN, Case, Choices, Speeds
-from singanet.ops.kernel import Chooser, cheapest
+from singanet.errors import BackendError
+from singanet.ops.costs import BUILT_IN, Costs, Speeds
+from singanet.ops.kernel import Chooser
 from singanet.ops.llvm.base import PlannedOps, in_memory_order, is_dense
 from singanet.ops.llvm.plans import Build
 from singanet.ops.numpy import NumpyOps
@@ -28,83 +24,6 @@ from singanet.ops.onednn.library import Library, load_library
 from singanet.ops.onednn.runtime import Runtime
 from singanet.ops.threads import changes, default_threads
 from singanet.types import Array, Parts
-
-
-def direct(estimates: Mapping[str, float]) -> str:
-    """oneDNN's own convolution where it is open, else the cheapest."""
-    return "direct" if "direct" in estimates else cheapest(estimates)
-
-
-class Calibration:
-    """The speeds of this processor, read or measured when an estimate first asks for them."""
-
-    def __init__(self) -> None:
-        self._speeds: Speeds | None = None
-        self._lock = free_in_children(threading.Lock())
-
-    def speeds(self, runtime: Runtime, calibrate: Callable[[Library], Speeds]) -> Speeds:
-        """The speeds in the file of routes, which keeps them for the next process.
-
-        Without such a file the speeds are built in: speeds measured anew in each process would
-        choose other routes, and give other bits, in each.
-        """
-        if self._speeds is None:
-            with self._lock:
-                self._speeds = self._speeds or self._found(runtime.library, calibrate)
-        return self._speeds
-
-    def _found(self, library: Library, calibrate: Callable[[Library], Speeds]) -> Speeds:
-        path = costs.path_of(library.version)
-        if path is None:
-            return BUILT_IN
-        known = costs.read_speeds(library.version)
-        if known is not None:
-            return known
-        with suppress(FileAccessError):
-            return costs.keep_speeds(path, library.version, calibrate(library))
-        return BUILT_IN
-
-
-class Measured:
-    """Choices that were measured on this machine; elsewhere the cheapest by estimate.
-
-    They are read when the first convolution asks.
-    """
-
-    def __init__(self) -> None:
-        self.version = 0
-        self._choices: dict[int, Mapping[Case, str]] | None = None
-
-    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """See `Chooser`."""
-        runtime: Runtime | None = ops.runtime()
-        chosen = "" if runtime is None else self.choices(runtime).get(case, "")
-        return chosen if chosen in estimates else cheapest(estimates)
-
-    def choices(self, runtime: Runtime) -> Mapping[Case, str]:
-        """The choices for the number of threads of ``runtime``."""
-        if self._choices is None:
-            self._choices = costs.read(runtime.library.version)
-        return self._choices.get(runtime.threads, _NONE)
-
-    def adopt(self, choices: Choices, runtime: Runtime) -> None:
-        """Use these from now on, besides those that there are."""
-        joined = {**self.choices(runtime), **choices}
-        self._choices = {**(self._choices or {}), runtime.threads: joined}
-        self.version += 1
-
-    def remark(self, runtime: Runtime) -> str:
-        """How many choices are in use, and where they lie."""
-        count, path = len(self.choices(runtime)), costs.path_of(runtime.library.version)
-        if path is None:
-            return f"convolutions as estimated, {costs.why_none()}"
-        if not count:
-            return "convolutions as estimated, none measured: singanet tune"
-        return f"{count} convolutions as measured with {runtime.threads} threads, {path}"
-
-
-_NONE: Mapping[Case, str] = {}
-
 
 _NAN = {np.uint16: 0x7FC0, np.float32: np.nan}
 
@@ -176,8 +95,7 @@ class OneDnnBase(PlannedOps):
         self.path = path
         self.required = required
         self.failure: BackendError | None = None
-        self.chooser = Measured()
-        self._calibration = Calibration()
+        self.chooser = self.costs = Costs()
 
     def library(self) -> Library | None:
         """The loaded library; None if it does not work and was not required."""
@@ -210,7 +128,7 @@ class OneDnnBase(PlannedOps):
     def speeds(self) -> Speeds:
         """By which routes are estimated: those of this processor, kept in the file of routes."""
         runtime = self.runtime()
-        return BUILT_IN if runtime is None else self._calibration.speeds(runtime, self.calibrate)
+        return BUILT_IN if runtime is None else self.costs.speeds(runtime, self.calibrate)
 
     @staticmethod
     def calibrate(library: Library) -> Speeds:
@@ -222,7 +140,7 @@ class OneDnnBase(PlannedOps):
         runtime = self.runtime()
         if runtime is None:
             return NumpyOps.remarks(self)
-        told = [self.chooser.remark(runtime)] if isinstance(self.chooser, Measured) else []
+        told = [self.chooser.remark(runtime)] if isinstance(self.chooser, Costs) else []
         if runtime.library.bfloat16:
             speeds = self.speeds()
             gain = f"multiplies bfloat16 {speeds.narrow_gain:.1f} times as fast as float32"

@@ -24,17 +24,16 @@ from __future__ import annotations
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from singanet.base.heap import steps
 from singanet.errors import BackendError
-from singanet.ops.costs import Case, Speeds
+from singanet.ops.costs import Estimated
 from singanet.ops.held import GROUP, PANEL, Bfloat16Matrix, BlockMatrix, HeldMatrix
 from singanet.ops.interface import Ops
-from singanet.ops.kernel import Route, cheapest, in_order
+from singanet.ops.kernel import Route, in_order
 from singanet.ops.llvm import kernels
 from singanet.ops.llvm.kernels import is_worth_threads
 from singanet.ops.llvm.plans import SHARED
@@ -533,25 +532,6 @@ def _words(build: Builder, m: int, k: int, n: int) -> None:
         Arg.WEIGHTS: build.operand(2, b),
     }
     build.stage(desc, memories)
-
-
-class Estimated:
-    """Takes the cheapest route that multiplies bfloat16, or float32 in tiles if that is cheaper.
-
-    If there are neither the cheapest of all.
-    """
-
-    version = 0
-
-    def choose(self, ops: Any, case: Case, estimates: Mapping[str, float]) -> str:
-        """See `Chooser`: estimates are multiples of what float32 takes by the direct route."""
-        speeds: Speeds = ops.speeds()
-        rates = {
-            "direct": speeds.narrow_direct / speeds.direct,
-            "product": speeds.narrow / speeds.direct,
-            "compiled": 1.0,
-        }
-        return cheapest({k: rates[k] * v for k, v in estimates.items() if k in rates} or estimates)
 
 
 def narrowed(ops: Ops, where: str, stores: bool = True) -> Ops:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from singanet.errors import BackendError
+from singanet.ops.costs import Costs
 from singanet.ops.kernel import in_order
 from singanet.ops.onednn import OneDnnOps, find_library, load_library, winograd
-from singanet.ops.onednn.base import Measured
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def only_onednn(monkeypatch):
     return forbid
 
 
-class Noting(Measured):
+class Noting(Costs):
     """Choices as usual, noted; with ``always`` the one that is named."""
 
     def __init__(self):

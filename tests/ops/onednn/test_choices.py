@@ -1,4 +1,4 @@
-"""Measured choices decide the route; without one the estimate does, and all routes agree."""
+"""Costs choices decide the route; without one the estimate does, and all routes agree."""
 
 from __future__ import annotations
 

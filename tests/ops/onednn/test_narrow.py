@@ -16,11 +16,11 @@ from singanet.device import Device, cpu
 from singanet.errors import BackendError
 from singanet.layers import LSTM, Conv2D, Dense, Flatten
 from singanet.loss import SoftmaxCrossEntropy
-from singanet.ops.costs import BUILT_IN, Case
+from singanet.ops.costs import BUILT_IN, Case, Estimated
 from singanet.ops.numpy import numpy_ops
 from singanet.ops.onednn.base import OneDnnBase
 from singanet.ops.onednn.conv import product
-from singanet.ops.onednn.products import Estimated, narrowed
+from singanet.ops.onednn.products import narrowed
 from singanet.ops.window import Window
 from singanet.optimizer import SGD
 
