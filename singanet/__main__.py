@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from singanet.commands import make_parser
+from singanet.commands.parser import USAGE_ERROR
 from singanet.errors import SingaNetError
 
-USAGE_ERROR = 2
 INTERRUPTED = 130
 
 

@@ -46,12 +46,9 @@ def expect_no_run(folder: Path) -> None:
     found = [folder / name for name in (CONFIG, HISTORY) if (folder / name).exists()]
     found += sorted(folder.glob("epoch-*.npz")) if folder.is_dir() else []
     if found:
-        expected, advice = "a new folder, or one without a run", "choose another folder"
-        received, advice = (
-            f"one with {found[0].name}",
-            f"add --resume to go on with it, or {advice}",
-        )
-        raise refusal(f"folder {str(folder)!r}", expected, received, advice, FileAccessError)
+        where, expected = f"folder {str(folder)!r}", "a new folder, or one without a run"
+        advice = "add --resume to go on with it, or choose another folder"
+        raise refusal(where, expected, f"one with {found[0].name}", advice, FileAccessError)
 
 
 def has_state(folder: Path) -> bool:

@@ -129,15 +129,8 @@ class RunOptions:
     """The options of a training; None leaves one to the model's own recipe.
 
     Each field is an option of ``singanet train``, with its metavar and help, and a key of files.
-
-    It is the ready net ``model`` or the net in the file ``from_`` of a whole model.
-    ``out`` is the run folder: with ``resume`` the training that stands there goes on. The last
-    ``keep`` epochs' checkpoints stay; with ``save_every`` there is one after so many steps too.
-    ``validation_split`` of the training data is kept back to choose the best weights and the end
-    by; None is a tenth where either is asked for. ``early_stopping`` is a number of epochs.
-    ``parallel`` is what several processes do, with the ``ratio`` of gradients that are sent or the
-    steps ``every`` which they meet; the batch size is that of all of them together. Errors:
-    `ArgumentError` for a number out of its bound.
+    The batch size is that of all processes together. Errors: `ArgumentError` for a number out of
+    its bound.
     """
 
     model: Annotated[str | None, "MODEL", "a name that `singanet models` lists"] = None

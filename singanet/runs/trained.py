@@ -15,6 +15,7 @@ from singanet.base.arguments import checked_count
 from singanet.base.files import expect_inside, replacing
 from singanet.data import Tokenizer
 from singanet.data.image_sets import open_data_file
+from singanet.data.tokens.text_files import Fragment, batch_of, decoded
 from singanet.engine.step import probabilities_of
 from singanet.errors import DataError, FileAccessError, SingaNetError, StateMismatchError
 from singanet.loss import (
@@ -287,13 +288,8 @@ def _missing(path: Path) -> SingaNetError:
 def lines_of(path: Path) -> list[str]:
     """The lines of a file in UTF-8, without their ends. Errors: none; other bytes; no file."""
     with open_data_file(path) as stream:
-        raw = stream.read()
-    try:
-        lines = raw.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        line, byte = raw[: error.start].count(10) + 1, f"the byte 0x{raw[error.start]:02x}"
-        where, advice = f"text file {str(path)!r}, line {line}", "convert the file to UTF-8"
-        raise refusal(where, "text in UTF-8", byte, advice, DataError) from None
+        text = decoded(path, 0, stream.read())
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     if lines == [""]:
         where = f"text file {str(path)!r}"
         raise refusal(where, "a sentence a line", "none", "check the file", DataError)
@@ -310,7 +306,8 @@ def embedded(
     """
     checked_count("singanet embed", "--batch-size", batch_size, 1)
     place = model_in(model)
-    net = pretrained.load(place, inputs=["input_ids", "attention_mask"])
+    inputs = ["input_ids", "attention_mask"]
+    net = pretrained.load(place, inputs=inputs)
     if net.ports().outputs != [(NAME, 0)]:
         expected = "a folder of sentence-transformers, which modules.json tells"
         received = (net.config.get("architectures") or ["another model"])[0]
@@ -322,7 +319,10 @@ def embedded(
     found: Array | None = None
     for at in range(0, len(order), batch_size):
         places = order[at : at + batch_size]
-        made = net.predict(_batch([rows[k] for k in places], tokenizer.pad_id or 0))
+        together = [[Fragment(rows[k], rows[k])] for k in places]
+        width = max(1, *(len(rows[k]) for k in places))
+        x, _ = batch_of(together, width, tokenizer.pad_id or 0)
+        made = net.predict({name: x[name] for name in inputs})
         found = np.empty((len(rows), made.shape[1]), np.float32) if found is None else found
         found[places] = made
     return np.empty((0, 0), np.float32) if found is None else found
@@ -342,15 +342,6 @@ def _ids(tokenizer: Tokenizer, texts: list[str], most: int | None, cut: bool) ->
             ids = np.concatenate([ids[: most - len(after)], after])
         rows.append(ids)
     return rows
-
-
-def _batch(rows: list[Array], padding: int) -> dict[str, Array]:
-    width = max(1, max(map(len, rows)))
-    ids = np.full((len(rows), width), padding, np.int32)
-    mask = np.zeros_like(ids)
-    for row, own in enumerate(rows):
-        ids[row, : len(own)], mask[row, : len(own)] = own, 1
-    return {"input_ids": ids, "attention_mask": mask}
 
 
 def write_rows(path: Path, rows: Array) -> None:

@@ -157,14 +157,14 @@ def _records(part: TextPart) -> Iterator[TextRecord]:
     lines = _lines(part)
     if part.path.suffix.lower() == ".jsonl":
         for place, line in lines:
-            text = _decoded(part.path, place, line)
+            text = decoded(part.path, place, line)
             if text.strip():
                 yield TextRecord(part.path, place, _entry(part.path, place, line))
         return
     read = list(lines)
     if read:
         place, end = read[0][0], read[-1][0] + len(read[-1][1])
-        text = _decoded(part.path, place, b"".join(line for _, line in read))
+        text = decoded(part.path, place, b"".join(line for _, line in read))
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         yield TextRecord(part.path, place, {"text": text}, place == 0, end == part.size)
 
@@ -204,7 +204,8 @@ def _lines(part: TextPart) -> Iterator[tuple[int, bytes]]:
             at += len(line)
 
 
-def _decoded(path: Path, place: int, raw: bytes) -> str:
+def decoded(path: Path, place: int, raw: bytes) -> str:
+    """The text ``raw``, which begins at ``place`` of the file. Errors: other bytes, by line."""
     try:
         return raw.decode("utf-8-sig" if place == 0 else "utf-8")
     except UnicodeDecodeError as error:
