@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
+from singanet.commands.looking_commands import named_net
 from singanet.runs.run_options import refusal
 
 
@@ -76,7 +77,7 @@ def _converted(
         done = convert_whole(source, target, format)
     if done is not None:
         return done
-    net = None if model is None else _net(model)
+    net = None if model is None else named_net("convert", model)
     try:
         return convert(source, target, net, format, dtype)
     except StateMismatchError as error:
@@ -136,7 +137,7 @@ def _as_graph(source: Path, target: Path, model: str | None, opset: int | None) 
     given: dict[str, Any] = {} if opset is None else {"opset": opset}
     found = source.is_file()
     if model is not None:
-        net = _net(model)
+        net = named_net("convert", model)
         net.load(source)
     elif found and is_model_file(source, PREDICTOR):
         net = load_predictor(source)
@@ -151,13 +152,3 @@ def _as_graph(source: Path, target: Path, model: str | None, opset: int | None) 
         raise refusal(f"convert of {str(source)!r}", expected, "weights alone", advice)
     save(net, target, **given)
     return f"{target}: an ONNX graph"
-
-
-def _net(name: str) -> Any:
-    """The net called by ``--model``: of a run, a file, or a ready one."""
-    from singanet.models import build
-    from singanet.runs.trained import is_whole, run_net, whole_net
-
-    if Path(name).is_dir():
-        return run_net(Path(name))
-    return whole_net(name) if is_whole(name) else build(name)

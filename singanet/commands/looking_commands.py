@@ -16,7 +16,10 @@ Classes: TypeAlias = Annotated[int | None, "N"]
 
 
 def named_net(
-    command: str, name: str, input_shape: tuple[int, ...] | None, classes: int | None
+    command: str,
+    name: str,
+    input_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
 ) -> FeedForwardNet:
     """The net for ``singanet command``: a ready one, a run's, a file's or a published one.
 

@@ -9,7 +9,7 @@ from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, NoReturn
 
 from singanet.errors import BackendError, did_you_mean
-from singanet.runs.run_options import OPTIONS, OptionHint, RunOptions, options_of
+from singanet.runs.run_options import OPTIONS, OptionHint, RunOptions, options_of, refusal
 
 USAGE_ERROR = 2
 
@@ -153,12 +153,8 @@ def completion(
     try:
         import shtab
     except ImportError as error:
-        raise BackendError(
-            "singanet completion",
-            expected="the package shtab",
-            received=str(error),
-            advice="run: pip install shtab",
-        ) from error
+        where, advice = "singanet completion", "run: pip install shtab"
+        raise refusal(where, "the package shtab", error, advice, BackendError) from error
     from singanet.models.registry import ENTRIES
     from singanet.runs.optimizers import USUAL_RATES
     from singanet.runs.optimizers import WAYS as REDUCED
@@ -177,5 +173,5 @@ def completion(
     return 0
 
 
-_FILES = re.compile("FILE|FOLDER|DIR|DATA|IN|OUT")
+_FILES = re.compile(r"\b(FILE|FOLDER|(RUN_)?DIR|DATA|IN|OUT|A|B|SCRIPT)\b")
 """What is in the metavar of an option that a path may be given to."""

@@ -140,7 +140,7 @@ def run(*words):
     arguments, shown = make_parser().parse_args([str(word) for word in words]), io.StringIO()
     with (
         contextlib.redirect_stdout(shown),
-        mock.patch("singanet.commands.file_commands._net", lambda name: net_of(int(name))),
+        mock.patch("singanet.commands.file_commands.named_net", lambda _, name: net_of(int(name))),
     ):
         return arguments.command(arguments), shown.getvalue().removesuffix("\n")
 

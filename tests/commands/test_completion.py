@@ -87,7 +87,8 @@ def test_bash_offers_files_where_a_path_is_wanted(capsys, tmp_path, monkeypatch)
     for words in (["inspect", "wei"], ["evaluate", "wei"], ["train", "mlp", "--data", "wei"]):
         assert completed(capsys, "singanet", *words) == ["weights.npz"]
     assert completed(capsys, "singanet", "summary", "wei") == ["weights.npz"]
-    assert completed(capsys, "singanet", "inspect", "no-such") == []
+    for words in (["inspect", "no-such"], ["launch", "--elastic", "wei"], ["bench", "wei"]):
+        assert completed(capsys, "singanet", *words) == []
 
 
 @pytest.mark.parametrize("name", ["zsh", "fish"])
