@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from math import prod
@@ -91,8 +90,12 @@ class LateNotes(RunNotes):
                 with replacing(self.folder / DESCRIPTION) as beside:
                     beside.write_bytes(self.description)
             self.note(self.folder)
-            if self.session.resumed:
-                cut_log(self.folder / MEMORY)
+            log = self.folder / MEMORY
+            whole = log.read_bytes() if self.session.resumed and log.is_file() else b"\n"
+            # A process that was killed may have left the beginning of a line.
+            if not whole.endswith(b"\n"):
+                with replacing(log) as beside:
+                    beside.write_bytes(whole[: whole.rfind(b"\n") + 1])
         self._written = True
 
     def on_train_end(self) -> None:
@@ -112,25 +115,6 @@ def folder_callbacks(
     notes.resume, notes.description, notes.note = options.resume, description, task.note
     others = (RunNotes, *task.not_recorded)
     return [notes, *(each for each in recorders(folder) if not isinstance(each, others))]
-
-
-def cut_log(path: Path) -> None:
-    """Take lines that are not whole, as a process that was killed leaves one, out of a log.
-
-    Errors: `FileAccessError`.
-    """
-    if not path.is_file():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(True):
-        try:
-            whole = line.endswith("\n") and isinstance(json.loads(line), dict)
-        except (ValueError, RecursionError):
-            continue
-        if whole:
-            kept.append(line)
-    with replacing(path) as beside:
-        beside.write_text("".join(kept), encoding="utf-8")
 
 
 def saved_options(folder: Path) -> dict[str, Any]:

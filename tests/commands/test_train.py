@@ -206,6 +206,8 @@ def test_a_killed_process_goes_on_from_its_last_whole_checkpoint(small, tmp_path
     assert process.returncode == -signal.SIGKILL
     with (cut / "layers.jsonl").open("a") as file:
         file.write('{"epoch": 39, "parameters": {}}\n{"epoch": 3, "par')
+    with (cut / "memory.jsonl").open("a") as file:
+        file.write('{"seconds": 3, "epo')
     assert main(["train", "--out", str(cut), "--resume"]) == 0
     assert_same(saved(whole), saved(cut))
     assert (whole / "history.csv").read_bytes() == (cut / "history.csv").read_bytes()
