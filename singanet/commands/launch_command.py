@@ -16,14 +16,14 @@ _FINAL = frozenset({2, 3})
 """Exit statuses of ``train`` that another attempt would have too."""
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    """The sizes that ``text`` has, () for none. Errors: `argparse.ArgumentTypeError`."""
+def _sizes(text: str) -> tuple[int, int]:
+    """The sizes that ``text`` has. Errors: `argparse.ArgumentTypeError`."""
     least, _, most = text.partition(":")
-    if text and not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
+    if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not the least and the most ranks, such as 2:4"
         )
-    return (int(least), int(most)) if text else ()
+    return int(least), int(most)
 
 
 def launch(
@@ -79,11 +79,10 @@ def launch(
         raise UsageError(f"argument --elastic: not with --servers, {whose}")
     if not program:
         raise UsageError("the following arguments are required: train MODEL, or a script")
-    final = frozenset({2})
-    resumed: Callable[[Sequence[str]], Sequence[str]] = _as_it_is
+    anew: dict[str, Any] = {"final": frozenset({2})}
     if program[0] == "train":
-        final, resumed = _FINAL, _resumed(root, program, restarts, elastic, servers)
-        program = ["-m", "singanet", *program]
+        resumed = _resumed(root, program, restarts, elastic, servers)
+        anew, program = {"final": _FINAL, "resumed": resumed}, ["-m", "singanet", *program]
     elif not os.path.isfile(program[0]):
         raise refusal(
             f"singanet launch, {program[0]!r}",
@@ -104,10 +103,9 @@ def launch(
             patience=patience,
             stall=stall,
             deadline=deadline,
-            final=final,
-            resumed=resumed,
             sizes=elastic,
             rest=rest,
+            **anew,
         )
     )
 
@@ -127,10 +125,6 @@ def _all_slots(hosts: Path | None, sizes: tuple[int, int] | None) -> int:
         needed = "-n/--ranks, outside of an allocation"
         raise UsageError(f"the following arguments are required: {needed}")
     return slots
-
-
-def _as_it_is(program: Sequence[str]) -> Sequence[str]:
-    return program
 
 
 def _resumed(

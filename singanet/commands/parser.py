@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from inspect import Parameter, cleandoc, signature
 from typing import Annotated, Any, NoReturn
 
-from singanet.errors import BackendError, did_you_mean
-from singanet.runs.run_options import OPTIONS, OptionHint, RunOptions, options_of, refusal
+from singanet.errors import did_you_mean
+from singanet.runs.run_options import OPTIONS, OptionHint, RunOptions, options_of
 
 USAGE_ERROR = 2
 
@@ -150,16 +150,13 @@ def completion(
     In bash: eval "$(singanet completion bash)", in zsh the same with zsh, in fish: singanet
     completion fish | source. The package shtab makes them.
     """
-    try:
-        import shtab
-    except ImportError as error:
-        where, advice = "singanet completion", "run: pip install shtab"
-        raise refusal(where, "the package shtab", error, advice, BackendError) from error
+    from singanet.base.extras import package
     from singanet.models.registry import ENTRIES
     from singanet.runs.optimizers import USUAL_RATES
     from singanet.runs.optimizers import WAYS as REDUCED
     from singanet.training.steps import WAYS
 
+    shtab = package("singanet completion", "shtab", "shtab")
     models = [entry.name for entry in ENTRIES]
     words: dict[str, list[Any]] = {"program": ["train", *models], "model": models}
     words |= {"parallel": [*REDUCED], "optimizer": [*USUAL_RATES], "clip_by": [*WAYS]}

@@ -233,6 +233,8 @@ class DatasetTask(SampleTask):
     """A task on the samples of a data set, ``usual`` where none is named."""
 
     usual: ClassVar[str] = "digits"
+    labels: ClassVar[int] = 0
+    """How many axes the labels have; 0 where they are not looked at."""
 
     def __init__(self, data: Dataset) -> None:
         self.data = data
@@ -245,12 +247,13 @@ class DatasetTask(SampleTask):
         """An embedded data set, or the one of a file. Errors: samples or labels of another kind."""
         name = cls.usual if data is None else data
         found = load_test(name) if for_testing else load(name)
-        cls._check(found, entry, "x_test" if for_testing else "x_train")
+        if cls.labels and found.y_test.ndim != cls.labels:
+            kinds = {1: "a label a sample", 3: "a label a pixel"}
+            expected = f"{kinds[cls.labels]}, which {entry.name} learns"
+            received = f"labels of shape {found.y_test.shape}"
+            advice = f"see singanet models for other nets, or take {cls.usual!r}"
+            raise refusal(f"data {found.name!r}", expected, received, advice, DataError)
         return cls(found)
-
-    @classmethod
-    def _check(cls, data: Dataset, entry: ModelEntry, key: str) -> None:
-        """Errors: `DataError` for data that ``entry`` cannot learn from, of the array ``key``."""
 
 
 class AugmentedImages:
@@ -320,17 +323,7 @@ def shifted(x: Array, offsets: Array) -> Array:
 class Classification(DatasetTask):
     """One label a sample; the digits where no data are named."""
 
-    labels: ClassVar[int] = 1
-    """How many axes the labels have."""
-
-    @classmethod
-    def _check(cls, data: Dataset, entry: ModelEntry, key: str) -> None:
-        if data.y_test.ndim != cls.labels:
-            kinds = {1: "a label a sample", 3: "a label a pixel"}
-            expected = f"{kinds[cls.labels]}, which {entry.name} learns"
-            received = f"labels of shape {data.y_test.shape}"
-            advice = f"see singanet models for other nets, or take {cls.usual!r}"
-            raise refusal(f"data {data.name!r}", expected, received, advice, DataError)
+    labels = 1
 
     def train_batches(
         self, recipe: Recipe, seed: int, shuffle: bool = True, drop_last: bool = False

@@ -38,6 +38,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         (["-n", "2", "--elastic", "2:", "train", "mlp"], "such as 2:4"),
         (["-n", "2", "--elastic", "2", "train", "mlp"], "such as 2:4"),
         (["-n", "2", "--elastic", "train", "mlp"], "such as 2:4"),
+        (["-n", "2", "--elastic=", "train", "mlp"], "such as 2:4"),
         (["-n", "5", "--elastic", "2:4", "train", "mlp"], "-n: 5 is not within 2:4"),
         (["-n", "1", "--elastic", "2:4", "train", "mlp"], "-n: 1 is not within 2:4"),
         (["--elastic", "2:4", "--rest", "-1", "train", "mlp"], "--rest"),
