@@ -22,8 +22,6 @@ TopK: TypeAlias = Annotated[int | None, "N", "draw among the N likeliest alone"]
 TopP: TypeAlias = Annotated[float | None, "F", "among the fewest that have this probability"]
 Seed: TypeAlias = Annotated[int, "N", "of the draws; 0"]
 
-BATCH = 256
-
 
 def evaluate(
     path: Weights,
@@ -44,7 +42,7 @@ def evaluate(
     result = task.evaluate(net)
     if json is not None:
         figures = {"data": task.name, "test_loss": result.loss}
-        write_json(json, {**figures, "test_accuracy": task.accuracy(result)})
+        write_json(json, {**figures, "test_accuracy": result.metric})
     print(task.report(result))
     return 0
 
@@ -65,11 +63,13 @@ def predict(
     """
     from singanet.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
     from singanet.runs.published import PublishedTexts
-    from singanet.runs.run import bare_samples, check_target, write_predictions
+    from singanet.runs.recipe import check_target
+    from singanet.runs.run import bare_samples, write_predictions
     from singanet.runs.run_options import refusal
+    from singanet.runs.tasks import EVALUATION_BATCH
     from singanet.runs.trained import is_whole, trained, whole_net
 
-    check_target(out)
+    check_target(out, (".csv", ".npz"))
     x = bare_samples(data)
     samples: Any
     if x is not None and model is None and is_whole(path):
@@ -82,7 +82,7 @@ def predict(
             advice = f"call `singanet generate {path}`, or `singanet evaluate` for its perplexity"
             raise refusal("singanet predict", expected, received, advice)
         samples = task.test_batches() if x is None else x
-    made = net.predictor()(samples, BATCH)
+    made = net.predictor()(samples, EVALUATION_BATCH)
     of_classes = (SoftmaxCrossEntropy, CategoricalCrossEntropy)
     write_predictions(out, made, isinstance(net.loss, of_classes) and made.ndim == 2)
     print(f"{out}: {len(made):,} predictions of shape {tuple(made.shape[1:])}")
@@ -203,12 +203,10 @@ def embed(
 
     Of each line comes a row (dimensions,) of float32, pooled and scaled as the folder says.
     """
-    from singanet.base.files import expect_suffix
-    from singanet.runs.recipe import check_writable
+    from singanet.runs.recipe import check_target
     from singanet.runs.trained import embedded, lines_of, write_rows
 
-    expect_suffix("--out", out, [".npy"])
-    check_writable(out, "--out")
+    check_target(out, [".npy"])
     rows = embedded(model, lines_of(texts), batch_size, cut)
     write_rows(out, rows)
     print(f"{out}: {len(rows):,} embeddings of {rows.shape[1]} dimensions")

@@ -176,29 +176,23 @@ class RunFigures(Callback):
         return self._before + end - self._start
 
     def on_train_begin(self) -> None:
-        """Start the clock."""
         self._start = time.perf_counter()
 
     def on_train_end(self) -> None:
-        """Stop it."""
         self._end = time.perf_counter()
 
     def on_batch_end(self, batch: int, logs: Mapping[str, float]) -> None:
-        """Count."""
         self.samples += batch_length(self.session.inputs)
 
     def on_layer_gradients(
         self, names: Sequence[str], values: Sequence[Array], grads: Sequence[Gradient]
     ) -> None:
-        """Measure."""
         self.peak = max(self.peak, sum(grad.nbytes for grad in grads))
 
     def state_dict(self) -> dict[str, Array]:
-        """The figures so far."""
         return {"figures": np.array([self.seconds, self.samples, self.peak], np.float64)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Go on from there."""
         seconds, samples, peak = state["figures"]
         self._before, self.samples, self.peak = float(seconds), int(samples), int(peak)
 
@@ -214,7 +208,6 @@ class FiniteLoss(Callback):
         self.session.warned = True
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-        """Look."""
         if not math.isfinite(logs["loss"]):
             self.failed = epoch + 1, logs["loss"]
             raise StopTraining(f"loss {logs['loss']}")

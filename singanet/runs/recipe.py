@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from singanet.base.files import replacing
+from singanet.base.files import expect_suffix, replacing
 from singanet.base.kinds import checked_bytes
 from singanet.errors import SingaNetError
 from singanet.models import Recipe, find
@@ -29,6 +30,12 @@ def check_writable(path: Path | None, option: str = "--json") -> None:
         received = "a folder" if path.is_dir() else path
         advice = "create the folder first, or choose another place"
         raise refusal(f"{option} {str(path)!r}", expected, received, advice)
+
+
+def check_target(path: Path, suffixes: Sequence[str]) -> None:
+    """Refuse, before the work, an ``--out`` of another suffix, or that could not be written."""
+    expect_suffix("--out", path, suffixes)
+    check_writable(path, "--out")
 
 
 def write_json(path: Path, figures: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from singanet.base.collectives import of_first
-from singanet.base.files import expect_free, expect_suffix, replacing
+from singanet.base.files import expect_free, replacing
 from singanet.base.processes import LEAVING
 from singanet.checkpoint import write_state
 from singanet.data import Batch, Dataset
@@ -31,7 +31,6 @@ from singanet.runs.folder import described_net, expect_no_run, folder_callbacks,
 from singanet.runs.optimizers import PIPELINE, FiniteLoss, RunFigures
 from singanet.runs.published import expect_no_texts, is_published, published_task
 from singanet.runs.recipe import (
-    check_writable,
     checked_recipe,
     class_weights,
     usual_rate,
@@ -241,7 +240,7 @@ def _tested(
         "epochs": len(history.epochs),
         "train_loss": history["loss"][-1],
         "test_loss": tested.loss,
-        "test_accuracy": task.accuracy(tested),
+        "test_accuracy": tested.metric,
         "seconds": trained.seconds,
         "samples_per_second": samples / trained.seconds,
         "peak_gradient_bytes": trained.peak,
@@ -268,9 +267,6 @@ def _not_finite(epoch: int, loss: float, rate: float, usual: float) -> SingaNetE
     return refusal("--lr", expected, received, advice, DivergedError)
 
 
-SUFFIXES = (".csv", ".npz")
-
-
 def bare_samples(data: str | None) -> Array | None:
     """The array ``x``, or else ``x_test``, of an ``.npz`` file in float32; None for other data.
 
@@ -292,12 +288,6 @@ def bare_samples(data: str | None) -> Array | None:
     # Samples of a data set are checked and scaled; labels there must be.
     labels = np.zeros(len(x) if x.ndim else 0, np.int32)
     return Dataset.from_arrays(data, x, labels, x, labels).x_test
-
-
-def check_target(path: Path) -> None:
-    """Refuse, before the work, a file that could not be written after it."""
-    expect_suffix("--out", path, SUFFIXES)
-    check_writable(path, "--out")
 
 
 def write_predictions(path: Path, out: Array, classes: bool) -> None:

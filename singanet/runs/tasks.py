@@ -100,7 +100,7 @@ class Task(ABC):
     not_recorded: tuple[type, ...] = ()
     """Recorders of a run that would have nothing to say, or too much."""
     metrics: Sequence[str] | None = None
-    """What is measured in the place of the net's own metric; the first is what `accuracy` takes."""
+    """What is measured in the place of the net's own metric; the first is the result's."""
     name: str
     input_shape: Shape
     num_classes: int
@@ -175,10 +175,6 @@ class Task(ABC):
     ) -> None:
         """What is kept of the trained ``net``, and more ``figures`` of the run."""
 
-    def accuracy(self, result: EpochResult) -> float | None:
-        """The share of right answers in ``result``, None if there are no right answers."""
-        return result.metric
-
     @abstractmethod
     def report(self, result: EpochResult) -> str:
         """The result of a test in words."""
@@ -205,7 +201,6 @@ class SampleTask(Task):
         return self._loader(x, y, recipe.batch_size, shuffle, seed, drop_last)
 
     def test_batches(self) -> ArrayLoader:
-        """Every test sample once."""
         return self._loader(self.data.x_test, self.data.y_test)
 
     def _loader(
@@ -273,7 +268,6 @@ class AugmentedImages:
         self.rank, self.world_size = loader.rank, loader.world_size
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -340,7 +334,6 @@ class Classification(DatasetTask):
         return AugmentedImages(loader, seed, flip=self.input_shape[0] == 3)
 
     def report(self, result: EpochResult) -> str:
-        """Accuracy and loss."""
         return f"test accuracy {result.metric:.4f}  test loss {result.loss:.4f}"
 
 
